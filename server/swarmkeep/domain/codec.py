@@ -1,0 +1,92 @@
+"""JSON in and out: one text form for the store, the hash chain, HTTP and the model.
+
+msgspec does the work. It refuses lone surrogates both ways; Python's json carries them as `\\udXXX` escapes, so that
+rare text takes the slow path and comes back exactly as it was given.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NoReturn, TypeVar, overload
+
+import msgspec
+
+T = TypeVar("T")
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder()
+
+
+class MalformedJson(ValueError):
+    """Text that is no JSON, or holds a number that a double cannot."""
+
+
+def encode(value: Any) -> bytes:
+    """Encode as compact UTF-8 JSON; keys keep their order.
+
+    Text that UTF-8 cannot hold (lone surrogates) is written as ASCII escapes. NUL is always an escape, so the result
+    fits a text column of either database.
+    """
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        plain = msgspec.to_builtins(value)
+        return json.dumps(plain, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
+
+
+def encode_text(value: Any) -> str:
+    """`encode`, as text."""
+    return encode(value).decode()
+
+
+@overload
+def decode(text: str | bytes) -> Any: ...
+@overload
+def decode(text: str | bytes, type: type[T]) -> T: ...
+def decode(text: str | bytes, type: Any = Any) -> Any:
+    """Decode JSON text, checked against `type` if one is given.
+
+    Raises MalformedJson, and msgspec.ValidationError (with the path in its message) when the shape is wrong.
+    """
+    try:
+        return _decoder.decode(text) if type is Any else msgspec.json.decode(text, type=type)
+    except RecursionError:
+        raise MalformedJson("nested too deeply") from None
+    except msgspec.ValidationError as error:
+        if "Number out of range" in str(error):
+            raise MalformedJson(str(error)) from None
+        raise
+    except msgspec.DecodeError as error:
+        plain = _with_surrogates(text, error)
+    return plain if type is Any else msgspec.convert(plain, type)
+
+
+def _with_surrogates(text: str | bytes, error: msgspec.DecodeError) -> Any:
+    escape = "\\u" if isinstance(text, str) else b"\\u"
+    if escape not in text:  # type: ignore[operator]
+        raise MalformedJson(str(error)) from None
+    try:
+        return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+    except (ValueError, RecursionError) as problem:
+        raise MalformedJson(str(problem)) from None
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"number out of range: {text}")
+    return number
+
+
+def well_formed(value: Any) -> Any:
+    """The same JSON value with each lone surrogate replaced by U+FFFD: what may be sent to others as UTF-8."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {well_formed(key): well_formed(item) for key, item in value.items()}
+    return [well_formed(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,169 @@
+"""What can be refused, in the words of the domain. `code` is part of the public API and never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+
+class DomainError(Exception):
+    """A refusal. Nothing was recorded.
+
+    `extra()` is what the error carries beside its sentence; HTTP adds it to the problem document.
+    """
+
+    code: ClassVar[str]
+
+    def extra(self) -> dict[str, Any]:
+        return {}
+
+
+class InvalidRequest(DomainError):
+    code = "invalid_request"
+
+    def __init__(self, detail: str, pointer: str = "") -> None:
+        super().__init__(detail)
+        self.errors = [{"pointer": pointer, "detail": detail}]
+
+    def extra(self) -> dict[str, Any]:
+        return {"errors": self.errors}
+
+
+class SessionNotFound(DomainError):
+    code = "session_not_found"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"no session has the id {session_id!r}")
+        self.session_id = session_id
+
+
+class SessionExists(DomainError):
+    code = "session_exists"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"session {session_id!r} exists and was made from another request")
+        self.session_id = session_id
+
+
+class RunNotFound(DomainError):
+    code = "run_not_found"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"this session has no run {run_id!r}")
+        self.run_id = run_id
+
+
+class EventNotFound(DomainError):
+    code = "event_not_found"
+
+    def __init__(self, seq: int, detail: str) -> None:
+        super().__init__(detail)
+        self.seq = seq
+
+
+class AgentNotFound(DomainError):
+    code = "agent_not_found"
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"no agent is called {name!r}; known agents: {', '.join(known) or 'none'}")
+        self.known_agents = list(known)
+
+    def extra(self) -> dict[str, Any]:
+        return {"known_agents": self.known_agents}
+
+
+class AgentUnavailable(DomainError):
+    code = "agent_unavailable"
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(
+            f"the session's agent {name!r} is not served here; name another with `agent`: {', '.join(known) or 'none'}"
+        )
+        self.known_agents = list(known)
+
+    def extra(self) -> dict[str, Any]:
+        return {"known_agents": self.known_agents}
+
+
+class SessionBusy(DomainError):
+    code = "session_busy"
+
+    def __init__(self, run_id: str, status: str = "running") -> None:
+        super().__init__(f"run {run_id} is still {status}; wait for it, resume it or cancel it")
+        self.run_id = run_id
+
+    def extra(self) -> dict[str, Any]:
+        return {"active_run_id": self.run_id}
+
+
+class RunNotWaiting(DomainError):
+    code = "run_not_waiting"
+
+    def __init__(self, run_id: str, status: str) -> None:
+        super().__init__(f"run {run_id} is {status}: there is nothing to resume")
+        self.run_id = run_id
+
+
+class AlreadyDecided(DomainError):
+    code = "already_decided"
+
+    def __init__(self, tool_call_id: str, decision: str) -> None:
+        super().__init__(f"call {tool_call_id} was already decided: {decision}")
+        self.tool_call_id = tool_call_id
+
+
+class SeqMismatch(DomainError):
+    """The caller's `If-Match` is stale: a refusal, unlike SeqConflict, which the engine answers by deciding again."""
+
+    code = "seq_mismatch"
+
+    def __init__(self, expected: int, actual: int) -> None:
+        super().__init__(f"the session is at seq {actual}, not {expected}")
+        self.actual = actual
+
+    def extra(self) -> dict[str, Any]:
+        return {"seq": self.actual}
+
+
+class SeqConflict(DomainError):
+    """An append built on a seq that is no longer the last one. Nothing was recorded."""
+
+    code = "seq_mismatch"
+
+    def __init__(self, session_id: str, expected: int) -> None:
+        super().__init__(f"session {session_id!r} has moved on from seq {expected}")
+        self.session_id = session_id
+        self.expected = expected
+
+
+class LeaseLost(DomainError):
+    """Another process has taken the session over; this one may not append to its run any more."""
+
+    code = "session_busy"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"the lease on session {session_id!r} was lost")
+        self.session_id = session_id
+
+
+class IdempotencyMismatch(DomainError):
+    code = "idempotency_mismatch"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the idempotency key {key!r} was used with another request")
+
+
+class Overloaded(DomainError):
+    code = "overloaded"
+
+    def __init__(self, retry_after_seconds: int = 1) -> None:
+        super().__init__("too many writes are waiting; try again")
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Draining(DomainError):
+    code = "draining"
+
+    def __init__(self) -> None:
+        super().__init__("the server is shutting down; try again on another one")
+        self.retry_after_seconds = 1

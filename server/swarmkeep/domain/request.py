@@ -1,0 +1,89 @@
+"""From a state to the request a model gets: one total function, shared by the loop, the audit and the tests."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from swarmkeep.domain.codec import encode
+from swarmkeep.domain.events import RequestRecord
+from swarmkeep.domain.messages import Entry, paired, sendable
+from swarmkeep.domain.state import State
+
+Json = dict[str, Any]
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent as a model sees it: rendered instructions, tool schemas (a JSON array as text, or None), parameters."""
+
+    name: str
+    model: str
+    instructions: str
+    tools: str | None = None
+    tool_choice: str | Json | None = None
+    parallel_tool_calls: bool = True
+
+
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """A Chat Completions request. `params` is all but messages and tools, in the order in which it is sent."""
+
+    instructions: str
+    tools: str | None
+    params: Json
+    entries: tuple[Entry, ...]
+
+    @functools.cached_property
+    def record(self) -> RequestRecord:
+        """What is kept of the request: with the messages of the log, enough to rebuild it to the byte."""
+        return RequestRecord(
+            instructions=digest(self.instructions),
+            tools=None if self.tools is None else digest(self.tools),
+            params=self.params,
+        )
+
+    @property
+    def blobs(self) -> dict[str, str]:
+        """The texts that `record` names, by hash."""
+        texts = [self.instructions] if self.tools is None else [self.instructions, self.tools]
+        return {digest(text): text for text in texts}
+
+    @property
+    def messages(self) -> list[Json]:
+        return [sendable({"role": "system", "content": self.instructions}), *(entry.sent for entry in self.entries)]
+
+    def body(self) -> bytes:
+        """The exact bytes that are sent."""
+        system = encode(sendable({"role": "system", "content": self.instructions}))
+        messages = b",".join((system, *(entry.wire for entry in self.entries)))
+        parts = [b'"messages":[' + messages + b"]"]
+        if self.tools is not None:
+            parts.append(b'"tools":' + self.tools.encode())
+        parts += [encode(key) + b":" + encode(value) for key, value in self.params.items()]
+        return b"{" + b",".join(parts) + b"}"
+
+
+def request(state: State, profile: Profile, *, stream: bool = False) -> ModelRequest:
+    """What the active agent's model is asked next. Total: any state gives a request that providers accept."""
+    model = state.run.options.model if state.run is not None else None
+    params: Json = {"model": model or profile.model}
+    if profile.tools is not None:
+        if profile.tool_choice is not None:
+            params["tool_choice"] = profile.tool_choice
+        params["parallel_tool_calls"] = profile.parallel_tool_calls
+    if stream:
+        params |= {"stream": True, "stream_options": {"include_usage": True}}
+    return build(state.messages, profile.instructions, profile.tools, params)
+
+
+def build(entries: Iterable[Entry], instructions: str, tools: str | None, params: Json) -> ModelRequest:
+    """Put a request together from its parts, as `request` does and as rebuilding a past one does."""
+    return ModelRequest(instructions=instructions, tools=tools, params=params, entries=tuple(paired(entries)))
+
+
+def digest(text: str) -> str:
+    """The name of a text by its content: SHA-256 in hex."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

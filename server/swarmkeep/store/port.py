@@ -1,0 +1,179 @@
+"""What the engine asks of a store. Every implementation passes the same tests (tests/store)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from swarmkeep.domain.events import Draft, Recorded
+from swarmkeep.domain.state import SessionStatus, State
+from swarmkeep.domain.views import SessionView
+
+DEFAULT_TENANT = "default"
+
+
+class SessionKey(msgspec.Struct, frozen=True):
+    """A session's full name. What belongs to one tenant does not exist for another."""
+
+    tenant: str
+    id: str
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """The right to advance a session's run, until it expires or somebody takes it over (then the epoch moves on)."""
+
+    owner: str
+    epoch: int
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A wish for the lease, granted with an append if nobody else holds one that has not expired."""
+
+    owner: str
+    lease_seconds: float
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """An idempotency key used on a session: what was asked (a digest of it) and what it led to.
+
+    `seq` is the last event of its effect, `run_id` the run it started, if any.
+    """
+
+    key: str
+    digest: str
+    run_id: str | None = None
+    seq: int = 0
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """What an append recorded, the state after it, and the lease if one was claimed or shown."""
+
+    events: list[Recorded]
+    state: State
+    lease: Lease | None
+
+
+class SessionPage(msgspec.Struct, frozen=True):
+    sessions: list[SessionView]
+    next_cursor: str | None
+
+
+class EventStore(Protocol):
+    """The log. Each call is atomic and, once it returns, durable; nothing is held open between calls."""
+
+    async def append(
+        self,
+        key: SessionKey,
+        base: State,
+        drafts: Sequence[Draft],
+        *,
+        lease: Lease | Claim | None = None,
+        lease_seconds: float = 15.0,
+        blobs: Mapping[str, str] | None = None,
+        mark: Mark | None = None,
+    ) -> Appended:
+        """Record events at the end of a session: all of them, with everything below, or none.
+
+        `base` is the state they were decided on: its seq and hash must still be the session's last (seq 0: there must
+        be no such session yet). Times are UTC and set here; hashes continue the chain. `blobs` are texts by content
+        hash; those already there are left. `mark` is kept with the seq of the last event.
+
+        A Lease must still be the session's, and is renewed; a Claim takes it, with the next epoch. An append after
+        which no run is running gives the lease up and moves the epoch on, whoever appends. Without a lease given,
+        the lease is left as it is otherwise. Empty `drafts` are allowed (a claim, a mark) and obey the same rules.
+
+        Raises SeqConflict (also when the session is gone), LeaseLost, and IdempotencyMismatch or MarkExists when
+        `mark.key` was used before.
+        """
+        ...
+
+    async def state(self, key: SessionKey, *, at: int | None = None, fresh: bool = True) -> State:
+        """The session's state, now or after event `at`. `fresh=False` may answer from memory, and be stale.
+
+        Raises SessionNotFound, and EventNotFound when `at` is not in 1..seq.
+        """
+        ...
+
+    async def read(
+        self,
+        key: SessionKey,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        types: Sequence[str] = (),
+        limit: int | None = None,
+    ) -> list[Recorded]:
+        """Events with after < seq <= upto, oldest first. Empty for a session that does not exist."""
+        ...
+
+    async def fork(self, source: SessionKey, base: State, target: SessionKey, drafts: Sequence[Draft]) -> Appended:
+        """Copy the source's events 1..base.seq (and their blobs), hashes included, and append `drafts`: atomically.
+
+        Raises SeqConflict if the target exists or the source no longer has the event that `base` ends with.
+        """
+        ...
+
+    async def delete(self, key: SessionKey, *, expected: State | None = None) -> None:
+        """Remove every row of a session. With `expected`, only if that is still its last state (else SeqConflict).
+
+        Raises SessionNotFound.
+        """
+        ...
+
+    async def sessions(
+        self,
+        tenant: str,
+        *,
+        agent: str | None = None,
+        status: SessionStatus | None = None,
+        metadata: Mapping[str, str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> SessionPage:
+        """Sessions newest first. `metadata` compares top-level values: text as it is, others as their JSON.
+
+        Raises InvalidRequest for a cursor that this store did not make.
+        """
+        ...
+
+    async def blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
+        """The texts that are stored for a session under these content hashes."""
+        ...
+
+    async def mark(self, key: SessionKey, idempotency_key: str) -> Mark | None:
+        """What an idempotency key was used for, if it was."""
+        ...
+
+    async def renew(self, owner: str, *, lease_seconds: float) -> None:
+        """Extend every lease that `owner` still holds, by the database's clock."""
+        ...
+
+    async def abandoned(self, *, limit: int = 100) -> list[SessionKey]:
+        """Sessions whose run is running while nobody holds an unexpired lease on them."""
+        ...
+
+    async def ping(self) -> None:
+        """Touch the database. Raises StoreUnavailable, or SchemaBehind when migrations are missing."""
+        ...
+
+    async def close(self) -> None:
+        """Finish the writes that wait, then close every connection."""
+        ...
+
+
+class MarkExists(Exception):
+    """The idempotency key was used before for the same request: `mark` says what it led to."""
+
+    def __init__(self, mark: Mark) -> None:
+        super().__init__(mark.key)
+        self.mark = mark
+
+
+class StoreUnavailable(Exception):
+    """The database cannot be reached; the message names it without its password."""
+
+
+class SchemaBehind(Exception):
+    """The database's schema is not this release's; the message says which command changes that."""
