@@ -108,20 +108,15 @@ def update_session(
 
 
 def start_run(state: State, wish: StartRun) -> list[Draft]:
-    """Start a run, queue it, or put it in the place of the active one, which is cancelled."""
+    """Start a run, or queue it behind the active one. Raises SessionBusy when it may do neither."""
     active = state.run
     if active is not None and active.id == wish.run_id:
         return []
-    drafts: list[Draft] = []
-    if active is not None or state.queue:
-        if wish.on_busy == "queue":
-            return drafted(state.agent, [_queued(wish)], wish.run_id)
-        if active is not None and wish.on_busy == "reject":
-            raise SessionBusy(active.id, active.status)
-        if active is not None:
-            drafts = drafted(state.agent, ended(active, RunCancelled, "cancelled"), active.id)
-    agent = drafts[-1].agent if drafts else state.agent
-    return [*drafts, *drafted(agent, _started(wish), wish.run_id)]
+    if wish.on_busy == "queue" and (active is not None or state.queue):
+        return drafted(state.agent, [_queued(wish)], wish.run_id)
+    if active is not None:
+        raise SessionBusy(active.id, active.status)
+    return drafted(state.agent, _started(wish), wish.run_id)
 
 
 def _queued(wish: StartRun) -> RunQueued:

@@ -1,0 +1,155 @@
+"""How a request reaches a client: the official ones take bytes, any other object gets keyword arguments."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import AsyncGenerator, Iterable
+from typing import Any, Protocol
+
+from swarmkeep.domain.codec import decode
+from swarmkeep.domain.request import ModelRequest
+from swarmkeep.engine.assemble import MalformedReply
+
+Json = dict[str, Any]
+_PATH = "/chat/completions"
+_HEADERS = {"headers": {"Content-Type": "application/json"}}
+
+
+class Transport(Protocol):
+    async def complete(self, request: ModelRequest) -> Json: ...
+
+    def chunks(self, request: ModelRequest) -> AsyncGenerator[Json]: ...
+
+
+def transport_for(client: Any) -> Transport:
+    """Choose by the client's exact class: a subclass (Azure's, say) may build its requests in its own way."""
+    # Whoever has an official client has imported openai; nobody else need load it.
+    openai = sys.modules.get("openai")
+    if openai is not None and type(client) is openai.AsyncOpenAI:
+        return AsyncSdk(client)
+    if openai is not None and type(client) is openai.OpenAI:
+        return SyncSdk(client)
+    return AnyClient(client)
+
+
+class AsyncSdk:
+    """The official asynchronous client, with its retries, time-outs and errors, and without its walk over messages."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    async def complete(self, request: ModelRequest) -> Json:
+        import httpx2
+
+        response = await self._client.post(_PATH, cast_to=httpx2.Response, content=request.body(), options=_HEADERS)
+        return _object(response.content)
+
+    async def chunks(self, request: ModelRequest) -> AsyncGenerator[Json]:
+        import httpx2
+        import openai
+
+        response = await self._client.post(
+            _PATH,
+            cast_to=httpx2.Response,
+            content=request.body(),
+            options=_HEADERS,
+            stream=True,
+            stream_cls=openai.AsyncStream[object],
+        )
+        try:
+            async for line in response.aiter_lines():
+                if (chunk := _sse_data(line)) is not None:
+                    yield chunk
+        finally:
+            await response.aclose()
+
+
+class SyncSdk:
+    """The official synchronous client. Its calls block, so it serves the synchronous loop only."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    async def complete(self, request: ModelRequest) -> Json:
+        import httpx2
+
+        response = self._client.post(_PATH, cast_to=httpx2.Response, content=request.body(), options=_HEADERS)
+        return _object(response.content)
+
+    async def chunks(self, request: ModelRequest) -> AsyncGenerator[Json]:
+        import httpx2
+        import openai
+
+        response = self._client.post(
+            _PATH,
+            cast_to=httpx2.Response,
+            content=request.body(),
+            options=_HEADERS,
+            stream=True,
+            stream_cls=openai.Stream[object],
+        )
+        try:
+            for line in response.iter_lines():
+                if (chunk := _sse_data(line)) is not None:
+                    yield chunk
+        finally:
+            response.close()
+
+
+class AnyClient:
+    """Anything with `chat.completions.create`, synchronous or not: a subclass, a wrapper, a double."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    async def complete(self, request: ModelRequest) -> Json:
+        return _as_dict(await self._create(request))
+
+    async def chunks(self, request: ModelRequest) -> AsyncGenerator[Json]:
+        stream = await self._create(request)
+        if hasattr(stream, "__aiter__"):
+            async for chunk in stream:
+                yield _as_dict(chunk)
+        elif isinstance(stream, Iterable):
+            for chunk in stream:
+                yield _as_dict(chunk)
+        else:
+            raise MalformedReply("the client gave no stream")
+
+    async def _create(self, request: ModelRequest) -> Any:
+        arguments: Json = {"messages": request.messages, **request.params}
+        if request.tools is not None:
+            arguments["tools"] = decode(request.tools)
+        created = self._client.chat.completions.create(**arguments)
+        return await created if inspect.isawaitable(created) else created
+
+
+def _sse_data(line: str) -> Json | None:
+    if not line.startswith("data:"):
+        return None
+    data = line[5:].strip()
+    if not data or data == "[DONE]":
+        return None
+    chunk = _object(data)
+    if chunk.get("error"):
+        raise MalformedReply(f"the model reported an error in its stream: {chunk['error']}")
+    return chunk
+
+
+def _object(text: str | bytes) -> Json:
+    try:
+        value = decode(text)
+    except ValueError as error:
+        raise MalformedReply(f"the model's answer is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise MalformedReply("the model's answer is no JSON object")
+    return value
+
+
+def _as_dict(value: Any) -> Json:
+    if hasattr(value, "model_dump"):
+        value = value.model_dump(mode="json")
+    if not isinstance(value, dict):
+        raise MalformedReply(f"the client gave a {type(value).__name__} where a completion was expected")
+    return value

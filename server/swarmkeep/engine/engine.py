@@ -1,0 +1,35 @@
+"""The engine as one thing: what the API and the command line are given."""
+
+from __future__ import annotations
+
+from swarmkeep.engine.conductor import Conductor, Limits
+from swarmkeep.engine.live import Hub
+from swarmkeep.engine.model import Model
+from swarmkeep.engine.registry import Registry
+from swarmkeep.engine.runs import Runs
+from swarmkeep.engine.sessions import Sessions
+from swarmkeep.store.port import EventStore
+
+
+class Engine:
+    """Sessions and runs over one store, one registry and one model. Start it in the loop that it is to live in."""
+
+    def __init__(self, store: EventStore, registry: Registry, model: Model, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.store = store
+        self.registry = registry
+        self.hub = Hub()
+        self._conductor = Conductor(store, registry, model, self.hub, self.limits)
+        self.sessions = Sessions(store, registry, self._conductor)
+        self.runs = Runs(store, registry, self._conductor, self.hub, self.limits)
+
+    async def start(self) -> None:
+        """Check the database, take over what was abandoned, and keep doing so."""
+        await self.store.ping()
+        await self._conductor.start()
+
+    async def stop(self) -> None:
+        """Take no more runs, let the running ones end in their grace time, interrupt the rest, close the store."""
+        self.runs.draining = True
+        await self._conductor.stop()
+        await self.store.close()

@@ -1,0 +1,70 @@
+"""Checking what callers send: session ids, messages, JSON objects."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from swarmkeep.agent import NotJsonError
+from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.engine.values import plain_object
+
+Json = dict[str, Any]
+_SESSION_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
+
+
+class _Function(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class _ToolCall(msgspec.Struct):
+    id: str
+    function: _Function
+    type: Literal["function"] = "function"
+
+
+class _Message(msgspec.Struct):
+    """The shape of a Chat Completions message, so far as this server relies on it; other keys are kept as they are."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[Json] | None = None
+    name: str | None = None
+    sender: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+    tool_call_id: str | None = None
+
+
+def checked_id(session_id: str, pointer: str = "/id") -> str:
+    if not _SESSION_ID.fullmatch(session_id):
+        raise InvalidRequest("an id is 1 to 128 characters of A-Z a-z 0-9 . _ : -", pointer)
+    return session_id
+
+
+def checked_object(value: Json, pointer: str) -> Json:
+    """The object itself, if it is JSON of bearable depth."""
+    try:
+        return plain_object(value, pointer)
+    except NotJsonError as error:
+        raise InvalidRequest(str(error), pointer) from error
+
+
+def checked_messages(value: str | list[Json], pointer: str) -> tuple[Json, ...]:
+    """Messages as they are kept; a string is one message of the user."""
+    if isinstance(value, str):
+        return ({"role": "user", "content": value},)
+    return tuple(_checked_message(message, f"{pointer}/{index}") for index, message in enumerate(value))
+
+
+def _checked_message(message: Json, pointer: str) -> Json:
+    try:
+        shape = msgspec.convert(message, _Message)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(str(error), pointer) from error
+    if shape.role == "tool" and not shape.tool_call_id:
+        raise InvalidRequest("a tool message names its tool_call_id", f"{pointer}/tool_call_id")
+    if shape.role in ("user", "system", "developer", "tool") and shape.content is None:
+        raise InvalidRequest(f"a {shape.role} message has content", f"{pointer}/content")
+    return checked_object(message, pointer)

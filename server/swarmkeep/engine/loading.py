@@ -1,0 +1,114 @@
+"""Finding the agents that a team wrote, by file, folder or module name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from swarmkeep.agent import Agent, FunctionSchemaError, InvalidFunctionError
+from swarmkeep.engine.registry import AgentsError, Registry
+
+
+def load_registry(specs: Sequence[str], *, model: str | None = None) -> Registry:
+    """Import each of `specs` (a file, a folder, or a dotted module name) and collect the agents they define.
+
+    The first agent of the first module is the default. Raises AgentsError for a module that does not import, holds no
+    agent, or whose agents cannot be served: two of one name, a function without a schema.
+    """
+    agents: list[Agent] = []
+    for spec in specs:
+        found = list(_agents_in(_import(spec)))
+        if not found:
+            raise AgentsError(f"{spec} defines no Agent at its top level")
+        agents += found
+    registry = Registry(_unique(agents), model=model)
+    _check(registry)
+    return registry
+
+
+def _unique(agents: Iterable[Agent]) -> list[Agent]:
+    return list({id(agent): agent for agent in agents}.values())
+
+
+def _check(registry: Registry) -> None:
+    for agent in registry:
+        try:
+            agent.tool_schemas()
+        except (FunctionSchemaError, InvalidFunctionError) as error:
+            raise AgentsError(f"agent {agent.name!r}: {error}") from error
+
+
+def _agents_in(module: ModuleType) -> Iterable[Agent]:
+    for value in list(vars(module).values()):
+        for item in _items(value):
+            if isinstance(item, Agent):
+                yield item
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _import(spec: str) -> ModuleType:
+    path = Path(spec)
+    try:
+        if path.exists():
+            return _import_path(path.resolve())
+        if path.suffix == ".py" or "/" in spec:
+            raise AgentsError(f"there is no file or folder {spec}")
+        # A module beside the working directory's files should import, as it does for `python -m`.
+        _on_path(Path.cwd())
+        return importlib.import_module(spec)
+    except AgentsError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise AgentsError(f"{spec} does not import: {_where(error)}") from error
+
+
+def _import_path(path: Path) -> ModuleType:
+    if path.is_dir() and not (path / "__init__.py").exists():
+        if not (path / "agents.py").exists():
+            raise AgentsError(f"{path} is a folder with neither __init__.py nor agents.py")
+        path = path / "agents.py"
+    _on_path(path.parent)
+    if path.is_dir():
+        return importlib.import_module(path.name)
+    return _from_file(path)
+
+
+def _from_file(path: Path) -> ModuleType:
+    known = sys.modules.get(path.stem)
+    if known is not None and getattr(known, "__file__", None) == str(path):
+        return known
+    name = path.stem if known is None else f"swarmkeep_loaded_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise AgentsError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _on_path(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _where(error: BaseException) -> str:
+    """The error's own words and the last line of the team's code that led to it."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
+    return f"{type(error).__name__}: {error}{place}"

@@ -1,0 +1,205 @@
+"""The loop: ask the state what comes next, do it, record it. Everything that runs, runs here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any, Protocol
+
+import msgspec
+
+from swarmkeep.agent import Agent, FunctionSchemaError, InvalidFunctionError, Tool
+from swarmkeep.domain.commands import Outcome, drafted, ended, record_reply, record_result, tool_started
+from swarmkeep.domain.errors import AgentUnavailable
+from swarmkeep.domain.events import Draft, Recorded, RunError, RunFailed, SessionEvent, ToolStarted
+from swarmkeep.domain.messages import Entry
+from swarmkeep.domain.request import ModelRequest, request
+from swarmkeep.domain.state import Call, Run, State
+from swarmkeep.domain.steps import AskModel, CallTool, next_step
+from swarmkeep.engine.ledger import Decide, Ledger
+from swarmkeep.engine.model import Delta, Model, Reply, TurnFailed, normalised
+from swarmkeep.engine.registry import Registry
+from swarmkeep.engine.tools import Caller, call_tool, unknown_tool
+
+Json = dict[str, Any]
+
+
+class MessageStarted(msgspec.Struct, frozen=True):
+    """A model call has begun on the history up to `seq`; what it says follows as deltas."""
+
+    run_id: str
+    agent: str
+    seq: int
+
+
+class MessageDelta(msgspec.Struct, frozen=True):
+    """A piece of what a model says on the history up to `seq`; passing, never recorded."""
+
+    run_id: str
+    agent: str
+    seq: int
+    delta: Json
+
+
+Item = Recorded | MessageStarted | MessageDelta
+
+
+class Policy(Protocol):
+    """What the loop is told from outside."""
+
+    def streams(self, run: Run) -> bool:
+        """Whether anybody looks on as the model speaks."""
+        ...
+
+    def approval_expires_at(self) -> str | None: ...
+
+    @property
+    def tool_seconds(self) -> float | None:
+        """The time-out of tools that set none."""
+        ...
+
+
+class Loop:
+    """Advances one session, run after run, until there is nothing left to do or somebody must be waited for.
+
+    It may be dropped at any `await` and begun anew elsewhere: what it needs to know is in the state. `fresh` holds
+    the calls whose start this very loop recorded and has not carried out yet; a started call that is not among them
+    was cut off, and its outcome is unknown.
+    """
+
+    def __init__(self, ledger: Ledger, registry: Registry, model: Model, caller: Caller, policy: Policy) -> None:
+        self._ledger = ledger
+        self._registry = registry
+        self._model = model
+        self._caller = caller
+        self._policy = policy
+        self._fresh: set[tuple[str, int]] = set()
+
+    async def advance(self) -> AsyncGenerator[Item]:
+        """Do what there is to do; gives every recorded event, and what the model says as it says it.
+
+        Raises LeaseLost when another process has taken over.
+        """
+        while step := next_step(self._ledger.state):
+            run = self._ledger.state.run
+            match step:
+                case AskModel() if run is not None:
+                    async with aclosing(self._ask(run)) as items:
+                        async for item in items:
+                            yield item
+                case CallTool(call=call) if run is not None and call.attempts:
+                    for item in await self._call(run, call):
+                        yield item
+                case _:
+                    for item in await self._commit(lambda state: []):
+                        yield item
+
+    async def _ask(self, run: Run) -> AsyncGenerator[Item]:
+        try:
+            async with aclosing(self._turn(run)) as items:
+                async for item in items:
+                    yield item
+        except TurnFailed as failed:
+            error = failed.error
+            for event in await self._commit(
+                _while_active(run, lambda state, run: ended(run, RunFailed, "error", error))
+            ):
+                yield event
+
+    async def _turn(self, run: Run) -> AsyncGenerator[Item]:
+        stream = self._policy.streams(run)
+        state = self._ledger.state
+        agent, asked = await self._prepare(state, stream)
+        if stream:
+            yield MessageStarted(run.id, agent.name, state.seq)
+        async with aclosing(self._model.ask(asked, stream=stream)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Delta):
+                    yield MessageDelta(run.id, agent.name, state.seq, piece.delta)
+                    continue
+                for event in await self._record(run, agent, asked, piece):
+                    yield event
+
+    async def _prepare(self, state: State, stream: bool) -> tuple[Agent, ModelRequest]:
+        try:
+            agent = self._registry.active(state.agent)
+            profile = await self._registry.profile(agent, state.context_variables)
+        except AgentUnavailable as error:
+            raise TurnFailed(RunError(code=error.code, message=str(error))) from error
+        except (FunctionSchemaError, InvalidFunctionError) as error:
+            raise TurnFailed(RunError(code="agent_invalid", message=str(error))) from error
+        except Exception as error:
+            text = f"the instructions of {state.agent!r} failed: {type(error).__name__}: {error}"
+            raise TurnFailed(RunError(code="instructions_failed", message=text)) from error
+        return agent, request(state, profile, stream=stream)
+
+    async def _record(self, run: Run, agent: Agent, asked: ModelRequest, reply: Reply) -> list[Recorded]:
+        taken = {call_id for entry in self._ledger.state.messages for call_id in _call_ids(entry)}
+        message = normalised(reply.message, agent.name, taken if reply.message.get("tool_calls") else ())
+        tools = self._registry.tools(agent)
+        approvals = {name for name, tool in tools.items() if tool.requires_approval}
+        expires_at = self._policy.approval_expires_at() if approvals else None
+
+        def decide(state: State, run: Run) -> list[SessionEvent]:
+            return record_reply(run, message, reply.completion, needs_approval=approvals, expires_at=expires_at)
+
+        return await self._commit(_while_active(run, decide), asked.blobs)
+
+    async def _call(self, run: Run, call: Call) -> list[Recorded]:
+        agent = self._registry.active(self._ledger.state.agent) if self._ledger.state.agent in self._registry else None
+        tool = None if agent is None else self._registry.tools(agent).get(call.name)
+        if (call.id, call.attempts) in self._fresh:
+            self._fresh.discard((call.id, call.attempts))
+            outcome = await self._perform(agent, tool, call)
+        elif tool is not None and tool.idempotent:
+            return await self._commit(_while_active(run, lambda state, run: [tool_started(call)]))
+        else:
+            outcome = unknown_outcome(call)
+        return await self._commit(_while_active(run, lambda state, run: record_result(state, run, call, outcome)))
+
+    async def _perform(self, agent: Agent | None, tool: Tool | None, call: Call) -> Outcome:
+        if tool is None:
+            return unknown_tool(call, list(self._registry.tools(agent)) if agent is not None else [])
+        context = self._ledger.state.context_variables
+        outcome, result = await call_tool(tool, call, context, self._caller, self._policy.tool_seconds)
+        if result.agent is None:
+            return outcome
+        return handed_over(self._registry, outcome, result.agent)
+
+    async def _commit(self, decide: Decide, blobs: Json | None = None) -> list[Recorded]:
+        events = await self._ledger.commit(decide, blobs)
+        for event in events:
+            if isinstance(event.fact, ToolStarted):
+                self._fresh.add((event.fact.tool_call_id, event.fact.attempt))
+        return events
+
+
+def _call_ids(entry: Entry) -> tuple[str, ...]:
+    return entry.call_ids if entry.role == "assistant" and entry.message.get("tool_calls") else ()
+
+
+def _while_active(run: Run, decide: Callable[[State, Run], list[SessionEvent]]) -> Decide:
+    """Decide for this run only: once it was cancelled or replaced, there is nothing more to say."""
+
+    def guarded(state: State) -> list[Draft] | None:
+        if state.run is None or state.run.id != run.id or state.run.status != "running":
+            return None
+        return drafted(state.agent, decide(state, state.run), run.id)
+
+    return guarded
+
+
+def handed_over(registry: Registry, outcome: Outcome, agent: Agent) -> Outcome:
+    """The outcome of a call that returned an agent; one that is not served would leave the session stranded."""
+    if registry.admits(agent):
+        return msgspec.structs.replace(outcome, handoff=agent.name)
+    content = f"Error: agent {agent.name!r} is not served here, so nothing was handed over to it."
+    return msgspec.structs.replace(outcome, status="error", content=content, context_variables=None)
+
+
+def unknown_outcome(call: Call) -> Outcome:
+    text = (
+        f"Interrupted: {call.name} had been started when the process stopped. It may or may not have taken effect; "
+        "find out before doing it again."
+    )
+    return Outcome(status="unknown_outcome", content=text)

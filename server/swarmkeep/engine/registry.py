@@ -1,0 +1,166 @@
+"""The agents that are served, by name: what the log calls "Sales Agent" is looked up here."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from swarmkeep.agent import Agent, Tool
+from swarmkeep.domain.codec import encode_text
+from swarmkeep.domain.errors import AgentNotFound, AgentUnavailable
+from swarmkeep.domain.request import Profile
+
+Json = dict[str, Any]
+
+
+class AgentsError(ValueError):
+    """The agents cannot be served as they are; the sentence says which and why."""
+
+
+class Registry:
+    """Agents by name, the first being the default. `model` is for agents that name none themselves."""
+
+    def __init__(self, agents: Iterable[Agent] = (), *, model: str | None = None) -> None:
+        self._model = model
+        self._agents: dict[str, Agent] = {}
+        # Encoding schemas costs more than a turn; an agent's functions seldom change.
+        self._schemas: dict[str, tuple[tuple[int, ...], str | None]] = {}
+        for agent in agents:
+            for found in (agent, *_reachable(agent)):
+                self._add(found)
+
+    def _add(self, agent: Agent) -> None:
+        known = self._agents.setdefault(agent.name, agent)
+        if known is not agent:
+            raise AgentsError(f"two agents are called {agent.name!r}; names must be unique, rename one of them")
+
+    def admits(self, agent: Agent) -> bool:
+        """Whether this agent may be handed over to: it must be served, for the log keeps no more than its name."""
+        return agent.name in self._agents
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._agents)
+
+    @property
+    def default(self) -> str:
+        """The name of the first agent."""
+        return next(iter(self._agents))
+
+    def __iter__(self) -> Iterator[Agent]:
+        return iter(self._agents.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._agents
+
+    def get(self, name: str) -> Agent:
+        """Raises AgentNotFound."""
+        if name not in self._agents:
+            raise AgentNotFound(name, self.names)
+        return self._agents[name]
+
+    def active(self, name: str) -> Agent:
+        """The agent that a session's state names. Raises AgentUnavailable: it was there once."""
+        if name not in self._agents:
+            raise AgentUnavailable(name, self.names)
+        return self._agents[name]
+
+    def model_of(self, agent: Agent) -> str:
+        return self._model if self._model and "model" not in agent.model_fields_set else agent.model
+
+    async def profile(self, agent: Agent, context_variables: Mapping[str, Any]) -> Profile:
+        """The agent as its model sees it now. Raises whatever its instructions raise."""
+        instructions = agent.render_instructions(dict(context_variables))
+        if inspect.isawaitable(instructions):
+            instructions = await instructions
+        return Profile(
+            name=agent.name,
+            model=self.model_of(agent),
+            instructions=instructions,
+            tools=self._encoded_schemas(agent),
+            tool_choice=agent.tool_choice,
+            parallel_tool_calls=agent.parallel_tool_calls,
+        )
+
+    def _encoded_schemas(self, agent: Agent) -> str | None:
+        version = (id(agent), *map(id, agent.functions))
+        cached = self._schemas.get(agent.name)
+        if cached is None or cached[0] != version:
+            schemas = agent.tool_schemas()
+            cached = (version, encode_text(schemas) if schemas else None)
+            self._schemas[agent.name] = cached
+        return cached[1]
+
+    def tools(self, agent: Agent) -> Mapping[str, Tool]:
+        return agent.tools()
+
+    def handoffs(self, agent: Agent) -> list[str]:
+        """Names of the agents that this one's functions mention, and so may hand over to."""
+        return list(dict.fromkeys(other.name for other in _mentioned(agent) if other.name in self._agents))
+
+
+class OpenRegistry(Registry):
+    """For a run that lives in one process: whatever agent a function returns is taken in."""
+
+    def admits(self, agent: Agent) -> bool:
+        self._agents[agent.name] = agent
+        return True
+
+
+def _reachable(agent: Agent) -> Iterator[Agent]:
+    seen: dict[int, Agent] = {id(agent): agent}
+    waiting = [agent]
+    while waiting:
+        for other in _mentioned(waiting.pop()):
+            if id(other) not in seen:
+                seen[id(other)] = other
+                waiting.append(other)
+                yield other
+
+
+def _mentioned(agent: Agent) -> Iterator[Agent]:
+    for function in agent.functions:
+        yield from agents_in(function)
+
+
+def agents_in(function: Callable[..., Any]) -> Iterator[Agent]:
+    """The agents that a function's code refers to: as globals, in its closure, or bound to it.
+
+    Read from the code, not by calling it: a function with an effect must not run to draw a graph.
+    """
+    bound = [*getattr(function, "args", ()), *getattr(function, "keywords", {}).values()]
+    plain = getattr(function, "func", function)
+    if not isinstance(plain, types.FunctionType | types.MethodType):
+        bound += list(getattr(plain, "__dict__", {}).values())
+        plain = vars(type(plain)).get("__call__")
+    plain = inspect.unwrap(getattr(plain, "__func__", plain))
+    if isinstance(plain, types.FunctionType):
+        bound += list(_referenced(plain, plain.__code__))
+        bound += [cell.cell_contents for cell in plain.__closure__ or () if _filled(cell)]
+    for value in bound:
+        yield from _agents_of(value)
+
+
+def _referenced(function: types.FunctionType, code: types.CodeType) -> Iterator[Any]:
+    for name in code.co_names:
+        if name in function.__globals__:
+            yield function.__globals__[name]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _referenced(function, constant)
+
+
+def _filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _agents_of(value: Any) -> Iterator[Agent]:
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+    for item in values:
+        if isinstance(item, Agent):
+            yield item

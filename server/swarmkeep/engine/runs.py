@@ -1,0 +1,174 @@
+"""What callers do with runs: start, await, follow, cancel, resume."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from swarmkeep.domain.commands import Approval, StartRun, ToolAnswer, cancel_run, resume_run, start_run
+from swarmkeep.domain.errors import DomainError, Draining, LeaseLost, RunNotFound, SessionBusy
+from swarmkeep.domain.events import Draft, Recorded, RunEnded, RunWaiting
+from swarmkeep.domain.state import State
+from swarmkeep.domain.views import RunView, all_runs, find_run, run_view
+from swarmkeep.engine.conductor import Conductor, Limits
+from swarmkeep.engine.ledger import Decide
+from swarmkeep.engine.live import Hub, follow
+from swarmkeep.engine.loop import Item
+from swarmkeep.engine.registry import Registry
+from swarmkeep.store.port import EventStore, SessionKey
+
+
+class RunFeed(msgspec.Struct, frozen=True):
+    """Where a run's stream begins: its id, and the seq that its events come after."""
+
+    run_id: str
+    after: int
+
+
+class Runs:
+    """Runs of every session. A run is a task of its own: nobody who watches or waits keeps it alive or ends it."""
+
+    def __init__(self, store: EventStore, registry: Registry, conductor: Conductor, hub: Hub, limits: Limits) -> None:
+        self._store = store
+        self._registry = registry
+        self._conductor = conductor
+        self._hub = hub
+        self._limits = limits
+        self.draining = False
+
+    async def start(self, key: SessionKey, wish: StartRun) -> RunFeed:
+        """Record the run and its input, and begin; returns once that is durable.
+
+        Raises SessionBusy, AgentNotFound, AgentUnavailable, SessionNotFound, Draining.
+        """
+        if self.draining:
+            raise Draining
+        if wish.agent is not None:
+            self._registry.get(wish.agent)
+
+        def decide(state: State) -> Sequence[Draft]:
+            self._registry.active(wish.agent or state.agent)
+            return start_run(state, wish)
+
+        while True:
+            try:
+                events = await self._change(key, decide)
+            except (SessionBusy, LeaseLost) as busy:
+                if wish.on_busy != "interrupt" or not isinstance(busy, SessionBusy):
+                    raise
+                await self.cancel(key, busy.run_id)
+                continue
+            return RunFeed(wish.run_id, events[0].seq - 1)
+
+    async def _change(self, key: SessionKey, decide: Decide) -> list[Recorded]:
+        """Commit a decision, and drive what it set going.
+
+        A state from memory may be stale: a refusal on it is decided again on a fresh one.
+        """
+        state = await self._store.state(key, fresh=False)
+        ledger = self._conductor.ledger(key, state)
+        try:
+            events = await ledger.commit(decide)
+        except DomainError:
+            ledger = self._conductor.ledger(key, await self._store.state(key))
+            events = await ledger.commit(decide)
+        self._conductor.publish(key, events)
+        if any(isinstance(event.fact, RunEnded) for event in events):
+            self._conductor.abandon(key)
+        if ledger.lease is not None:
+            self._conductor.drive(ledger)
+        return events
+
+    async def wait(self, key: SessionKey, run_id: str) -> RunView:
+        """The run once it has ended or waits for somebody; at once if it does already."""
+        while True:
+            with self._conductor.expecting(key, run_id) as waiter:
+                state = await self._store.state(key, fresh=not self._conductor.drives(key))
+                run = find_run(state, run_id)
+                if run is None:
+                    raise RunNotFound(run_id)
+                if run.status not in ("running", "queued"):
+                    return run_view(key.id, state, run)
+                await asyncio.wait([waiter], timeout=self._patience(key))
+
+    def _patience(self, key: SessionKey) -> float | None:
+        # A run that another process advances is looked up in the log; one of ours tells us itself.
+        return self._limits.lease_seconds if self._conductor.drives(key) else self._limits.poll_seconds
+
+    async def get(self, key: SessionKey, run_id: str) -> RunView:
+        state = await self._store.state(key)
+        run = find_run(state, run_id)
+        if run is None:
+            raise RunNotFound(run_id)
+        return run_view(key.id, state, run)
+
+    async def all(self, key: SessionKey) -> list[RunView]:
+        """Every run of the session, newest first."""
+        state = await self._store.state(key)
+        return [run_view(key.id, state, run) for run in reversed(all_runs(state))]
+
+    async def feed(self, key: SessionKey, run_id: str) -> RunFeed:
+        """Where the stream of a run that was started before begins."""
+        run = find_run(await self._store.state(key), run_id)
+        if run is None:
+            raise RunNotFound(run_id)
+        return RunFeed(run_id, run.first_seq - 1)
+
+    async def stream(self, key: SessionKey, feed: RunFeed, *, after: int | None = None) -> AsyncGenerator[Item | None]:
+        """The run's own events after `after` and what passes in between, up to its end or until it waits.
+
+        None is a sign of life, given when nothing happens for a while.
+        """
+        last = feed.after if after is None else max(after, feed.after)
+        if await self._is_over(key, feed.run_id, last):
+            return
+        items = follow(self._store, self._hub, key, after=last, poll_seconds=self._limits.poll_seconds)
+        async with aclosing(items):
+            async for item in items:
+                if item is None:
+                    yield None
+                elif item.run_id == feed.run_id:
+                    yield item
+                    if isinstance(item, Recorded) and await self._ends(key, item):
+                        return
+
+    async def _is_over(self, key: SessionKey, run_id: str, after: int) -> bool:
+        run = find_run(await self._store.state(key, fresh=False), run_id)
+        return run is not None and run.status not in ("running", "queued") and run.last_seq <= after
+
+    async def _ends(self, key: SessionKey, event: Recorded) -> bool:
+        """Whether this event was the run's last; a run that waited or was interrupted may have gone on since."""
+        if not isinstance(event.fact, RunEnded | RunWaiting):
+            return False
+        run = find_run(await self._store.state(key), event.run_id or "")
+        return run is None or run.last_seq <= event.seq
+
+    async def cancel(self, key: SessionKey, run_id: str) -> RunView:
+        """End a run; what it produced stays. A run that has ended already is left as it is."""
+        await self._change(key, lambda state: cancel_run(state, run_id))
+        return await self.get(key, run_id)
+
+    async def resume(
+        self,
+        key: SessionKey,
+        run_id: str,
+        *,
+        tool_results: Sequence[ToolAnswer] = (),
+        approvals: Sequence[Approval] = (),
+    ) -> RunFeed:
+        """Go on with a waiting run, or try an interrupted one again; returns once that is durable.
+
+        Raises RunNotWaiting, AlreadyDecided, InvalidRequest, RunNotFound, AgentUnavailable, Draining.
+        """
+        if self.draining:
+            raise Draining
+
+        def decide(state: State) -> Sequence[Draft]:
+            self._registry.active(state.agent)
+            return resume_run(state, run_id, tool_results, approvals)
+
+        events = await self._change(key, decide)
+        return RunFeed(run_id, events[0].seq - 1)

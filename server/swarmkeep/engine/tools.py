@@ -1,0 +1,164 @@
+"""Running one tool call: whatever happens becomes an outcome that the model can read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from swarmkeep.agent import NotJsonError, Result, Tool, ToolArgumentsError, to_result
+from swarmkeep.domain.commands import Outcome
+from swarmkeep.domain.state import Call
+from swarmkeep.engine.values import plain_object
+
+Json = dict[str, Any]
+
+
+class ToolTimeout(Exception):
+    """The tool did not return in the time it was given."""
+
+
+class Caller(Protocol):
+    """Where tools run."""
+
+    async def __call__(self, function: Callable[[], Any], *, is_async: bool, seconds: float | None) -> Any:
+        """Call it and return its value. Raises ToolTimeout, and whatever it raises."""
+        ...
+
+
+async def call_tool(
+    tool: Tool, call: Call, context: Json, caller: Caller, seconds: float | None
+) -> tuple[Outcome, Result]:
+    """Run a call against a copy of the context; a failed call leaves the context as it was.
+
+    `seconds` limits it when the tool sets no time-out of its own.
+    """
+    started = time.perf_counter()
+
+    def outcome(status: Any, content: str, after: Json | None = None) -> Outcome:
+        duration = round((time.perf_counter() - started) * 1000, 3)
+        return Outcome(status=status, content=content, duration_ms=duration, context_variables=after)
+
+    limit = tool.timeout or seconds
+    try:
+        copy = plain_object(context)
+        bound = tool.bind(call.arguments, context_variables=copy, tool_call_id=call.id)
+        result = to_result(await caller(bound, is_async=tool.is_async, seconds=limit))
+        after = plain_object({**copy, **result.context_variables}, "context_variables")
+        return outcome("ok", result.value, after), result
+    except ToolArgumentsError as error:
+        return outcome("error", f"Error: {error}"), Result()
+    except ToolTimeout:
+        text = f"Error: {call.name} did not finish within {limit:g} s. It may or may not have taken effect."
+        return outcome("timeout", text), Result()
+    except NotJsonError as error:
+        return outcome("error", f"Error: {call.name} gave something that JSON cannot hold: {error}"), Result()
+    except (Exception, SystemExit) as error:
+        return outcome("error", f"Error: {call.name} failed: {type(error).__name__}: {error}"), Result()
+
+
+def unknown_tool(call: Call, known: Sequence[str]) -> Outcome:
+    names = ", ".join(known) or "none"
+    return Outcome(
+        status="error", content=f"Error: there is no function called {call.name!r}. Valid functions: {names}."
+    )
+
+
+class InThreads:
+    """Async tools on the loop, others each in a thread of its own: neither can hold up anybody else.
+
+    The threads are daemons: one that never returns is abandoned, its late result dropped, and it does not keep the
+    process from exiting.
+    """
+
+    async def __call__(self, function: Callable[[], Any], *, is_async: bool, seconds: float | None) -> Any:
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                if is_async:
+                    return await function()
+                return await _in_thread(function)
+        except TimeoutError:
+            if limit.expired():
+                raise ToolTimeout from None
+            raise
+
+
+class Inline:
+    """For the synchronous loop: tools run in the caller's thread, as in Swarm; nothing here ever suspends."""
+
+    async def __call__(self, function: Callable[[], Any], *, is_async: bool, seconds: float | None) -> Any:
+        if not is_async:
+            return function() if seconds is None else _blocking(function, seconds)
+
+        def run() -> Any:
+            return asyncio.run(_awaited(function, seconds))
+
+        # A loop may already be running in this thread (in a notebook, say); another cannot be started beside it.
+        return _blocking(run, None) if _loop_is_running() else run()
+
+
+async def _awaited(function: Callable[[], Any], seconds: float | None) -> Any:
+    return await InThreads()(function, is_async=True, seconds=seconds)
+
+
+def _loop_is_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _blocking(function: Callable[[], Any], seconds: float | None) -> Any:
+    box: list[Callable[[], Any]] = []
+    thread = _start(function, box.append)
+    thread.join(seconds)
+    if not box:
+        raise ToolTimeout
+    return box[0]()
+
+
+async def _in_thread(function: Callable[[], Any]) -> Any:
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Callable[[], Any]] = loop.create_future()
+
+    def deliver(answer: Callable[[], Any]) -> None:
+        def settle() -> None:
+            if not done.done():
+                done.set_result(answer)
+
+        try:
+            loop.call_soon_threadsafe(settle)
+        except RuntimeError:
+            # The loop has closed: nobody waits for this result any more.
+            return
+
+    _start(function, deliver)
+    return (await done)()
+
+
+def _start(function: Callable[[], Any], deliver: Callable[[Callable[[], Any]], None]) -> threading.Thread:
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            value = context.run(function)
+        except BaseException as error:
+            deliver(_raiser(error))
+        else:
+            deliver(lambda: value)
+
+    thread = threading.Thread(target=work, name="swarmkeep-tool", daemon=True)
+    thread.start()
+    return thread
+
+
+def _raiser(error: BaseException) -> Callable[[], Any]:
+    def raise_it() -> Any:
+        # A StopIteration cannot pass through a coroutine as itself.
+        raise RuntimeError(f"{type(error).__name__}: {error}") if isinstance(error, StopIteration) else error
+
+    return raise_it
