@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -77,9 +78,9 @@ class InThreads:
     async def __call__(self, function: Callable[[], Any], *, is_async: bool, seconds: float | None) -> Any:
         try:
             async with asyncio.timeout(seconds) as limit:
-                if is_async:
-                    return await function()
-                return await _in_thread(function)
+                value = function() if is_async else await _in_thread(function)
+                # A plain function may wrap an async one and hand its coroutine through.
+                return await value if inspect.isawaitable(value) else value
         except TimeoutError:
             if limit.expired():
                 raise ToolTimeout from None
@@ -91,7 +92,10 @@ class Inline:
 
     async def __call__(self, function: Callable[[], Any], *, is_async: bool, seconds: float | None) -> Any:
         if not is_async:
-            return function() if seconds is None else _blocking(function, seconds)
+            value = function() if seconds is None else _blocking(function, seconds)
+            if not inspect.isawaitable(value):
+                return value
+            function, is_async = (lambda: value), True
 
         def run() -> Any:
             return asyncio.run(_awaited(function, seconds))

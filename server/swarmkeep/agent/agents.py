@@ -1,0 +1,137 @@
+"""The Agent: instructions, functions, and the settings of its model calls."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from swarmkeep.agent.errors import FunctionSchemaError, InvalidFunctionError
+from swarmkeep.agent.schema import Schema
+from swarmkeep.agent.shape import CONTEXT, unwrapped_partial
+from swarmkeep.agent.tools import Tool
+
+AgentFunction: TypeAlias = Callable[..., Any]
+
+
+class FunctionList(list[AgentFunction]):
+    """An agent's functions, which remembers the tool built for each.
+
+    The memory is one list's own and holds nothing that is not in the list, so it lives as long as its functions
+    are in use. It is no part of the value: copies and pickles start without it.
+    """
+
+    __slots__ = ("_built",)
+
+    def __init__(self, functions: Iterable[AgentFunction] = ()) -> None:
+        super().__init__(functions)
+        self._built: dict[int, Tool] = {}
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[type[FunctionList], tuple[list[AgentFunction]]]:
+        return FunctionList, (list(self),)
+
+    def tools(self, agent: str) -> dict[str, Tool]:
+        """The tools by name, in order. Raises InvalidFunctionError, naming the agent."""
+        tools: dict[str, Tool] = {}
+        built: dict[int, Tool] = {}
+        for function in list(self):
+            tool = self._built.get(id(function))
+            if tool is None or tool.function is not function:
+                tool = _tool(agent, function)
+            built[id(function)] = tool
+            other = tools.setdefault(tool.name, tool)
+            if other is not tool and not _same(other.function, function):
+                raise InvalidFunctionError(tool.name, "another of its functions has the same name", agent=agent)
+        self._built = built
+        return tools
+
+
+class Agent(BaseModel):
+    """A role in a conversation: what the model is told, and which functions it may call.
+
+    A function that returns another Agent hands the conversation over. Functions may be plain, async, partials,
+    bound methods or callable objects; anything else is refused when the Agent is made. `functions` may be
+    appended to later, for agents that hand over to each other; additions are checked before they are used.
+    """
+
+    model_config = ConfigDict(validate_assignment=True, hide_input_in_errors=True)
+
+    name: str = "Agent"
+    model: str = "gpt-4o"
+    instructions: str | Callable[..., Any] = "You are a helpful agent."
+    functions: list[AgentFunction] = Field(default_factory=FunctionList)
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
+
+    @field_validator("functions", mode="plain")
+    @classmethod
+    def _check_functions(cls, value: object, info: ValidationInfo) -> FunctionList:
+        agent = info.data.get("name", "Agent")
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"the functions of agent {agent!r} must be a list, not a {type(value).__name__}")
+        functions = FunctionList(value)
+        functions.tools(agent)
+        return functions
+
+    def tools(self) -> dict[str, Tool]:
+        """The agent's tools by name, in the order of its functions; cheap to ask again.
+
+        Raises InvalidFunctionError if a function was added that cannot be a tool, or whose name is taken.
+        """
+        functions = self.functions
+        if not isinstance(functions, FunctionList):  # model_copy(update=...) and model_construct check nothing
+            functions = FunctionList(functions)
+            self.__dict__["functions"] = functions
+        return functions.tools(self.name)
+
+    def tool_schemas(self) -> list[Schema]:
+        """The Chat Completions schemas of the agent's tools; share them, do not change them."""
+        return [tool.schema for tool in self.tools().values()]
+
+    def render_instructions(self, context_variables: dict[str, Any]) -> str | Awaitable[str]:
+        """The text of the system message; to be awaited if the instructions are an async function.
+
+        A function gets a copy of the context variables in which a missing key reads as "", as in Swarm: what it
+        changes there is lost.
+        """
+        if isinstance(self.instructions, str):
+            return self.instructions
+        context = defaultdict(str, copy.deepcopy(context_variables))
+        text = _call_with_context(self.instructions, context)
+        return _awaited_text(text) if inspect.isawaitable(text) else str(text)
+
+
+def _tool(agent: str, function: AgentFunction) -> Tool:
+    try:
+        return Tool(function)
+    except InvalidFunctionError as error:
+        raise InvalidFunctionError(error.function, error.reason, agent=agent) from error
+    except FunctionSchemaError as error:
+        raise InvalidFunctionError(error.function, str(error), agent=agent) from error
+
+
+def _same(one: AgentFunction, other: AgentFunction) -> bool:
+    """One function listed twice is one tool; a method read twice from its object makes two equal objects."""
+    return one is other or (inspect.ismethod(one) and inspect.ismethod(other) and one == other)
+
+
+def _call_with_context(function: Callable[..., Any], context: dict[str, Any]) -> Any:
+    _, bound = unwrapped_partial(function)
+    try:
+        parameters = [p for p in inspect.signature(function).parameters.values() if p.name not in bound]
+    except (ValueError, TypeError):  # some built-ins do not tell; Swarm passes it by position
+        return function(context)
+    by_position = {p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)}
+    if any(p.name == CONTEXT and p.name not in by_position and p.kind is not p.VAR_KEYWORD for p in parameters):
+        return function(**{CONTEXT: context})
+    if by_position or any(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters):
+        return function(context)
+    return function()
+
+
+async def _awaited_text(text: Awaitable[Any]) -> str:
+    return str(await text)

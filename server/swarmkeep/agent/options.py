@@ -1,0 +1,93 @@
+"""What a function says about how it may be run: `@tool`."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast, overload
+
+_ATTRIBUTE = "__swarmkeep_tool_options__"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOptions:
+    """How a function may be run; the defaults are those of an undecorated function."""
+
+    requires_approval: bool = False
+    idempotent: bool = False
+    timeout: float | None = None
+
+
+@overload
+def tool(
+    function: F, /, *, requires_approval: bool = False, idempotent: bool = False, timeout: float | None = None
+) -> F: ...
+
+
+@overload
+def tool(
+    *, requires_approval: bool = False, idempotent: bool = False, timeout: float | None = None
+) -> Callable[[F], F]: ...
+
+
+def tool(
+    function: F | None = None,
+    /,
+    *,
+    requires_approval: bool = False,
+    idempotent: bool = False,
+    timeout: float | None = None,
+) -> F | Callable[[F], F]:
+    """Say how a function may be run, as `@tool` or `@tool(timeout=20)`; it stays an ordinary function.
+
+    `requires_approval`: a person decides before each call. `idempotent`: after a crash a call that has no result
+    may run again, with the same tool call id. `timeout`: seconds after which the model is told that the call took
+    too long.
+
+    Returns the function itself; what takes no attributes (a bound method, a built-in) comes back in a partial.
+
+    Raises ValueError unless `timeout` is a positive number of seconds.
+    """
+    if timeout is not None and not _is_positive_number(timeout):
+        raise ValueError(f"timeout must be a positive, finite number of seconds, not {timeout!r}")
+    options = ToolOptions(
+        requires_approval=requires_approval,
+        idempotent=idempotent,
+        timeout=None if timeout is None else float(timeout),
+    )
+    if function is None:
+        return lambda function: _with_options(function, options)
+    return _with_options(function, options)
+
+
+def options_of(function: Callable[..., Any]) -> ToolOptions:
+    """The options given to a function, to what a partial wraps, or to a callable object's `__call__`."""
+    while True:
+        options = getattr(function, _ATTRIBUTE, None) or getattr(type(function).__call__, _ATTRIBUTE, None)
+        if isinstance(options, ToolOptions):
+            return options
+        if not isinstance(function, functools.partial):
+            return ToolOptions()
+        function = function.func
+
+
+def _with_options(function: F, options: ToolOptions) -> F:
+    if not callable(function):
+        raise TypeError(f"tool() decorates a function, not {function!r}")
+    try:
+        setattr(function, _ATTRIBUTE, options)
+    except (AttributeError, TypeError, ValueError):  # ValueError: a pydantic model
+        wrapped = functools.partial(function)
+        setattr(wrapped, _ATTRIBUTE, options)
+        return cast("F", wrapped)
+    return function
+
+
+def _is_positive_number(timeout: object) -> bool:
+    return (
+        isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and math.isfinite(timeout) and timeout > 0
+    )

@@ -1,0 +1,211 @@
+"""The Chat Completions schema of a function, and the pydantic adapters that read its arguments."""
+
+from __future__ import annotations
+
+import functools
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
+
+from swarmkeep.agent.errors import FunctionSchemaError
+from swarmkeep.agent.shape import EMPTY, Parameter, Shape, shape_of
+
+Schema = dict[str, Any]
+Adapters = dict[str, TypeAdapter[Any]]
+
+# Swarm's own table. A hint that is not in it goes to pydantic; no hint at all means a string.
+PLAIN_TYPES: dict[Any, str] = {
+    EMPTY: "string",
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+_LENIENT = ConfigDict(coerce_numbers_to_str=True)
+_REF = "#/$defs/"
+_MAPS_OF_SCHEMAS = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs"})
+_PLAIN_DATA = frozenset({"const", "enum", "default", "examples", "discriminator"})
+
+
+class _Generator(GenerateJsonSchema):
+    # A default inside a model that JSON cannot hold, or a union member it cannot describe, is left out without a word.
+    ignored_warning_kinds = frozenset({"skipped-choice", "non-serializable-default", "skipped-discriminator"})  # type: ignore[assignment]
+
+
+def function_schema(function: Callable[..., Any]) -> Schema:
+    """The Chat Completions tool schema of a function, made anew.
+
+    The docstring is the description; parameters without a default are required; hints become JSON types. A
+    docstring's parameter section also describes the parameters. `context_variables`, parameters hinted
+    ToolCallId, `*args`, `**kwargs` and what a partial has filled are left out.
+
+    Raises InvalidFunctionError if it cannot be a tool, FunctionSchemaError if a hint has no JSON Schema.
+    """
+    shape = shape_of(function)
+    return schema_of(shape, adapters_of(shape))
+
+
+def adapters_of(shape: Shape) -> Adapters:
+    """By parameter name, what reads and describes each argument that has a hint."""
+    adapters = {}
+    for parameter in shape.for_model:
+        if parameter.hint is EMPTY:
+            continue
+        try:
+            adapters[parameter.name] = _adapter(parameter.hint)
+        except Exception as error:  # building an adapter runs code of the hinted types
+            raise _without_schema(shape, parameter, error) from error
+    return adapters
+
+
+def schema_of(shape: Shape, adapters: Adapters) -> Schema:
+    """The tool schema of a function of this shape. Raises FunctionSchemaError."""
+    rich = {p.name: adapters[p.name] for p in shape.for_model if not _is_plain(p.hint)}
+    described, definitions = _pydantic_schemas(shape, rich) if rich else ({}, {})
+    properties = {
+        p.name: described[p.name] if p.name in described else {"type": PLAIN_TYPES[p.hint]} for p in shape.for_model
+    }
+    for name, text in _parameter_texts(shape).items():
+        properties[name]["description"] = text
+    parameters: Schema = {
+        "type": "object",
+        "properties": properties,
+        "required": [p.name for p in shape.for_model if p.required],
+    }
+    if used := _reachable(properties, definitions):
+        parameters["$defs"] = {name: definitions[name] for name in definitions if name in used}
+    return {"type": "function", "function": {"name": shape.name, "description": shape.doc, "parameters": parameters}}
+
+
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return _plain_adapter(hint) if _is_plain(hint) else _new_adapter(hint)
+
+
+def _new_adapter(hint: Any) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(hint, config=_LENIENT)
+    except PydanticUserError as error:
+        if error.code != "type-adapter-config-unused":  # models, dataclasses and TypedDicts have their own
+            raise
+        return TypeAdapter(hint)
+
+
+_plain_adapter = functools.cache(_new_adapter)
+
+
+def _is_plain(hint: Any) -> bool:
+    return isinstance(hint, type) and hint in PLAIN_TYPES
+
+
+def _pydantic_schemas(shape: Shape, adapters: Adapters) -> tuple[dict[str, Schema], dict[str, Schema]]:
+    """The schema of each parameter, and the definitions they share."""
+    try:
+        made, shared = _generate(adapters)  # together, so that two types of one name get two definitions
+    except Exception as error:
+        raise _without_schema(shape, _culprit(shape, adapters), error) from error
+    definitions = {name: _untitled(schema) for name, schema in shared.get("$defs", {}).items()}
+    schemas = {name: _inlined(_untitled(schema), definitions) for (name, _), schema in made.items()}
+    for schema in schemas.values():
+        schema.pop("default", None)
+    return schemas, definitions
+
+
+def _culprit(shape: Shape, adapters: Adapters) -> Parameter:
+    """The parameter whose schema cannot be made alone; the first, if it takes several to fail."""
+    rich = [parameter for parameter in shape.for_model if parameter.name in adapters]
+    for parameter in rich:
+        try:
+            _generate({parameter.name: adapters[parameter.name]})
+        except Exception:
+            return parameter
+    return rich[0]
+
+
+def _generate(adapters: Adapters) -> tuple[Mapping[tuple[str, str], Any], Schema]:
+    made, shared = TypeAdapter.json_schemas(
+        [(name, "validation", adapter) for name, adapter in adapters.items()], schema_generator=_Generator
+    )
+    return {(str(name), mode): schema for (name, mode), schema in made.items()}, shared
+
+
+def _untitled(schema: Any) -> Any:
+    """Without the titles that pydantic makes from class and field names: they only cost tokens."""
+    if isinstance(schema, list):
+        return [_untitled(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept: Schema = {}
+    for key, value in schema.items():
+        if key in _MAPS_OF_SCHEMAS and isinstance(value, dict):
+            kept[key] = {name: _untitled(item) for name, item in value.items()}
+        elif key in _PLAIN_DATA:
+            kept[key] = value
+        elif key != "title":
+            kept[key] = _untitled(value)
+    return kept
+
+
+def _inlined(schema: Schema, definitions: dict[str, Schema]) -> Schema:
+    """A parameter that is only a reference becomes what it refers to, which more servers read; not if recursive."""
+    name = schema.get("$ref", "").removeprefix(_REF)
+    if name not in definitions or name in _reachable(definitions[name], definitions):
+        return schema
+    return {**definitions[name], **{key: value for key, value in schema.items() if key != "$ref"}}
+
+
+def _reachable(schema: Any, definitions: dict[str, Schema]) -> set[str]:
+    """The names of all definitions that a schema needs."""
+    found: set[str] = set()
+    waiting = list(_references(schema))
+    while waiting:
+        name = waiting.pop()
+        if name in definitions and name not in found:
+            found.add(name)
+            waiting.extend(_references(definitions[name]))
+    return found
+
+
+def _references(schema: Any) -> Iterator[str]:
+    if isinstance(schema, list):
+        for item in schema:
+            yield from _references(item)
+    elif isinstance(schema, dict):
+        for key, value in schema.items():
+            if key == "$ref" and isinstance(value, str):
+                yield value.removeprefix(_REF)
+            else:
+                yield from _references(value)
+
+
+def _parameter_texts(shape: Shape) -> dict[str, str]:
+    """What the docstring says of each parameter; a description in the hint itself goes before it."""
+    wanted = {p.name for p in shape.for_model if not _describes_itself(p.hint)}
+    if "\n" not in shape.doc or not any(name in shape.doc for name in wanted):
+        return {}
+    import docstring_parser  # a fifth of this package's import time, and many functions need none of it
+
+    try:
+        parsed = docstring_parser.parse(shape.doc).params
+    except Exception:  # a docstring is prose first: if it is no valid markup, it still is the description
+        return {}
+    texts = {param.arg_name: " ".join((param.description or "").split()) for param in parsed}
+    return {name: text for name, text in texts.items() if text and name in wanted}
+
+
+def _describes_itself(hint: Any) -> bool:
+    return typing.get_origin(hint) is Annotated and any(
+        isinstance(getattr(extra, "description", None), str) for extra in typing.get_args(hint)[1:]
+    )
+
+
+def _without_schema(shape: Shape, parameter: Parameter, error: Exception) -> FunctionSchemaError:
+    reason = str(getattr(error, "message", None) or error).partition("\n")[0]
+    return FunctionSchemaError(
+        shape.name, parameter.name, f"its hint {parameter.hint!r} has no JSON Schema ({reason or type(error).__name__})"
+    )

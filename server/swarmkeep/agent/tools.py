@@ -1,0 +1,169 @@
+"""A function as a tool: built once, bound to a model's arguments at each call."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from swarmkeep.agent.errors import NotJsonError, ToolArgumentsError
+from swarmkeep.agent.hints import ToolCallId
+from swarmkeep.agent.options import options_of
+from swarmkeep.agent.schema import Schema, adapters_of, schema_of
+from swarmkeep.agent.shape import CONTEXT, Parameter, shape_of
+from swarmkeep.agent.values import plain_json, quoted
+
+_SHOWN_PROBLEMS = 5
+_SHOWN_INPUT_CHARACTERS = 60
+_ABSENT: Any = object()
+
+
+class Tool:
+    """One function of an agent, and all that the loop asks of it. It never changes.
+
+    `schema` is the Chat Completions tool schema; share it, do not change it. `timeout` is in seconds. Whether
+    `is_async` or not, what a call returns may be awaitable: a plain function can hand on a coroutine.
+    """
+
+    __slots__ = (
+        "_adapters",
+        "_hidden",
+        "_shape",
+        "function",
+        "idempotent",
+        "is_async",
+        "name",
+        "requires_approval",
+        "schema",
+        "timeout",
+        "wants_context",
+    )
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        """Raises InvalidFunctionError or FunctionSchemaError."""
+        shape = shape_of(function)
+        options = options_of(function)
+        self.function = function
+        self.name: str = shape.name
+        self.is_async: bool = shape.is_async
+        self.requires_approval: bool = options.requires_approval
+        self.idempotent: bool = options.idempotent
+        self.timeout: float | None = options.timeout
+        self.wants_context: bool = any(p.filled_by == "context" for p in shape.parameters)
+        self._shape = shape
+        self._adapters: dict[str, TypeAdapter[Any]] = adapters_of(shape)
+        self.schema: Schema = schema_of(shape, self._adapters)
+        # Names that **kwargs must not let the model fill.
+        self._hidden = {CONTEXT, *shape.bound, *(p.name for p in shape.parameters)}
+
+    def __repr__(self) -> str:
+        return f"Tool({self.name})"
+
+    def bind(self, arguments: str, *, context_variables: dict[str, Any], tool_call_id: str) -> functools.partial[Any]:
+        """The call that a model asked for, ready to be made: it takes no arguments.
+
+        `arguments` is the model's JSON text; blank counts as `{}`. Values are converted to the hinted types.
+        `context_variables` is passed as it is, not copied, so the caller sees changes made in place.
+
+        Raises ToolArgumentsError, whose sentence is for the model; nothing has been called then.
+        """
+        given = self._parsed(arguments)
+        problems: list[str] = []
+        positional: list[Any] = []
+        named: dict[str, Any] = {}
+        for parameter in self._shape.parameters:
+            value = self._value(parameter, given, context_variables, tool_call_id, problems)
+            if parameter.positional_only:
+                positional.append(parameter.default if value is _ABSENT else value)
+            elif value is not _ABSENT:
+                named[parameter.name] = value
+        known = {p.name for p in self._shape.for_model}
+        for name, value in given.items():
+            if name in known:
+                continue
+            if self._shape.takes_more and name not in self._hidden:
+                named[name] = value
+            else:
+                problems.append(self._unexpected(name))
+        if problems:
+            raise ToolArgumentsError(self.name, problems)
+        return functools.partial(self.function, *positional, **named)
+
+    def _parsed(self, arguments: str) -> dict[str, Any]:
+        if not arguments or arguments.isspace():
+            return {}
+        try:
+            given = plain_json(json.loads(arguments), "arguments")
+        except json.JSONDecodeError as error:
+            where = f"line {error.lineno}, column {error.colno}"
+            raise ToolArgumentsError(self.name, [f"they are not valid JSON: {error.msg} at {where}"]) from error
+        except NotJsonError as error:
+            raise ToolArgumentsError(self.name, [str(error)]) from error
+        except RecursionError:
+            raise ToolArgumentsError(self.name, ["they are nested too deep"]) from None
+        except ValueError as error:  # an integer with thousands of digits
+            raise ToolArgumentsError(self.name, ["they hold a number with too many digits"]) from error
+        if not isinstance(given, dict):
+            raise ToolArgumentsError(self.name, [f"they must be a JSON object, but are {_shown(given)}"])
+        return given
+
+    def _value(
+        self,
+        parameter: Parameter,
+        given: dict[str, Any],
+        context_variables: dict[str, Any],
+        tool_call_id: str,
+        problems: list[str],
+    ) -> Any:
+        if parameter.filled_by == "context":
+            return context_variables
+        if parameter.filled_by == "call_id":
+            return ToolCallId(tool_call_id)
+        if parameter.name not in given:
+            if parameter.required:
+                problems.append(f"{parameter.name} is missing")
+            return _ABSENT
+        return self._read(parameter, given[parameter.name], problems)
+
+    def _read(self, parameter: Parameter, value: Any, problems: list[str]) -> Any:
+        adapter = self._adapters.get(parameter.name)
+        if adapter is None or (value is None and parameter.default is None):
+            return value
+        try:
+            return adapter.validate_python(value)
+        except ValidationError as error:
+            problems.extend(_problems(parameter.name, error))
+        except Exception as error:  # validators of the hinted types are the user's code
+            problems.append(f"{parameter.name} could not be read: {type(error).__name__}: {error}")
+        return _ABSENT
+
+    def _unexpected(self, name: str) -> str:
+        names = ", ".join(p.name for p in self._shape.for_model)
+        return f"{quoted(name)} is unexpected ({f'it takes {names}' if names else 'it takes no arguments'})"
+
+
+def _problems(parameter: str, error: ValidationError) -> list[str]:
+    found = error.errors(include_url=False, include_context=False)
+    told = [_problem(parameter, problem["loc"], problem["type"], problem["msg"], problem["input"]) for problem in found]
+    return told if len(told) <= _SHOWN_PROBLEMS else [*told[:_SHOWN_PROBLEMS], f"{parameter} has more such errors"]
+
+
+def _problem(parameter: str, location: tuple[int | str, ...], kind: str, message: str, value: Any) -> str:
+    where = parameter + "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in location)
+    if kind == "missing":
+        return f"{where} is missing"
+    if message.startswith("Input should "):
+        return f"{where} should {message.removeprefix('Input should ')}, but is {_shown(value)}"
+    return f"{where}: {message}"
+
+
+def _key(part: str) -> str:
+    return part if part.isascii() and part.isprintable() and len(part) <= _SHOWN_INPUT_CHARACTERS else quoted(part)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= _SHOWN_INPUT_CHARACTERS else text[:_SHOWN_INPUT_CHARACTERS] + "…"

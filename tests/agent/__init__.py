@@ -1,0 +1,1 @@
+"""The agent room: what a routine is written in."""

@@ -1,0 +1,99 @@
+import functools
+import inspect
+import math
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from swarmkeep.agent import Tool, tool
+from swarmkeep.agent.options import ToolOptions, options_of
+
+
+def test_the_decorated_function_is_the_function() -> None:
+    def plain(x: int) -> int:
+        return x + 1
+
+    assert tool(plain) is plain
+    assert tool(timeout=3)(plain) is plain
+    assert plain(1) == 2
+    assert not inspect.iscoroutinefunction(plain)
+
+
+def test_bare_decoration_gives_the_defaults() -> None:
+    @tool
+    def plain() -> None: ...
+
+    assert options_of(plain) == ToolOptions(requires_approval=False, idempotent=False, timeout=None)
+
+
+def test_options_are_kept_through_partials_and_wrappers() -> None:
+    @tool(requires_approval=True)
+    def pay(amount: int) -> None: ...
+
+    @functools.wraps(pay)
+    def logged(*args: Any) -> None:
+        pay(*args)
+
+    for function in (pay, logged, functools.partial(pay, 1), functools.partial(functools.partial(pay), 1)):
+        assert options_of(function).requires_approval
+
+
+def test_a_partials_own_options_go_before_its_functions() -> None:
+    @tool(timeout=1)
+    def pay(amount: int) -> None: ...
+
+    slow = tool(functools.partial(pay, 1), timeout=60)
+    assert (options_of(slow).timeout, options_of(pay).timeout) == (60, 1)
+    assert options_of(functools.partial(slow)).timeout == 60
+
+
+def test_callable_objects_take_options_on_themselves_or_on_their_call() -> None:
+    class Pay:
+        def __call__(self) -> None: ...
+
+    class SafePay:
+        @tool(idempotent=True)
+        def __call__(self) -> None: ...
+
+    class ModelPay(BaseModel):
+        def __call__(self) -> str:
+            return "paid"
+
+    pay = Pay()
+    assert tool(requires_approval=True)(pay) is pay
+    assert options_of(pay).requires_approval
+    assert not options_of(Pay()).requires_approval
+    assert options_of(SafePay()).idempotent
+    model = tool(requires_approval=True)(ModelPay())
+    assert options_of(model).requires_approval
+    assert (Tool(model).name, model()) == ("ModelPay", "paid")
+
+
+def test_a_bound_method_takes_options_without_its_class_taking_them() -> None:
+    class Shop:
+        def refund(self, amount: int) -> int:
+            return amount
+
+        @tool(timeout=2)
+        def stock(self) -> int:
+            return 0
+
+    shop = Shop()
+    refund = tool(requires_approval=True)(shop.refund)
+    made = Tool(refund)
+    assert (made.name, made.requires_approval) == ("refund", True)
+    assert made.bind('{"amount": 3}', context_variables={}, tool_call_id="")() == 3
+    assert not options_of(Shop().refund).requires_approval
+    assert options_of(shop.stock).timeout == 2
+
+
+@pytest.mark.parametrize("timeout", [0, -1, math.nan, math.inf, "5", True])
+def test_a_timeout_is_a_positive_number_of_seconds(timeout: Any) -> None:
+    with pytest.raises(ValueError, match="timeout must be a positive, finite number of seconds"):
+        tool(timeout=timeout)
+
+
+def test_only_functions_are_decorated() -> None:
+    with pytest.raises(TypeError, match="decorates a function"):
+        tool("pay")  # type: ignore[call-overload]

@@ -1,0 +1,434 @@
+"""Schemas of functions whose hints are objects; `test_string_hints.py` has those whose hints are strings."""
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Literal, Optional
+from typing import TypedDict as StandardTypedDict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
+
+from swarmkeep.agent import FunctionSchemaError, InvalidFunctionError, ToolCallId, function_schema
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Line(BaseModel):
+    """One line of an order."""
+
+    title: str
+    count: int = 1
+    colour: Colour = Colour.RED
+
+
+class Order(BaseModel):
+    id: str
+    lines: list[Line]
+
+
+class Tree(BaseModel):
+    children: list["Tree"] = []
+
+
+@dataclass
+class Place:
+    city: str
+    zip: int | None = None
+
+
+class Filter(TypedDict, total=False):
+    field: str
+
+
+NO_CALL = ToolCallId("")
+
+
+def parameters(function: Callable[..., Any]) -> Any:
+    return function_schema(function)["function"]["parameters"]
+
+
+def hinted(hint: Any, default: Any = ...) -> Any:
+    """The schema of one parameter `x`, and the definitions beside it."""
+
+    def f(x): ...  # type: ignore[no-untyped-def]
+
+    f.__annotations__ = {"x": hint}
+    if default is not ...:
+        f.__defaults__ = (default,)
+    made = parameters(f)
+    return made["properties"]["x"]
+
+
+def test_plain_hints_give_exactly_what_swarm_gives() -> None:
+    def book(a, b: str, c: int, d: float, e: bool, f: list, g: dict, h: type(None), i=1, j: str = "x"):  # type: ignore  # noqa: PGH003
+        """Book a flight.
+
+        Only for members.
+        """
+
+    assert function_schema(book) == {
+        "type": "function",
+        "function": {
+            "name": "book",
+            "description": "Book a flight.\n\n        Only for members.\n        ",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "a": {"type": "string"},
+                    "b": {"type": "string"},
+                    "c": {"type": "integer"},
+                    "d": {"type": "number"},
+                    "e": {"type": "boolean"},
+                    "f": {"type": "array"},
+                    "g": {"type": "object"},
+                    "h": {"type": "null"},
+                    "i": {"type": "string"},
+                    "j": {"type": "string"},
+                },
+                "required": ["a", "b", "c", "d", "e", "f", "g", "h"],
+            },
+        },
+    }
+
+
+def test_no_parameters_and_no_docstring_give_empty_ones() -> None:
+    def done(): ...  # type: ignore[no-untyped-def]
+
+    assert function_schema(done)["function"] == {
+        "name": "done",
+        "description": "",
+        "parameters": {"type": "object", "properties": {}, "required": []},
+    }
+
+
+def test_what_the_loop_fills_is_hidden_from_the_model() -> None:
+    def pay(
+        context_variables: dict[str, Any],
+        amount: int,
+        call: ToolCallId,
+        maybe: ToolCallId | None = None,
+        old: Optional[ToolCallId] = None,  # noqa: UP045
+        noted: Annotated[ToolCallId, "the key"] = NO_CALL,
+        *rest: str,
+        **more: str,
+    ) -> None: ...
+
+    assert parameters(pay) == {"type": "object", "properties": {"amount": {"type": "integer"}}, "required": ["amount"]}
+
+
+def test_a_local_variable_called_context_variables_is_no_parameter() -> None:
+    def f(x: str) -> str:
+        context_variables = [x]
+        return context_variables.pop()
+
+    assert list(parameters(f)["properties"]) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("hint", "schema"),
+    [
+        (list[str], {"type": "array", "items": {"type": "string"}}),
+        (dict[str, int], {"type": "object", "additionalProperties": {"type": "integer"}}),
+        (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
+        (Colour, {"type": "string", "enum": ["red", "blue"]}),
+        (Optional[str], {"anyOf": [{"type": "string"}, {"type": "null"}]}),  # noqa: UP045
+        (int | str, {"anyOf": [{"type": "integer"}, {"type": "string"}]}),
+        (Annotated[int, Field(ge=1, description="n")], {"type": "integer", "minimum": 1, "description": "n"}),
+        (Any, {}),
+        (
+            Line,
+            {
+                "type": "object",
+                "description": "One line of an order.",
+                "properties": {
+                    "title": {"type": "string"},
+                    "count": {"type": "integer", "default": 1},
+                    "colour": {"$ref": "#/$defs/Colour", "default": "red"},
+                },
+                "required": ["title"],
+            },
+        ),
+        (
+            Place,
+            {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string"},
+                    "zip": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
+                },
+                "required": ["city"],
+            },
+        ),
+        (Filter, {"type": "object", "properties": {"field": {"type": "string"}}}),
+    ],
+)  # fmt: skip
+def test_rich_hints_give_json_schema_without_titles(hint: Any, schema: dict[str, Any]) -> None:
+    assert hinted(hint) == schema
+
+
+@pytest.mark.parametrize(("hint", "default"), [(int, 3), (int | None, None), (Colour, Colour.RED), (list[str], [])])
+def test_a_default_makes_a_parameter_optional_and_is_not_shown(hint: Any, default: Any) -> None:
+    def f(x): ...  # type: ignore[no-untyped-def]
+
+    f.__annotations__ = {"x": hint}
+    f.__defaults__ = (default,)
+    assert parameters(f)["required"] == []
+    assert "default" not in parameters(f)["properties"]["x"]
+
+
+def test_shared_definitions_are_hoisted_to_where_their_references_point() -> None:
+    def f(one: Order, many: list[Order], tree: Tree, note: str) -> None: ...
+
+    made = parameters(f)
+    assert set(made["$defs"]) == {"Colour", "Line", "Order", "Tree"}
+    assert made["properties"]["one"]["properties"]["lines"]["items"] == {"$ref": "#/$defs/Line"}
+    assert made["properties"]["many"]["items"] == {"$ref": "#/$defs/Order"}
+    assert made["properties"]["tree"] == {"$ref": "#/$defs/Tree"}  # recursive: it cannot be written out
+    assert made["properties"]["note"] == {"type": "string"}
+
+
+def test_a_definition_that_is_written_out_is_not_kept_beside_it() -> None:
+    def f(colour: Colour) -> None: ...
+
+    assert "$defs" not in parameters(f)
+
+
+def test_two_types_of_one_name_get_two_definitions() -> None:
+    def other() -> type[BaseModel]:
+        class Line(BaseModel):
+            other: bool
+
+        return Line
+
+    def f(a, b): ...  # type: ignore[no-untyped-def]
+
+    f.__annotations__ = {"a": list[Line], "b": list[other()]}  # type: ignore[misc]
+    made = parameters(f)
+    a, b = (made["$defs"][made["properties"][p]["items"]["$ref"].removeprefix("#/$defs/")] for p in "ab")
+    assert "count" in a["properties"]
+    assert "other" in b["properties"]
+
+
+GOOGLE = """Look up an order.
+
+    Args:
+        order_id (str): The id, as printed
+            on the invoice.
+        limit: How many lines.
+    """
+NUMPY = """Look up an order.
+
+    Parameters
+    ----------
+    order_id : str
+        The id, as printed on the invoice.
+    limit : int
+        How many lines.
+    """
+REST = """Look up an order.
+
+    :param order_id: The id, as printed on the invoice.
+    :param limit: How many lines.
+    """
+EPYDOC = """Look up an order.
+
+    @param order_id: The id, as printed on the invoice.
+    @param limit: How many lines.
+    """
+
+
+@pytest.mark.parametrize("docstring", [GOOGLE, NUMPY, REST, EPYDOC], ids=["google", "numpy", "rest", "epydoc"])
+def test_a_docstrings_parameter_section_describes_the_parameters(docstring: str) -> None:
+    def lookup(order_id: str, context_variables: dict[str, Any], limit: int = 3) -> None: ...
+
+    lookup.__doc__ = docstring
+    made = function_schema(lookup)["function"]
+    assert made["description"] == docstring
+    assert made["parameters"]["properties"] == {
+        "order_id": {"type": "string", "description": "The id, as printed on the invoice."},
+        "limit": {"type": "integer", "description": "How many lines."},
+    }
+
+
+def test_a_description_in_the_hint_goes_before_the_docstring_and_that_before_the_types_own() -> None:
+    def f(a: Annotated[int, Field(description="from the hint")], b: Line, c: Tree) -> None:
+        """Do.
+
+        Args:
+            a: from the docstring
+            b: from the docstring
+            c: from the docstring
+        """
+
+    made = parameters(f)["properties"]
+    assert made["a"]["description"] == "from the hint"
+    assert made["b"]["description"] == "from the docstring"
+    assert made["c"] == {"$ref": "#/$defs/Tree", "description": "from the docstring"}
+
+
+@given(st.text())
+def test_any_docstring_at_all_is_the_description(docstring: str) -> None:
+    def f(x: str) -> None: ...
+
+    f.__doc__ = "x\n" + docstring
+    assert function_schema(f)["function"]["description"] == "x\n" + docstring
+
+
+def test_a_partial_has_its_functions_name_and_text_without_the_bound_arguments() -> None:
+    def send(to: str, subject: str, body: str = "", *, urgent: bool) -> None:
+        """Send a mail."""
+
+    made = function_schema(functools.partial(functools.partial(send, "me"), urgent=True))["function"]
+    assert (made["name"], made["description"]) == ("send", "Send a mail.")
+    assert made["parameters"] == {
+        "type": "object",
+        "properties": {"subject": {"type": "string"}, "body": {"type": "string"}},
+        "required": ["subject"],
+    }
+
+
+def test_a_partial_may_be_given_a_name_of_its_own() -> None:
+    def send(to: str) -> None: ...
+
+    mine = functools.partial(send, "me")
+    mine.__name__ = "send_to_me"  # type: ignore[attr-defined]
+    assert function_schema(mine)["function"]["name"] == "send_to_me"
+
+
+def test_a_callable_object_is_named_and_described_by_its_class() -> None:
+    class Lookup:
+        """Of the class."""
+
+        def __call__(self, key: str) -> str:
+            return key
+
+    class Described(Lookup):
+        def __call__(self, key: str) -> str:
+            """Of the call."""
+            return key
+
+    @dataclass
+    class Configured:
+        secret_table: str
+
+        def __call__(self, key: str) -> str:
+            return key
+
+    named = Lookup()
+    named.__name__ = "find"  # type: ignore[attr-defined]
+    told = [function_schema(f)["function"] for f in (Lookup(), Described(), Configured("t"), named)]
+    assert [(f["name"], f["description"]) for f in told] == [
+        ("Lookup", "Of the class."),
+        ("Described", "Of the call."),
+        ("Configured", ""),
+        ("find", "Of the class."),
+    ]
+    assert all(f["parameters"]["required"] == ["key"] for f in told)
+
+
+def test_a_wrapped_function_is_told_as_what_it_wraps() -> None:
+    def find(key: int) -> int:
+        """Find it."""
+        return key
+
+    @functools.wraps(find)
+    def logged(*args: Any, **kwargs: Any) -> int:
+        return find(*args, **kwargs)
+
+    assert function_schema(logged) == function_schema(functools.lru_cache(find)) == function_schema(find)
+
+
+def test_a_bound_method_leaves_self_out() -> None:
+    class Shop:
+        def stock(self, item: str) -> int:
+            """What is left."""
+            return 0
+
+        @classmethod
+        def open(cls, hour: int) -> bool:
+            return True
+
+    assert list(parameters(Shop().stock)["properties"]) == ["item"]
+    assert function_schema(Shop.open)["function"]["name"] == "open"
+
+
+class Plain:
+    """No model: pydantic knows nothing of it."""
+
+
+@pytest.mark.parametrize(
+    "hint", [Plain, Callable[[int], int], list[Plain], 5, "not a hint", "Missing", list["Missing"], Plain | None]  # type: ignore[name-defined]  # noqa: F821
+)  # fmt: skip
+def test_a_hint_without_a_schema_is_refused_by_name(hint: Any) -> None:
+    def ship(order: str, to): ...  # type: ignore[no-untyped-def]
+
+    ship.__annotations__ = {"order": str, "to": hint}
+    with pytest.raises(FunctionSchemaError) as refused:
+        function_schema(ship)
+    assert (refused.value.function, refused.value.parameter) == ("ship", "to")
+    assert str(refused.value).startswith("parameter 'to' of ship: its hint ")
+    assert "https://" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="pydantic reads it from Python 3.12 on")
+def test_a_typed_dict_of_the_standard_library_is_refused_with_the_one_to_use() -> None:
+    class Old(StandardTypedDict):
+        field: str
+
+    with pytest.raises(FunctionSchemaError, match=r"use `typing_extensions\.TypedDict`"):
+        hinted(Old)
+
+
+def test_the_context_may_have_any_hint() -> None:
+    def f(context_variables: "Missing") -> "Missing": ...  # type: ignore[name-defined]  # noqa: F821
+
+    assert parameters(f)["properties"] == {}
+
+
+def test_a_default_that_json_cannot_hold_is_left_out_without_a_warning() -> None:
+    class Price(BaseModel):
+        amount: Decimal = Decimal("NaN")
+        check: int | Callable[[], int] = 3
+
+    assert hinted(Price)["properties"].keys() == {"amount", "check"}
+
+
+def test_what_cannot_be_a_tool_has_no_schema() -> None:
+    with pytest.raises(InvalidFunctionError) as refused:
+        function_schema(lambda x: x)
+    assert refused.value.agent is None
+
+
+NAMES = st.text("abcdefgh_", min_size=1, max_size=8).filter(lambda name: name not in ("_", "f"))
+PLAIN = st.sampled_from(
+    [(str, "string"), (int, "integer"), (float, "number"), (bool, "boolean"), (list, "array"), (dict, "object")]
+)
+
+
+@given(st.dictionaries(NAMES, st.tuples(PLAIN, st.booleans())))
+def test_any_plain_signature_gives_its_types_in_order_and_its_required_names(
+    wanted: dict[str, tuple[tuple[type, str], bool]],
+) -> None:
+    listed = ", ".join(
+        f"{n}: {t.__name__}" + (" = None" if optional else "") for n, ((t, _), optional) in wanted.items()
+    )
+    namespace: dict[str, Any] = {}
+    exec(f"def f(*, {listed}): ..." if listed else "def f(): ...", namespace)
+    made = parameters(namespace["f"])
+    assert made == {
+        "type": "object",
+        "properties": {name: {"type": kind} for name, ((_, kind), _) in wanted.items()},
+        "required": [name for name, (_, optional) in wanted.items() if not optional],
+    }
+    assert list(made["properties"]) == list(wanted)

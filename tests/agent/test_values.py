@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import copy
+import json
+import math
+import sys
+from collections import OrderedDict, defaultdict, namedtuple
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from enum import Enum, IntEnum
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmkeep.agent import NotJsonError, plain_json
+from swarmkeep.agent.values import MAX_DEPTH
+
+TEXT = st.text(st.characters(exclude_categories=()))  # every code point: NUL and lone surrogates too
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT
+JSON = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner), max_leaves=20)
+
+
+class Colour(str, Enum):  # noqa: UP042 - str() of it is "Colour.RED"
+    RED = "red"
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+class Loud(str):
+    def __str__(self) -> str:
+        return self.upper()
+
+
+Point = namedtuple("Point", "x y")
+
+
+def containers(value: Any) -> list[int]:
+    if isinstance(value, dict):
+        return [id(value), *(i for item in value.values() for i in containers(item))]
+    if isinstance(value, list):
+        return [id(value), *(i for item in value for i in containers(item))]
+    return []
+
+
+def refusal(value: object, label: str = "context_variables") -> NotJsonError:
+    with pytest.raises(NotJsonError) as refused:
+        plain_json(value, label)
+    return refused.value
+
+
+@given(JSON)
+def test_what_json_holds_comes_back_equal_and_shares_no_container(value: Any) -> None:
+    copied = plain_json(value)
+    assert copied == value
+    assert json.dumps(copied) == json.dumps(value)  # also tells 1 from True, and -0.0 from 0.0
+    assert not set(containers(copied)) & set(containers(value))
+
+
+@given(JSON, st.lists(st.integers(0, 3) | st.sampled_from(["key", "a key", "ключ", "\ud800", ""]), max_size=8))
+def test_a_refusal_names_the_path_to_the_value(beside: Any, path: list[int | str]) -> None:
+    value: Any = {1, 2}
+    for key in reversed(path):
+        value = [beside] * key + [value] if isinstance(key, int) else {"first": beside, key: value}
+    expected = "value" + "".join(
+        f"[{key}]" if isinstance(key, int) else f".{key}" if key.isidentifier() else f"[{json.dumps(key)}]"
+        for key in path
+    )
+    refused = refusal(value, "value")
+    assert (refused.path, refused.type_name) == (expected, "set")
+    assert str(refused) == f"{expected} is of type set, which JSON cannot hold"
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        ((1, (2, "x")), [1, [2, "x"]]),
+        (Point(1, 2), [1, 2]),
+        (OrderedDict(a=1), {"a": 1}),
+        (defaultdict(str, {"a": "b"}), {"a": "b"}),
+        (Colour.RED, "red"),
+        ({Colour.RED: Level.HIGH}, {"red": 3}),
+        (Loud("quiet"), "quiet"),
+        (10**4000, 10**4000),
+        (-(2**63) - 1, -(2**63) - 1),
+        ("\x00\ud800", "\x00\ud800"),
+    ],
+)
+def test_subclasses_and_tuples_become_the_plain_types(value: object, plain: object) -> None:
+    copied = plain_json(value)
+    assert copied == plain
+    assert type(copied) is type(plain)
+    if isinstance(copied, dict):
+        assert {type(key) for key in copied} == {str}
+
+
+def test_the_sign_of_zero_is_kept() -> None:
+    zero = plain_json({"zero": -0.0})
+    assert isinstance(zero, dict)
+    assert math.copysign(1, zero["zero"]) == -1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "type_name"),
+    [
+        ({"cart": [1, 2, {"when": datetime(2024, 1, 1)}]}, "context_variables.cart[2].when", "datetime"),
+        ({"price": Decimal("1.5")}, "context_variables.price", "Decimal"),
+        ({"blob": b"x"}, "context_variables.blob", "bytes"),
+        ({"f": len}, "context_variables.f", "builtin_function_or_method"),
+        (object(), "context_variables", "object"),
+        (int, "context_variables", "type"),
+    ],
+)
+def test_other_types_are_refused_by_name(value: object, path: str, type_name: str) -> None:
+    refused = refusal(value)
+    assert (refused.path, refused.type_name) == (path, type_name)
+    assert path in str(refused)
+    assert type_name in str(refused)
+
+
+@pytest.mark.parametrize(("number", "word"), [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf")])
+def test_floats_that_are_no_numbers_are_refused(number: float, word: str) -> None:
+    refused = refusal({"rates": [0.5, number]})
+    assert str(refused) == f"context_variables.rates[1] is the float {word}, which JSON cannot hold"
+    assert refused.type_name == "float"
+
+
+@pytest.mark.parametrize("key", [1, None, True, (1, 2), 1.5])
+def test_a_key_that_is_no_string_is_refused(key: object) -> None:
+    refused = refusal({"by_id": {key: "x"}})
+    assert refused.path == "context_variables.by_id"
+    assert f"has a key of type {type(key).__name__}" in str(refused)
+
+
+def test_an_integer_too_long_to_be_written_is_refused() -> None:
+    refused = refusal({"n": 10 ** (sys.get_int_max_str_digits() + 1)})
+    assert str(refused) == "context_variables.n is an integer with too many digits to be written"
+
+
+def nested(levels: int) -> Any:
+    value: Any = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+def test_nesting_is_accepted_up_to_the_limit_and_refused_past_it() -> None:
+    deepest = nested(MAX_DEPTH)
+    assert plain_json(deepest) == deepest
+    assert "nested more than 200 levels deep" in str(refusal(nested(MAX_DEPTH + 1)))
+    assert "nested more than 200 levels deep" in str(refusal(nested(100_000)))
+
+
+def test_a_container_that_contains_itself_is_refused_where_it_repeats() -> None:
+    inner: dict[str, Any] = {"name": "x"}
+    inner["me"] = [inner]
+    refused = refusal({"user": inner})
+    assert refused.path == "context_variables.user.me[0]"
+    assert str(refused) == "context_variables.user.me[0] contains itself, which JSON cannot hold"
+
+
+def test_one_container_in_two_places_is_no_cycle() -> None:
+    shared = ["x"]
+    copied = plain_json({"a": shared, "b": shared})
+    assert copied == {"a": ["x"], "b": ["x"]}
+    assert isinstance(copied, dict)
+    assert copied["a"] is not copied["b"]
+
+
+def test_a_refused_value_is_left_as_it_was() -> None:
+    value: dict[str, Any] = {"a": [1, {"b": object}]}
+    before = copy.deepcopy(value)
+    refusal(value)
+    assert value == before
+
+
+def test_models_and_dataclasses_are_no_json_in_context_variables() -> None:
+    @dataclass
+    class Order:
+        id: int
+
+    assert refusal({"order": Order(1)}).type_name == "Order"
