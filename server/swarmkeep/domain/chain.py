@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TypeVar, overload
 
 T = TypeVar("T")
@@ -62,7 +63,8 @@ class Chain(Sequence[T]):
         return self._length
 
     def __iter__(self) -> Iterator[T]:
-        return iter(self._items if len(self._items) == self._length else self._items[: self._length])
+        # A longer chain may extend the shared list while somebody iterates.
+        return islice(self._items, self._length)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Chain) and list(self) == list(other)

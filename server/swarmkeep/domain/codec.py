@@ -54,20 +54,23 @@ def decode(text: str | bytes, type: Any = Any) -> Any:
     except RecursionError:
         raise MalformedJson("nested too deeply") from None
     except msgspec.ValidationError as error:
-        if "Number out of range" in str(error):
+        if str(error).startswith(("Number out of range", "Integer value out of range")):
             raise MalformedJson(str(error)) from None
         raise
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeError) as error:
         plain = _with_surrogates(text, error)
     return plain if type is Any else msgspec.convert(plain, type)
 
 
-def _with_surrogates(text: str | bytes, error: msgspec.DecodeError) -> Any:
+def _with_surrogates(text: str | bytes, error: Exception) -> Any:
     escape = "\\u" if isinstance(text, str) else b"\\u"
-    if escape not in text:  # type: ignore[operator]
+    raw = isinstance(text, str) and isinstance(error, UnicodeError)
+    if not raw and escape not in text:  # type: ignore[operator]
         raise MalformedJson(str(error)) from None
     try:
-        return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+        # Of bytes, json.loads would also take other encodings, and surrogates that are not escaped.
+        plain = text if isinstance(text, str) else text.decode()
+        return json.loads(plain, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as problem:
         raise MalformedJson(str(problem)) from None
 

@@ -38,8 +38,8 @@ from swarmkeep.domain.events import (
     ToolStarted,
     ToolStatus,
 )
-from swarmkeep.domain.patch import diff
-from swarmkeep.domain.state import Call, Run, State, calls_of, evolve
+from swarmkeep.domain.patch import diff, merge
+from swarmkeep.domain.state import Call, Run, State, add_usage, calls_of, evolve
 from swarmkeep.domain.steps import CallTool, Deny, Finish, StartQueued, Wait, next_step
 
 Json = dict[str, Any]
@@ -99,24 +99,35 @@ def update_session(
 ) -> list[SessionEvent]:
     """Merge patches of context and metadata, and another active agent; no events for what already holds."""
     facts: list[SessionEvent] = []
-    if metadata or (agent is not None and agent != state.agent):
-        new_agent: str | UnsetType = UNSET if agent is None or agent == state.agent else agent
-        facts.append(SessionUpdated(metadata=metadata or UNSET, agent=new_agent))
-    if context_variables:
+    new_metadata = metadata if metadata and _changes(state.metadata, metadata) else UNSET
+    new_agent: str | UnsetType = UNSET if agent is None or agent == state.agent else agent
+    if new_metadata is not UNSET or new_agent is not UNSET:
+        facts.append(SessionUpdated(metadata=new_metadata, agent=new_agent))
+    if context_variables and _changes(state.context_variables, context_variables):
         facts.append(ContextUpdated(patch=context_variables))
     return facts
+
+
+def _changes(target: Json, patch: Json) -> bool:
+    return any(diff(target, merge(target, patch)))
 
 
 def start_run(state: State, wish: StartRun) -> list[Draft]:
     """Start a run, or queue it behind the active one. Raises SessionBusy when it may do neither."""
     active = state.run
-    if active is not None and active.id == wish.run_id:
+    if _is_known(state, wish.run_id):
         return []
     if wish.on_busy == "queue" and (active is not None or state.queue):
         return drafted(state.agent, [_queued(wish)], wish.run_id)
     if active is not None:
         raise SessionBusy(active.id, active.status)
     return drafted(state.agent, _started(wish), wish.run_id)
+
+
+def _is_known(state: State, run_id: str) -> bool:
+    if state.run is not None and state.run.id == run_id:
+        return True
+    return any(queued.run_id == run_id for queued in state.queue) or any(run.id == run_id for run in state.finished)
 
 
 def _queued(wish: StartRun) -> RunQueued:
@@ -206,16 +217,22 @@ def _handoffs(agent: str, proposed: Sequence[tuple[str, str]]) -> list[SessionEv
 Ending = type[RunCompleted] | type[RunFailed] | type[RunCancelled] | type[RunInterrupted]
 
 
-def ended(run: Run, ending: Ending, stop_reason: StopReason, error: RunError | None = None) -> list[SessionEvent]:
-    """The end of an active run. What it produced stays."""
-    return [ending(stop_reason=stop_reason, usage=run.usage, error=error)]
+def ended(
+    state: State, run: Run, ending: Ending, stop_reason: StopReason, error: RunError | None = None, *, partial: str = ""
+) -> list[SessionEvent]:
+    """The end of an active run. What it produced stays, and so does what its model was saying (`partial`), marked."""
+    if not partial or run.open_calls:
+        return [ending(stop_reason=stop_reason, usage=run.usage, error=error)]
+    message = {"role": "assistant", "content": partial, "sender": state.agent}
+    said = MessageAdded(message=message, completion=CompletionRecord(partial=True))
+    return [said, ending(stop_reason=stop_reason, usage=add_usage(run.usage, None), error=error)]
 
 
-def cancel_run(state: State, run_id: str) -> list[Draft]:
-    """End a run that is queued, running or waiting; nothing if it has ended already."""
+def cancel_run(state: State, run_id: str, partial: str = "") -> list[Draft]:
+    """End a run that is queued, running or waiting, keeping what its model was just saying; nothing if it has ended."""
     run = state.run
     if run is not None and run.id == run_id:
-        return drafted(state.agent, ended(run, RunCancelled, "cancelled"), run_id)
+        return drafted(state.agent, ended(state, run, RunCancelled, "cancelled", partial=partial), run_id)
     if any(queued.run_id == run_id for queued in state.queue):
         return drafted(state.agent, [RunCancelled(stop_reason="cancelled")], run_id)
     if any(run.id == run_id for run in state.finished):
@@ -282,10 +299,10 @@ def _deliver(state: State, run: Run, answer: ToolAnswer) -> MessageAdded:
 
 
 def _call(state: State, run: Run, call_id: str, field: str) -> Call:
-    _refuse_answered(state, run, call_id)
     for call in run.calls:
-        if call.id == call_id:
+        if call.id == call_id and not call.done:
             return call
+    _refuse_answered(state, run, call_id)
     raise InvalidRequest(f"the run has no pending call {call_id!r}", f"/{field}")
 
 
@@ -316,6 +333,10 @@ def settle(state: State, drafts: Sequence[Draft]) -> list[Draft]:
     """
     drafts = list(drafts)
     state = apply_drafts(state, drafts)
+    while state.run is not None and isinstance(step := next_step(state), Deny):
+        denied = drafted(state.agent, record_result(state, state.run, step.call, denial(step.call)), state.run.id)
+        state = apply_drafts(state, denied)
+        drafts += denied
     more = _follow(state)
     return drafts if more is None else [*drafts, *more]
 
@@ -325,13 +346,10 @@ def _follow(state: State) -> list[Draft] | None:
     match next_step(state):
         case CallTool(call=call) if run is not None and call.attempts == 0:
             return drafted(state.agent, [tool_started(call)], run.id)
-        case Deny(call=call) if run is not None:
-            denied = drafted(state.agent, record_result(state, run, call, denial(call)), run.id)
-            return settle(state, denied)
         case Wait(pending=pending) if run is not None:
             return drafted(state.agent, [RunWaiting(pending=pending)], run.id)
         case Finish(stop_reason=stop_reason) if run is not None:
-            return drafted(state.agent, ended(run, RunCompleted, stop_reason), run.id)
+            return drafted(state.agent, ended(state, run, RunCompleted, stop_reason), run.id)
         case StartQueued():
             return start_queued(state)
         case _:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -39,8 +40,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def role(self) -> str:
-        role: str = self.message["role"]
-        return role
+        role = self.message.get("role")
+        return role if isinstance(role, str) else ""
 
     @functools.cached_property
     def sent(self) -> Json:
@@ -59,10 +60,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def view(self) -> Json:
         """The public form: the message, its sender and its place in the log."""
-        return {"seq": self.seq, "at": self.at, "run_id": self.run_id, "sender": None, **self.message}
+        place = {"seq": self.seq, "at": self.at, "run_id": self.run_id}
+        # Twice: first in order, and last in force whatever keys the message brings.
+        return {**place, "sender": None, **self.message, **place}
 
 
 def sendable(message: Json) -> Json:
+    """The message as a strict server takes it. What it would refuse of a message from outside is mended or left out."""
     role = message["role"]
     sent = {key: message[key] for key in _SENT[role] if message.get(key) is not None}
     calls = _calls(message) if role == "assistant" else []
@@ -71,6 +75,12 @@ def sendable(message: Json) -> Json:
     if sent.get("content") is None:
         # Null content is allowed beside tool calls only.
         sent["content"] = None if calls else ""
+    elif not isinstance(sent["content"], str):
+        sent["content"] = _parts(sent["content"])
+    if "name" in sent:
+        sent["name"] = _NOT_IN_AUTHORS.sub("_", str(sent["name"]))[:64] or "_"
+    if not isinstance(sent.get("refusal", ""), str):
+        del sent["refusal"]
     try:
         encode_strict(sent)
     except UnicodeEncodeError:
@@ -80,26 +90,43 @@ def sendable(message: Json) -> Json:
 
 encode_strict = msgspec.json.Encoder().encode
 
+# What providers accept in names. Models make up others, and refuse them when their own reply is sent back to them.
+_NOT_IN_FUNCTIONS = re.compile(r"[^a-zA-Z0-9_-]")
+_NOT_IN_AUTHORS = re.compile(r"[\s<|\\/>]")
+
+
+def _parts(content: object) -> list[Json] | str:
+    parts = content if isinstance(content, list) else []
+    return [part for part in parts if isinstance(part, dict) and isinstance(part.get("type"), str)] or ""
+
+
+def asked_calls(message: Json) -> list[tuple[str, str, str]]:
+    """Id, name and arguments of each tool call of a message, each id once; whatever else stands there is no call."""
+    asked: dict[str, tuple[str, str, str]] = {}
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(call.get("id"), str):
+            continue
+        name, arguments = function.get("name"), function.get("arguments")
+        text = arguments if isinstance(arguments, str) and arguments else "{}"
+        asked.setdefault(call["id"], (call["id"], name if isinstance(name, str) else "", text))
+    return list(asked.values())
+
 
 def _calls(message: Json) -> list[Json]:
     calls: dict[str, Json] = {}
-    for call in message.get("tool_calls") or ():
-        function = call["function"]
-        calls.setdefault(
-            call["id"],
-            {
-                "id": call["id"],
-                "type": "function",
-                "function": {"name": function["name"], "arguments": _arguments(function.get("arguments"))},
-            },
-        )
+    for call_id, name, arguments in asked_calls(message):
+        sent_id = well_formed(call_id)
+        function = {"name": _NOT_IN_FUNCTIONS.sub("_", name)[:64] or "_", "arguments": _arguments(arguments)}
+        calls.setdefault(sent_id, {"id": sent_id, "type": "function", "function": function})
     return list(calls.values())
 
 
-def _arguments(text: str | None) -> str:
+def _arguments(text: str) -> str:
     """The arguments as a model may see them again: several servers refuse a history whose arguments are no JSON."""
     try:
-        return text if text and isinstance(decode(text), dict) else "{}"
+        return text if isinstance(decode(text), dict) else "{}"
     except MalformedJson:
         return "{}"
 
@@ -119,7 +146,11 @@ def paired(entries: Iterable[Entry]) -> Iterator[Entry]:
     results: dict[str, Entry] = {}
     for entry in entries:
         if entry.role == "tool":
-            results.setdefault(entry.message.get("tool_call_id", ""), entry)
+            call_id = entry.sent.get("tool_call_id")
+            if isinstance(call_id, str):
+                results.setdefault(call_id, entry)
+            continue
+        if entry.role not in ROLES:
             continue
         for call_id in asked:
             yield results.get(call_id) or missing_result(call_id)

@@ -30,6 +30,8 @@ def apply(target: Json, patch: Json, nulls: tuple[str, ...] = ()) -> Json:
     """Apply a change as `diff` returns it."""
     merged: Json = merge(target, patch)
     for pointer in nulls:
+        if not pointer.startswith("/"):
+            continue
         merged = _set_null(merged, [_unescape(part) for part in pointer.split("/")[1:]])
     return merged
 

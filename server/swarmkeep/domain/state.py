@@ -40,7 +40,7 @@ from swarmkeep.domain.events import (
     UnknownFact,
     Usage,
 )
-from swarmkeep.domain.messages import SUPERSEDED, Entry
+from swarmkeep.domain.messages import SUPERSEDED, Entry, asked_calls
 from swarmkeep.domain.patch import apply, merge
 
 Json = dict[str, Any]
@@ -208,7 +208,7 @@ def _with_run(state: State, **changes: Any) -> State:
     return state if state.run is None else replace(state, run=replace(state.run, **changes))
 
 
-def _with_call(state: State, call_id: str, **changes: Any) -> State:
+def _with_call(state: State, call_id: str | None, **changes: Any) -> State:
     if state.run is None:
         return state
     calls = tuple(replace(call, **changes) if call.id == call_id else call for call in state.run.calls)
@@ -234,34 +234,32 @@ def _message_added(state: State, event: Recorded, fact: MessageAdded) -> State:
         return state
     run = replace(run, last_seq=event.seq, last_message=len(state.messages))
     if fact.completion is not None:
+        calls = calls_of(fact.message)
         run = replace(
             run,
             turns=run.turns + 1,
             recoveries=0,
             usage=add_usage(run.usage, fact.completion.usage),
-            calls=calls_of(fact.message),
-            answered=not fact.message.get("tool_calls"),
+            calls=calls,
+            answered=not calls,
         )
     state = replace(state, run=run)
     if entry.role != "tool":
         return state
     handoff = fact.tool.handoff if fact.tool is not None and fact.tool.handoff is not UNSET else None
-    return _with_call(state, fact.message["tool_call_id"], done=True, handoff=handoff)
+    return _with_call(state, fact.message.get("tool_call_id"), done=True, handoff=handoff)
 
 
 def calls_of(message: Json) -> tuple[Call, ...]:
-    """The tool calls an assistant message asks for."""
-    return tuple(
-        Call(id=call["id"], name=call["function"]["name"], arguments=call["function"].get("arguments") or "{}")
-        for call in message.get("tool_calls") or ()
-    )
+    """The tool calls an assistant message asks for, each id once."""
+    return tuple(Call(id=call_id, name=name, arguments=arguments) for call_id, name, arguments in asked_calls(message))
 
 
 def _handoff_ignored(state: State, fact: HandoffIgnored) -> State:
     # The result was recorded before it was known that a later call would hand over too. No model has seen it yet.
     for index in range(len(state.messages) - 1, -1, -1):
         entry = state.messages[index]
-        if entry.role == "tool" and entry.message.get("tool_call_id") == fact.tool_call_id:
+        if entry.role == "tool" and entry.message.get("tool_call_id") == fact.tool_call_id is not None:
             message = {**entry.message, "content": SUPERSEDED.format(agent=fact.to_agent)}
             tool = entry.tool and replace(entry.tool, status="superseded")
             return replace(state, messages=state.messages.replace_at(index, replace(entry, message=message, tool=tool)))

@@ -114,5 +114,5 @@ def _waits_for(run: Run) -> StopReason:
 
 def _text(content: object) -> str:
     if isinstance(content, list):
-        return "".join(part.get("text", "") for part in content if isinstance(part, dict))
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""

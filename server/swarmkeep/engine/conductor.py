@@ -130,7 +130,7 @@ class Conductor:
 
         def fail(state: State) -> list[Draft] | None:
             run = state.run
-            return None if run is None else drafted(state.agent, ended(run, RunFailed, "error", error), run.id)
+            return None if run is None else drafted(state.agent, ended(state, run, RunFailed, "error", error), run.id)
 
         try:
             self.publish(ledger.key, await ledger.commit(fail))
@@ -177,7 +177,7 @@ class Conductor:
             return None
         error = self._hopeless(state, run)
         if error is not None:
-            return drafted(state.agent, ended(run, RunInterrupted, "interrupted", error), run.id)
+            return drafted(state.agent, ended(state, run, RunInterrupted, "interrupted", error), run.id)
         return drafted(state.agent, [RunResumed(reason="recovery")], run.id)
 
     def _hopeless(self, state: State, run: Run) -> RunError | None:
@@ -208,7 +208,7 @@ class Conductor:
             run = state.run
             if run is None or run.status != "running":
                 return None
-            return drafted(state.agent, ended(run, RunInterrupted, "interrupted", error), run.id)
+            return drafted(state.agent, ended(state, run, RunInterrupted, "interrupted", error), run.id)
 
         self.publish(key, await ledger.commit(interrupt))
 

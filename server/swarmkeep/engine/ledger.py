@@ -10,6 +10,7 @@ from swarmkeep.domain.commands import provisional, settle
 from swarmkeep.domain.errors import SeqConflict
 from swarmkeep.domain.events import Draft, Recorded, RunResumed, RunStarted
 from swarmkeep.domain.state import State, evolve
+from swarmkeep.engine.killpoints import reach
 from swarmkeep.store.port import Claim, EventStore, Lease, Mark, SessionKey
 
 Decide = Callable[[State], Sequence[Draft] | None]
@@ -85,6 +86,8 @@ class StoreLedger:
                 continue
             self.state, self.lease = appended.state, appended.lease
             self._blobs.update(new)
+            for event in appended.events:
+                reach(event.type)
             return appended.events
         return []
 

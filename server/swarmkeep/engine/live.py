@@ -60,6 +60,11 @@ class Hub:
         elif item.run_id is not None:
             self._passing.pop(key, None)
 
+    def partial(self, key: SessionKey, run_id: str) -> str:
+        """What the model has said so far in a message of that run which is not complete yet."""
+        deltas = [item for item in self._passing.get(key, ()) if isinstance(item, MessageDelta)]
+        return "".join(item.delta.get("content") or "" for item in deltas if item.run_id == run_id)
+
     def watched(self, key: SessionKey) -> bool:
         return key in self._feeds
 

@@ -16,6 +16,7 @@ from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.request import ModelRequest, request
 from swarmkeep.domain.state import Call, Run, State
 from swarmkeep.domain.steps import AskModel, CallTool, next_step
+from swarmkeep.engine.killpoints import MODEL_DELTA, MODEL_SENT, TOOL_DONE, reach
 from swarmkeep.engine.ledger import Decide, Ledger
 from swarmkeep.engine.model import Delta, Model, Reply, TurnFailed, normalised
 from swarmkeep.engine.registry import Registry
@@ -100,10 +101,12 @@ class Loop:
                 async for item in items:
                     yield item
         except TurnFailed as failed:
-            error = failed.error
-            for event in await self._commit(
-                _while_active(run, lambda state, run: ended(run, RunFailed, "error", error))
-            ):
+            error, partial = failed.error, failed.partial
+
+            def fail(state: State, run: Run) -> list[SessionEvent]:
+                return ended(state, run, RunFailed, "error", error, partial=partial)
+
+            for event in await self._commit(_while_active(run, fail)):
                 yield event
 
     async def _turn(self, run: Run) -> AsyncGenerator[Item]:
@@ -112,9 +115,11 @@ class Loop:
         agent, asked = await self._prepare(state, stream)
         if stream:
             yield MessageStarted(run.id, agent.name, state.seq)
+        reach(MODEL_SENT)
         async with aclosing(self._model.ask(asked, stream=stream)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, Delta):
+                    reach(MODEL_DELTA)
                     yield MessageDelta(run.id, agent.name, state.seq, piece.delta)
                     continue
                 for event in await self._record(run, agent, asked, piece):
@@ -151,6 +156,7 @@ class Loop:
         if (call.id, call.attempts) in self._fresh:
             self._fresh.discard((call.id, call.attempts))
             outcome = await self._perform(agent, tool, call)
+            reach(TOOL_DONE)
         elif tool is not None and tool.idempotent:
             return await self._commit(_while_active(run, lambda state, run: [tool_started(call)]))
         else:

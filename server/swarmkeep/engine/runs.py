@@ -14,6 +14,7 @@ from swarmkeep.domain.events import Draft, Recorded, RunEnded, RunWaiting
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import RunView, all_runs, find_run, run_view
 from swarmkeep.engine.conductor import Conductor, Limits
+from swarmkeep.engine.killpoints import ANSWER_READY, reach
 from swarmkeep.engine.ledger import Decide
 from swarmkeep.engine.live import Hub, follow
 from swarmkeep.engine.loop import Item
@@ -91,6 +92,7 @@ class Runs:
                 if run is None:
                     raise RunNotFound(run_id)
                 if run.status not in ("running", "queued"):
+                    reach(ANSWER_READY)
                     return run_view(key.id, state, run)
                 await asyncio.wait([waiter], timeout=self._patience(key))
 
@@ -148,7 +150,8 @@ class Runs:
 
     async def cancel(self, key: SessionKey, run_id: str) -> RunView:
         """End a run; what it produced stays. A run that has ended already is left as it is."""
-        await self._change(key, lambda state: cancel_run(state, run_id))
+        partial = self._hub.partial(key, run_id)
+        await self._change(key, lambda state: cancel_run(state, run_id, partial))
         return await self.get(key, run_id)
 
     async def resume(
