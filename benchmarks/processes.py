@@ -1,0 +1,82 @@
+"""The processes that are measured, and what they have used."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import httpx2
+import psutil
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Process:
+    """A server in a process of its own, ready once the block is entered."""
+
+    def __init__(self, arguments: list[str], port: int, env: Mapping[str, str] = {}) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed on exit)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            env={**os.environ, **env},
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+        self._usage = psutil.Process(self._process.pid)
+
+    @property
+    def cpu_seconds(self) -> float:
+        times = self._usage.cpu_times()
+        return float(times.user + times.system)
+
+    def __enter__(self) -> Process:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                httpx2.get(self.url, timeout=1)
+            except httpx2.TransportError:
+                time.sleep(0.05)
+            else:
+                return self
+        self._log.seek(0)
+        raise RuntimeError(f"{self._process.args} did not start:\n{self._log.read().decode()}")
+
+    def __exit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._process.terminate()
+        self._process.wait()
+        self._log.close()
+
+
+def stub_model() -> Process:
+    port = free_port()
+    return Process(["uvicorn", "benchmarks.stub_model:app", "--port", str(port), "--log-level", "warning"], port)
+
+
+def floor(model_url: str) -> Process:
+    port = free_port()
+    arguments = ["uvicorn", "benchmarks.floor:app", "--port", str(port), "--no-access-log"]
+    return Process(arguments, port, {"OPENAI_BASE_URL": f"{model_url}/v1"})
+
+
+def server(model_url: str, database_url: str) -> Process:
+    port = free_port()
+    arguments = ["swarmkeep", "serve", "--agents", str(Path(__file__).with_name("team.py")), "--port", str(port)]
+    env = {
+        "OPENAI_BASE_URL": f"{model_url}/v1",
+        "OPENAI_API_KEY": "bench",
+        "SWARMKEEP_DATABASE_URL": database_url,
+    }
+    return Process(arguments, port, env)

@@ -1,0 +1,40 @@
+"""A Chat Completions server that answers at once: a tool call to a question that brings tools, text to all else."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+_numbers = itertools.count(1)
+_HEAD = b'{"id":"cmpl-%d","object":"chat.completion","created":1,"model":"stub","choices":[{"index":0,"message":'
+_TAIL = b'}],"usage":{"prompt_tokens":100,"completion_tokens":20,"total_tokens":120}}'
+_TEXT = b'{"role":"assistant","content":"Your order has been sent and should arrive on Monday."},"finish_reason":"stop"'
+_CALL = (
+    b'{"role":"assistant","content":null,"tool_calls":[{"id":"call_%d","type":"function","function":'
+    b'{"name":"look_up_order","arguments":"{\\"order_id\\": \\"ORD-%d\\"}"}}]},"finish_reason":"tool_calls"'
+)
+
+
+async def app(
+    scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+) -> None:
+    if scope["type"] != "http":
+        return
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    answer = _answer(body)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": answer})
+
+
+def _answer(body: bytes) -> bytes:
+    number = next(_numbers)
+    messages = body[: body.rfind(b'"tools"')] if b'"tools"' in body else body
+    asks_for_tool = messages is not body and messages.rfind(b'"role":"user"') > messages.rfind(b'"role":"tool"')
+    message = _CALL % (number, number) if asks_for_tool else _TEXT
+    return _HEAD % number + message + _TAIL
