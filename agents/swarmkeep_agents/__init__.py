@@ -1,0 +1,34 @@
+"""Teams of agents to read, to run and to start from. Each is a module that `swarmkeep serve --agents` takes.
+
+They use only what `swarmkeep` exports. What their functions do, they do to context variables alone: nothing is
+bought, refunded, repaired or sent. Names are unique within a team, not between teams: acme and triage both have a
+"Triage Agent", so a server takes one of the two.
+"""
+
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from types import MappingProxyType
+
+__all__ = ["TEAMS", "conversations"]
+
+TEAMS: Mapping[str, str] = MappingProxyType(
+    {
+        "acme": "swarmkeep_agents.acme",
+        "basic": "swarmkeep_agents.basic",
+        "triage": "swarmkeep_agents.triage",
+        "weather": "swarmkeep_agents.weather",
+    }
+)
+
+
+def conversations(team: str) -> list[list[str]]:
+    """What users might say to a team's first agent: a few conversations, each a list of messages in order.
+
+    Raises ValueError if there is no such team.
+    """
+    if team not in TEAMS:
+        raise ValueError(f"no team is called {team!r}; there are {', '.join(TEAMS)}")
+    text = files(TEAMS[team]).joinpath("conversations.json").read_text(encoding="utf-8")
+    talks: list[list[str]] = json.loads(text)
+    return talks

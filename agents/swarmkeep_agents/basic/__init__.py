@@ -1,0 +1,8 @@
+"""The smallest agents there are: one module each for talking, calling a function, handing over, and remembering."""
+
+from swarmkeep_agents.basic.bare_minimum import agent
+from swarmkeep_agents.basic.context_variables import notebook_agent
+from swarmkeep_agents.basic.function_calling import distance_agent
+from swarmkeep_agents.basic.handoff import english_agent, spanish_agent
+
+__all__ = ["agent", "distance_agent", "english_agent", "notebook_agent", "spanish_agent"]

@@ -1,0 +1,122 @@
+"""What holds for every bundled team, whatever it is about."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import swarmkeep_agents
+from swarmkeep import Agent, Swarm, function_schema
+from swarmkeep.engine.loading import load_registry
+from swarmkeep.engine.offline import sync_offline_client
+from swarmkeep_agents import TEAMS, conversations
+
+FOLDER = Path(swarmkeep_agents.__file__).parent
+HIDDEN = {"context_variables", "tool_call_id"}
+MODULES = [*TEAMS.values(), *(f"{TEAMS['basic']}.{path.stem}" for path in sorted((FOLDER / "basic").glob("[a-z]*.py")))]
+
+
+def agents_of(module: ModuleType) -> list[Agent]:
+    return [value for value in vars(module).values() if isinstance(value, Agent)]
+
+
+def team(name: str) -> list[Agent]:
+    return agents_of(importlib.import_module(TEAMS[name]))
+
+
+FUNCTIONS = [
+    pytest.param(name, function, id=f"{name}-{agent.name}-{function.__name__}")
+    for name in TEAMS
+    for agent in team(name)
+    for function in agent.functions
+]
+
+
+def test_every_folder_with_conversations_is_a_team() -> None:
+    assert {path.parent.name for path in FOLDER.glob("*/conversations.json")} == set(TEAMS)
+    assert {path.parent.name for path in FOLDER.glob("*/README.md")} == set(TEAMS)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_each_module_defines_agents_with_names_of_their_own(module: str) -> None:
+    names = [agent.name for agent in agents_of(importlib.import_module(module))]
+    assert names
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [("acme", "Triage Agent"), ("basic", "Agent"), ("triage", "Triage Agent"), ("weather", "Weather Agent")],
+)
+def test_a_team_begins_with_its_entry_point(name: str, first: str) -> None:
+    registry = load_registry([TEAMS[name]])
+    assert registry.default == first
+    assert registry.names == [agent.name for agent in team(name)]
+
+
+@pytest.mark.parametrize(("name", "function"), FUNCTIONS)
+def test_every_function_tells_the_model_what_it_is_for(name: str, function: Any) -> None:
+    schema = function_schema(function)["function"]
+    assert len(schema["description"].split()) >= 5
+    properties = schema["parameters"]["properties"]
+    assert not HIDDEN & set(properties)
+    assert all(parameter.get("description") for parameter in properties.values())
+
+
+@pytest.mark.parametrize(("name", "function"), FUNCTIONS)
+def test_a_handoff_stays_in_its_team(name: str, function: Any) -> None:
+    if function.__name__.startswith("transfer_to_"):
+        other = function()
+        assert other in team(name)
+        assert other.name.lower().replace(" ", "_").startswith(function.__name__.removeprefix("transfer_to_"))
+
+
+@pytest.mark.parametrize("name", TEAMS)
+@pytest.mark.parametrize("context", [{}, {"user_name": "Ada", "ticket_id": "TICKET-1"}])
+def test_instructions_are_text_with_and_without_context(name: str, context: dict[str, Any]) -> None:
+    for agent in team(name):
+        text = agent.render_instructions(context)
+        assert isinstance(text, str)
+        assert text
+
+
+@pytest.mark.parametrize("name", TEAMS)
+def test_conversations_are_lists_of_messages(name: str) -> None:
+    talks = conversations(name)
+    assert 2 <= len(talks) <= 3
+    assert all(len(talk) >= 2 for talk in talks)
+    assert all(isinstance(message, str) and message for talk in talks for message in talk)
+
+
+def test_an_unknown_team_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"no team is called 'acne'; there are acme, basic"):
+        conversations("acne")
+
+
+@pytest.mark.parametrize("name", TEAMS)
+def test_every_conversation_runs_on_the_offline_model(name: str) -> None:
+    used: set[str] = set()
+    with sync_offline_client() as client:
+        swarm = Swarm(client)
+        for talk in conversations(name):
+            agent = team(name)[0]
+            messages: list[dict[str, Any]] = []
+            context: dict[str, Any] = {}
+            for text in talk:
+                messages.append({"role": "user", "content": text})
+                response = swarm.run(agent, messages, context, max_turns=8)
+                assert response.messages[-1]["role"] == "assistant"
+                assert response.messages[-1]["content"]
+                messages += response.messages
+                agent, context = response.agent, response.context_variables
+            assert agent in team(name)
+            assert not [m for m in messages if m["role"] == "tool" and m["content"].startswith("Error")]
+            used |= {call["function"]["name"] for message in messages for call in message.get("tool_calls") or ()}
+    # The conversations are there to show what a team can do, so they reach most of it.
+    offered = {function.__name__ for agent in team(name) for function in agent.functions}
+    if team(name)[0].functions:
+        assert len(used) > len(offered) / 2
