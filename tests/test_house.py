@@ -1,0 +1,259 @@
+"""The house stays as it is drawn: rooms import one way, start light, and hold nothing of one machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import swarmkeep
+from tests.support.source import PACKAGES, ROOT, Import, imports_of, modules_of
+
+# Which rooms each room of the server may import: agent ← domain ← store ← engine ← audit ← api, cli ← app.
+# A module beside the rooms goes by its own name; `__init__` is the package itself, the public names.
+ROOMS: dict[str, set[str]] = {
+    "agent": set(),
+    "domain": {"agent"},
+    "store": {"agent", "domain"},
+    "engine": {"agent", "domain", "store"},
+    "audit": {"agent", "domain", "store", "engine"},
+    "api": {"agent", "domain", "store", "engine", "audit", "__init__"},
+    # `serve` starts the composition root, and only then loads it: see test_the_start_is_light.
+    "cli": {"agent", "domain", "store", "engine", "audit", "app", "settings", "repl", "__init__"},
+    "app": {"agent", "domain", "store", "engine", "audit", "api", "settings", "__init__"},
+    "settings": set(),
+    "repl": {"agent", "domain", "engine", "__init__"},
+    "__init__": {"agent", "domain", "engine"},
+    "__main__": {"cli"},
+}
+
+# Rooms that may import only these from outside, next to the standard library.
+OUTSIDE: dict[str, set[str]] = {
+    "agent": {"pydantic", "docstring_parser"},
+    "domain": {"pydantic", "msgspec"},
+    "store": {"sqlalchemy", "asyncpg", "alembic", "msgspec", "cachetools", "swarmkeep_migrations"},
+}
+
+# Packages that only these rooms may import.
+ONLY_IN: dict[str, set[str]] = {
+    "openai": {"engine"},
+    "httpx2": {"engine"},
+    "litestar": {"api", "app"},
+    "uvicorn": {"cli", "app"},
+    "typer": {"cli"},
+    "swarmkeep_client": {"cli"},
+}
+
+
+def room_of(file: Path) -> str:
+    """The folder below the server's package, or the module's name where it stands beside the rooms."""
+    return file.relative_to(PACKAGES["swarmkeep"]).parts[0].removesuffix(".py")
+
+
+def room_imported(found: Import) -> str:
+    """The room that an import of the server's own reaches into; a bare `swarmkeep` is the package itself."""
+    path = [*found.module.split(".")[1:], *([found.name] if found.name else [])]
+    return path[0] if path and path[0] in ROOMS else "__init__"
+
+
+def test_every_room_is_on_the_plan() -> None:
+    assert {room_of(file) for file in modules_of("swarmkeep")} <= set(ROOMS)
+
+
+def test_rooms_import_one_way() -> None:
+    wrong = [
+        f"{found.place}: {room} imports {imported}"
+        for found in imports_of("swarmkeep")
+        if found.package == "swarmkeep"
+        and (room := room_of(found.file)) != (imported := room_imported(found))
+        and imported not in ROOMS[room]
+    ]
+    assert wrong == []
+
+
+def test_pure_rooms_need_little_from_outside() -> None:
+    wrong = [
+        f"{found.place}: {room} imports {found.package}"
+        for found in imports_of("swarmkeep")
+        if (room := room_of(found.file)) in OUTSIDE
+        and found.package not in {"swarmkeep", *OUTSIDE[room]}
+        and not found.is_standard
+    ]
+    assert wrong == []
+
+
+def test_heavy_packages_stay_in_their_rooms() -> None:
+    wrong = [
+        f"{found.place}: {found.package} belongs in {', '.join(sorted(ONLY_IN[found.package]))}"
+        for package in ("swarmkeep", "swarmkeep_agents", "swarmkeep_migrations")
+        for found in imports_of(package)
+        if found.package in ONLY_IN and not (package == "swarmkeep" and room_of(found.file) in ONLY_IN[found.package])
+    ]
+    assert wrong == []
+
+
+def test_routines_use_only_public_names() -> None:
+    public = set(getattr(swarmkeep, "__all__", ()))
+    wrong = [
+        f"{found.place}: {found.module} {found.name or ''}"
+        for found in imports_of("swarmkeep_agents")
+        if not found.is_standard
+        and found.package != "swarmkeep_agents"
+        and not (found.module == "swarmkeep" and (found.name is None or found.name in public))
+        and found.module != "swarmkeep.repl"
+    ]
+    assert wrong == []
+
+
+def test_migrations_need_no_server() -> None:
+    allowed = {"alembic", "sqlalchemy", "swarmkeep_migrations"}
+    wrong = [
+        f"{found.place}: {found.module}"
+        for found in imports_of("swarmkeep_migrations")
+        if not found.is_standard
+        and found.package not in allowed
+        and not (found.package == "swarmkeep" and room_imported(found) == "store")
+    ]
+    assert wrong == []
+
+
+def test_the_client_imports_nothing_of_ours() -> None:
+    wrong = [
+        f"{found.place}: {found.module}"
+        for found in imports_of("swarmkeep_client")
+        if not found.is_standard and found.package not in {"swarmkeep_client", "httpx2", "msgspec"}
+    ]
+    assert wrong == []
+
+
+START = {
+    "import": "import swarmkeep",
+    "names": "from swarmkeep import Agent, Response, Result, tool",
+    "help": "import runpy; sys.argv = ['swarmkeep', '--help']; runpy.run_module('swarmkeep', run_name='__main__')",
+}
+
+
+@pytest.mark.parametrize("start", START)
+def test_the_start_is_light(start: str, tmp_path: Path) -> None:
+    """Litestar and openai take more than a second to load: who needs neither shall not wait for them."""
+    program = f"""
+import sys
+try:
+    {START[start]}
+except SystemExit as end:
+    assert not end.code, end.code
+loaded = {{"litestar", "openai"}} & set(sys.modules)
+sys.exit(f"loaded: {{sorted(loaded)}}" if loaded else 0)
+"""
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_modules_fit_in_a_head() -> None:
+    long = {
+        str(file.relative_to(ROOT)): lines
+        for package in PACKAGES
+        for file in modules_of(package)
+        if (lines := len(file.read_text(encoding="utf-8").splitlines())) > 300
+    }
+    assert long == {}
+
+
+@cache
+def project(folder: str = ".") -> dict[str, object]:
+    described = tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert isinstance(described, dict)
+    return described
+
+
+def requirements(folder: str) -> list[Requirement]:
+    described = project(folder)
+    lines = list(described["dependencies"])  # type: ignore[call-overload]
+    for extra in described.get("optional-dependencies", {}).values():  # type: ignore[attr-defined]
+        lines += extra
+    return [Requirement(line) for line in lines]
+
+
+def test_server_and_client_have_one_version() -> None:
+    version = project()["version"]
+    assert project("clients/python")["version"] == version
+    (client,) = [needed for needed in requirements(".") if needed.name == "swarmkeep-client"]
+    assert client.specifier.contains(str(version))
+
+
+def test_every_dependency_is_pinned_within_its_range() -> None:
+    pins = {}
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            pin = Requirement(line)
+            pins[canonicalize_name(pin.name)] = str(pin.specifier).removeprefix("==")
+    wrong = [
+        f"{needed} but {pins.get(name)}"
+        for folder in (".", "clients/python")
+        for needed in requirements(folder)
+        if (name := canonicalize_name(needed.name)) != "swarmkeep-client"
+        and not needed.specifier.contains(pins.get(name, "0"))
+    ]
+    assert wrong == []
+
+
+# Made by tools, or other people's.
+LEFT_OUT = {".git", ".venv", ".make", ".hypothesis", "dist", "build", "node_modules", "vendor", "__pycache__"}
+TEXT = {
+    "", ".py", ".pyi", ".md", ".toml", ".txt", ".yml", ".yaml", ".json", ".jsonl", ".ini", ".mako", ".sh", ".sql",
+    ".html", ".css", ".js", ".svg",
+}  # fmt: skip
+
+
+@cache
+def texts() -> dict[str, str]:
+    """Every text file of the repository by its path; one that is not UTF-8 fails here, by name."""
+    found = {}
+    for folder, names, files in os.walk(ROOT):
+        names[:] = [name for name in names if name not in LEFT_OUT and not name.endswith(("_cache", ".egg-info"))]
+        for file in (Path(folder, name) for name in files):
+            # A worktree's .git is a file.
+            if file.suffix not in TEXT or file.name in (".git", ".env", ".coverage"):
+                continue
+            place = str(file.relative_to(ROOT))
+            try:
+                found[place] = file.read_bytes().decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise AssertionError(f"{place} is not UTF-8: {error}") from error
+    return found
+
+
+def lines_with(pattern: str) -> list[str]:
+    wanted = re.compile(pattern)
+    return [
+        f"{place}:{number}: {line.strip()[:120]}"
+        for place, text in texts().items()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if wanted.search(line)
+    ]
+
+
+def test_every_file_is_plain_text_in_utf_8() -> None:
+    assert {"Makefile", "README.md", "LICENSE", os.path.join(".ci", "run")} <= set(texts())
+    assert [place for place, text in texts().items() if "\r" in text or text.startswith("\ufeff")] == []
+
+
+def test_nothing_is_left_for_later() -> None:
+    # Written in pieces, here and below, so that these lines do not find themselves.
+    assert lines_with(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b") == []
+
+
+def test_no_file_names_a_package_index_or_one_machine() -> None:
+    hosts = ["py" + r"pi\.org", "python" + r"hosted\.org", "npm" + r"js\.(org|com)", "deb" + r"ian\.org"]
+    options = ["--(extra-)?index" + "-url", "--default" + "-index", "trusted" + "-host"]
+    folders = [r"(?<![\w./-])/" + folder + r"/\w" for folder in ("root", "work", "home", "Users")]
+    assert lines_with("|".join([*hosts, *options, *folders])) == []
