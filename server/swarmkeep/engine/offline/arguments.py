@@ -29,6 +29,7 @@ _LOOKS: dict[str, tuple[re.Pattern[str], ...]] = {
 # What an older message said is only taken up where it can hardly be something else.
 _LASTING = frozenset({"email", "phone", "url", "id", "date", "iso_date", "name"})
 _FREE = frozenset({"text", "body", "subject", "reason"})
+_ANY_SHAPE = frozenset(_LOOKS) - {"email", "url", "iso_date"}
 _UNSAID = word_set("id ids number numbers no code codes ref reference name is has include with want should use")
 _LINK = r"(?:[\s_-]*\b(?:ids?|numbers?|no|nr|code|ref|reference|is|was|of|the|to|as)\b)*[\s_:=#.'\"-]*?"
 
@@ -132,7 +133,7 @@ def _recognised_now(parameter: Parameter, sources: Sources) -> Any:
             looks = _place_looks(parameter)
         case _:
             looks = _LOOKS.get(parameter.kind, ())
-    value = _take(sources.now, looks)
+    value = sources.now.take(*looks)
     return value.strip("\"'“”") if value else None
 
 
@@ -140,7 +141,7 @@ def _recognised_before(parameter: Parameter, sources: Sources) -> str | None:
     if not parameter.required or parameter.kind not in _LASTING:
         return None
     looks = _LOOKS[parameter.kind]
-    return next((value for material in sources.before if (value := _take(material, looks))), None)
+    return next((value for material in sources.before if (value := material.take(*looks))), None)
 
 
 def _place_looks(parameter: Parameter) -> tuple[re.Pattern[str], ...]:
@@ -150,10 +151,6 @@ def _place_looks(parameter: Parameter) -> tuple[re.Pattern[str], ...]:
     if words & {"origin", "from", "departure"}:
         return (patterns.COMING_FROM,)
     return patterns.PLACES if parameter.required else patterns.PLACES[:1]
-
-
-def _take(material: Material, looks: tuple[re.Pattern[str], ...]) -> str | None:
-    return next((value for look in looks if (value := material.take(look))), None)
 
 
 def _choices(parameter: Parameter, text: str) -> list[Any]:
@@ -231,7 +228,7 @@ def _take_the_answer(values: dict[str, Any], missing: list[Parameter], sources: 
         return
     parts = [part for part in re.split(r"\s*[,;\n]\s*|\s+and\s+", answer) if part] if len(missing) > 1 else [answer]
     for parameter, part in zip(list(missing), parts, strict=False):
-        if parameter.kind in _LOOKS and parameter.kind != "email" and len(part.split()) <= LONGEST_ANSWER_WORDS:
+        if parameter.kind in _ANY_SHAPE and len(part.split()) <= LONGEST_ANSWER_WORDS:
             values[parameter.name] = part
             missing.remove(parameter)
 
@@ -244,6 +241,8 @@ def _stand_in(parameter: Parameter, sources: Sources) -> Any:
             return 0
         case "boolean":
             return False
+        case "iso_date":
+            return "1970-01-01"
         case "array":
             return []
         case "object":

@@ -62,26 +62,25 @@ class Material:
         self.whole = text
         self.left = text
 
-    def take(self, pattern: re.Pattern[str]) -> str | None:
-        """The first match's first group that took part, or None."""
-        match = pattern.search(self.left)
-        if match is None:
-            return None
-        group = next(number for number in range(1, pattern.groups + 1) if match.group(number) is not None)
-        start, end = match.span(group)
-        self.left = self.left[:start] + " " * (end - start) + self.left[end:]
-        return match.group(group).strip()
+    def take(self, *looks: re.Pattern[str]) -> str | None:
+        """What the first pattern that is found captures, or None; the whole match is used up."""
+        for look in looks:
+            if match := look.search(self.left):
+                start, end = match.span()
+                self.left = self.left[:start] + " " * (end - start) + self.left[end:]
+                return next(group for group in match.groups() if group is not None).strip()
+        return None
 
-    def take_all(self, pattern: re.Pattern[str]) -> list[str]:
+    def take_all(self, look: re.Pattern[str]) -> list[str]:
         values: list[str] = []
-        while (value := self.take(pattern)) is not None:
+        while (value := self.take(look)) is not None:
             values.append(value)
         return values
 
 
 def bare_answer(text: str) -> str:
     """What is left of an answer to "which one?" without its opening: "it's blue." is "blue"."""
-    text = text.strip().rstrip(".!?")
+    text = text.strip().rstrip(" .,;:!?")
     while match := _LEADING.match(text):
         text = text[match.end() :]
     return _IS.sub("", text, count=1).strip()

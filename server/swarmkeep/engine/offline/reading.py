@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from swarmkeep.engine.offline.schema import choices_of
 from swarmkeep.engine.offline.words import in_words, stems
 
 # Enough to understand a person; a pasted book would only cost time.
@@ -41,7 +42,7 @@ class Tool:
         for name, schema in properties.items() if isinstance(properties, dict) else ():
             texts.append(name)
             if isinstance(schema, dict):
-                texts += [str(value) for value in schema.get("enum") or ()]
+                texts += [str(value) for value in choices_of(schema)]
                 texts.append(str(schema.get("description") or ""))
         return stems(" ".join(texts)[:LONGEST_TEXT])
 

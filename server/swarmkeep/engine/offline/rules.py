@@ -1,7 +1,7 @@
 """What a strict Chat Completions provider refuses, said in words: nothing is repaired here."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 MESSAGE_KEYS: Mapping[str, frozenset[str]] = {
@@ -41,6 +41,8 @@ def problems(messages: list[dict[str, Any]]) -> list[str]:
     waiting: dict[str, bool] = {}  # call id -> answered, of the assistant message that tool messages now answer
     caller = -1
     for index, message in enumerate(messages):
+        if not waiting and _is_plain_text(message):
+            continue
         role = message.get("role") if isinstance(message, dict) else None
         if role == "tool":
             _check_answer(index, message, waiting, found)
@@ -55,6 +57,32 @@ def problems(messages: list[dict[str, Any]]) -> list[str]:
             caller, waiting = index, _check_calls(index, message["tool_calls"], found)
     _check_all_answered(caller, waiting, found)
     return found
+
+
+# Long histories are mostly made of messages and calls in their simplest form: those two are recognised quickly.
+
+
+def _is_plain_text(message: Any) -> bool:
+    return (
+        isinstance(message, dict)
+        and len(message) == 2
+        and message.get("role") in ("user", "assistant", "system", "developer")
+        and isinstance(message.get("content"), str)
+    )
+
+
+def _is_plain_call(call: Any) -> bool:
+    if not isinstance(call, dict) or len(call) != 3 or call.get("type") != "function" or not call.get("id"):
+        return False
+    function = call.get("function")
+    return (
+        isinstance(call["id"], str)
+        and isinstance(function, dict)
+        and len(function) == 2
+        and isinstance(function.get("arguments"), str)
+        and isinstance(function.get("name"), str)
+        and _FUNCTION_NAME.fullmatch(function["name"]) is not None
+    )
 
 
 def _unreadable(index: int, message: object, role: object) -> str:
@@ -85,13 +113,16 @@ def _check_message(index: int, role: str, message: dict[str, Any], found: list[s
     if not message.keys() <= MESSAGE_KEYS[role]:
         unknown = ", ".join(repr(key) for key in message if key not in MESSAGE_KEYS[role])
         found.append(f"messages[{index}]: unknown key {unknown} in a message of role {role!r}")
-    content = message.get("content")
-    if not isinstance(content, str):
+    if not isinstance(message.get("content"), str):
         _check_content(f"messages[{index}].content", role, message, found)
-    if role == "assistant":
+    if role == "assistant" and ("refusal" in message or "audio" in message or "function_call" in message):
         _check_extras(index, message, found)
-    name = message.get("name")
-    if ("name" in message or role == "function") and not (isinstance(name, str) and _AUTHOR_NAME.fullmatch(name)):
+    if "name" in message or role == "function":
+        _check_author(index, message.get("name"), found)
+
+
+def _check_author(index: int, name: object, found: list[str]) -> None:
+    if not isinstance(name, str) or not _AUTHOR_NAME.fullmatch(name):
         found.append(f"messages[{index}].name: must be 1 to 64 characters without spaces or < | \\ / >")
 
 
@@ -144,6 +175,9 @@ def _check_calls(index: int, calls: object, found: list[str]) -> dict[str, bool]
         return {}
     waiting: dict[str, bool] = {}
     for number, call in enumerate(calls):
+        if _is_plain_call(call) and call["id"] not in waiting:
+            waiting[call["id"]] = False
+            continue
         at = f"{where}[{number}]"
         if not isinstance(call, dict):
             found.append(f"{at}: must be an object")
@@ -169,66 +203,11 @@ def _check_function(where: str, function: object, found: list[str]) -> None:
         return
     if function.keys() != _FUNCTION_KEYS:
         found.append(f"{where}: must have exactly the keys name and arguments, has {', '.join(map(str, function))}")
-    _check_function_name(where, function.get("name"), found)
+    check_function_name(where, function.get("name"), found)
     if not isinstance(function.get("arguments"), str):
         found.append(f"{where}.arguments: must be a string")
 
 
-def _check_function_name(where: str, name: object, found: list[str]) -> None:
+def check_function_name(where: str, name: object, found: list[str]) -> None:
     if not isinstance(name, str) or not _FUNCTION_NAME.fullmatch(name):
         found.append(f"{where}.name: must be 1 to 64 letters, digits, underscores or dashes")
-
-
-def request_problems(body: object) -> list[str]:
-    """Like `problems`, of a whole request body: also the model, the tools and the options that depend on them."""
-    if not isinstance(body, dict):
-        return ["body: must be an object"]
-    found: list[str] = []
-    if not isinstance(body.get("model"), str) or not body["model"]:
-        found.append("model: must be a non-empty string")
-    names = _check_tools(body["tools"], found) if body.get("tools") is not None else []
-    _check_options(body, names, found)
-    return found + problems(body.get("messages", []))
-
-
-def _check_tools(tools: object, found: list[str]) -> list[str]:
-    if not isinstance(tools, list) or not tools:
-        found.append("tools: must be a list with at least one tool, or left out")
-        return []
-    names: list[str] = []
-    for index, tool in enumerate(tools):
-        function = tool.get("function") if isinstance(tool, dict) else None
-        if not isinstance(tool, dict) or tool.get("type") != "function" or not isinstance(function, dict):
-            found.append(f"tools[{index}]: must be an object with type 'function' and a function")
-            continue
-        _check_function_name(f"tools[{index}].function", function.get("name"), found)
-        for key, wanted, words in (("description", str, "a string"), ("parameters", dict, "an object")):
-            if not isinstance(function.get(key, wanted()), wanted):
-                found.append(f"tools[{index}].function.{key}: must be {words}")
-        if function.get("name") in names:
-            found.append(f"tools[{index}].function.name: {function['name']!r} is used twice")
-        names.append(function.get("name", ""))
-    return names
-
-
-def _check_options(body: dict[str, Any], names: list[str], found: list[str]) -> None:
-    for key in ("tool_choice", "parallel_tool_calls"):
-        if body.get(key) is not None and not names and body.get("tools") is None:
-            found.append(f"{key}: only allowed when tools are given")
-    choice = body.get("tool_choice")
-    if isinstance(choice, dict):
-        function = choice.get("function")
-        if choice.get("type") != "function" or not isinstance(function, dict) or function.get("name") not in names:
-            found.append("tool_choice: must name one of the tools as {'type': 'function', 'function': {'name': …}}")
-    elif choice not in (None, "none", "auto", "required"):
-        found.append("tool_choice: must be 'none', 'auto', 'required' or a named function")
-    checks: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-        ("stream", lambda value: isinstance(value, bool), "a boolean"),
-        ("parallel_tool_calls", lambda value: isinstance(value, bool), "a boolean"),
-        ("stream_options", lambda value: isinstance(value, dict), "an object"),
-    )
-    for key, valid, words in checks:
-        if body.get(key) is not None and not valid(body[key]):
-            found.append(f"{key}: must be {words}")
-    if body.get("stream_options") is not None and not body.get("stream"):
-        found.append("stream_options: only allowed when stream is true")

@@ -48,7 +48,7 @@ def resolve(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
         reference = schema.get("$ref")
         if isinstance(reference, str):
             schema = _lookup(reference, root)
-        elif options := schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf"):
+        elif isinstance(options := schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf"), list):
             schema = next((option for option in options if option != {"type": "null"}), {})
         else:
             return schema
@@ -67,14 +67,22 @@ def type_of(schema: dict[str, Any]) -> str:
     wanted = schema.get("type", "string")
     if isinstance(wanted, list):
         wanted = next((one for one in wanted if one != "null"), "string")
-    return "object" if "properties" in schema else str(wanted)
+    if "properties" in schema:
+        return "object"
+    return wanted if wanted in ("integer", "number", "boolean", "array", "object") else "string"
+
+
+def choices_of(schema: dict[str, Any]) -> list[Any]:
+    """The values an `enum` allows; none where there is no `enum`."""
+    choices = schema.get("enum")
+    return choices if isinstance(choices, list) else []
 
 
 def kind_of(name: str, schema: dict[str, Any]) -> str:
     """What to look for: a choice, a JSON type other than string, or a sort of text such as "email" or "place"."""
     if "const" in schema:
         return "const"
-    if schema.get("enum"):
+    if choices_of(schema):
         return "choice"
     if (wanted := type_of(schema)) != "string":
         return "number" if wanted == "integer" else wanted

@@ -12,7 +12,7 @@ import msgspec
 from swarmkeep.engine.offline import wire
 from swarmkeep.engine.offline.answer import answer
 from swarmkeep.engine.offline.reading import read
-from swarmkeep.engine.offline.rules import request_problems
+from swarmkeep.engine.offline.request import request_problems
 
 DELAY_VARIABLE = "SWARMKEEP_OFFLINE_DELAY"
 MOST_PROBLEMS_NAMED = 10
