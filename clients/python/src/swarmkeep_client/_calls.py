@@ -1,0 +1,230 @@
+"""Every route of the API as a function from its arguments to a Call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from swarmkeep_client._json import decode
+from swarmkeep_client._requests import Query, path, plain, query, streamed, write
+from swarmkeep_client._wire import Answer, Call, Request
+from swarmkeep_client.errors import ended
+from swarmkeep_client.models import (
+    AgentInfo,
+    Event,
+    Health,
+    Json,
+    Message,
+    Page,
+    Replay,
+    ResumeInput,
+    Run,
+    RunOptions,
+    SessionState,
+    Verification,
+)
+
+T = TypeVar("T")
+
+Input = str | Sequence[Message]
+EventTypes = str | Sequence[str] | None
+MetadataValue = str | int | float | bool
+
+
+def create_session(
+    *,
+    id: str | None,
+    agent: str | None,
+    context_variables: Json | None,
+    metadata: Json | None,
+    messages: Sequence[Message] | None,
+    idempotency_key: str | None,
+) -> Call[SessionState]:
+    body = {
+        "id": id,
+        "agent": agent,
+        "context_variables": context_variables,
+        "metadata": metadata,
+        "messages": None if messages is None else list(messages),
+    }
+    return Call(write("POST", path("v1", "sessions"), body, idempotency_key), _as(SessionState))
+
+
+def list_sessions(
+    *,
+    agent: str | None,
+    status: str | None,
+    metadata: Mapping[str, MetadataValue] | None,
+    page_size: int | None,
+) -> Call[Page[SessionState]]:
+    wanted = {f"metadata.{key}": plain(value) for key, value in (metadata or {}).items()}
+    filters = query(agent=agent, status=status, **wanted, limit=page_size)
+    return Call(Request(method="GET", path=path("v1", "sessions"), query=filters), _as(Page[SessionState]))
+
+
+def get_session(session_id: str, *, at: int | None = None) -> Call[SessionState]:
+    return Call(_read(session_id, query=query(at=at)), _as(SessionState))
+
+
+def update_session(
+    session_id: str,
+    *,
+    context_variables: Json | None,
+    metadata: Json | None,
+    agent: str | None,
+    if_match: int | None,
+    idempotency_key: str | None,
+) -> Call[SessionState]:
+    body = {"context_variables": context_variables, "metadata": metadata, "agent": agent}
+    request = write("PATCH", _session(session_id), body, idempotency_key)
+    if if_match is not None:
+        request = replace(request, headers={**request.headers, "If-Match": f'"{if_match}"'})
+    return Call(request, _as(SessionState))
+
+
+def delete_session(session_id: str, *, force: bool) -> Call[None]:
+    filters = query(force="true" if force else None)
+    return Call(Request(method="DELETE", path=_session(session_id), query=filters), _nothing)
+
+
+def fork(
+    session_id: str, *, at: int | None, id: str | None, metadata: Json | None, idempotency_key: str | None
+) -> Call[SessionState]:
+    body = {"at": at, "id": id, "metadata": metadata}
+    return Call(write("POST", _session(session_id, "fork"), body, idempotency_key), _as(SessionState))
+
+
+def redact(session_id: str, seqs: Sequence[int], reason: str, *, idempotency_key: str | None) -> Call[None]:
+    body = {"seqs": list(seqs), "reason": reason}
+    return Call(write("POST", _session(session_id, "redact"), body, idempotency_key), _nothing)
+
+
+def messages(session_id: str, *, at: int | None) -> Call[Page[Message]]:
+    return Call(_read(session_id, "messages", query=query(at=at)), _as(Page[Message]))
+
+
+def events(session_id: str, *, after: int | None, type: EventTypes, page_size: int | None) -> Call[Page[Event]]:
+    filters = (*query(after=after, limit=page_size), *_types(type))
+    return Call(_read(session_id, "events", query=filters), _as(Page[Event]))
+
+
+def follow(session_id: str, *, after: int, type: EventTypes) -> Request:
+    return streamed(_read(session_id, "events", query=(*query(after=after), *_types(type))), after)
+
+
+def model_request(session_id: str, seq: int) -> Call[Json]:
+    return Call(_read(session_id, "events", str(seq), "request"), _as(Json))
+
+
+def verify(session_id: str) -> Call[Verification]:
+    return Call(_read(session_id, "verify"), _as(Verification))
+
+
+def replay(session_id: str, *, idempotency_key: str | None) -> Call[Replay]:
+    return Call(write("POST", _session(session_id, "replay"), None, idempotency_key), _as(Replay))
+
+
+def run(session_id: str, input: Input, options: RunOptions, *, background: bool) -> Call[Run]:
+    return Call(_run(session_id, input, options, background=background or None), _ended)
+
+
+def run_stream(session_id: str, input: Input, options: RunOptions) -> Request:
+    return streamed(_run(session_id, input, options, stream=True))
+
+
+def runs(session_id: str, *, page_size: int | None) -> Call[Page[Run]]:
+    return Call(_read(session_id, "runs", query=query(limit=page_size)), _as(Page[Run]))
+
+
+def get_run(session_id: str, run_id: str) -> Call[Run]:
+    return Call(_read(session_id, "runs", run_id), _as(Run))
+
+
+def join(session_id: str, run_id: str, *, after: int | None) -> Request:
+    return streamed(_read(session_id, "runs", run_id, "stream"), after)
+
+
+def cancel(session_id: str, run_id: str, *, idempotency_key: str | None) -> Call[Run]:
+    return Call(write("POST", _session(session_id, "runs", run_id, "cancel"), None, idempotency_key), _as(Run))
+
+
+def resume(session_id: str, run_id: str, given: ResumeInput) -> Call[Run]:
+    return Call(_resume(session_id, run_id, given), _ended)
+
+
+def resume_stream(session_id: str, run_id: str, given: ResumeInput) -> Request:
+    return streamed(_resume(session_id, run_id, given, stream=True))
+
+
+def list_agents() -> Call[Page[AgentInfo]]:
+    return Call(Request(method="GET", path=path("v1", "agents")), _as(Page[AgentInfo]))
+
+
+def get_agent(name: str) -> Call[AgentInfo]:
+    return Call(Request(method="GET", path=path("v1", "agents", name)), _as(AgentInfo))
+
+
+def health() -> Call[Health]:
+    # 503 is the answer "not ready", and not a reason to try again.
+    return Call(Request(method="GET", path=path("health", "ready"), accepts=(503,)), _health)
+
+
+def _run(
+    session_id: str,
+    input: Input,
+    options: RunOptions,
+    *,
+    stream: bool | None = None,
+    background: bool | None = None,
+) -> Request:
+    _known(options, RunOptions)
+    given = {name: value for name, value in options.items() if name != "idempotency_key"}
+    body = {
+        "input": input if isinstance(input, str) else list(input),
+        "stream": stream,
+        "background": background,
+        **given,
+    }
+    return write("POST", _session(session_id, "runs"), body, options.get("idempotency_key"))
+
+
+def _resume(session_id: str, run_id: str, given: ResumeInput, *, stream: bool | None = None) -> Request:
+    _known(given, ResumeInput)
+    body = {"tool_results": given.get("tool_results"), "approvals": given.get("approvals"), "stream": stream}
+    return write("POST", _session(session_id, "runs", run_id, "resume"), body, given.get("idempotency_key"))
+
+
+def _known(given: Mapping[str, object], words: type) -> None:
+    unknown = given.keys() - words.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unexpected arguments: {', '.join(sorted(unknown))}")
+
+
+def _session(session_id: str, *rest: str) -> str:
+    return path("v1", "sessions", session_id, *rest)
+
+
+def _read(session_id: str, *rest: str, query: Query = ()) -> Request:
+    return Request(method="GET", path=_session(session_id, *rest), query=query)
+
+
+def _types(type: EventTypes) -> Query:
+    names = [type] if isinstance(type, str) else type or ()
+    return tuple(("type", name) for name in names)
+
+
+def _as(type_: type[T]) -> Callable[[Answer], T]:
+    return lambda answer: decode(answer.body, type_)
+
+
+def _health(answer: Answer) -> Health:
+    return Health(ready=answer.status == 200, detail=decode(answer.body, dict[str, Any]))
+
+
+def _ended(answer: Answer) -> Run:
+    return ended(decode(answer.body, Run))
+
+
+def _nothing(answer: Answer) -> None:
+    return None

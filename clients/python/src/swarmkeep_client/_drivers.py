@@ -1,0 +1,184 @@
+"""The two ways to carry calls and streams over a network: blocking, and with asyncio.
+
+They read alike line by line. What to send, when to send it again and what an answer means is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import aclosing, closing
+from typing import TypeVar
+
+import httpx2
+
+from swarmkeep_client._retries import Retries
+from swarmkeep_client._settings import Settings
+from swarmkeep_client._streams import Stream
+from swarmkeep_client._wire import Answer, Call, Lost, Outcome, Request, after
+from swarmkeep_client.models import Page
+
+T = TypeVar("T")
+
+# Each stream holds a connection for as long as it is read, so the number of connections must not be a limit.
+_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+_ENDED_EARLY = Lost("the stream ended before its last frame")
+
+
+class Driver:
+    """Carries calls and streams over blocking sockets. Threads may share one."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        transport: httpx2.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.settings = settings
+        self._sleep = sleep
+        self._http = httpx2.Client(transport=transport, limits=_LIMITS, headers=settings.headers)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def retries(self) -> Retries:
+        return Retries(self.settings.max_retries)
+
+    def perform(self, call: Call[T]) -> T:
+        """Send a request until it has a final outcome."""
+        retries = self.retries()
+        while True:
+            outcome = self._send(call.request)
+            pause = retries.pause_after(call.request, outcome)
+            if pause is None:
+                return call.settle(outcome, resent=retries.failures > 0)
+            self._sleep(pause)
+
+    def pages(self, call: Call[Page[T]]) -> Generator[T, None, None]:
+        """The items of a list, page by page as they are needed."""
+        while True:
+            page = self.perform(call)
+            yield from page.data
+            if page.next_cursor is None:
+                return
+            call = after(call, page.next_cursor)
+
+    def stream(self, stream: Stream[T]) -> Generator[T, None, None]:
+        """The items of a stream. The connection is closed when the reader stops, for whatever reason."""
+        while True:
+            outcome: Outcome = _ENDED_EARLY
+            try:
+                with closing(self._open(stream.request)) as response:
+                    if stream.accept(response.status_code, response.headers.get("content-type", "")):
+                        for chunk in response.iter_bytes():
+                            yield from stream.feed(chunk)
+                            if stream.finished:
+                                return
+                    else:
+                        outcome = Answer(response.status_code, response.headers, response.read())
+            except httpx2.RequestError as error:
+                outcome = _lost(error)
+            self._sleep(stream.interrupted(outcome))
+
+    def _send(self, request: Request) -> Outcome:
+        try:
+            response = self._http.send(_built(self._http, self.settings, request))
+        except httpx2.RequestError as error:
+            return _lost(error)
+        return Answer(response.status_code, response.headers, response.content)
+
+    def _open(self, request: Request) -> httpx2.Response:
+        built = _built(self._http, self.settings, request, streaming=True)
+        return self._http.send(built, stream=True)
+
+
+class AsyncDriver:
+    """Carries calls and streams in an asyncio event loop. Tasks may share one."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self.settings = settings
+        self._sleep = sleep
+        self._http = httpx2.AsyncClient(transport=transport, limits=_LIMITS, headers=settings.headers)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    def retries(self) -> Retries:
+        return Retries(self.settings.max_retries)
+
+    async def perform(self, call: Call[T]) -> T:
+        """Send a request until it has a final outcome."""
+        retries = self.retries()
+        while True:
+            outcome = await self._send(call.request)
+            pause = retries.pause_after(call.request, outcome)
+            if pause is None:
+                return call.settle(outcome, resent=retries.failures > 0)
+            await self._sleep(pause)
+
+    async def pages(self, call: Call[Page[T]]) -> AsyncGenerator[T, None]:
+        """The items of a list, page by page as they are needed."""
+        while True:
+            page = await self.perform(call)
+            for item in page.data:
+                yield item
+            if page.next_cursor is None:
+                return
+            call = after(call, page.next_cursor)
+
+    async def stream(self, stream: Stream[T]) -> AsyncGenerator[T, None]:
+        """The items of a stream. The connection is closed when the reader stops, for whatever reason."""
+        while True:
+            outcome: Outcome = _ENDED_EARLY
+            try:
+                async with aclosing(await self._open(stream.request)) as response:
+                    if stream.accept(response.status_code, response.headers.get("content-type", "")):
+                        async for chunk in response.aiter_bytes():
+                            for item in stream.feed(chunk):
+                                yield item
+                            if stream.finished:
+                                return
+                    else:
+                        outcome = Answer(response.status_code, response.headers, await response.aread())
+            except httpx2.RequestError as error:
+                outcome = _lost(error)
+            await self._sleep(stream.interrupted(outcome))
+
+    async def _send(self, request: Request) -> Outcome:
+        try:
+            response = await self._http.send(_built(self._http, self.settings, request))
+        except httpx2.RequestError as error:
+            return _lost(error)
+        return Answer(response.status_code, response.headers, response.content)
+
+    async def _open(self, request: Request) -> httpx2.Response:
+        built = _built(self._http, self.settings, request, streaming=True)
+        return await self._http.send(built, stream=True)
+
+
+def _built(
+    http: httpx2.Client | httpx2.AsyncClient, settings: Settings, request: Request, *, streaming: bool = False
+) -> httpx2.Request:
+    # Compressed, a frame would wait in somebody's buffer for the next one.
+    uncompressed = {"Accept-Encoding": "identity", "Cache-Control": "no-store"}
+    return http.build_request(
+        request.method,
+        settings.base_url + request.target,
+        content=request.body,
+        headers={**request.headers, **uncompressed} if streaming else request.headers,
+        timeout=settings.stream_timeout if streaming else settings.timeout,
+    )
+
+
+def _lost(error: httpx2.RequestError) -> Lost:
+    """What a failed exchange is to a call. A request that cannot be sent as it is will not go better later."""
+    hopeless = isinstance(error, httpx2.UnsupportedProtocol | httpx2.LocalProtocolError)
+    return Lost(str(error) or type(error).__name__, error, temporary=not hopeless)

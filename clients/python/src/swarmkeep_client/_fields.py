@@ -1,0 +1,72 @@
+"""What a session handle shows without asking the server."""
+
+from __future__ import annotations
+
+from swarmkeep_client.models import Json, Origin, SessionState, Usage
+
+
+class SessionFields:
+    """The session's fields as of the last answer about it: when it was made, fetched, updated or refreshed."""
+
+    def __init__(self, state: SessionState) -> None:
+        # Replaced as a whole, so that threads sharing a handle never see half of an update.
+        self._state = state
+
+    @property
+    def id(self) -> str:
+        return self._state.id
+
+    @property
+    def status(self) -> str:
+        """`idle`, `running` or `waiting`."""
+        return self._state.status
+
+    @property
+    def agent(self) -> str:
+        """The active agent's name."""
+        return self._state.agent
+
+    @property
+    def context_variables(self) -> Json:
+        return self._state.context_variables
+
+    @property
+    def metadata(self) -> Json:
+        return self._state.metadata
+
+    @property
+    def seq(self) -> int:
+        """The last event's number."""
+        return self._state.seq
+
+    @property
+    def hash(self) -> str:
+        """The last event's hash: noted down, it proves the history up to `seq`."""
+        return self._state.hash
+
+    @property
+    def active_run_id(self) -> str | None:
+        return self._state.active_run_id
+
+    @property
+    def message_count(self) -> int:
+        return self._state.message_count
+
+    @property
+    def usage(self) -> Usage:
+        return self._state.usage
+
+    @property
+    def forked_from(self) -> Origin | None:
+        return self._state.forked_from
+
+    @property
+    def created_at(self) -> str:
+        return self._state.created_at
+
+    @property
+    def updated_at(self) -> str:
+        return self._state.updated_at
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id!r} {self.status} at seq {self.seq}>"

@@ -1,0 +1,67 @@
+"""The parts that requests are put together from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+from urllib.parse import quote
+from uuid import uuid4
+
+from swarmkeep_client._json import encode
+from swarmkeep_client._wire import Request
+
+Query = tuple[tuple[str, str], ...]
+
+
+def path(*segments: str) -> str:
+    """An absolute path of percent-encoded segments.
+
+    Raises ValueError for an empty one, which would silently name another resource.
+    """
+    return "/" + "/".join(_quoted(segment) for segment in segments)
+
+
+def _quoted(segment: str) -> str:
+    if not segment:
+        raise ValueError("an id or a name must not be empty")
+    if segment in (".", ".."):
+        # Legal ids, but as they are they would be taken for steps in the path.
+        return segment.replace(".", "%2E")
+    return quote(segment, safe=":")
+
+
+def query(**values: str | int | None) -> Query:
+    """A query string's pairs, without those that are None."""
+    return tuple((name, str(value)) for name, value in values.items() if value is not None)
+
+
+def plain(value: str | int | float | bool) -> str:
+    """Text as it is, anything else as its JSON: what a metadata filter compares with."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def write(
+    method: Literal["POST", "PATCH"], path: str, body: Mapping[str, object] | None, idempotency_key: str | None
+) -> Request:
+    """A request that changes something, under a key that makes it safe to send again. None in `body` is left out.
+
+    Raises ValueError or TypeError for a body that JSON cannot hold.
+    """
+    key = str(uuid4()) if idempotency_key is None else idempotency_key
+    if not key or not key.isascii() or not key.isprintable():
+        raise ValueError("an idempotency key is printable ASCII text")
+    headers = {"Idempotency-Key": key}
+    if body is None:
+        return Request(method=method, path=path, headers=headers)
+    content = encode({name: value for name, value in body.items() if value is not None})
+    return Request(method=method, path=path, body=content, headers={**headers, "Content-Type": "application/json"})
+
+
+def streamed(request: Request, after: int | None = None) -> Request:
+    """The same request, for an answer as a stream of the events that come after `after`."""
+    headers = {**request.headers, "Accept": "text/event-stream"}
+    if after is not None:
+        headers["Last-Event-ID"] = str(after)
+    return replace(request, headers=headers)

@@ -1,0 +1,191 @@
+"""What a stream is about to do and has seen: each durable event once, in order, however often the connection breaks.
+
+A stream knows which request opens it next and what the bytes of the answer mean. Drivers do the reading and waiting.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from swarmkeep_client import _calls as calls
+from swarmkeep_client._json import decode
+from swarmkeep_client._retries import Retries
+from swarmkeep_client._sse import Frame, FrameParser
+from swarmkeep_client._wire import Answer, Outcome, Request, failure, unexpected
+from swarmkeep_client.errors import ended
+from swarmkeep_client.models import Done, Event, MessageDelta, MessageStarted, Run, StreamItem
+
+T = TypeVar("T")
+
+# A connection that stood this long, or brought a new event, was a good one: its end starts the count of failures anew.
+# Anything less and a server that accepts and drops at once would be asked for ever.
+GOOD_AFTER_SECONDS = 10.0
+_BEGINNINGS = ("run.queued", "run.started")
+
+
+class Stream(Generic[T]):
+    """One stream over as many connections as it takes. Subclasses say what is asked for and what is given."""
+
+    finished = False
+
+    def __init__(self, retries: Retries, *, after: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._retries = retries
+        self._clock = clock
+        self._last_seq = after
+        self._parser = FrameParser()
+        self._opened_at: float | None = None
+
+    @property
+    def request(self) -> Request:
+        """What opens the next connection."""
+        raise NotImplementedError
+
+    def accept(self, status: int, content_type: str) -> bool:
+        """Begin to read an answer, if it is a stream at all; if not, its whole body goes to `interrupted`."""
+        if status != 200 or not content_type.startswith("text/event-stream"):
+            return False
+        self._parser = FrameParser()
+        self._opened_at = self._clock()
+        return True
+
+    def feed(self, chunk: bytes) -> Iterator[T]:
+        """The items that are complete with `chunk`. Raises the server's refusal if it tells one in mid-stream."""
+        for frame in self._parser.feed(chunk):
+            try:
+                yield from self._items(frame)
+            except (ValueError, RecursionError) as error:
+                raise unexpected(self.request, _quoted(frame), str(error)) from error
+
+    def interrupted(self, outcome: Outcome) -> float:
+        """The seconds to wait before `request` is sent again.
+
+        Raises the refusal, or ConnectionFailed, when it is of no use.
+        """
+        if self._opened_at is not None and self._clock() - self._opened_at >= GOOD_AFTER_SECONDS:
+            self._retries.reset()
+        self._opened_at = None
+        pause = self._retries.pause_after(self.request, outcome)
+        if pause is None:
+            raise failure(self.request, outcome)
+        return pause
+
+    def _items(self, frame: Frame) -> Iterator[T]:
+        if not frame.id or frame.event == "done":
+            yield from self._passing(frame)
+            return
+        event = decode(frame.data, Event)
+        if self._last_seq is None or event.seq > self._last_seq:
+            self._last_seq = event.seq
+            self._retries.reset()
+            yield from self._durable(event)
+
+    def _durable(self, event: Event) -> Iterator[T]:
+        raise NotImplementedError
+
+    def _passing(self, frame: Frame) -> Iterator[T]:
+        if frame.event == "error":
+            raise failure(self.request, _quoted(frame))
+        yield from ()
+
+
+class RunStream(Stream[StreamItem]):
+    """The stream of one run, to its end.
+
+    `start` opens it. Once the run is known, a broken connection is taken up by joining that run after the last event;
+    until then `start` is sent again, with its idempotency key. `run_id` is the run that `start` resumes or joins: then
+    only a durable event of it shows that `start` arrived, and from where on there is something to give.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        start: Request,
+        retries: Retries,
+        *,
+        run_id: str | None = None,
+        after: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(retries, after=after, clock=clock)
+        self._session_id = session_id
+        self._start = start
+        self._existing_run_id = run_id
+        self._run_id: str | None = None
+        self._message_open = False
+
+    @property
+    def request(self) -> Request:
+        if self._run_id is None:
+            return self._start
+        return calls.join(self._session_id, self._run_id, after=self._last_seq)
+
+    def accept(self, status: int, content_type: str) -> bool:
+        self._message_open = False
+        return super().accept(status, content_type)
+
+    def _durable(self, event: Event) -> Iterator[StreamItem]:
+        # The first events of a stream may be another run's, which this one interrupted.
+        if event.type in _BEGINNINGS if self._existing_run_id is None else event.run_id == self._existing_run_id:
+            self._run_id = self._run_id or event.run_id
+        yield event
+
+    def _passing(self, frame: Frame) -> Iterator[StreamItem]:
+        match frame.event:
+            case "message.started":
+                started = decode(frame.data, MessageStarted)
+                self._show(started.run_id)
+                yield started
+            case "message.delta":
+                delta = decode(frame.data, MessageDelta)
+                if not self._message_open:
+                    # Joined in the middle of a message: what was shown of it on an earlier connection is void.
+                    yield MessageStarted(run_id=delta.run_id, agent=delta.agent)
+                self._show(delta.run_id)
+                yield delta
+            case "done":
+                run = decode(frame.data, Run)
+                self.finished = True
+                yield Done(run=run)
+                ended(run)
+            case _:
+                yield from super()._passing(frame)
+
+    def _show(self, run_id: str) -> None:
+        self._message_open = True
+        if self._existing_run_id is None:
+            self._run_id = self._run_id or run_id
+
+
+class Tail(Stream[Event]):
+    """The events of a session from `after` on, for as long as somebody reads."""
+
+    def __init__(
+        self,
+        session_id: str,
+        retries: Retries,
+        *,
+        after: int,
+        type: calls.EventTypes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(retries, after=after, clock=clock)
+        self._session_id = session_id
+        self._type = type
+
+    @property
+    def request(self) -> Request:
+        return calls.follow(self._session_id, after=self._last_seq or 0, type=self._type)
+
+    def _durable(self, event: Event) -> Iterator[Event]:
+        yield event
+
+
+def _quoted(frame: Frame) -> Answer:
+    """A frame as if it had been an answer of its own, with the status that it names."""
+    try:
+        status = decode(frame.data, dict[str, object]).get("status")
+    except (ValueError, RecursionError):
+        status = None
+    return Answer(status if isinstance(status, int) else 200, {"content-type": "text/event-stream"}, frame.data)

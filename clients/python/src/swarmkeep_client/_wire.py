@@ -1,0 +1,166 @@
+"""Requests and answers as plain values, and what an answer means. No input or output happens here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any, Generic, Literal, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+
+from swarmkeep_client._json import decode
+from swarmkeep_client.errors import BY_CODE, ApiError, ConnectionFailed, SwarmkeepError
+from swarmkeep_client.models import Page
+
+T = TypeVar("T")
+
+Method = Literal["GET", "POST", "PATCH", "DELETE"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request, below the server's base URL. `path` is percent-encoded.
+
+    `accepts` names the statuses beside 2xx that are an answer and no refusal.
+    """
+
+    method: Method
+    path: str
+    query: tuple[tuple[str, str], ...] = ()
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    accepts: tuple[int, ...] = ()
+
+    @property
+    def target(self) -> str:
+        return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether sending it twice does no more than sending it once."""
+        return self.method in ("GET", "DELETE") or "Idempotency-Key" in self.headers
+
+    def settled_by(self, answer: Answer) -> bool:
+        return 200 <= answer.status < 300 or answer.status in self.accepts
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back. The names in `headers` are looked up in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def retry_after(self) -> float | None:
+        """The seconds that the server asks to wait, given as a number or as a date."""
+        text = self.headers.get("retry-after", "").strip()
+        if text.isascii() and text.isdigit():
+            return float(text)
+        try:
+            return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """No answer, or only a part of one. `temporary`: it may go better the next time."""
+
+    why: str
+    cause: Exception | None = None
+    temporary: bool = True
+
+
+Outcome = Answer | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A request, and how its answer is read."""
+
+    request: Request
+    read: Callable[[Answer], T]
+
+    def settle(self, outcome: Outcome, *, resent: bool) -> T:
+        """What the call comes to in the end.
+
+        Raises the refusal's class, or ConnectionFailed.
+        """
+        if isinstance(outcome, Answer):
+            if self.request.settled_by(outcome):
+                return self._read(outcome)
+            if resent and self.request.method == "DELETE" and outcome.status == 404:
+                # The first attempt may have done it, and only its answer got lost. Gone is what was asked for.
+                return self.read(outcome)
+        raise failure(self.request, outcome)
+
+    def _read(self, answer: Answer) -> T:
+        try:
+            return self.read(answer)
+        except (ValueError, RecursionError) as error:
+            raise unexpected(self.request, answer, str(error)) from error
+
+
+def after(call: Call[Page[T]], cursor: str) -> Call[Page[T]]:
+    """The call for the page that `cursor` stands for."""
+    kept = tuple(pair for pair in call.request.query if pair[0] != "cursor")
+    return replace(call, request=replace(call.request, query=(*kept, ("cursor", cursor))))
+
+
+def failure(request: Request, outcome: Outcome) -> SwarmkeepError:
+    """The exception that an outcome is, if it is final."""
+    if isinstance(outcome, Lost):
+        error = ConnectionFailed(f"{request.method} {request.path}: {outcome.why}")
+        error.__cause__ = outcome.cause
+        return error
+    problem = _problem(outcome)
+    if problem is None:
+        return unexpected(request, outcome, "it is no answer of a Swarmkeep server")
+    code = str(problem["code"])
+    return BY_CODE.get(code, ApiError)(
+        str(problem.get("detail") or problem.get("title") or ""),
+        status=outcome.status,
+        code=code,
+        title=str(problem.get("title") or ""),
+        problem=problem,
+        retry_after=outcome.retry_after,
+    )
+
+
+def unexpected(request: Request, answer: Answer, why: str) -> ApiError:
+    """The error for an answer that the contract does not know: often a proxy's page."""
+    text = " ".join(answer.body[:2000].decode(errors="replace").split())
+    shown = text if len(text) <= 200 else text[:200] + "…"
+    return ApiError(
+        f"{request.method} {request.path} was answered with {answer.status} "
+        f"{answer.content_type or 'without a content type'}: {why}: {shown or '(empty)'}",
+        status=answer.status,
+        code="unexpected_answer",
+        title=_phrase(answer.status),
+        retry_after=answer.retry_after,
+    )
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+def _problem(answer: Answer) -> dict[str, Any] | None:
+    try:
+        problem = decode(answer.body, dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return problem if isinstance(problem.get("code"), str) else None

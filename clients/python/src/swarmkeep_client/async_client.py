@@ -1,0 +1,131 @@
+"""The client: where sessions are made and found. The words of `client`, with await."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Self
+
+import httpx2
+
+from swarmkeep_client import _calls as calls
+from swarmkeep_client._calls import MetadataValue
+from swarmkeep_client._drivers import AsyncDriver
+from swarmkeep_client._settings import READ_TIMEOUT_SECONDS, STREAM_IDLE_SECONDS, settings
+from swarmkeep_client.async_session import AsyncSession
+from swarmkeep_client.models import AgentInfo, Health, Json, Message
+
+
+class AsyncClient:
+    """A Swarmkeep server. Tasks of one event loop may share one; close it, or use it in an `async with` block.
+
+    `base_url` and `api_key` default to SWARMKEEP_URL (or http://127.0.0.1:8000) and SWARMKEEP_API_KEY. `timeout` is
+    how many seconds an answer may take, which for a run is all of its model and tool calls; connecting may take 5.
+    A stream is taken up anew when nothing at all came for `stream_idle_seconds`. What is safe to repeat is sent again
+    up to `max_retries` times. `transport` and `sleep` are for tests and for unusual networks.
+
+    Raises ValueError for settings that cannot be right.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        *,
+        api_key: str | None = None,
+        timeout: float | httpx2.Timeout | None = READ_TIMEOUT_SECONDS,
+        stream_idle_seconds: float = STREAM_IDLE_SECONDS,
+        max_retries: int = 3,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        checked = settings(
+            base_url, api_key, timeout=timeout, stream_idle_seconds=stream_idle_seconds, max_retries=max_retries
+        )
+        self._driver = AsyncDriver(checked, transport=transport, sleep=sleep)
+        self.sessions = AsyncSessions(self._driver)
+        self.agents = AsyncAgents(self._driver)
+
+    @property
+    def base_url(self) -> str:
+        return self._driver.settings.base_url
+
+    async def health(self) -> Health:
+        """Whether the server takes requests; that it does not is told, not raised."""
+        return await self._driver.perform(calls.health())
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._driver.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.base_url}>"
+
+
+class AsyncSessions:
+    """The server's sessions, as far as the key may see them."""
+
+    def __init__(self, driver: AsyncDriver) -> None:
+        self._driver = driver
+
+    async def create(
+        self,
+        *,
+        agent: str | None = None,
+        context_variables: Json | None = None,
+        metadata: Json | None = None,
+        id: str | None = None,
+        messages: Sequence[Message] | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncSession:
+        """Make a session, or get the one that was made with the same `id` and the same arguments.
+
+        `agent` defaults to the server's first one. `messages` imports a history.
+
+        Raises SessionExists when `id` belongs to another session, and AgentNotFound.
+        """
+        call = calls.create_session(
+            id=id,
+            agent=agent,
+            context_variables=context_variables,
+            metadata=metadata,
+            messages=messages,
+            idempotency_key=idempotency_key,
+        )
+        return AsyncSession(self._driver, await self._driver.perform(call))
+
+    async def get(self, session_id: str) -> AsyncSession:
+        """The session with that id, to continue it. Raises SessionNotFound."""
+        return AsyncSession(self._driver, await self._driver.perform(calls.get_session(session_id)))
+
+    def list(
+        self,
+        *,
+        agent: str | None = None,
+        status: str | None = None,
+        metadata: Mapping[str, MetadataValue] | None = None,
+        page_size: int | None = None,
+    ) -> AsyncIterator[AsyncSession]:
+        """Sessions, newest first, fetched page by page as they are needed. `metadata` names keys and their values."""
+        call = calls.list_sessions(agent=agent, status=status, metadata=metadata, page_size=page_size)
+        return (AsyncSession(self._driver, state) async for state in self._driver.pages(call))
+
+
+class AsyncAgents:
+    """The agents that the server has."""
+
+    def __init__(self, driver: AsyncDriver) -> None:
+        self._driver = driver
+
+    async def list(self) -> list[AgentInfo]:
+        """Every agent."""
+        return [agent async for agent in self._driver.pages(calls.list_agents())]
+
+    async def get(self, name: str) -> AgentInfo:
+        """The agent of that name. Raises AgentNotFound."""
+        return await self._driver.perform(calls.get_agent(name))

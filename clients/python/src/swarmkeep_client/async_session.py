@@ -1,0 +1,172 @@
+"""One session, as its URL reads: a verb per route. The words of `session`, with await."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Self, Unpack, overload
+
+from swarmkeep_client import _calls as calls
+from swarmkeep_client._calls import Input
+from swarmkeep_client._drivers import AsyncDriver
+from swarmkeep_client._fields import SessionFields
+from swarmkeep_client._streams import RunStream, Tail
+from swarmkeep_client.models import (
+    Event,
+    Json,
+    Message,
+    Replay,
+    ResumeInput,
+    Run,
+    RunOptions,
+    SessionState,
+    StreamItem,
+    Verification,
+)
+
+
+class AsyncSession(SessionFields):
+    """A conversation on the server. Its fields are as of the last answer about it; `refresh` fetches them anew."""
+
+    def __init__(self, driver: AsyncDriver, state: SessionState) -> None:
+        super().__init__(state)
+        self._driver = driver
+
+    async def run(self, input: Input, *, background: bool = False, **options: Unpack[RunOptions]) -> Run:
+        """Give the agents an input, and wait until they have answered or wait for somebody.
+
+        `input` is the user's text, or a list of messages. With `background`, returns at once, with the run as it is
+        then. `options`: see RunOptions.
+
+        Raises RunFailed, RunCancelled, SessionBusy, AgentUnavailable.
+        """
+        return await self._driver.perform(calls.run(self.id, input, options, background=background))
+
+    def stream(self, input: Input, **options: Unpack[RunOptions]) -> AsyncGenerator[StreamItem, None]:
+        """Like `run`, item by item: each durable event once, in order, deltas between them, `Done` at last.
+
+        The run starts when the first item is asked for. Broken connections are taken up again. Whoever stops reading
+        closes the connection, and the run goes on.
+
+        Raises what `run` raises; RunFailed and RunCancelled after `Done`.
+        """
+        start = calls.run_stream(self.id, input, options)
+        return self._driver.stream(RunStream(self.id, start, self._driver.retries()))
+
+    def join(self, run_id: str, *, after: int | None = None) -> AsyncGenerator[StreamItem, None]:
+        """The stream of a run that exists, as `stream` gives it: from its start, or from the event after `after`."""
+        start = calls.join(self.id, run_id, after=after)
+        return self._driver.stream(RunStream(self.id, start, self._driver.retries(), run_id=run_id, after=after))
+
+    async def resume(self, run_id: str, **given: Unpack[ResumeInput]) -> Run:
+        """Give a waiting run its `tool_results` or `approvals`; with neither, try an interrupted one again.
+
+        Waits as `run` does. Raises RunNotWaiting, AlreadyDecided, and what `run` raises.
+        """
+        return await self._driver.perform(calls.resume(self.id, run_id, given))
+
+    def resume_stream(self, run_id: str, **given: Unpack[ResumeInput]) -> AsyncGenerator[StreamItem, None]:
+        """Like `resume`, item by item, as `stream` gives them."""
+        start = calls.resume_stream(self.id, run_id, given)
+        return self._driver.stream(RunStream(self.id, start, self._driver.retries(), run_id=run_id))
+
+    @overload
+    async def cancel(self, run_id: str, *, idempotency_key: str | None = None) -> Run: ...
+    @overload
+    async def cancel(self, run_id: None = None, *, idempotency_key: str | None = None) -> Run | None: ...
+    async def cancel(self, run_id: str | None = None, *, idempotency_key: str | None = None) -> Run | None:
+        """Stop a run, by default the active one; what it produced stays. None if no run is active."""
+        chosen = run_id or (await self.refresh()).active_run_id
+        if chosen is None:
+            return None
+        return await self._driver.perform(calls.cancel(self.id, chosen, idempotency_key=idempotency_key))
+
+    def runs(self, *, page_size: int | None = None) -> AsyncIterator[Run]:
+        """The session's runs, fetched page by page as they are needed."""
+        return self._driver.pages(calls.runs(self.id, page_size=page_size))
+
+    async def get_run(self, run_id: str) -> Run:
+        """A run as it is now; that it failed is told, not raised."""
+        return await self._driver.perform(calls.get_run(self.id, run_id))
+
+    async def messages(self, *, at: int | None = None) -> list[Message]:
+        """The conversation, oldest message first, now or after event `at`."""
+        return [message async for message in self._driver.pages(calls.messages(self.id, at=at))]
+
+    def events(
+        self, *, after: int | None = None, type: str | Sequence[str] | None = None, page_size: int | None = None
+    ) -> AsyncIterator[Event]:
+        """The events recorded so far with seq > `after`, oldest first, fetched page by page as they are needed.
+
+        `type` names the type or types that are wanted, by default all.
+        """
+        return self._driver.pages(calls.events(self.id, after=after, type=type, page_size=page_size))
+
+    def follow(self, *, after: int = 0, type: str | Sequence[str] | None = None) -> AsyncGenerator[Event, None]:
+        """The events with seq > `after`, and then each new one as it is recorded. Does not end by itself."""
+        return self._driver.stream(Tail(self.id, self._driver.retries(), after=after, type=type))
+
+    async def state(self, at: int | None = None) -> SessionState:
+        """The session now, or as it was after event `at`. This handle's fields stay as they are."""
+        return await self._driver.perform(calls.get_session(self.id, at=at))
+
+    async def refresh(self) -> Self:
+        """Fetch this handle's fields anew."""
+        self._state = await self.state()
+        return self
+
+    async def update(
+        self,
+        *,
+        context_variables: Json | None = None,
+        metadata: Json | None = None,
+        agent: str | None = None,
+        if_match: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Self:
+        """Merge changes into the session; a value of None removes its key. `agent` becomes the active one.
+
+        Raises SeqMismatch when the session's last event is not `if_match`; nothing is changed then.
+        """
+        self._state = await self._driver.perform(
+            calls.update_session(
+                self.id,
+                context_variables=context_variables,
+                metadata=metadata,
+                agent=agent,
+                if_match=if_match,
+                idempotency_key=idempotency_key,
+            )
+        )
+        return self
+
+    async def fork(
+        self,
+        at: int | None = None,
+        *,
+        id: str | None = None,
+        metadata: Json | None = None,
+        idempotency_key: str | None = None,
+    ) -> Self:
+        """A new session that shares this one's history, up to event `at` if given."""
+        call = calls.fork(self.id, at=at, id=id, metadata=metadata, idempotency_key=idempotency_key)
+        return type(self)(self._driver, await self._driver.perform(call))
+
+    async def redact(self, seqs: Sequence[int], reason: str, *, idempotency_key: str | None = None) -> None:
+        """Remove the payloads of events for good. The hash chain still verifies."""
+        await self._driver.perform(calls.redact(self.id, seqs, reason, idempotency_key=idempotency_key))
+
+    async def request(self, seq: int) -> Json:
+        """The exact Chat Completions request behind the assistant message that event `seq` added."""
+        return await self._driver.perform(calls.model_request(self.id, seq))
+
+    async def verify(self) -> Verification:
+        """Check the session's hash chain."""
+        return await self._driver.perform(calls.verify(self.id))
+
+    async def replay(self, *, idempotency_key: str | None = None) -> Replay:
+        """Compare today's agents with what is recorded, without calling a model or a tool."""
+        return await self._driver.perform(calls.replay(self.id, idempotency_key=idempotency_key))
+
+    async def delete(self, *, force: bool = False) -> None:
+        """Delete the session and every event of it. Raises SessionBusy while a run is active, unless `force`."""
+        await self._driver.perform(calls.delete_session(self.id, force=force))

@@ -1,0 +1,182 @@
+"""What can go wrong: one class per error code of the API, and a few that arise on this side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from swarmkeep_client.models import Run, RunError
+
+
+class SwarmkeepError(Exception):
+    """Anything that this package raises by itself.
+
+    `status` is the HTTP status, None if there was no answer. `code` is stable, `title` and `detail` are for people.
+    `problem` is the whole problem document (RFC 9457), empty if there was none. `retry_after` is in seconds.
+    """
+
+    code: str = "swarmkeep_error"
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        status: int | None = None,
+        code: str | None = None,
+        title: str = "",
+        problem: dict[str, Any] | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(detail)
+        if code is not None:
+            self.code = code
+        self.status = status
+        self.title = title
+        self.detail = detail
+        self.problem = problem or {}
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        where = self.code if self.status is None else f"{self.status} {self.code}"
+        return f"{where}: {self.detail}" if self.detail else where
+
+
+class ConnectionFailed(SwarmkeepError):
+    """The server could not be reached, or the connection broke, as often as it was tried."""
+
+    code = "connection_failed"
+
+
+class RunNotCompleted(SwarmkeepError):
+    """A run ended otherwise than by completing. What it produced before is in `run` and stays in the session."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.error = run.error or RunError(code=run.status, message=f"run {run.id} was {run.status}")
+        super().__init__(self.error.message, code=self.error.code)
+
+
+class RunFailed(RunNotCompleted):
+    """The run failed, or was interrupted: recovery gave up on it. `error` says why, and whether a retry may help."""
+
+
+class RunCancelled(RunNotCompleted):
+    """The run was cancelled before its end."""
+
+
+class ApiError(SwarmkeepError):
+    """The server refused a request; the subclass names the code. Codes that this release does not know come as this."""
+
+
+class FieldError(msgspec.Struct, frozen=True):
+    """One thing that is wrong in a request. `pointer` is a JSON pointer into its body."""
+
+    pointer: str = ""
+    detail: str = ""
+
+
+class InvalidRequest(ApiError):
+    code = "invalid_request"
+
+    @property
+    def errors(self) -> list[FieldError]:
+        """What is wrong, field by field."""
+        return msgspec.convert(self.problem.get("errors") or [], list[FieldError])
+
+
+class Unauthenticated(ApiError):
+    code = "unauthenticated"
+
+
+class Forbidden(ApiError):
+    code = "forbidden"
+
+
+class SessionNotFound(ApiError):
+    code = "session_not_found"
+
+
+class RunNotFound(ApiError):
+    code = "run_not_found"
+
+
+class AgentNotFound(ApiError):
+    code = "agent_not_found"
+
+    @property
+    def known_agents(self) -> list[str]:
+        """The agents that the server has."""
+        return list(self.problem.get("known_agents") or [])
+
+
+class SessionBusy(ApiError):
+    code = "session_busy"
+
+    @property
+    def active_run_id(self) -> str | None:
+        """The run that is in the way: wait for it, resume it or cancel it."""
+        return self.problem.get("active_run_id")
+
+
+class SessionExists(ApiError):
+    code = "session_exists"
+
+
+class AlreadyDecided(ApiError):
+    code = "already_decided"
+
+
+class RunNotWaiting(ApiError):
+    code = "run_not_waiting"
+
+
+class AgentUnavailable(ApiError):
+    code = "agent_unavailable"
+
+    @property
+    def known_agents(self) -> list[str]:
+        """The agents that the server has."""
+        return list(self.problem.get("known_agents") or [])
+
+
+class SeqMismatch(ApiError):
+    code = "seq_mismatch"
+
+    @property
+    def seq(self) -> int | None:
+        """The last event that the session really has."""
+        return self.problem.get("seq")
+
+
+class TooLarge(ApiError):
+    code = "too_large"
+
+
+class IdempotencyMismatch(ApiError):
+    code = "idempotency_mismatch"
+
+
+class RateLimited(ApiError):
+    code = "rate_limited"
+
+
+class Draining(ApiError):
+    code = "draining"
+
+
+BY_CODE: dict[str, type[ApiError]] = {error.code: error for error in ApiError.__subclasses__()}
+
+
+def ended(run: Run) -> Run:
+    """The run itself, unless it ended otherwise than by completing or waiting.
+
+    Raises RunFailed or RunCancelled.
+    """
+    match run.status:
+        case "failed" | "interrupted":
+            raise RunFailed(run)
+        case "cancelled":
+            raise RunCancelled(run)
+        case _:
+            return run

@@ -1,0 +1,185 @@
+"""A server that says what the test scripts: real sockets, and answers that may break off after any byte."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+PATIENCE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Received:
+    """A request as it came in. `headers` are looked up in lower case."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def raw_path(self) -> str:
+        return self.target.partition("?")[0]
+
+    @property
+    def path(self) -> str:
+        return unquote(self.raw_path)
+
+    @property
+    def query(self) -> dict[str, str]:
+        return dict(parse_qsl(urlsplit(self.target).query, keep_blank_values=True))
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def key(self) -> str | None:
+        return self.headers.get("idempotency-key")
+
+    @property
+    def last_event_id(self) -> int | None:
+        text = self.headers.get("last-event-id")
+        return None if text is None else int(text)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Bytes to send, head included, in these pieces. `then` says what follows: the end, or silence till the client
+    goes away. No piece at all is a connection that was dropped."""
+
+    pieces: tuple[bytes, ...] = ()
+    then: str = "close"
+    gone: threading.Event = field(default_factory=threading.Event)
+
+
+DROPPED = Reply()
+Script = Callable[[Received], Reply]
+
+
+def reply(status: int, body: bytes, content_type: str, headers: Mapping[str, str] | None = None) -> Reply:
+    length = {"content-length": str(len(body))} if status != 204 else {}
+    return Reply((_head(status, {"content-type": content_type, **length, **(headers or {})}) + body,))
+
+
+def json_reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
+    return reply(status, json.dumps(value).encode(), "application/json", headers)
+
+
+def problem(status: int, code: str, headers: Mapping[str, str] | None = None, **more: Any) -> Reply:
+    value = {"type": f"/problems/{code}", "title": code.replace("_", " "), "status": status, "code": code, **more}
+    return reply(status, json.dumps(value).encode(), "application/problem+json", headers)
+
+
+def sse_reply(*pieces: bytes, then: str = "close") -> Reply:
+    """A stream without a length: where it stops, the client sees nothing but its end."""
+    return Reply((_head(200, {"content-type": "text/event-stream; charset=utf-8"}), *pieces), then)
+
+
+def chunked_sse_reply(*pieces: bytes, complete: bool = False) -> Reply:
+    """A stream in HTTP chunks: without the last one, the client sees that it was cut."""
+    head = _head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
+    chunks = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces]
+    return Reply((head, *chunks, b"0\r\n\r\n" if complete else b""))
+
+
+def _head(status: int, headers: Mapping[str, str]) -> bytes:
+    lines = [f"HTTP/1.1 {status} Scripted", "connection: close", *(f"{name}: {text}" for name, text in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+class _PatientServer(ThreadingHTTPServer):
+    daemon_threads = False  # closing waits for every connection, so that none outlives its test
+    request_queue_size = 128
+
+
+class StubServer:
+    """Answers request by request from `script`, or by `answer` once that is used up; keeps what it received.
+
+    Leaving its `with` block fails on a request that nobody scripted, and on a reply that nobody asked for.
+    """
+
+    def __init__(self) -> None:
+        self.received: list[Received] = []
+        self.answer: Script | None = None
+        self._script: deque[Reply] = deque()
+        self._unscripted: list[str] = []
+        self._lock = threading.Lock()
+        self._http = _PatientServer(("127.0.0.1", 0), self._handler())
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._http.server_address[1]}"
+
+    def script(self, *replies: Reply) -> None:
+        self._script.extend(replies)
+
+    @property
+    def last(self) -> Received:
+        return self.received[-1]
+
+    @property
+    def lines(self) -> list[str]:
+        """The request lines so far, as they came."""
+        return [f"{request.method} {request.target}" for request in self.received]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._http.shutdown()
+        self._thread.join()
+        self._http.server_close()
+        if kind is None:
+            assert not self._unscripted, f"unexpected requests: {self._unscripted}"
+            assert not self._script, f"{len(self._script)} replies were not used"
+
+    def next_reply(self, request: Received) -> Reply:
+        with self._lock:
+            self.received.append(request)
+            if self._script:
+                return self._script.popleft()
+            if self.answer is not None:
+                return self.answer(request)
+            self._unscripted.append(f"{request.method} {request.target}")
+            return problem(500, "unscripted")
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        stub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+            def serve(self) -> None:
+                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                headers = {name.lower(): text for name, text in self.headers.items()}
+                answer = stub.next_reply(Received(self.command, self.path, headers, body))
+                self.close_connection = True
+                try:
+                    self._send(answer.pieces)
+                    if answer.then == "silence":
+                        self.connection.settimeout(PATIENCE_SECONDS)
+                        self.rfile.read(1)
+                except OSError:  # the client has gone first, as a test may want
+                    pass
+                answer.gone.set()
+
+            def _send(self, pieces: Iterable[bytes]) -> None:
+                for piece in pieces:
+                    self.wfile.write(piece)
+
+            do_GET = do_POST = do_PATCH = do_DELETE = serve
+
+        return Handler

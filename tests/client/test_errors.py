@@ -1,0 +1,172 @@
+"""Each code of the API is a class of its own, and every other mishap a clear one."""
+
+from __future__ import annotations
+
+import pytest
+
+import swarmkeep_client
+from swarmkeep_client import (
+    AgentNotFound,
+    AgentUnavailable,
+    ApiError,
+    AsyncClient,
+    Client,
+    FieldError,
+    InvalidRequest,
+    RateLimited,
+    RunCancelled,
+    RunFailed,
+    SeqMismatch,
+    SessionBusy,
+    SwarmkeepError,
+)
+from swarmkeep_client.errors import BY_CODE
+from tests.client import samples
+from tests.client.conftest import Naps
+from tests.client.stub_server import StubServer, json_reply, problem, reply
+
+CODES = {
+    "invalid_request": (400, "InvalidRequest"),
+    "unauthenticated": (401, "Unauthenticated"),
+    "forbidden": (403, "Forbidden"),
+    "session_not_found": (404, "SessionNotFound"),
+    "run_not_found": (404, "RunNotFound"),
+    "agent_not_found": (404, "AgentNotFound"),
+    "session_busy": (409, "SessionBusy"),
+    "session_exists": (409, "SessionExists"),
+    "already_decided": (409, "AlreadyDecided"),
+    "run_not_waiting": (409, "RunNotWaiting"),
+    "agent_unavailable": (409, "AgentUnavailable"),
+    "seq_mismatch": (412, "SeqMismatch"),
+    "too_large": (413, "TooLarge"),
+    "idempotency_mismatch": (422, "IdempotencyMismatch"),
+    "rate_limited": (429, "RateLimited"),
+    "draining": (503, "Draining"),
+}
+
+
+@pytest.fixture
+def client(server: StubServer) -> Client:
+    return Client(server.url, max_retries=0)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_code_is_its_own_class(server: StubServer, client: Client, code: str) -> None:
+    status, name = CODES[code]
+    server.script(problem(status, code, detail="that is why"))
+    with client, pytest.raises(getattr(swarmkeep_client, name)) as refused:
+        client.sessions.get("s1")
+    error = refused.value
+    assert isinstance(error, ApiError)
+    assert isinstance(error, SwarmkeepError)
+    assert (error.status, error.code, error.detail) == (status, code, "that is why")
+    assert error.title == code.replace("_", " ")
+    assert error.problem["type"] == f"/problems/{code}"
+    assert str(error) == f"{status} {code}: that is why"
+
+
+def test_there_is_a_class_for_no_other_code() -> None:
+    assert BY_CODE.keys() == CODES.keys()
+
+
+def test_unknown_code_is_an_api_error(server: StubServer, client: Client) -> None:
+    server.script(problem(418, "teapot", detail="short and stout"))
+    with client, pytest.raises(ApiError) as refused:
+        client.sessions.get("s1")
+    assert type(refused.value) is ApiError
+    assert (refused.value.status, refused.value.code) == (418, "teapot")
+
+
+def test_errors_carry_what_the_server_adds(server: StubServer, client: Client) -> None:
+    server.script(
+        problem(400, "invalid_request", errors=[{"pointer": "/agent", "detail": "not text"}]),
+        problem(400, "invalid_request"),
+        problem(409, "session_busy", active_run_id="r7"),
+        problem(409, "agent_unavailable", known_agents=["A", "B"]),
+        problem(404, "agent_not_found", known_agents=["A", "B"]),
+        problem(412, "seq_mismatch", seq=9),
+        problem(429, "rate_limited", {"retry-after": "3"}),
+    )
+    with client:
+        with pytest.raises(InvalidRequest) as invalid:
+            client.sessions.get("s1")
+        assert invalid.value.errors == [FieldError("/agent", "not text")]
+        with pytest.raises(InvalidRequest) as bare:
+            client.sessions.get("s1")
+        assert bare.value.errors == []
+        with pytest.raises(SessionBusy) as busy:
+            client.sessions.get("s1")
+        assert busy.value.active_run_id == "r7"
+        with pytest.raises(AgentUnavailable) as unavailable:
+            client.sessions.get("s1")
+        assert unavailable.value.known_agents == ["A", "B"]
+        with pytest.raises(AgentNotFound) as unknown:
+            client.sessions.get("s1")
+        assert unknown.value.known_agents == ["A", "B"]
+        with pytest.raises(SeqMismatch) as stale:
+            client.sessions.get("s1")
+        assert stale.value.seq == 9
+        with pytest.raises(RateLimited) as limited:
+            client.sessions.get("s1")
+        assert limited.value.retry_after == 3
+
+
+def test_page_of_a_proxy_is_a_clear_error(server: StubServer, client: Client) -> None:
+    server.script(reply(502, b"<html>\n<h1>Bad   gateway</h1></html>" + b"x" * 5_000, "text/html; charset=utf-8"))
+    with client, pytest.raises(ApiError) as failed:
+        client.sessions.get("s1")
+    error = failed.value
+    assert (error.status, error.code, error.title) == (502, "unexpected_answer", "Bad Gateway")
+    assert "GET /v1/sessions/s1 was answered with 502 text/html" in error.detail
+    assert "<html> <h1>Bad gateway</h1></html>" in error.detail
+    assert len(error.detail) < 400
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        reply(200, b"<html>Welcome to the hotel's network", "text/html"),
+        reply(200, b"", "application/json"),
+        json_reply([]),
+        json_reply({"id": 7}),
+        reply(302, b"", "text/plain", {"location": "https://elsewhere.example/"}),
+        json_reply({"error": "old style"}, 400),
+        reply(200, b"[" * 100_000, "application/json"),
+    ],
+)
+def test_answer_that_the_contract_does_not_know_is_a_clear_error(
+    server: StubServer, client: Client, answer: object
+) -> None:
+    server.script(answer)  # type: ignore[arg-type]
+    with client, pytest.raises(ApiError) as failed:
+        client.sessions.get("s1")
+    assert failed.value.code == "unexpected_answer"
+
+
+@pytest.mark.parametrize("status", ["failed", "interrupted"])
+def test_failed_run_is_raised_with_what_it_produced(server: StubServer, client: Client, status: str) -> None:
+    server.script(json_reply(samples.session()), json_reply(samples.failed_run() | {"status": status}))
+    with client, pytest.raises(RunFailed, match="provider_error: no luck") as failed:
+        client.sessions.get("s1").run("Hi")
+    error = failed.value
+    assert (error.run.id, error.run.status, error.run.output_text) == ("r1", status, "Hello, John.")
+    assert (error.error.code, error.error.retryable, error.error.provider_status) == ("provider_error", True, 500)
+
+
+async def test_cancelled_run_is_raised_in_async_too(server: StubServer, async_client: AsyncClient, naps: Naps) -> None:
+    server.script(json_reply(samples.session()), json_reply(samples.run(status="cancelled", stop_reason="cancelled")))
+    session = await async_client.sessions.get("s1")
+    with pytest.raises(RunCancelled) as cancelled:
+        await session.run("Hi")
+    assert cancelled.value.error.code == "cancelled"
+    assert not isinstance(cancelled.value, RunFailed)
+    assert naps.seconds == []
+
+
+def test_waiting_run_is_an_answer(server: StubServer, client: Client) -> None:
+    pending = [{"tool_call_id": "c1", "name": "pay", "arguments": "{}", "reason": "approval", "expires_at": None}]
+    waiting = samples.run(status="waiting", stop_reason="approval", pending=pending, finished_at=None)
+    server.script(json_reply(samples.session()), json_reply(waiting))
+    with client:
+        run = client.sessions.get("s1").run("Hi")
+    assert (run.status, run.pending[0].name) == ("waiting", "pay")

@@ -1,0 +1,323 @@
+"""The client reads like the URL: each verb makes one request, and its answer comes back typed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from swarmkeep_client import (
+    AgentInfo,
+    Agents,
+    AsyncAgents,
+    AsyncClient,
+    AsyncSession,
+    AsyncSessions,
+    Client,
+    Done,
+    Event,
+    Origin,
+    Session,
+    Sessions,
+    Usage,
+)
+from tests.client import samples
+from tests.client.stub_server import Received, Reply, StubServer, json_reply, problem, reply, sse_reply
+
+NOTHING = reply(204, b"", "application/json")
+
+
+@pytest.fixture
+def session(server: StubServer, client: Client) -> Session:
+    server.script(json_reply(samples.session()))
+    session = client.sessions.get("s1")
+    server.received.clear()
+    return session
+
+
+def test_the_readme_in_one_go(server: StubServer) -> None:
+    server.script(
+        json_reply(samples.session(), 201),
+        json_reply(samples.run()),
+        sse_reply(samples.durable(samples.event(6, "run.started")), samples.done(samples.run(id="r2"))),
+        json_reply(samples.page([{"seq": 3, "role": "user", "content": "Hi", "sender": "user"}])),
+        json_reply(samples.page([samples.event(1, "session.created", run_id=None)])),
+        json_reply(samples.session(seq=3)),
+        json_reply(samples.session(id="s2", forked_from={"session_id": "s1", "seq": 3, "hash": "h3"}), 201),
+        json_reply({"valid": True, "events": 9, "head": {"seq": 9, "hash": "h9"}, "problems": []}),
+        NOTHING,
+    )
+    with Client(server.url, api_key=None) as client:
+        session = client.sessions.create(agent="Triage Agent", context_variables={"user_name": "John"})
+        run = session.run("I want a refund.")
+        assert (run.output_text, run.agent) == ("Hello, John.", "Refunds Agent")
+        assert run.context_variables == {"user_name": "John"}
+        assert [item.type for item in session.stream("Yes, please.")] == ["run.started", "done"]
+        assert session.messages()[0]["content"] == "Hi"
+        assert [event.seq for event in session.events()] == [1]
+        assert session.state(at=3).seq == 3
+        fork = session.fork(at=3)
+        assert (fork.id, fork.forked_from) == ("s2", Origin(session_id="s1", seq=3, hash="h3"))
+        assert session.verify().valid
+        session.delete()
+    assert server.lines == [
+        "POST /v1/sessions",
+        "POST /v1/sessions/s1/runs",
+        "POST /v1/sessions/s1/runs",
+        "GET /v1/sessions/s1/messages",
+        "GET /v1/sessions/s1/events",
+        "GET /v1/sessions/s1?at=3",
+        "POST /v1/sessions/s1/fork",
+        "GET /v1/sessions/s1/verify",
+        "DELETE /v1/sessions/s1",
+    ]
+
+
+async def test_the_readme_in_one_go_in_async_too(server: StubServer) -> None:
+    server.script(
+        json_reply(samples.session(), 201),
+        json_reply(samples.run()),
+        sse_reply(samples.done(samples.run(id="r2"))),
+        json_reply(samples.page([{"seq": 3, "role": "user", "content": "Hi"}])),
+        json_reply(samples.page([samples.event(1, "session.created", run_id=None)])),
+        json_reply(samples.session(seq=3)),
+        json_reply(samples.session(id="s2"), 201),
+        json_reply({"valid": True, "events": 9, "head": {"seq": 9, "hash": "h9"}, "problems": []}),
+        NOTHING,
+    )
+    async with AsyncClient(server.url, api_key=None) as client:
+        session = await client.sessions.create(agent="Triage Agent", context_variables={"user_name": "John"})
+        assert (await session.run("I want a refund.")).output_text == "Hello, John."
+        items = [item async for item in session.stream("Yes, please.")]
+        assert isinstance(items[-1], Done)
+        assert (await session.messages())[0]["content"] == "Hi"
+        assert [event.seq async for event in session.events()] == [1]
+        assert (await session.state(at=3)).seq == 3
+        assert (await session.fork(at=3)).id == "s2"
+        assert (await session.verify()).valid
+        await session.delete()
+
+
+def test_session_has_the_fields_of_the_contract(session: Session) -> None:
+    sample = samples.session()
+    for name in sample:
+        if name != "usage":
+            assert getattr(session, name) == sample[name]
+    assert session.usage == Usage()
+    assert repr(session) == "<Session 's1' idle at seq 1>"
+
+
+REPLAY = {"matches": False, "turns": 2, "divergences": [{"seq": 4, "kind": "tools", "recorded": [], "actual": ["x"]}]}
+VERBS: list[tuple[Callable[[Session], object], Reply, str, Any]] = [
+    (lambda s: s.run("Hi"), json_reply(samples.run()), "POST /v1/sessions/s1/runs", {"input": "Hi"}),
+    (
+        lambda s: s.run(
+            [{"role": "user", "content": "Hi"}],
+            background=True,
+            agent="A",
+            context_variables={"a": None},
+            model="m",
+            max_turns=2,
+            execute_tools=False,
+            on_busy="queue",
+            idempotency_key="k",
+        ),
+        json_reply(samples.run(status="queued"), 202),
+        "POST /v1/sessions/s1/runs",
+        {
+            "input": [{"role": "user", "content": "Hi"}],
+            "background": True,
+            "agent": "A",
+            "context_variables": {"a": None},
+            "model": "m",
+            "max_turns": 2,
+            "execute_tools": False,
+            "on_busy": "queue",
+        },
+    ),
+    (lambda s: s.cancel("r1"), json_reply(samples.run()), "POST /v1/sessions/s1/runs/r1/cancel", None),
+    (
+        lambda s: s.resume("r1", tool_results=[{"tool_call_id": "c", "content": "x", "is_error": True}]),
+        json_reply(samples.run()),
+        "POST /v1/sessions/s1/runs/r1/resume",
+        {"tool_results": [{"tool_call_id": "c", "content": "x", "is_error": True}]},
+    ),
+    (lambda s: s.resume("r1"), json_reply(samples.run()), "POST /v1/sessions/s1/runs/r1/resume", {}),
+    (lambda s: s.get_run("r1"), json_reply(samples.failed_run()), "GET /v1/sessions/s1/runs/r1", None),
+    (lambda s: list(s.runs()), json_reply(samples.page([samples.run()])), "GET /v1/sessions/s1/runs", None),
+    (lambda s: s.messages(at=3), json_reply(samples.page([])), "GET /v1/sessions/s1/messages?at=3", None),
+    (
+        lambda s: list(s.events(after=3, type=("run.started", "message.added"), page_size=7)),
+        json_reply(samples.page([])),
+        "GET /v1/sessions/s1/events?after=3&limit=7&type=run.started&type=message.added",
+        None,
+    ),
+    (
+        lambda s: s.update(context_variables={"a": None}, metadata={"b": 1}, agent="B"),
+        json_reply(samples.session()),
+        "PATCH /v1/sessions/s1",
+        {"context_variables": {"a": None}, "metadata": {"b": 1}, "agent": "B"},
+    ),
+    (
+        lambda s: s.fork(3, id="s2", metadata={"a": 1}),
+        json_reply(samples.session()),
+        "POST /v1/sessions/s1/fork",
+        {"at": 3, "id": "s2", "metadata": {"a": 1}},
+    ),
+    (
+        lambda s: s.redact((3, 4), "asked for"),
+        json_reply({"redacted": [3, 4]}),
+        "POST /v1/sessions/s1/redact",
+        {"seqs": [3, 4], "reason": "asked for"},
+    ),
+    (lambda s: s.request(4)["model"], json_reply({"model": "m"}), "GET /v1/sessions/s1/events/4/request", None),
+    (lambda s: s.replay().divergences[0].actual, json_reply(REPLAY), "POST /v1/sessions/s1/replay", None),
+    (lambda s: s.delete(force=True), NOTHING, "DELETE /v1/sessions/s1?force=true", None),
+]
+
+
+@pytest.mark.parametrize(("verb", "answer", "line", "body"), VERBS)
+def test_verb_makes_its_request(
+    server: StubServer, session: Session, verb: Callable[[Session], object], answer: Reply, line: str, body: Any
+) -> None:
+    server.script(answer)
+    verb(session)
+    assert server.lines == [line]
+    assert (server.last.json if server.last.body else None) == body
+    if server.last.method in ("POST", "PATCH"):
+        assert server.last.key
+    if server.last.body:
+        assert server.last.headers["content-type"] == "application/json"
+
+
+def test_update_and_refresh_renew_the_fields(server: StubServer, session: Session) -> None:
+    server.script(json_reply(samples.session(seq=2, agent="B")), json_reply(samples.session(seq=3, agent="C")))
+    assert session.update(agent="B", if_match=1) is session
+    assert server.last.headers["if-match"] == '"1"'
+    assert (session.seq, session.agent) == (2, "B")
+    assert (session.refresh().seq, session.agent) == (3, "C")
+
+
+def test_cancel_without_a_run_is_for_the_active_one(server: StubServer, session: Session) -> None:
+    cancelled = samples.run(status="cancelled")
+    server.script(json_reply(samples.session(active_run_id="r9")), json_reply(cancelled), json_reply(samples.session()))
+    run = session.cancel()
+    assert run is not None
+    assert run.status == "cancelled"
+    assert server.lines[1] == "POST /v1/sessions/s1/runs/r9/cancel"
+    assert session.cancel() is None
+
+
+def test_unknown_option_is_refused_before_anything_is_sent(server: StubServer, session: Session) -> None:
+    with pytest.raises(TypeError, match="modle"):
+        session.run("Hi", modle="gpt")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="aprovals"):
+        session.resume("r1", aprovals=[])  # type: ignore[call-arg]
+    assert server.received == []
+
+
+def test_sessions_are_made_with_everything_given(server: StubServer, client: Client) -> None:
+    server.script(json_reply(samples.session()))
+    body = {
+        "id": "s1",
+        "agent": "A",
+        "context_variables": {"a": 1},
+        "metadata": {"b": None},
+        "messages": [{"role": "user", "content": "Hi"}],
+    }
+    client.sessions.create(**body)
+    assert server.last.json == body
+
+
+def paged(request: Received) -> Reply:
+    """Six things on three pages; the cursor is the first thing of the next page."""
+    first = int(request.query.get("cursor", 0))
+    following = str(first + 2) if first < 4 else None
+    if request.path.endswith("/events"):
+        return json_reply(samples.page([samples.event(first + i + 1, "x") for i in range(2)], following))
+    return json_reply(samples.page([samples.session(id=f"s{first + i}") for i in range(2)], following))
+
+
+def test_lists_are_fetched_page_by_page_as_needed(server: StubServer, client: Client) -> None:
+    server.answer = paged
+    found = client.sessions.list(agent="A b", status="idle", metadata={"k&y": "ä", "n": 1, "t": True}, page_size=2)
+    assert isinstance(next(found), Session)
+    assert len(server.received) == 1
+    assert [session.id for session in found] == ["s1", "s2", "s3", "s4", "s5"]
+    filters = {"agent": "A b", "status": "idle", "metadata.k&y": "ä", "metadata.n": "1", "metadata.t": "true"}
+    pages: list[dict[str, str]] = [{}, {"cursor": "2"}, {"cursor": "4"}]
+    assert [request.query for request in server.received] == [filters | {"limit": "2"} | page for page in pages]
+
+
+async def test_async_lists_are_fetched_page_by_page_as_needed(server: StubServer, async_client: AsyncClient) -> None:
+    server.answer = paged
+    found = async_client.sessions.list()
+    first = await anext(aiter(found))
+    assert isinstance(first, AsyncSession)
+    assert len(server.received) == 1
+    assert [session.id async for session in found] == ["s1", "s2", "s3", "s4", "s5"]
+    assert [event.seq async for event in first.events()] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("session_id", "path"),
+    [("a:b_c.d-1", "a:b_c.d-1"), ("..", "%2E%2E"), (".", "%2E"), ("a/../b", "a%2F..%2Fb"), ("ü?#", "%C3%BC%3F%23")],
+)
+def test_ids_are_one_segment_of_the_path(server: StubServer, client: Client, session_id: str, path: str) -> None:
+    server.script(json_reply(samples.session(id=session_id)))
+    client.sessions.get(session_id)
+    assert server.last.raw_path == f"/v1/sessions/{path}"
+
+
+@pytest.mark.parametrize("name", ["Triage Agent", "a/b", "Ägent?", "100%", "..", "a+b&c=d#e", "%2F"])
+def test_agents_have_any_name(server: StubServer, client: Client, name: str) -> None:
+    server.script(json_reply({"name": name, "model": "m", "tools": [], "handoffs": ["Refunds Agent"]}))
+    assert client.agents.get(name).name == name
+    assert server.last.path == f"/v1/agents/{name}"
+    assert server.last.raw_path.count("/") == 3
+
+
+def test_empty_id_is_refused_because_it_would_name_the_list(client: Client) -> None:
+    with pytest.raises(ValueError, match="empty"):
+        client.sessions.get("")
+
+
+def test_agents_are_listed(server: StubServer, client: Client) -> None:
+    server.script(json_reply(samples.page([{"name": "A", "instructions": "Be kind."}, {"name": "B"}])))
+    assert client.agents.list() == [AgentInfo(name="A"), AgentInfo(name="B")]
+
+
+def test_health_is_told_and_not_raised(server: StubServer, client: Client) -> None:
+    server.script(json_reply({"status": "ready"}), problem(503, "draining"))
+    assert client.health().ready
+    health = client.health()
+    assert (health.ready, health.detail["code"]) == (False, "draining")
+    assert server.lines == ["GET /health/ready"] * 2
+
+
+def test_answers_of_a_newer_server_are_read(server: StubServer, session: Session) -> None:
+    server.script(json_reply(samples.run(mood="good", status="dreaming")), json_reply(samples.session(colour="blue")))
+    assert session.run("Hi").status == "dreaming"
+    assert session.state().id == "s1"
+
+
+PAIRS = [(Client, AsyncClient), (Sessions, AsyncSessions), (Agents, AsyncAgents), (Session, AsyncSession)]
+
+
+@pytest.mark.parametrize(("sync", "asynchronous"), PAIRS)
+def test_sync_and_async_have_the_same_words(sync: type, asynchronous: type) -> None:
+    def words(kind: type) -> dict[str, list[str]]:
+        members = {name: member for name, member in vars(kind).items() if not name.startswith("_")}
+        return {name: list(inspect.signature(m).parameters) if callable(m) else [] for name, m in members.items()}
+
+    assert words(sync) == words(asynchronous)
+
+
+def test_lists_are_iterators(server: StubServer, session: Session, async_client: AsyncClient) -> None:
+    assert isinstance(session.events(), Iterator)
+    assert isinstance(async_client.sessions.list(), AsyncIterator)
+    assert Event.__struct_fields__ == (
+        "session_id", "seq", "type", "version", "run_id", "agent", "at", "data", "hash",
+    )  # fmt: skip

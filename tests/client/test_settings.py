@@ -1,0 +1,101 @@
+"""Where the server is and who asks: from arguments first, from the environment else; the key is never shown."""
+
+from __future__ import annotations
+
+import threading
+
+import httpx2
+import pytest
+
+from swarmkeep_client import AsyncClient, Client, Unauthenticated
+from tests.client import samples
+from tests.client.stub_server import StubServer, json_reply, problem
+
+
+def test_settings_come_from_the_environment(server: StubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWARMKEEP_URL", server.url + "/")
+    monkeypatch.setenv("SWARMKEEP_API_KEY", "sk_environment")
+    server.script(json_reply(samples.session()), json_reply(samples.session()))
+    with Client() as client:
+        assert client.base_url == server.url
+        client.sessions.get("s1")
+    assert server.last.headers["authorization"] == "Bearer sk_environment"
+    with Client(server.url, api_key="sk_argument") as client:
+        client.sessions.get("s1")
+    assert server.last.headers["authorization"] == "Bearer sk_argument"
+
+
+def test_without_a_key_nothing_is_said_of_one(server: StubServer, client: Client) -> None:
+    server.script(json_reply(samples.session()))
+    client.sessions.get("s1")
+    assert "authorization" not in server.last.headers
+    assert server.last.headers["user-agent"].startswith("swarmkeep-client/")
+
+
+def test_default_server_is_the_local_one() -> None:
+    with Client() as client:
+        assert client.base_url == "http://127.0.0.1:8000"
+
+
+def test_server_may_live_below_a_path(server: StubServer) -> None:
+    server.script(json_reply(samples.session()))
+    with Client(server.url + "/team/swarm/") as client:
+        client.sessions.get("s1")
+    assert server.lines == ["GET /team/swarm/v1/sessions/s1"]
+
+
+async def test_key_is_never_shown(server: StubServer) -> None:
+    server.script(problem(401, "unauthenticated", detail="no such key"), json_reply(samples.session()))
+    async with AsyncClient(server.url, api_key="sk_secret") as other:
+        with Client(server.url, api_key="sk_secret") as client:
+            with pytest.raises(Unauthenticated) as refused:
+                client.sessions.get("s1")
+            session = client.sessions.get("s1")
+        shown = [client, other, session, client.sessions, refused.value, refused.value.problem, client._driver.settings]
+    assert "sk_secret" not in repr(shown) + str(refused.value) + "".join(server.lines)
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "ftp://host", "http://", "http://h?key=1", "http://h#x", "http://h:x"]
+)
+def test_base_url_that_cannot_be_one_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="base URL"):
+        Client(url)
+
+
+def test_key_in_the_url_is_refused_without_quoting_it() -> None:
+    with pytest.raises(ValueError, match="pass it as api_key") as refused:
+        Client("http://sk_secret@host")
+    assert "sk_secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["sk secret", "sk_sécret", "sk\nsecret"])
+def test_key_that_no_header_can_carry_is_refused_without_quoting_it(key: str) -> None:
+    with pytest.raises(ValueError, match="API key") as refused:
+        Client(api_key=key)
+    assert key not in str(refused.value)
+
+
+def test_timeouts_suit_long_runs_and_prompt_connections() -> None:
+    with Client() as client, Client(timeout=2) as hasty, Client(timeout=None) as patient:
+        assert (client._driver.settings.timeout.connect, client._driver.settings.timeout.read) == (5, 600)
+        assert (client._driver.settings.stream_timeout.connect, client._driver.settings.stream_timeout.read) == (5, 45)
+        assert (hasty._driver.settings.timeout.connect, hasty._driver.settings.timeout.read) == (2, 2)
+        assert (patient._driver.settings.timeout.connect, patient._driver.settings.timeout.read) == (5, None)
+    with Client(timeout=httpx2.Timeout(7)) as exact:
+        assert exact._driver.settings.timeout.connect == 7
+
+
+def test_threads_share_a_client(server: StubServer, client: Client) -> None:
+    server.answer = lambda request: json_reply(samples.session(id=request.path.rpartition("/")[2]))
+    found: list[bool] = []
+
+    def look_up(number: int) -> None:
+        found.extend(client.sessions.get(f"t{number}-{i}").id == f"t{number}-{i}" for i in range(10))
+
+    threads = [threading.Thread(target=look_up, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 80
