@@ -1,0 +1,65 @@
+"""The command line, one module per group of commands. Each imports what it needs when it is called."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Annotated
+
+import typer
+
+from swarmkeep.cli import chat, db, demo, doctor, events, serve, sessions
+from swarmkeep.cli.refusals import refusal
+from swarmkeep.cli.terminal import say
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="swarmkeep",
+    help="The server that keeps conversations of agents: every message, handoff and context change is an event.",
+    epilog="A first look, without a key: swarmkeep demo",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+serve.register(app)
+demo.register(app)
+chat.register(app)
+app.add_typer(sessions.app, name="sessions")
+events.register(app)
+app.add_typer(db.app, name="db")
+doctor.register(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from swarmkeep import __version__
+
+        print(f"swarmkeep {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def swarmkeep(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line: exit code 0, 1 when a command says no (in a line on stderr), 2 for wrong use."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # What a terminal's encoding cannot hold is shown as an escape, and ends nothing.
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        app()
+    except Exception as error:
+        refused = refusal(error)
+        if refused is None:
+            raise
+        say(f"error: {refused.sentence}")
+        sys.exit(refused.exit_code)

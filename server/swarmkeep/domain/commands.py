@@ -255,17 +255,17 @@ def resume_run(
     if run.status != "waiting" and not wishes:
         raise RunNotWaiting(run_id, run.status)
     drafts: list[Draft] = []
+    current = state
     for wish in wishes:
-        current = apply_drafts(state, drafts)
         assert current.run is not None
         fact = (
             _decide(current, current.run, wish) if isinstance(wish, Approval) else _deliver(current, current.run, wish)
         )
         drafts += drafted(state.agent, [fact], run_id)
+        current = apply_drafts(current, drafts[-1:])
     if not drafts:
         raise InvalidRequest("say what to resume with: `approvals` or `tool_results`")
-    after = apply_drafts(state, drafts).run
-    if after is not None and not after.pending:
+    if current.run is not None and not current.run.pending:
         drafts += drafted(state.agent, [RunResumed(reason="approval" if approvals else "tool_results")], run_id)
     return drafts
 

@@ -28,8 +28,12 @@ class Engine:
         await self.store.ping()
         await self._conductor.start()
 
-    async def stop(self) -> None:
-        """Take no more runs, let the running ones end in their grace time, interrupt the rest, close the store."""
+    async def drain(self) -> None:
+        """Take no more runs, let the running ones end in their grace time, interrupt the rest."""
         self.runs.draining = True
         await self._conductor.stop()
+
+    async def stop(self) -> None:
+        """Drain, unless that was done, and close the store."""
+        await self.drain()
         await self.store.close()

@@ -37,6 +37,20 @@ class _Message(msgspec.Struct):
     tool_call_id: str | None = None
 
 
+_FIELD = re.compile(r" field `([^`]*)`")
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+
+
+def refused(error: msgspec.ValidationError, pointer: str = "") -> InvalidRequest:
+    """The refusal of a value, below `pointer`, that has not the shape it should have."""
+    detail, _, path = str(error).partition(" - at `$")
+    known, _, _ = path.partition("[...]")
+    pointer += "".join(f"/{name or index}" for name, index in _STEP.findall(known))
+    if (named := _FIELD.search(detail)) is not None:
+        pointer += f"/{named[1]}"
+    return InvalidRequest(detail.replace("`", "'"), pointer)
+
+
 def checked_id(session_id: str, pointer: str = "/id") -> str:
     if not _SESSION_ID.fullmatch(session_id):
         raise InvalidRequest("an id is 1 to 128 characters of A-Z a-z 0-9 . _ : -", pointer)
@@ -62,7 +76,7 @@ def _checked_message(message: Json, pointer: str) -> Json:
     try:
         shape = msgspec.convert(message, _Message)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(str(error), pointer) from error
+        raise refused(error, pointer) from error
     if shape.role == "tool" and not shape.tool_call_id:
         raise InvalidRequest("a tool message names its tool_call_id", f"{pointer}/tool_call_id")
     if shape.role in ("user", "system", "developer", "tool") and shape.content is None:

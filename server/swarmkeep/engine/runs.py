@@ -9,7 +9,7 @@ from contextlib import aclosing
 import msgspec
 
 from swarmkeep.domain.commands import Approval, StartRun, ToolAnswer, cancel_run, resume_run, start_run
-from swarmkeep.domain.errors import DomainError, Draining, LeaseLost, RunNotFound, SessionBusy
+from swarmkeep.domain.errors import DomainError, Draining, RunNotFound, SessionBusy
 from swarmkeep.domain.events import Draft, Recorded, RunEnded, RunWaiting
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import RunView, all_runs, find_run, run_view
@@ -18,8 +18,9 @@ from swarmkeep.engine.killpoints import ANSWER_READY, reach
 from swarmkeep.engine.ledger import Decide
 from swarmkeep.engine.live import Hub, follow
 from swarmkeep.engine.loop import Item
+from swarmkeep.engine.once import Once, once_only
 from swarmkeep.engine.registry import Registry
-from swarmkeep.store.port import EventStore, SessionKey
+from swarmkeep.store.port import EventStore, Mark, SessionKey
 
 
 class RunFeed(msgspec.Struct, frozen=True):
@@ -40,13 +41,11 @@ class Runs:
         self._limits = limits
         self.draining = False
 
-    async def start(self, key: SessionKey, wish: StartRun) -> RunFeed:
+    async def start(self, key: SessionKey, wish: StartRun, *, once: Once | None = None) -> RunFeed:
         """Record the run and its input, and begin; returns once that is durable.
 
-        Raises SessionBusy, AgentNotFound, AgentUnavailable, SessionNotFound, Draining.
+        Raises SessionBusy, AgentNotFound, AgentUnavailable, SessionNotFound, Draining, IdempotencyMismatch.
         """
-        if self.draining:
-            raise Draining
         if wish.agent is not None:
             self._registry.get(wish.agent)
 
@@ -56,26 +55,36 @@ class Runs:
 
         while True:
             try:
-                events = await self._change(key, decide)
-            except (SessionBusy, LeaseLost) as busy:
-                if wish.on_busy != "interrupt" or not isinstance(busy, SessionBusy):
+                return await self._begin(key, decide, wish.run_id, once)
+            except SessionBusy as busy:
+                if wish.on_busy != "interrupt":
                     raise
                 await self.cancel(key, busy.run_id)
-                continue
-            return RunFeed(wish.run_id, events[0].seq - 1)
 
-    async def _change(self, key: SessionKey, decide: Decide) -> list[Recorded]:
+    async def _begin(self, key: SessionKey, decide: Decide, run_id: str, once: Once | None) -> RunFeed:
+        """Start or resume a run; where an earlier request has done so already, its run is the answer."""
+
+        async def begin() -> list[Recorded]:
+            if self.draining:
+                raise Draining
+            return await self._change(key, decide, None if once is None else once.mark(run_id))
+
+        begun = await once_only(self._store, key, once, begin)
+        if isinstance(begun, Mark):
+            return await self.feed(key, begun.run_id or run_id)
+        return RunFeed(run_id, begun[0].seq - 1)
+
+    async def _change(self, key: SessionKey, decide: Decide, mark: Mark | None = None) -> list[Recorded]:
         """Commit a decision, and drive what it set going.
 
         A state from memory may be stale: a refusal on it is decided again on a fresh one.
         """
-        state = await self._store.state(key, fresh=False)
-        ledger = self._conductor.ledger(key, state)
+        ledger = self._conductor.ledger(key, await self._store.state(key, fresh=False))
         try:
-            events = await ledger.commit(decide)
+            events = await ledger.commit(decide, mark=mark)
         except DomainError:
             ledger = self._conductor.ledger(key, await self._store.state(key))
-            events = await ledger.commit(decide)
+            events = await ledger.commit(decide, mark=mark)
         self._conductor.publish(key, events)
         if any(isinstance(event.fact, RunEnded) for event in events):
             self._conductor.abandon(key)
@@ -148,10 +157,13 @@ class Runs:
         run = find_run(await self._store.state(key), event.run_id or "")
         return run is None or run.last_seq <= event.seq
 
-    async def cancel(self, key: SessionKey, run_id: str) -> RunView:
+    async def cancel(self, key: SessionKey, run_id: str, *, once: Once | None = None) -> RunView:
         """End a run; what it produced stays. A run that has ended already is left as it is."""
         partial = self._hub.partial(key, run_id)
-        await self._change(key, lambda state: cancel_run(state, run_id, partial))
+        mark = None if once is None else once.mark(run_id)
+        await once_only(
+            self._store, key, once, lambda: self._change(key, lambda state: cancel_run(state, run_id, partial), mark)
+        )
         return await self.get(key, run_id)
 
     async def resume(
@@ -161,17 +173,15 @@ class Runs:
         *,
         tool_results: Sequence[ToolAnswer] = (),
         approvals: Sequence[Approval] = (),
+        once: Once | None = None,
     ) -> RunFeed:
         """Go on with a waiting run, or try an interrupted one again; returns once that is durable.
 
         Raises RunNotWaiting, AlreadyDecided, InvalidRequest, RunNotFound, AgentUnavailable, Draining.
         """
-        if self.draining:
-            raise Draining
 
         def decide(state: State) -> Sequence[Draft]:
             self._registry.active(state.agent)
             return resume_run(state, run_id, tool_results, approvals)
 
-        events = await self._change(key, decide)
-        return RunFeed(run_id, events[0].seq - 1)
+        return await self._begin(key, decide, run_id, once)

@@ -14,8 +14,9 @@ from swarmkeep.domain.state import SessionStatus, State
 from swarmkeep.domain.views import SessionView, session_view
 from swarmkeep.engine.conductor import Conductor
 from swarmkeep.engine.inputs import checked_id, checked_messages, checked_object
+from swarmkeep.engine.once import Once, once_only
 from swarmkeep.engine.registry import Registry
-from swarmkeep.store.port import EventStore, SessionKey, SessionPage
+from swarmkeep.store.port import Appended, EventStore, Mark, SessionKey, SessionPage
 
 Json = dict[str, Any]
 
@@ -37,25 +38,33 @@ class Sessions:
         context_variables: Json | None = None,
         metadata: Json | None = None,
         messages: list[Json] | None = None,
+        once: Once | None = None,
     ) -> tuple[SessionView, bool]:
-        """Make a session, by default with the first agent; True if it was made now.
+        """Make a session, by default with the first agent; True if it was made by this request.
 
         Asked again with the same id and the same content, gives the session as it was made, and False.
-        Raises SessionExists, AgentNotFound, InvalidRequest.
+        Raises SessionExists, AgentNotFound, InvalidRequest, IdempotencyMismatch.
         """
         name = self._registry.get(agent).name if agent is not None else self._registry.default
-        key = SessionKey(tenant, checked_id(session_id) if session_id is not None else f"sess_{uuid4().hex}")
+        key = _named(tenant, session_id, once)
         facts = create_session(
             name,
             checked_object(context_variables or {}, "/context_variables"),
             checked_object(metadata or {}, "/metadata"),
             checked_messages(messages or [], "/messages"),
         )
+        drafts = drafted(name, facts, None)
+        mark = None if once is None else once.mark()
         try:
-            appended = await self._store.append(key, State(), drafted(name, facts, None))
+            made = await once_only(self._store, key, once, lambda: self._store.append(key, State(), drafts, mark=mark))
         except SeqConflict:
             return await self._made_before(key, facts), False
-        return session_view(key.id, appended.state), True
+        return await self._view(key, made), True
+
+    async def _view(self, key: SessionKey, made: Appended | Mark) -> SessionView:
+        """The session as a change left it, whether it was made now or before."""
+        state = made.state if isinstance(made, Appended) else await self._store.state(key, at=made.seq)
+        return session_view(key.id, state)
 
     async def _made_before(self, key: SessionKey, facts: Sequence[SessionEvent]) -> SessionView:
         events = await self._store.read(key, upto=len(facts) + 1)
@@ -96,6 +105,7 @@ class Sessions:
         context_variables: Json | None = None,
         metadata: Json | None = None,
         if_match: int | None = None,
+        once: Once | None = None,
     ) -> SessionView:
         """Merge patches; writers of different keys do not disturb each other. Raises SeqMismatch for `if_match`."""
         if agent is not None:
@@ -111,7 +121,11 @@ class Sessions:
             return drafted(state.agent, facts, run_id)
 
         ledger = self._conductor.ledger(key, await self._store.state(key))
-        self._conductor.publish(key, await ledger.commit(decide))
+        mark = None if once is None else once.mark()
+        changed = await once_only(self._store, key, once, lambda: ledger.commit(decide, mark=mark))
+        if isinstance(changed, Mark):
+            return await self._view(key, changed)
+        self._conductor.publish(key, changed)
         return session_view(key.id, ledger.state)
 
     async def fork(
@@ -121,21 +135,26 @@ class Sessions:
         at: int | None = None,
         session_id: str | None = None,
         metadata: Json | None = None,
+        once: Once | None = None,
     ) -> SessionView:
         """A new session with this one's history up to `at` (by default all of it), its hashes included.
 
         A run that the copied history ends in does not go on there. Raises SessionExists.
         """
         base = await self._store.state(key, at=at)
-        target = SessionKey(key.tenant, checked_id(session_id) if session_id is not None else f"sess_{uuid4().hex}")
+        target = _named(key.tenant, session_id, once)
         forked = SessionForked(from_session_id=key.id, from_seq=base.seq, from_hash=base.hash)
         labels = checked_object(metadata or {}, "/metadata")
         facts: list[SessionEvent] = [forked, *update_session(base, metadata=labels)]
+        drafts = drafted(base.agent, facts, None)
+        mark = None if once is None else once.mark()
         try:
-            appended = await self._store.fork(key, base, target, drafted(base.agent, facts, None))
+            made = await once_only(
+                self._store, target, once, lambda: self._store.fork(key, base, target, drafts, mark=mark)
+            )
         except SeqConflict:
             raise SessionExists(target.id) from None
-        return session_view(target.id, appended.state)
+        return await self._view(target, made)
 
     async def delete(self, key: SessionKey, *, force: bool = False) -> None:
         """Remove every row of the session. Raises SessionBusy while a run is active, unless forced."""
@@ -158,3 +177,9 @@ class Sessions:
         if not events:
             await self._store.state(key)
         return events
+
+
+def _named(tenant: str, session_id: str | None, once: Once | None) -> SessionKey:
+    if session_id is not None:
+        return SessionKey(tenant, checked_id(session_id))
+    return SessionKey(tenant, f"sess_{uuid4().hex}" if once is None else once.session_id(tenant))

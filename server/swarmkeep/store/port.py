@@ -108,10 +108,13 @@ class EventStore(Protocol):
         """Events with after < seq <= upto, oldest first. Empty for a session that does not exist."""
         ...
 
-    async def fork(self, source: SessionKey, base: State, target: SessionKey, drafts: Sequence[Draft]) -> Appended:
+    async def fork(
+        self, source: SessionKey, base: State, target: SessionKey, drafts: Sequence[Draft], *, mark: Mark | None = None
+    ) -> Appended:
         """Copy the source's events 1..base.seq (and their blobs), hashes included, and append `drafts`: atomically.
 
-        Raises SeqConflict if the target exists or the source no longer has the event that `base` ends with.
+        `mark` is kept with the target. Raises SeqConflict if the target exists or the source no longer has the event
+        that `base` ends with.
         """
         ...
 

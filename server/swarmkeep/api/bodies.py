@@ -1,0 +1,99 @@
+"""JSON bodies in and out, by the same rules as everywhere else: lone surrogates pass, ambiguity does not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar, NoReturn, TypeVar
+
+import msgspec
+from litestar import Request, Response
+from litestar.datastructures import State
+from litestar.exceptions import InternalServerException
+from litestar.serialization import default_serializer
+from litestar.types import Serializer
+
+from swarmkeep.api.refusals import UnsupportedMediaType
+from swarmkeep.domain.codec import MalformedJson, decode, encode
+from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.engine.inputs import refused
+
+T = TypeVar("T")
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request's body. One that may be absent counts as `{}` then."""
+
+    may_be_absent: ClassVar[bool] = False
+
+
+class JsonRequest(Request[Any, Any, State]):
+    """Decodes a body straight into the type that the handler asks for."""
+
+    async def body(self) -> bytes:
+        self._refuse_other_types()
+        try:
+            body = await super().body()
+        except InternalServerException:
+            # The client left in the middle of its request; nobody reads the answer.
+            raise InvalidRequest("the body ended early") from None
+        if body:
+            return body
+        if self._wanted.may_be_absent:
+            return b"{}"
+        raise InvalidRequest("a JSON object is needed as the body")
+
+    async def json(self) -> Any:
+        body = await self.body()
+        try:
+            _refuse_repeated_keys(body)
+            return decode(body, self._wanted)
+        except msgspec.ValidationError as error:
+            raise refused(error) from error
+        except MalformedJson as error:
+            raise InvalidRequest(f"the body is not valid JSON: {error}") from error
+
+    @property
+    def _wanted(self) -> type[Body]:
+        field = self.route_handler.parsed_data_field
+        assert field is not None
+        wanted: type[Body] = field.annotation
+        return wanted
+
+    def _refuse_other_types(self) -> None:
+        given = self.headers.get("content-type")
+        if given is None:
+            return
+        kind = given.partition(";")[0].strip().lower()
+        if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+            raise UnsupportedMediaType(f"the body is to be application/json, not {kind or 'of no type'}")
+
+
+def _refuse_repeated_keys(body: bytes) -> None:
+    # Parsers differ on which of two equal keys counts, so what one has checked another may read as something else.
+    try:
+        _keys.decode(body.decode())
+    except RecursionError:
+        raise MalformedJson("nested too deeply") from None
+    except (ValueError, UnicodeDecodeError) as error:
+        raise MalformedJson(str(error)) from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    if len(pairs) > 1 and len({key for key, _ in pairs}) != len(pairs):
+        names = [key for key, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {repeated!r} is given twice")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_keys = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+
+
+class JsonResponse(Response[T]):
+    """An answer in JSON, encoded once."""
+
+    def render(self, content: Any, media_type: str, enc_hook: Serializer = default_serializer) -> bytes:
+        return content if isinstance(content, bytes) else encode(content)

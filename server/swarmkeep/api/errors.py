@@ -1,0 +1,170 @@
+"""Errors as problem documents (RFC 9457): one table from the domain's words to HTTP, and nothing else decides."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+from litestar.openapi.datastructures import ResponseSpec
+
+from swarmkeep.api.bodies import JsonResponse
+from swarmkeep.api.refusals import Forbidden, UnsupportedMediaType
+from swarmkeep.domain import errors as domain
+from swarmkeep.store.port import SchemaBehind, StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+PROBLEM_JSON = "application/problem+json"
+
+
+STATUS: dict[type[domain.DomainError], int] = {
+    domain.InvalidRequest: 400,
+    Forbidden: 403,
+    domain.SessionNotFound: 404,
+    domain.RunNotFound: 404,
+    domain.EventNotFound: 404,
+    domain.AgentNotFound: 404,
+    domain.SessionExists: 409,
+    domain.SessionBusy: 409,
+    domain.LeaseLost: 409,
+    domain.RunNotWaiting: 409,
+    domain.AlreadyDecided: 409,
+    domain.AgentUnavailable: 409,
+    domain.SeqMismatch: 412,
+    domain.SeqConflict: 412,
+    UnsupportedMediaType: 415,
+    domain.IdempotencyMismatch: 422,
+    domain.Overloaded: 503,
+    domain.Draining: 503,
+}
+
+# The phrase that goes with each code, and whatever else has one: the framework's errors and the database's.
+TITLES = {
+    "invalid_request": "The request is not valid",
+    "forbidden": "This is not allowed",
+    "not_found": "There is nothing here",
+    "session_not_found": "No such session",
+    "run_not_found": "No such run",
+    "event_not_found": "No such event",
+    "agent_not_found": "No such agent",
+    "method_not_allowed": "This method is not allowed here",
+    "session_exists": "The session exists already",
+    "session_busy": "A run is active in this session",
+    "run_not_waiting": "The run waits for nothing",
+    "already_decided": "This was decided before",
+    "agent_unavailable": "The session's agent is not served here",
+    "seq_mismatch": "The session has moved on",
+    "too_large": "The request is too large",
+    "unsupported_media_type": "The body is not JSON",
+    "idempotency_mismatch": "The idempotency key was used with another request",
+    "internal_error": "The server met an unexpected error",
+    "draining": "The server is shutting down",
+    "overloaded": "The server is overloaded",
+    "store_unavailable": "The database cannot be used",
+    "schema_behind": "The database has not the schema of this release",
+}
+
+_OF_STATUS = {
+    400: "invalid_request",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+    415: "unsupported_media_type",
+}
+_STATUS_OF = {code: status for status, code in _OF_STATUS.items()} | {
+    error.code: status for error, status in STATUS.items()
+}
+
+
+class FieldError(msgspec.Struct, frozen=True):
+    """One thing that is wrong with a request. `pointer` (RFC 6901) leads to it in the body; `/query/NAME` and
+    `/header/NAME` mean a query parameter and a header."""
+
+    pointer: str
+    detail: str
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a request was refused. `code` never changes its meaning; `detail` is for people."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    errors: list[FieldError] | msgspec.UnsetType = msgspec.UNSET
+    known_agents: list[str] | msgspec.UnsetType = msgspec.UNSET
+    active_run_id: str | msgspec.UnsetType = msgspec.UNSET
+    seq: int | msgspec.UnsetType = msgspec.UNSET
+
+
+def problem_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    """The answer to a request that ended in an error."""
+    status, code, detail, extra, headers = _described(error)
+    if status == 500:
+        log.error("%s %s: unexpected error", request.method, request.url.path, exc_info=error)
+    body = {"type": f"urn:swarmkeep:problem:{code}", "title": TITLES[code], "status": status, "detail": detail}
+    return JsonResponse({**body, "code": code, **extra}, status_code=status, media_type=PROBLEM_JSON, headers=headers)
+
+
+Described = tuple[int, str, str, dict[str, Any], dict[str, str]]
+
+
+def _described(error: Exception) -> Described:
+    if isinstance(error, domain.DomainError):
+        seconds = getattr(error, "retry_after_seconds", None)
+        headers = {} if seconds is None else {"Retry-After": str(seconds)}
+        return STATUS[type(error)], error.code, str(error), error.extra(), headers
+    if isinstance(error, StoreUnavailable):
+        # The sentence names the database's host, which callers need not know.
+        log.error("%s", error)
+        return 503, "store_unavailable", "the database cannot be reached; try again", {}, {"Retry-After": "1"}
+    if isinstance(error, SchemaBehind):
+        log.error("%s", error)
+        return 503, "schema_behind", "run `swarmkeep db upgrade`", {}, {}
+    if isinstance(error, HTTPException) and error.status_code < 500:
+        return _of_framework(error)
+    return 500, "internal_error", "the server's log says more", {}, {}
+
+
+def _of_framework(error: HTTPException) -> Described:
+    status = error.status_code if error.status_code in _OF_STATUS else 400
+    code = _OF_STATUS[status]
+    headers = {key: value for key, value in (error.headers or {}).items() if key.lower() == "allow"}
+    if status != 400:
+        return status, code, TITLES[code].lower(), {}, headers
+    found = [_field_error(item) for item in error.extra or () if isinstance(item, dict)]
+    found = found or [{"pointer": "", "detail": error.detail}]
+    return status, code, "; ".join(item["detail"] for item in found), {"errors": found}, headers
+
+
+def _field_error(found: dict[str, Any]) -> dict[str, str]:
+    name, source = str(found.get("key", "")), found.get("source")
+    place = f"/{getattr(source, 'value', source or 'query')}/{name}"
+    text = re.sub(r"^Expected `(.+?)`", r"expected \1", str(found.get("message", "invalid")))
+    return {"pointer": place, "detail": f"{name}: {text}"}
+
+
+def problems(*codes: str) -> dict[int, ResponseSpec]:
+    """For the OpenAPI document: the refusals that a call may meet, by status."""
+    by_status: dict[int, list[str]] = {}
+    for code in (*codes, "invalid_request", "internal_error", "store_unavailable"):
+        by_status.setdefault(_status(code), []).append(code)
+    return {
+        status: ResponseSpec(
+            Problem,
+            description="; ".join(f"`{code}`: {TITLES[code]}" for code in found),
+            media_type=PROBLEM_JSON,
+            generate_examples=False,
+        )
+        for status, found in sorted(by_status.items())
+    }
+
+
+def _status(code: str) -> int:
+    return _STATUS_OF.get(code, 500 if code == "internal_error" else 503)

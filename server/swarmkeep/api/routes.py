@@ -1,0 +1,63 @@
+"""The API put together: every route, and what holds for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+
+from litestar import Litestar, Router
+from litestar.config.cors import CORSConfig
+from litestar.di import Provide
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+
+import swarmkeep
+from swarmkeep.api import agents, docs, health, history, runs, sessions
+from swarmkeep.api.access import identify
+from swarmkeep.api.bodies import JsonRequest, JsonResponse
+from swarmkeep.api.errors import problem_response
+from swarmkeep.api.queries import check_request
+
+Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
+
+_DESCRIPTION = """\
+Conversations of agents, kept as events: every message, handoff and context change is one.
+
+Errors are `application/problem+json` with a stable `code`. A run that failed is no error: it is a run with the status
+`failed`. Lists have `limit` and `cursor`, and `next_cursor` while there is more.
+"""
+
+
+def build_api(*, lifespan: Lifespan, max_body_bytes: int, cors_origins: Sequence[str] = ()) -> Litestar:
+    """The application. `lifespan` sets `app.state.service` before the first request."""
+    v1 = Router("/v1", route_handlers=[*sessions.ROUTES, *history.ROUTES, *runs.ROUTES, *agents.ROUTES])
+    return Litestar(
+        route_handlers=[v1, *health.ROUTES, *docs.ROUTES],
+        before_request=check_request,
+        cors_config=_cors(cors_origins) if cors_origins else None,
+        dependencies={"caller": Provide(identify, sync_to_thread=False)},
+        exception_handlers={Exception: problem_response},
+        lifespan=[lifespan],
+        logging_config=None,
+        openapi_config=OpenAPIConfig(
+            title="Swarmkeep",
+            version=swarmkeep.__version__,
+            description=_DESCRIPTION,
+            use_handler_docstrings=True,
+            # Its own pages load their scripts from elsewhere; see `docs`.
+            path="/openapi",
+            render_plugins=[JsonRenderPlugin(path="/openapi.json")],
+        ),
+        request_class=JsonRequest,
+        request_max_body_size=max_body_bytes,
+        response_class=JsonResponse,
+    )
+
+
+def _cors(origins: Sequence[str]) -> CORSConfig:
+    return CORSConfig(
+        allow_origins=list(origins),
+        allow_methods=["GET", "POST", "PATCH", "DELETE"],
+        allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-Match", "Last-Event-ID"],
+        expose_headers=["ETag", "Location", "Retry-After"],
+    )

@@ -1,0 +1,215 @@
+"""Runs: started, awaited, streamed, listed, cancelled, resumed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+from uuid import uuid4
+
+import msgspec
+from litestar import Response, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody
+from msgspec import Meta
+
+from swarmkeep.api.access import Caller
+from swarmkeep.api.bodies import Body, JsonResponse
+from swarmkeep.api.errors import problems
+from swarmkeep.api.queries import Cursor, LastEventId, Limit, last_event_id, seq_cursor
+from swarmkeep.api.sse import EVENT_STREAM, Stream, StreamableOperation
+from swarmkeep.api.streams import followed_run
+from swarmkeep.domain.commands import Approval, OnBusy, StartRun, ToolAnswer
+from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.domain.events import Decision, RunOptions
+from swarmkeep.domain.views import RunView, all_runs, run_view
+from swarmkeep.engine.inputs import checked_messages, checked_object
+from swarmkeep.engine.runs import RunFeed
+from swarmkeep.store.port import SessionKey
+
+Json = dict[str, Any]
+
+
+class NewRun(Body, frozen=True, kw_only=True):
+    """`input` is what the user says, or a list of Chat Completions messages. `context_variables` is merged first.
+
+    `max_turns` counts model calls. `on_busy`: what happens while another run is active: this one is refused, waits for
+    its turn, or has the other one cancelled.
+    """
+
+    input: str | list[Json]
+    stream: bool = False
+    background: bool = False
+    agent: str | None = None
+    context_variables: Json | None = None
+    model: str | None = None
+    max_turns: Annotated[int, Meta(ge=1)] | None = None
+    execute_tools: bool = True
+    on_busy: OnBusy = "reject"
+
+    def wish(self) -> StartRun:
+        if self.stream and self.background:
+            raise InvalidRequest("a run in the background cannot be streamed here; join its stream", "/background")
+        options = RunOptions(
+            max_turns=self.max_turns, model=self.model, execute_tools=self.execute_tools, stream=self.stream
+        )
+        return StartRun(
+            run_id=f"run_{uuid4().hex}",
+            messages=checked_messages(self.input, "/input"),
+            options=options,
+            agent=self.agent,
+            context_variables=checked_object(self.context_variables or {}, "/context_variables"),
+            on_busy=self.on_busy,
+        )
+
+
+class ToolResult(Body, frozen=True, kw_only=True):
+    """The outcome of a call that was carried out elsewhere, in words for the model."""
+
+    tool_call_id: str
+    content: str
+    is_error: bool = False
+
+
+class ApprovalDecision(Body, frozen=True, kw_only=True):
+    tool_call_id: str
+    decision: Decision
+    reason: str | None = None
+
+
+class Resume(Body, frozen=True, kw_only=True):
+    """What the run waits for. An interrupted run is tried again by a resume with neither."""
+
+    may_be_absent: ClassVar[bool] = True
+    tool_results: tuple[ToolResult, ...] = ()
+    approvals: tuple[ApprovalDecision, ...] = ()
+    stream: bool = False
+
+
+class RunList(msgspec.Struct, frozen=True, kw_only=True):
+    data: list[RunView]
+    next_cursor: str | None
+
+
+def streamed(caller: Caller, key: SessionKey, feed: RunFeed, after: int | None = None) -> Response[Any]:
+    return Stream(followed_run(caller, key, feed, after), EVENT_STREAM)
+
+
+@post(
+    "/sessions/{session_id:str}/runs",
+    status_code=200,
+    operation_id="create_run",
+    summary="Run the session's agent on an input",
+    operation_class=StreamableOperation,
+    responses=problems(
+        "session_not_found",
+        "agent_not_found",
+        "session_busy",
+        "agent_unavailable",
+        "too_large",
+        "unsupported_media_type",
+        "draining",
+        "overloaded",
+    ),
+)
+async def create_run(
+    session_id: FromPath[str], data: JSONBody[NewRun], caller: NamedDependency[Caller]
+) -> Response[RunView]:
+    """Answers when the run has ended or waits for somebody; with `stream` as server-sent events, with `background` at
+    once (202). A run goes on when its client goes away.
+    """
+    runs, key = caller.engine.runs, caller.key(session_id)
+    feed = await runs.start(key, data.wish())
+    if data.stream:
+        return streamed(caller, key, feed)
+    if data.background:
+        return JsonResponse(await runs.get(key, feed.run_id), status_code=202)
+    return JsonResponse(await runs.wait(key, feed.run_id))
+
+
+@get(
+    "/sessions/{session_id:str}/runs",
+    operation_id="list_runs",
+    summary="List a session's runs, newest first",
+    responses=problems("session_not_found"),
+)
+async def list_runs(
+    session_id: FromPath[str], caller: NamedDependency[Caller], limit: Limit = 50, cursor: Cursor = None
+) -> RunList:
+    key, before = caller.key(session_id), seq_cursor(cursor)
+    state = await caller.engine.sessions.state(key)
+    runs = sorted(all_runs(state), key=lambda run: -run.first_seq)
+    left = [run for run in runs if before is None or run.first_seq < before]
+    page = left[:limit]
+    following = str(page[-1].first_seq) if len(left) > limit else None
+    return RunList(data=[run_view(key.id, state, run) for run in page], next_cursor=following)
+
+
+@get(
+    "/sessions/{session_id:str}/runs/{run_id:str}",
+    operation_id="get_run",
+    summary="Get a run",
+    responses=problems("session_not_found", "run_not_found"),
+)
+async def get_run(session_id: FromPath[str], run_id: FromPath[str], caller: NamedDependency[Caller]) -> RunView:
+    return await caller.engine.runs.get(caller.key(session_id), run_id)
+
+
+@get(
+    "/sessions/{session_id:str}/runs/{run_id:str}/stream",
+    operation_id="stream_run",
+    summary="Join a run's stream",
+    media_type=EVENT_STREAM,
+    response_description="Server-sent events; the last one is `done`, with the run",
+    responses=problems("session_not_found", "run_not_found"),
+)
+async def stream_run(
+    session_id: FromPath[str], run_id: FromPath[str], caller: NamedDependency[Caller], last_seen: LastEventId = None
+) -> Response[str]:
+    """Durable events have an id, their seq; after `Last-Event-ID` each is given once and in order, from any server."""
+    key, after = caller.key(session_id), last_event_id(last_seen)
+    return streamed(caller, key, await caller.engine.runs.feed(key, run_id), after)
+
+
+@post(
+    "/sessions/{session_id:str}/runs/{run_id:str}/cancel",
+    status_code=200,
+    operation_id="cancel_run",
+    summary="Cancel a run; what it produced stays",
+    responses=problems("session_not_found", "run_not_found", "overloaded"),
+)
+async def cancel_run(session_id: FromPath[str], run_id: FromPath[str], caller: NamedDependency[Caller]) -> RunView:
+    return await caller.engine.runs.cancel(caller.key(session_id), run_id)
+
+
+@post(
+    "/sessions/{session_id:str}/runs/{run_id:str}/resume",
+    status_code=200,
+    operation_id="resume_run",
+    summary="Give a waiting run what it waits for, or try an interrupted one again",
+    operation_class=StreamableOperation,
+    responses=problems(
+        "session_not_found",
+        "run_not_found",
+        "run_not_waiting",
+        "already_decided",
+        "agent_unavailable",
+        "too_large",
+        "unsupported_media_type",
+        "draining",
+        "overloaded",
+    ),
+)
+async def resume_run(
+    session_id: FromPath[str], run_id: FromPath[str], data: JSONBody[Resume], caller: NamedDependency[Caller]
+) -> Response[RunView]:
+    """The first decision about a call wins. Answers like the making of a run."""
+    runs, key = caller.engine.runs, caller.key(session_id)
+    feed = await runs.resume(
+        key,
+        run_id,
+        tool_results=[msgspec.convert(result, ToolAnswer, from_attributes=True) for result in data.tool_results],
+        approvals=[msgspec.convert(approval, Approval, from_attributes=True) for approval in data.approvals],
+    )
+    return streamed(caller, key, feed) if data.stream else JsonResponse(await runs.wait(key, run_id))
+
+
+ROUTES = [create_run, list_runs, get_run, stream_run, cancel_run, resume_run]

@@ -1,0 +1,101 @@
+"""Streams: server-sent events and JSON lines, sent as they come and dropped as soon as nobody reads on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, ClassVar
+
+from litestar import Response
+from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, Schema
+from litestar.openapi.spec.enums import OpenAPIType
+from litestar.types import Receive, Scope, Send
+
+from swarmkeep.domain.codec import encode
+from swarmkeep.domain.events import Recorded, view
+from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
+
+log = logging.getLogger(__name__)
+
+EVENT_STREAM = "text/event-stream"
+JSON_LINES = "application/x-ndjson"
+
+_SHOWN = ("content", "tool_calls")
+
+
+class Stream(Response[Any]):
+    """An answer whose parts come from a generator. The generator is closed when the client goes away."""
+
+    def __init__(self, parts: AsyncGenerator[bytes], media_type: str) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(None, media_type=media_type, headers=headers)
+        self._parts = parts
+
+    def to_asgi_response(self, *args: Any, **kwargs: Any) -> Any:
+        return self._send
+
+    async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pump = asyncio.create_task(self._pump(send))
+        gone = asyncio.create_task(_disconnected(receive))
+        try:
+            await asyncio.wait({pump, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pump.cancel()
+            gone.cancel()
+            await asyncio.gather(pump, gone, return_exceptions=True)
+
+    async def _pump(self, send: Send) -> None:
+        headers = [(b"content-type", f"{self.media_type}; charset=utf-8".encode())]
+        headers += [(name.lower().encode(), value.encode()) for name, value in self.headers.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async with aclosing(self._parts) as parts:
+            try:
+                async for part in parts:
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+            except Exception:
+                # The status is out already. A stream without its last frame tells the client to come again.
+                log.exception("a stream was broken off")
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class StreamableOperation(Operation):
+    """In the OpenAPI document: an operation that answers as a stream, too, if asked to."""
+
+    forms: ClassVar[tuple[str, ...]] = (EVENT_STREAM,)
+
+    def __post_init__(self) -> None:
+        answer = (self.responses or {}).get("200")
+        if isinstance(answer, OpenAPIResponse) and answer.content is not None:
+            text = OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))
+            answer.content = {**answer.content, **dict.fromkeys(self.forms, text)}
+
+
+def frame(event: str, data: bytes, seq: int | None = None) -> bytes:
+    """One server-sent event. JSON holds no line break, so that its data is one line."""
+    place = b"" if seq is None else b"id: %d\n" % seq
+    return b"%bevent: %b\ndata: %b\n\n" % (place, event.encode(), data)
+
+
+def comment(text: str) -> bytes:
+    return f": {text}\n\n".encode()
+
+
+def shown(item: Item) -> bytes:
+    """The frame of an item; empty for a delta that says nothing."""
+    match item:
+        case Recorded():
+            return frame(item.type, encode(view(item)), item.seq)
+        case MessageStarted():
+            return frame("message.started", encode({"run_id": item.run_id, "agent": item.agent}))
+        case MessageDelta():
+            said = {key: value for key in _SHOWN if (value := item.delta.get(key))}
+            if not said:
+                return b""
+            return frame("message.delta", encode({"run_id": item.run_id, "agent": item.agent, **said}))

@@ -1,0 +1,90 @@
+"""What a stream shows: a session as it goes on, or one run to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from swarmkeep.api.access import Caller
+from swarmkeep.api.sse import comment, frame, shown
+from swarmkeep.domain.codec import encode
+from swarmkeep.domain.errors import RunNotFound, SessionNotFound
+from swarmkeep.domain.events import Recorded
+from swarmkeep.engine.live import follow
+from swarmkeep.engine.loop import Item
+from swarmkeep.engine.runs import RunFeed
+from swarmkeep.store.port import SessionKey
+
+PING = comment("ping")
+STOPPING = comment("the server is shutting down")
+
+# Half of what is promised: an idle stream looks at the clock only now and then.
+PING_SECONDS = 7.5
+# How soon a reader learns that the session was deleted: nothing else tells, for its rows are simply gone.
+GONE_SECONDS = 2.0
+
+
+async def followed_session(
+    caller: Caller, key: SessionKey, after: int, types: Sequence[str] = ()
+) -> AsyncGenerator[bytes]:
+    """Every event after `after`, and then what happens, until the session is deleted or the server stops.
+
+    With `types`, events of these only, and nothing that passes.
+    """
+    engine = caller.engine
+    items = follow(engine.store, engine.hub, key, after=after, poll_seconds=engine.limits.poll_seconds)
+    async with aclosing(_framed(caller, key, items, leave=caller.service.stopping, types=types)) as frames:
+        async for part in frames:
+            yield part
+
+
+async def followed_run(caller: Caller, key: SessionKey, feed: RunFeed, after: int | None) -> AsyncGenerator[bytes]:
+    """The run's events after `after` and what its model says; last the run itself, once it has ended or waits.
+
+    While the server stops, its own runs are seen to their end; another server's run is left without one.
+    """
+    items = caller.engine.runs.stream(key, feed, after=after)
+    async with aclosing(_framed(caller, key, items, leave=caller.service.drained)) as frames:
+        async for part in frames:
+            yield part
+    try:
+        run = await caller.engine.runs.get(key, feed.run_id)
+    except (SessionNotFound, RunNotFound):
+        return
+    if run.status not in ("running", "queued"):
+        yield frame("done", encode(run))
+
+
+async def _framed(
+    caller: Caller,
+    key: SessionKey,
+    items: AsyncGenerator[Item | None],
+    *,
+    leave: asyncio.Event,
+    types: Sequence[str] = (),
+) -> AsyncGenerator[bytes]:
+    """The items as frames, and a ping where there are none; ends when the session is gone, and at `leave`."""
+    heard = looked = time.monotonic()
+    async with aclosing(items):
+        try:
+            async for item in items:
+                now = time.monotonic()
+                part = b""
+                if item is not None:
+                    if not types or (isinstance(item, Recorded) and item.type in types):
+                        part = shown(item)
+                elif leave.is_set():
+                    yield STOPPING
+                    return
+                elif now - looked >= GONE_SECONDS:
+                    await caller.engine.sessions.state(key)
+                    looked = now
+                if not part and now - heard >= PING_SECONDS:
+                    part = PING
+                if part:
+                    heard = now
+                    yield part
+        except SessionNotFound:
+            return

@@ -1,0 +1,222 @@
+"""The composition root: settings become a store, a model, agents, an engine and the API over them, and a server."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import signal
+import socket
+import sys
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from types import FrameType
+from typing import Any
+
+from litestar import Litestar
+from uvicorn import Config, Server
+from uvicorn.server import HANDLED_SIGNALS
+
+from swarmkeep.api.access import Service, has_api_keys
+from swarmkeep.api.routes import build_api
+from swarmkeep.engine.conductor import Limits
+from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.loading import load_registry
+from swarmkeep.engine.model import ChatModel
+from swarmkeep.engine.offline import offline_client
+from swarmkeep.engine.provider import provider_client
+from swarmkeep.engine.registry import AgentsError
+from swarmkeep.settings import Settings
+from swarmkeep.store.port import SchemaBehind, StoreUnavailable
+from swarmkeep.store.schema import upgrade
+from swarmkeep.store.sql import open_store
+from swarmkeep.store.urls import BadDatabaseUrl, SqliteFile, locate
+
+log = logging.getLogger(__name__)
+
+# How long answers may take to reach their clients once the last run has ended.
+_CLOSING_SECONDS = 5
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+class ServeError(Exception):
+    """Why the server does not start, in a sentence for whoever started it."""
+
+
+def create_app(settings: Settings) -> Litestar:
+    """The application for any ASGI server. What it opens, it opens when it starts.
+
+    Raises AgentsError, BadDatabaseUrl, and ServeError if no model is configured.
+    """
+    registry = load_registry(settings.agents, model=settings.model)
+    location = locate(settings.database_url)
+    if not (settings.offline or settings.openai_api_key or settings.openai_base_url):
+        raise ServeError(
+            "no model is configured: set OPENAI_API_KEY, or OPENAI_BASE_URL for a server that speaks Chat "
+            "Completions, or use the built-in offline model with --offline"
+        )
+
+    @asynccontextmanager
+    async def lifespan(app: Litestar) -> AsyncGenerator[None]:
+        if settings.migrate or isinstance(location, SqliteFile):
+            await asyncio.to_thread(upgrade, settings.database_url)
+        client = _client(settings)
+        engine = Engine(open_store(settings.database_url), registry, ChatModel(client), _limits(settings))
+        try:
+            await engine.start()
+            app.state.service = Service(engine, hosts=_names(settings), origins=frozenset(settings.cors_origins))
+            yield
+        finally:
+            await engine.stop()
+            await client.close()
+
+    return build_api(lifespan=lifespan, max_body_bytes=settings.max_body_bytes, cors_origins=settings.cors_origins)
+
+
+def _client(settings: Settings) -> Any:
+    if settings.offline:
+        return offline_client()
+    key = settings.openai_api_key
+    return provider_client(
+        api_key=None if key is None else key.get_secret_value(),
+        base_url=settings.openai_base_url,
+        timeout_seconds=settings.model_timeout_seconds,
+        max_retries=settings.model_retries,
+    )
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        lease_seconds=settings.lease_seconds,
+        grace_seconds=settings.grace_seconds,
+        tool_seconds=settings.tool_seconds,
+        approval_seconds=settings.approval_seconds,
+        poll_seconds=settings.poll_seconds,
+    )
+
+
+def _names(settings: Settings) -> frozenset[str] | None:
+    """By what names an open server may be addressed: see `refuse_other_sites`."""
+    return None if has_api_keys() else LOOPBACK_NAMES | {_bracketed(settings.host).lower()}
+
+
+def serve(settings: Settings) -> None:
+    """Run the server until it is told to stop (SIGTERM, SIGINT), and return once it has.
+
+    Prints one line when it accepts connections. Raises ServeError when it cannot start.
+    """
+    logging.basicConfig(
+        level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    for noisy in ("uvicorn", "alembic", "httpx2", "httpcore2", "openai"):
+        logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
+    address = _address(settings)
+    if not (has_api_keys() or ip_address(address[0]).is_loopback):
+        raise ServeError(
+            f"without an API key the server is open to whoever reaches it, so it does not listen on {settings.host}; "
+            "make a key with `swarmkeep keys create`, or listen on 127.0.0.1"
+        )
+    try:
+        app = create_app(settings)
+        with _bound(settings, address) as listener:
+            config = Config(
+                app,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=_CLOSING_SECONDS,
+            )
+            _run(config, _serve(app, StoppableServer(config, app, settings.host), listener))
+    except (AgentsError, BadDatabaseUrl, SchemaBehind, StoreUnavailable) as error:
+        raise ServeError(str(error)) from error
+    except OSError as error:
+        # Two that start at once may both bind the port; one of them gets to listen.
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise _taken(settings, error) from error
+
+
+def _taken(settings: Settings, error: OSError) -> ServeError:
+    return ServeError(f"cannot listen on {_bracketed(settings.host)}:{settings.port}: {error.strerror or error}")
+
+
+def _run(config: Config, main: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(main)
+
+
+async def _serve(app: Litestar, server: StoppableServer, listener: socket.socket) -> None:
+    # Opened here rather than by the server, which would turn an error into a log of its own and exit code 3.
+    async with app.lifespan():
+        await server.serve(sockets=[listener])
+
+
+class StoppableServer(Server):
+    """Stops in two steps: while running runs have their grace time it still answers, so that a load balancer sees
+    that it is not ready and callers get their results; then it closes. Asked twice, it ends at once."""
+
+    def __init__(self, config: Config, app: Litestar, host: str) -> None:
+        super().__init__(config)
+        self._app = app
+        self._host = host
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        assert sockets
+        port = sockets[0].getsockname()[1]
+        print(f"Swarmkeep is listening on http://{_bracketed(self._host)}:{port}", flush=True)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # From now on signals do what they do by themselves. What was committed survives that, too.
+        for number in HANDLED_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        if self._loop is None:
+            self.should_exit = True
+        else:
+            self._loop.call_soon_threadsafe(self.drain)
+
+    def drain(self) -> None:
+        """Begin to stop."""
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        try:
+            await self._app.state.service.drain()
+        except Exception:
+            log.exception("running runs could not be brought to an end; another server takes them over")
+        finally:
+            self.should_exit = True
+
+
+def _address(settings: Settings) -> tuple[str, int]:
+    """Where to listen; of several addresses that a name has, one of IPv4."""
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ServeError(f"there is no address to listen on called {settings.host!r}: {error}") from error
+    chosen = min(found, key=lambda info: info[0] != socket.AF_INET)[4]
+    return str(chosen[0]), int(chosen[1])
+
+
+def _bound(settings: Settings, address: tuple[str, int]) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # A port that an ended server's connections still linger on may be taken, one that is listened on may not.
+        if sys.platform != "win32":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise _taken(settings, error) from error
+    return listener
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

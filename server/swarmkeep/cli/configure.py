@@ -1,0 +1,66 @@
+"""The settings a command works with: its flags over the environment over `.env`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from swarmkeep.cli.terminal import Refused
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+    from swarmkeep.settings import Settings
+
+Agents = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--agents",
+        metavar="PATH|MODULE",
+        help="A file, folder or module that defines agents; may be given again. [env: SWARMKEEP_AGENTS]",
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", metavar="NAME", help="The model of agents that name none. [env: SWARMKEEP_MODEL]"),
+]
+Offline = Annotated[
+    bool,
+    typer.Option("--offline", help="Use the built-in offline model, which is no LLM. [env: SWARMKEEP_OFFLINE]"),
+]
+
+EXAMPLE_AGENTS = "swarmkeep_agents.acme"
+
+
+def load_settings(**flags: Any) -> Settings:
+    """The settings in force. A flag that is None (or an empty list, or an unset switch) was not given."""
+    from pydantic import ValidationError
+
+    from swarmkeep.settings import Settings
+
+    given = {name: value for name, value in flags.items() if value not in (None, [], False)}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise Refused(_problem(error)) from None
+
+
+def _problem(error: ValidationError) -> str:
+    """The first thing that is wrong, by the name under which a person set it; never the value."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    field = str(first["loc"][0]) if first["loc"] else ""
+    name = field if field.isupper() else f"SWARMKEEP_{field.upper()}"
+    return f"the setting {name} is wrong: {first['msg']}"
+
+
+def has_model(settings: Settings) -> bool:
+    """Whether it is known whom to ask: a provider, a server that speaks its protocol, or the offline model."""
+    return bool(settings.offline or settings.openai_api_key or settings.openai_base_url)
+
+
+NO_MODEL = (
+    "no model is configured: set OPENAI_API_KEY, or set OPENAI_BASE_URL to a server that speaks Chat Completions "
+    "(Ollama, vLLM, …), or use --offline for the built-in offline model, which is no LLM"
+)
+OFFLINE_NOTE = "the model is the built-in offline one: it is no LLM, it matches words with the agents' functions"

@@ -1,0 +1,148 @@
+"""Sessions in a database, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from swarmkeep.domain.codec import decode
+from swarmkeep.domain.events import Recorded
+from swarmkeep.domain.views import SessionView
+from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.live import Hub, follow
+from swarmkeep.engine.model import Delta, Reply
+from swarmkeep.engine.registry import Registry
+from swarmkeep.store.port import DEFAULT_TENANT, EventStore, SessionKey
+from swarmkeep_client import Event, Message, SessionState
+
+Json = dict[str, Any]
+T = TypeVar("T")
+POLL_SECONDS = 0.5
+PAGE_SIZE = 500
+
+
+class NoModel:
+    """Stands where an engine has a model, in commands that run nothing."""
+
+    async def ask(self, request: Any, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
+        raise AssertionError("this command asks no model")
+        yield
+
+
+class DatabaseSource:
+    """The sessions of one tenant. Opened without `writes`, it cannot change a byte of the database."""
+
+    def __init__(self, url: str | None, tenant: str | None, *, writes: bool) -> None:
+        from swarmkeep.cli.configure import load_settings
+        from swarmkeep.store.sql import open_store
+
+        self._tenant = tenant or DEFAULT_TENANT
+        self._runner = asyncio.Runner()
+        self._store: EventStore = open_store(load_settings(database_url=url).database_url, read_only=not writes)
+        self._sessions = Engine(self._store, Registry(), NoModel()).sessions
+        self._runner.run(self._store.ping())
+
+    def sessions(self, *, agent: str | None, status: str | None, metadata: Mapping[str, str]) -> Iterator[SessionState]:
+        cursor = None
+        while True:
+            page = self._runner.run(
+                self._sessions.page(
+                    self._tenant,
+                    agent=agent,
+                    status=status,  # type: ignore[arg-type]
+                    metadata=metadata,
+                    cursor=cursor,
+                )
+            )
+            yield from map(_public, page.sessions)
+            if page.next_cursor is None:
+                return
+            cursor = page.next_cursor
+
+    def session(self, session_id: str, *, at: int | None = None) -> SessionState:
+        return _public(self._runner.run(self._sessions.get(self._key(session_id), at=at)))
+
+    def messages(self, session_id: str, *, at: int | None = None) -> list[Message]:
+        state = self._runner.run(self._sessions.state(self._key(session_id), at=at))
+        return [entry.view() for entry in state.messages]
+
+    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+        while True:
+            page = self._runner.run(
+                self._sessions.events(self._key(session_id), after=after, types=types, limit=PAGE_SIZE)
+            )
+            yield from map(event_of, page)
+            if len(page) < PAGE_SIZE:
+                return
+            after = page[-1].seq
+
+    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+        key = self._key(session_id)
+        self._runner.run(self._sessions.state(key))
+        # Nothing passes through this hub: other processes write, and the log is polled.
+        items = follow(self._store, Hub(), key, after=after, poll_seconds=POLL_SECONDS)
+        for item in stepped(self._runner, items):
+            if isinstance(item, Recorded) and (not types or item.type in types):
+                yield event_of(item)
+
+    def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState:
+        key = self._key(session_id)
+        return _public(self._runner.run(self._sessions.fork(key, at=at, session_id=new_id, metadata=metadata)))
+
+    def delete(self, session_id: str, *, force: bool) -> None:
+        self._runner.run(self._sessions.delete(self._key(session_id), force=force))
+
+    def close(self) -> None:
+        self._runner.run(self._store.close())
+        self._runner.close()
+
+    def _key(self, session_id: str) -> SessionKey:
+        return SessionKey(self._tenant, session_id)
+
+
+def stepped(runner: asyncio.Runner, items: AsyncGenerator[T | None]) -> Iterator[T]:
+    """The items of an asynchronous generator, one step of the event loop after the other; a None is left out.
+
+    Ctrl-C while it waits cancels what it does, and is raised here.
+    """
+
+    async def step() -> tuple[T | None, bool]:
+        try:
+            return await anext(items), False
+        except StopAsyncIteration:
+            return None, True
+
+    async def close() -> None:
+        await items.aclose()
+
+    try:
+        while True:
+            item, ended = runner.run(step())
+            if ended:
+                return
+            if item is not None:
+                yield item
+    finally:
+        runner.run(close())
+
+
+def event_of(event: Recorded) -> Event:
+    """A recorded event as a server would give it."""
+    return Event(
+        session_id=event.session_id,
+        seq=event.seq,
+        type=event.type,
+        version=event.version,
+        run_id=event.run_id,
+        agent=event.agent,
+        at=event.at,
+        data=decode(event.payload),
+        hash=event.hash,
+    )
+
+
+def _public(view: SessionView) -> SessionState:
+    return msgspec.convert(view, SessionState, from_attributes=True)

@@ -1,0 +1,144 @@
+"""A conversation in this process, on a database: no server is needed, and another process may go on with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+from uuid import uuid4
+
+import msgspec
+
+from swarmkeep.cli.database import event_of, stepped
+from swarmkeep.domain import commands
+from swarmkeep.domain.events import Recorded, RunOptions
+from swarmkeep.engine import loop
+from swarmkeep.engine.conductor import Limits
+from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.loading import load_registry
+from swarmkeep.engine.model import ChatModel
+from swarmkeep.engine.offline import offline_client
+from swarmkeep.engine.provider import provider_client
+from swarmkeep.engine.runs import RunFeed
+from swarmkeep.settings import Settings
+from swarmkeep.store.port import DEFAULT_TENANT, EventStore, SessionKey
+from swarmkeep.store.schema import upgrade
+from swarmkeep.store.sql import open_store
+from swarmkeep.store.urls import SqliteFile, locate
+from swarmkeep_client import Approval, Done, MessageDelta, MessageStarted, Run, StreamItem
+
+
+class OneSession:
+    """The store as a process sees it that looks after one session: it takes over nobody else's abandoned runs."""
+
+    def __init__(self, store: EventStore, key: SessionKey) -> None:
+        self._store = store
+        self._key = key
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def abandoned(self, *, limit: int = 100) -> list[SessionKey]:
+        return [key for key in await self._store.abandoned(limit=limit) if key == self._key]
+
+
+class LocalTalk:
+    """One session, with an engine of its own.
+
+    Raises AgentsError, SessionNotFound, AgentNotFound, StoreUnavailable, SchemaBehind.
+    """
+
+    def __init__(self, settings: Settings, session_id: str | None, agent: str | None) -> None:
+        registry = load_registry(settings.agents, model=settings.model)
+        if settings.migrate or isinstance(locate(settings.database_url), SqliteFile):
+            upgrade(settings.database_url)
+        self.session_id = session_id or f"sess_{uuid4().hex}"
+        self._key = SessionKey(DEFAULT_TENANT, self.session_id)
+        store = cast(EventStore, OneSession(open_store(settings.database_url), self._key))
+        self._client = _client(settings)
+        self._engine = Engine(store, registry, ChatModel(self._client), _limits(settings))
+        self._runner = asyncio.Runner()
+        try:
+            self._runner.run(self._open(agent, new=session_id is None))
+        except BaseException:
+            self.close()
+            raise
+
+    async def _open(self, agent: str | None, *, new: bool) -> None:
+        await self._engine.start()
+        if new:
+            await self._engine.sessions.create(self._key.tenant, session_id=self._key.id, agent=agent)
+        elif agent is not None:
+            await self._engine.sessions.update(self._key, agent=agent)
+        else:
+            await self._engine.sessions.get(self._key)
+
+    def say(self, text: str) -> Iterator[StreamItem]:
+        wish = commands.StartRun(
+            run_id=f"run_{uuid4().hex}",
+            messages=({"role": "user", "content": text},),
+            options=RunOptions(stream=True),
+        )
+        return self._follow(self._runner.run(self._engine.runs.start(self._key, wish)))
+
+    def join(self, run_id: str) -> Iterator[StreamItem]:
+        return self._follow(self._runner.run(self._engine.runs.feed(self._key, run_id)))
+
+    def decide(self, run_id: str, approvals: Sequence[Approval]) -> Iterator[StreamItem]:
+        decided = msgspec.convert(approvals, list[commands.Approval])
+        return self._follow(self._runner.run(self._engine.runs.resume(self._key, run_id, approvals=decided)))
+
+    def active(self) -> Run | None:
+        state = self._runner.run(self._engine.sessions.state(self._key))
+        return None if state.run is None else self._run(state.run.id)
+
+    def cancel(self) -> None:
+        active = self.active()
+        if active is not None:
+            self._runner.run(self._engine.runs.cancel(self._key, active.id))
+
+    def close(self) -> None:
+        self._runner.run(self._engine.stop())
+        self._runner.run(self._client.close())
+        self._runner.close()
+
+    def _follow(self, feed: RunFeed) -> Iterator[StreamItem]:
+        items: Iterator[loop.Item] = stepped(self._runner, self._engine.runs.stream(self._key, feed))
+        yield from map(_shown, items)
+        yield Done(run=self._run(feed.run_id))
+
+    def _run(self, run_id: str) -> Run:
+        view = self._runner.run(self._engine.runs.get(self._key, run_id))
+        return msgspec.convert(view, Run, from_attributes=True)
+
+
+def _shown(item: loop.Item) -> StreamItem:
+    match item:
+        case Recorded():
+            return event_of(item)
+        case loop.MessageStarted():
+            return MessageStarted(run_id=item.run_id, agent=item.agent)
+        case loop.MessageDelta():
+            return MessageDelta(run_id=item.run_id, agent=item.agent, content=item.delta.get("content"))
+
+
+def _client(settings: Settings) -> Any:
+    if settings.offline:
+        return offline_client()
+    key = settings.openai_api_key
+    return provider_client(
+        api_key=None if key is None else key.get_secret_value(),
+        base_url=settings.openai_base_url,
+        timeout_seconds=settings.model_timeout_seconds,
+        max_retries=settings.model_retries,
+    )
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        lease_seconds=settings.lease_seconds,
+        grace_seconds=settings.grace_seconds,
+        tool_seconds=settings.tool_seconds,
+        approval_seconds=settings.approval_seconds,
+        poll_seconds=settings.poll_seconds,
+    )

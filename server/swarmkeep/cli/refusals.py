@@ -1,0 +1,51 @@
+"""Errors that are answers: which of them a person is told in a sentence, without a traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from swarmkeep.cli.terminal import Refused
+
+# By the module that defines them: what has not been imported has not been raised.
+_ANSWERS = {
+    "swarmkeep.domain.errors": ("DomainError",),
+    "swarmkeep.store.port": ("StoreUnavailable", "SchemaBehind"),
+    "swarmkeep.engine.registry": ("AgentsError",),
+    "swarmkeep.app": ("ServeError",),
+    "alembic.util.exc": ("CommandError",),
+}
+_WRONG_USE = {"swarmkeep.store.urls": ("BadDatabaseUrl",)}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    sentence: str
+    exit_code: int = 1
+
+
+def refusal(error: Exception) -> Refusal | None:
+    """What the command says, if the error is an answer; None for one that is a mistake of ours."""
+    if isinstance(error, Refused) or _is_one_of(error, _ANSWERS):
+        return Refusal(_line(str(error)))
+    if _is_one_of(error, _WRONG_USE):
+        return Refusal(_line(str(error)), exit_code=2)
+    client = sys.modules.get("swarmkeep_client")
+    if client is not None and isinstance(error, client.SwarmkeepError):
+        hint = "; set SWARMKEEP_API_KEY to a key of this server" if isinstance(error, client.Unauthenticated) else ""
+        return Refusal(_line(error.detail or str(error)) + hint)
+    return None
+
+
+def _is_one_of(error: Exception, names: Mapping[str, tuple[str, ...]]) -> bool:
+    return any(
+        isinstance(error, getattr(sys.modules[module], name))
+        for module, classes in names.items()
+        if module in sys.modules
+        for name in classes
+    )
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,126 @@
+"""A conversation on the screen, as it happens."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from swarmkeep.cli.summary import call_text, calls_in, compact, text_of
+from swarmkeep.cli.terminal import has_colours, printable, shortened
+from swarmkeep_client import Done, Event, MessageDelta, MessageStarted, StreamItem
+
+Json = dict[str, Any]
+LONGEST = 200
+
+
+class Screen:
+    """Shows what a run does: who speaks, what they say as they say it, tool calls, handoffs, changes of the context.
+
+    Colours are for terminals only; elsewhere it is the same, as plain text.
+    """
+
+    def __init__(self, *, show_context: bool = True) -> None:
+        self._console = Console(
+            file=sys.stdout, no_color=not has_colours(sys.stdout), highlight=False, markup=False, emoji=False
+        )
+        self._show_context = show_context
+        self._open = False
+        self._streamed = False
+
+    def write(self, text: str, style: str = "", *, end: str = "\n") -> None:
+        self._console.print(Text(printable(text), style=style), end=end, soft_wrap=True)
+        sys.stdout.flush()
+
+    def line(self, text: str, style: str = "") -> None:
+        """A line of its own, whatever was being said."""
+        self.break_off()
+        self.write(text, style)
+
+    def break_off(self) -> None:
+        """End the line of a message that is being written, if there is one."""
+        if self._open:
+            self.write("")
+        self._open = False
+
+    def show(self, item: StreamItem) -> None:
+        match item:
+            case MessageStarted():
+                self._begin()
+            case MessageDelta(content=str(text), agent=agent):
+                self._say(agent, text)
+            case Event():
+                self._event(item)
+            case Done():
+                self.break_off()
+
+    def _begin(self) -> None:
+        if self._open:
+            # Joined anew in the middle of a message: it comes again from its start.
+            self.write(" …", "dim")
+        self._open = self._streamed = False
+
+    def _say(self, agent: str, text: str) -> None:
+        if not text:
+            return
+        if not self._open:
+            self.write(agent, "bold blue", end=": ")
+        self.write(text, end="")
+        self._open = self._streamed = True
+
+    def _event(self, event: Event) -> None:
+        shown = getattr(self, f"_on_{event.type.replace('.', '_')}", None)
+        if shown is not None and isinstance(event.data, dict):
+            shown(event, event.data)
+
+    def _on_message_added(self, event: Event, data: Json) -> None:
+        message = data.get("message") or {}
+        if message.get("role") == "assistant":
+            text = text_of(message.get("content"))
+            if not self._streamed:
+                self._say(event.agent or "", text)
+            self.break_off()
+            for call in calls_in(message):
+                self.write(event.agent or "", "bold blue", end=": ")
+                self.write(call, "magenta")
+        elif message.get("role") == "tool":
+            status = (data.get("tool") or {}).get("status", "ok")
+            prefix = "" if status == "ok" else f"{status}: "
+            text = shortened(text_of(message.get("content")), LONGEST)
+            self.line(f"  → {prefix}{text}", "dim" if status == "ok" else "red")
+        self._streamed = False
+
+    def _on_tool_started(self, event: Event, data: Json) -> None:
+        if data.get("attempt", 1) > 1:
+            call = call_text(str(data.get("name")), str(data.get("arguments")))
+            self.line(f"  {call} is started again, with the same id: attempt {data['attempt']}", "yellow")
+
+    def _on_handoff_made(self, event: Event, data: Json) -> None:
+        self.line(f"  {data.get('from')} hands over to {data.get('to')}", "cyan")
+
+    def _on_context_updated(self, event: Event, data: Json) -> None:
+        if self._show_context:
+            self.line(f"  context: {shortened(compact(data.get('patch')), LONGEST)}", "green")
+
+    def _on_run_resumed(self, event: Event, data: Json) -> None:
+        if data.get("reason") == "recovery":
+            self.line("  the run goes on where it was cut off", "yellow")
+
+    def _on_run_waiting(self, event: Event, data: Json) -> None:
+        for call in data.get("pending") or ():
+            text = call_text(str(call.get("name")), str(call.get("arguments")))
+            what = "an approval" if call.get("reason") == "approval" else "a result from outside"
+            self.line(f"  {text} waits for {what}", "yellow")
+
+    def _on_run_failed(self, event: Event, data: Json) -> None:
+        error = data.get("error") or {}
+        self.line(f"  the run failed: {error.get('code')}: {error.get('message')}", "red")
+
+    def _on_run_interrupted(self, event: Event, data: Json) -> None:
+        error = data.get("error") or {}
+        self.line(f"  the run was interrupted: {error.get('code')}: {error.get('message')}", "red")
+
+    def _on_run_cancelled(self, event: Event, data: Json) -> None:
+        self.line("  the run was cancelled; what it produced stays", "yellow")

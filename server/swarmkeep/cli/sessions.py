@@ -1,0 +1,203 @@
+"""`swarmkeep sessions`: what there is, one in full, a fork of it, and its end."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmkeep.cli.sources import AsJson, DatabaseUrl, ServerUrl, SessionId, Tenant, Where, source
+from swarmkeep.cli.terminal import put, put_json, put_table, say, shortened
+
+if TYPE_CHECKING:
+    from swarmkeep_client import Message, SessionState
+
+app = typer.Typer(
+    help="List, show, fork and delete sessions, on a server or in a database without one.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+At = Annotated[int | None, typer.Option("--at", metavar="SEQ", min=1, help="As of this event instead of now.")]
+Labels = Annotated[
+    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="A metadata value; may be given again.")
+]
+
+
+@app.command(
+    "list",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions list
+      swarmkeep sessions list --status waiting --json
+      swarmkeep sessions list --url http://127.0.0.1:8000 --metadata team=sales
+    """,
+)
+def list_sessions(
+    agent: Annotated[str | None, typer.Option(help="Only those with this active agent.")] = None,
+    status: Annotated[str | None, typer.Option(help="Only those that are idle, running or waiting.")] = None,
+    metadata: Labels = None,
+    limit: Annotated[int, typer.Option(min=0, help="How many at most; 0 for all.")] = 50,
+    as_json: AsJson = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+) -> None:
+    """List sessions, newest first."""
+    if status not in (None, "idle", "running", "waiting"):
+        raise typer.BadParameter("it is idle, running or waiting", param_hint="'--status'")
+    with source(Where(url, database_url, tenant)) as found:
+        sessions = found.sessions(agent=agent, status=status, metadata=_labels(metadata))
+        shown = list(islice(sessions, limit or None))
+        more = limit and next(sessions, None) is not None
+    if as_json:
+        put_json(shown)
+    elif shown:
+        put_table(
+            ("ID", "STATUS", "AGENT", "MESSAGES", "SEQ", "UPDATED"),
+            [
+                (state.id, state.status, state.agent, str(state.message_count), str(state.seq), state.updated_at[:19])
+                for state in shown
+            ],
+        )
+    else:
+        say("there are no such sessions" if agent or status or metadata else "there are no sessions")
+    if more:
+        say(f"only the newest {limit} are shown; --limit 0 shows all")
+
+
+@app.command(
+    "show",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions show order-4711
+      swarmkeep sessions show order-4711 --at 12
+      swarmkeep sessions show order-4711 --json
+    """,
+)
+def show(
+    session_id: SessionId,
+    at: At = None,
+    as_json: AsJson = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+) -> None:
+    """Show a session: its state and its messages, now or as of an event."""
+    with source(Where(url, database_url, tenant)) as found:
+        state = found.session(session_id, at=at)
+        messages = found.messages(session_id, at=state.seq)
+    if as_json:
+        import msgspec
+
+        put_json({**msgspec.to_builtins(state), "messages": messages})
+        return
+    _put_state(state)
+    for message in messages:
+        put(_in_lines(message))
+
+
+@app.command(
+    "fork",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions fork order-4711
+      swarmkeep sessions fork order-4711 --at 12 --id order-4711-again
+    """,
+)
+def fork(
+    session_id: SessionId,
+    at: Annotated[
+        int | None, typer.Option("--at", metavar="SEQ", min=1, help="Share the history up to this event only.")
+    ] = None,
+    new_id: Annotated[
+        str | None, typer.Option("--id", metavar="NEW_ID", help="The new session's id; made if absent.")
+    ] = None,
+    metadata: Labels = None,
+    as_json: AsJson = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+) -> None:
+    """Make a new session that shares another's history; prints its id."""
+    with source(Where(url, database_url, tenant), writes=True) as found:
+        state = found.fork(session_id, at=at, new_id=new_id, metadata=dict(_labels(metadata)) or None)
+    if as_json:
+        put_json(state)
+    else:
+        put(state.id)
+
+
+@app.command(
+    "delete",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions delete order-4711
+      swarmkeep sessions delete order-4711 --force
+    """,
+)
+def delete(
+    session_id: SessionId,
+    force: Annotated[bool, typer.Option("--force", help="Also while a run is active.")] = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+) -> None:
+    """Delete a session with every event of it, for good."""
+    with source(Where(url, database_url, tenant), writes=True) as found:
+        found.delete(session_id, force=force)
+    say(f"deleted session {session_id}")
+
+
+def _labels(given: list[str] | None) -> dict[str, str]:
+    labels = {}
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"write KEY=VALUE, not {text!r}", param_hint="'--metadata'")
+        labels[key] = value
+    return labels
+
+
+def _put_state(state: SessionState) -> None:
+    from swarmkeep.cli.summary import compact
+
+    origin = state.forked_from
+    usage = state.usage
+    fields = {
+        "id": state.id,
+        "status": f"{state.status}, run {state.active_run_id}" if state.active_run_id else state.status,
+        "agent": state.agent,
+        "context": compact(state.context_variables),
+        "metadata": compact(state.metadata),
+        "events": f"{state.seq}, the last with hash {state.hash}",
+        "usage": f"{usage.model_calls} model calls, {usage.total_tokens} tokens",
+        "forked from": f"{origin.session_id} at {origin.seq}" if origin else "",
+        "created": state.created_at,
+        "updated": state.updated_at,
+    }
+    for name, value in fields.items():
+        if value:
+            put(f"{name + ':':<13}{value}")
+    put()
+
+
+def _in_lines(message: Message) -> str:
+    from swarmkeep.cli.summary import calls_in, text_of
+
+    place = f"{message.get('seq', ''):>5}  "
+    text = text_of(message.get("content"))
+    match message.get("role"):
+        case "assistant":
+            return "\n".join(
+                f"{place}{message.get('sender') or 'assistant'}: {part}" for part in (text, *calls_in(message)) if part
+            )
+        case "tool":
+            return f"{place}  → {shortened(text, 400)}"
+        case role:
+            return f"{place}{role}: {text}"

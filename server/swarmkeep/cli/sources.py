@@ -1,0 +1,107 @@
+"""Where sessions are looked up: on a server, or in its database. Commands are written once, for both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+
+if TYPE_CHECKING:
+    from swarmkeep_client import Event, Message, SessionState
+
+Json = dict[str, Any]
+
+ServerUrl = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", help="Ask the server at this URL. [env: SWARMKEEP_URL, SWARMKEEP_API_KEY]"),
+]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--database-url",
+        metavar="URL",
+        help="Read this database: sqlite:///FILE or postgresql://… [env: SWARMKEEP_DATABASE_URL]",
+    ),
+]
+StoredIn = Annotated[
+    str | None,
+    typer.Option(
+        "--database-url",
+        metavar="URL",
+        help="The database: sqlite:///FILE or postgresql://… [env: SWARMKEEP_DATABASE_URL]",
+    ),
+]
+Tenant = Annotated[
+    str | None,
+    typer.Option("--tenant", metavar="NAME", help="Whose sessions, in a database. On a server the API key says so."),
+]
+SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class Source(Protocol):
+    """A server's or a database's sessions."""
+
+    def sessions(self, *, agent: str | None, status: str | None, metadata: Mapping[str, str]) -> Iterator[SessionState]:
+        """Newest first, fetched as they are needed."""
+        ...
+
+    def session(self, session_id: str, *, at: int | None = None) -> SessionState: ...
+
+    def messages(self, session_id: str, *, at: int | None = None) -> list[Message]: ...
+
+    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterable[Event]: ...
+
+    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+        """The events, and then each new one as it is recorded, for ever."""
+        ...
+
+    def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState: ...
+
+    def delete(self, session_id: str, *, force: bool) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Where:
+    """What the options of a command say about where its sessions are."""
+
+    url: str | None = None
+    database_url: str | None = None
+    tenant: str | None = None
+
+    @property
+    def server_url(self) -> str | None:
+        """The server to ask, if it is a server: the option counts, then the environment."""
+        if self.url and self.database_url:
+            raise typer.BadParameter("give either --url or --database-url, not both", param_hint="'--url'")
+        if self.database_url:
+            return None
+        url = self.url or os.environ.get("SWARMKEEP_URL") or None
+        if url and self.tenant:
+            raise typer.BadParameter("on a server the API key says whose sessions they are", param_hint="'--tenant'")
+        return url
+
+
+@contextmanager
+def source(where: Where, *, writes: bool = False) -> Iterator[Source]:
+    """The server or database that is meant; without `writes` nothing in it can be changed."""
+    url = where.server_url
+    opened: Source
+    if url is not None:
+        from swarmkeep.cli.server import ServerSource
+
+        opened = ServerSource(url)
+    else:
+        from swarmkeep.cli.database import DatabaseSource
+
+        opened = DatabaseSource(where.database_url, where.tenant, writes=writes)
+    try:
+        yield opened
+    finally:
+        opened.close()

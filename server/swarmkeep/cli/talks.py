@@ -1,0 +1,69 @@
+"""A conversation to take part in, wherever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from swarmkeep_client import Approval, Client, Run, StreamItem
+
+
+class Talk(Protocol):
+    """One session, spoken with. Each stream of items ends with the run's Done."""
+
+    session_id: str
+
+    def say(self, text: str) -> Iterator[StreamItem]:
+        """Start a run on this input, and follow it."""
+        ...
+
+    def join(self, run_id: str) -> Iterator[StreamItem]:
+        """Follow a run that is under way."""
+        ...
+
+    def decide(self, run_id: str, approvals: Sequence[Approval]) -> Iterator[StreamItem]:
+        """Go on with a waiting run, and follow it."""
+        ...
+
+    def active(self) -> Run | None:
+        """The run that is under way or waits, if there is one."""
+        ...
+
+    def cancel(self) -> None:
+        """End the active run, if there is one; what it produced stays."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ServerTalk:
+    """A session on a server. A run goes on there whether or not anybody follows it."""
+
+    def __init__(self, client: Client, session_id: str | None, agent: str | None) -> None:
+        self._client = client
+        if session_id is not None:
+            self._session = client.sessions.get(session_id)
+            if agent is not None:
+                self._session.update(agent=agent)
+        else:
+            self._session = client.sessions.create(agent=agent)
+        self.session_id = self._session.id
+
+    def say(self, text: str) -> Iterator[StreamItem]:
+        return self._session.stream(text)
+
+    def join(self, run_id: str) -> Iterator[StreamItem]:
+        return self._session.join(run_id)
+
+    def decide(self, run_id: str, approvals: Sequence[Approval]) -> Iterator[StreamItem]:
+        return self._session.resume_stream(run_id, approvals=approvals)
+
+    def active(self) -> Run | None:
+        run_id = self._session.refresh().active_run_id
+        return None if run_id is None else self._session.get_run(run_id)
+
+    def cancel(self) -> None:
+        self._session.cancel()
+
+    def close(self) -> None:
+        self._client.close()

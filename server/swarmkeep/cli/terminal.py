@@ -1,0 +1,74 @@
+"""What the command line says: data on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+# Everything that a terminal would obey rather than show, and marks that reorder the text around them.
+_COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+class Refused(Exception):
+    """The command says no: its sentence goes to stderr, and the exit code is 1."""
+
+
+def say(text: str = "") -> None:
+    """Tell what is happening, on stderr."""
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def put(text: str = "") -> None:
+    """Give data that a person reads, on stdout."""
+    print(printable(text), flush=True)
+
+
+def put_json(value: Any) -> None:
+    """Give data that a program reads: one document."""
+    import msgspec
+
+    from swarmkeep.domain.codec import encode_text
+
+    print(msgspec.json.format(encode_text(value), indent=2), flush=True)
+
+
+def put_json_line(value: Any) -> None:
+    """Give one of many documents, in a line of its own."""
+    from swarmkeep.domain.codec import encode_text
+
+    print(encode_text(value), flush=True)
+
+
+def put_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Rows in aligned columns; the last column may be as long as it likes."""
+    table = [[printable(cell) for cell in row] for row in (headings, *rows)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(headings) - 1)]
+    for row in table:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        print("  ".join([*cells, row[-1]]).rstrip(), flush=True)
+
+
+def printable(text: str) -> str:
+    """Text that can be shown: what a terminal would take for a command becomes an escape."""
+    return _COMMANDS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def shortened(text: str, length: int) -> str:
+    """The text on one line, cut to `length`."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else line[: max(length - 1, 0)] + "…"
+
+
+def is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except ValueError:
+        return False
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Whether colours may be used there; see https://no-color.org."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,106 @@
+"""The server's settings: from the environment, a `.env` file, or the flags of a command, in rising precedence."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+Seconds = Annotated[float, Field(gt=0)]
+Names = Annotated[tuple[str, ...], NoDecode]
+
+
+class Settings(BaseSettings):
+    """Each field is read from `SWARMKEEP_` and its name in capitals, unless it names another variable itself.
+
+    An empty variable counts as absent.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="SWARMKEEP_",
+        env_file=".env",
+        env_file_encoding="utf-8",
+        env_ignore_empty=True,
+        extra="ignore",
+        frozen=True,
+        hide_input_in_errors=True,
+        populate_by_name=True,
+    )
+
+    database_url: str = Field(
+        "sqlite:///swarmkeep.db",
+        repr=False,
+        description="Where sessions are kept: `sqlite:///FILE` or `postgresql://USER:PASSWORD@HOST/DATABASE`.",
+    )
+    agents: Names = Field(
+        ("swarmkeep_agents.triage",),
+        description="Files, folders or modules that define the agents, separated by commas (or as in PATH), or a "
+        "JSON list. The first agent of the first one is the default.",
+    )
+    host: str = Field("127.0.0.1", description="The address to listen on; without any API key, a loopback one.")
+    port: int = Field(8000, ge=0, le=65535, description="The port to listen on; 0 takes any free one.")
+    model: str | None = Field(None, description="The model of agents that name none themselves.")
+    offline: bool = Field(False, description="Use the built-in offline model, which is no LLM and needs no key.")
+    openai_api_key: SecretStr | None = Field(
+        None,
+        validation_alias=AliasChoices("OPENAI_API_KEY", "openai_api_key"),
+        description="The key for the model provider.",
+    )
+    openai_base_url: str | None = Field(
+        None,
+        validation_alias=AliasChoices("OPENAI_BASE_URL", "openai_base_url"),
+        description="The base URL of any server that speaks Chat Completions; by default OpenAI's.",
+    )
+    model_timeout_seconds: Seconds = Field(120.0, description="How long a model call may take.")
+    model_retries: int = Field(2, ge=0, description="How often a model call that failed in passing is made again.")
+    lease_seconds: Seconds = Field(
+        15.0, description="How long a run belongs to a server that gives no sign of life; then another takes it over."
+    )
+    grace_seconds: float = Field(
+        10.0, ge=0, description="How long running runs may go on once the server is told to stop."
+    )
+    tool_seconds: Seconds | None = Field(
+        300.0, description="The time-out of tools that set none themselves; `none` is without limit."
+    )
+    approval_seconds: Seconds | None = Field(
+        None, description="How long an approval may be waited for; by default without limit."
+    )
+    poll_seconds: Seconds = Field(
+        0.5, description="How soon, at the latest, a stream shows what another server has recorded."
+    )
+    max_body_bytes: int = Field(10_000_000, ge=1, description="The largest request body that is read.")
+    cors_origins: Names = Field(
+        (), description="Origins of web pages that may call the API, separated by commas; by default none."
+    )
+    log_level: Literal["debug", "info", "warning", "error", "critical"] = Field(
+        "info", description="Which log lines are written to standard error."
+    )
+    migrate: bool = Field(
+        False, description="Migrate a PostgreSQL database at start. A SQLite file is always migrated."
+    )
+
+    @field_validator("agents", "cors_origins", mode="before")
+    @classmethod
+    def _split(cls, value: object, info: Any) -> object:
+        if not isinstance(value, str):
+            return value
+        text = value.strip()
+        if text.startswith("["):
+            return json.loads(text)
+        if info.field_name == "agents" and "," not in text and not Path(text).exists():
+            text = text.replace(os.pathsep, ",")
+        return [part.strip() for part in text.split(",") if part.strip()]
+
+    @field_validator("tool_seconds", "approval_seconds", mode="before")
+    @classmethod
+    def _no_limit(cls, value: object) -> object:
+        return None if isinstance(value, str) and value.strip().lower() == "none" else value
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _lower(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value

@@ -1,0 +1,70 @@
+"""Two things that SQLite and PostgreSQL do differently, under one name each: any text, and what time it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Dialect, Double, Text
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.expression import ColumnElement
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from swarmkeep.domain.codec import decode, encode_text
+
+
+def escape(text: str) -> str:
+    """Any Python text in a form that both databases hold: itself, or a JSON string if it has NUL or lone surrogates.
+
+    Text that begins with a quotation mark is written as JSON, too, so that `unescape` can tell.
+    """
+    if text.startswith('"') or "\0" in text or not (text.isascii() or _is_utf8(text)):
+        return encode_text(text)
+    return text
+
+
+def unescape(text: str) -> str:
+    return decode(text, str) if text.startswith('"') else text
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class Verbatim(TypeDecorator[str]):
+    """Text that comes back exactly as given, compared and sorted by code point."""
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        # Any other collation sorts by the server's locale: not as SQLite does, and not the same after an upgrade.
+        return postgresql.TEXT(collation="C") if dialect.name == "postgresql" else Text()
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else escape(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else unescape(value)
+
+
+class database_now(ColumnElement[float]):
+    """Seconds since 1970 by the database's clock, which is the only one that leases go by."""
+
+    type = Double()
+    inherit_cache = True
+
+
+@compiles(database_now, "sqlite")
+def _sqlite_now(element: Any, compiler: Any, **kw: Any) -> str:
+    # unixepoch('subsec') needs SQLite 3.42.
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(database_now, "postgresql")
+def _postgres_now(element: Any, compiler: Any, **kw: Any) -> str:
+    return "CAST(extract(epoch FROM clock_timestamp()) AS double precision)"

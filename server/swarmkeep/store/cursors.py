@@ -1,0 +1,33 @@
+"""Where a list of sessions goes on: the last row shown, in a form that callers pass back untouched."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+
+import msgspec
+
+from swarmkeep.domain.codec import MalformedJson, decode, encode
+from swarmkeep.domain.errors import InvalidRequest
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
+
+
+def cursor_of(created_at: str, session_id: str) -> str:
+    return base64.urlsafe_b64encode(encode((created_at, session_id))).decode().rstrip("=")
+
+
+def parse_cursor(cursor: str) -> tuple[str, str]:
+    """The time and id of the last row shown.
+
+    Raises InvalidRequest for text that `cursor_of` did not make.
+    """
+    try:
+        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        created_at, session_id = decode(raw, tuple[str, str])
+        if _TIME.fullmatch(created_at) and cursor_of(created_at, session_id) == cursor:
+            return created_at, session_id
+    except (ValueError, binascii.Error, MalformedJson, msgspec.ValidationError):
+        pass
+    raise InvalidRequest("this is no cursor of this list; take `next_cursor` from the page before", "/cursor")

@@ -1,0 +1,177 @@
+"""The head row of a session: where its log ends, what lists show of it, and who may advance it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import Connection, Table, bindparam, null, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from swarmkeep.domain.errors import LeaseLost, SeqConflict
+from swarmkeep.domain.state import State
+from swarmkeep.store.columns import database_now
+from swarmkeep.store.hashing import Sealed
+from swarmkeep.store.port import Claim, Lease, Mark, SessionKey
+from swarmkeep.store.prepared import Prepared
+from swarmkeep.store.tables import RUNNING, sessions
+
+Row = dict[str, Any]
+Hold = Literal["none", "held", "claim"]
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """An append, worked out before any transaction begins: `state` is what `sealed` makes of `base`.
+
+    `view` is the state as lists show it, in JSON.
+    """
+
+    key: SessionKey
+    base: State
+    state: State
+    sealed: Sequence[Sealed]
+    view: str
+    lease: Lease | Claim | None = None
+    lease_seconds: float = 15.0
+    blobs: Mapping[str, str] = {}
+    mark: Mark | None = None
+
+    @property
+    def hold(self) -> Hold:
+        if self.lease is None:
+            return "none"
+        return "held" if isinstance(self.lease, Lease) else "claim"
+
+    @property
+    def running(self) -> bool:
+        return self.state.status == "running"
+
+
+def is_head(state: State) -> Any:
+    """The condition that a session still ends with the event that `state` does."""
+    return (sessions.c.head_seq == state.seq) & (sessions.c.head_hash == bytes.fromhex(state.hash))
+
+
+def _head_row(step: Step) -> Row:
+    state = step.state
+    return {
+        "new_seq": state.seq,
+        "new_hash": bytes.fromhex(state.hash),
+        "new_agent": state.agent,
+        "new_status": state.status,
+        "new_updated_at": state.updated_at,
+        "new_view": step.view,
+        "tenant_": step.key.tenant,
+        "id_": step.key.id,
+    }
+
+
+def insert_head(connection: Connection, step: Step) -> Lease | None:
+    """Begin a session with the step's state."""
+    if isinstance(step.lease, Lease):
+        raise LeaseLost(step.key.id)
+    row = _head_row(step)
+    claim = step.lease if step.running else None
+    if claim is not None:
+        row |= {"owner": claim.owner, "seconds": claim.lease_seconds}
+    row["new_created_at"] = step.state.created_at
+    if _head_insert(connection.dialect.name, claim is not None).execute(connection, row).rowcount == 0:
+        raise SeqConflict(step.key.id, 0)
+    return None if claim is None else Lease(claim.owner, 1)
+
+
+def advance_head(connection: Connection, step: Step) -> Lease | None:
+    """Move a session from the step's base to its state, if it still is there and the lease allows."""
+    row = _head_row(step) | {"base_seq": step.base.seq, "base_hash": bytes.fromhex(step.base.hash)}
+    if isinstance(step.lease, Lease):
+        row |= {"owner": step.lease.owner, "epoch": step.lease.epoch, "seconds": step.lease_seconds}
+    elif step.lease is not None:
+        row |= {"owner": step.lease.owner, "seconds": step.lease.lease_seconds}
+    epoch = _head_update(step.hold, step.running).execute(connection, row).scalar()
+    if epoch is None:
+        raise _refusal(connection, step)
+    return Lease(step.lease.owner, epoch) if step.lease is not None and step.running else None
+
+
+def _refusal(connection: Connection, step: Step) -> SeqConflict | LeaseLost:
+    this = (sessions.c.tenant == step.key.tenant, sessions.c.id == step.key.id)
+    current = connection.scalar(select(sessions.c.id).where(*this, is_head(step.base)))
+    return SeqConflict(step.key.id, step.base.seq) if current is None else LeaseLost(step.key.id)
+
+
+_HEAD = {
+    "head_seq": "new_seq",
+    "head_hash": "new_hash",
+    "agent": "new_agent",
+    "status": "new_status",
+    "updated_at": "new_updated_at",
+    "view": "new_view",
+}
+
+
+def _columns(names: Mapping[str, str]) -> dict[str, Any]:
+    return {column: bindparam(name, type_=sessions.c[column].type) for column, name in names.items()}
+
+
+def _expiry() -> Any:
+    return database_now() + bindparam("seconds", type_=sessions.c.lease_expires_at.type)
+
+
+@functools.cache
+def _head_insert(dialect: str, claimed: bool) -> Prepared:
+    values = _columns({**_HEAD, "created_at": "new_created_at", "tenant": "tenant_", "id": "id_"})
+    owner = bindparam("owner", type_=sessions.c.lease_owner.type) if claimed else null()
+    lease = {"lease_owner": owner, "lease_epoch": 1 if claimed else 0, "lease_expires_at": null()}
+    if claimed:
+        lease["lease_expires_at"] = _expiry()
+    return Prepared(insert_if_absent(sessions, dialect).values(**values, **lease))
+
+
+@functools.cache
+def _head_update(hold: Hold, running: bool) -> Prepared:
+    columns = sessions.c
+    statement = update(sessions).where(
+        columns.tenant == bindparam("tenant_"),
+        columns.id == bindparam("id_"),
+        columns.head_seq == bindparam("base_seq"),
+        columns.head_hash == bindparam("base_hash"),
+    )
+    owner = bindparam("owner", type_=columns.lease_owner.type)
+    if hold == "held":
+        statement = statement.where(columns.lease_owner == owner, columns.lease_epoch == bindparam("epoch"))
+    elif hold == "claim":
+        # The owner itself may claim again: the next epoch then ends whatever it had going under the one before.
+        free = or_(
+            columns.lease_owner.is_(None), columns.lease_owner == owner, columns.lease_expires_at <= database_now()
+        )
+        statement = statement.where(free)
+    values = _columns(_HEAD)
+    if not running:
+        values |= {"lease_owner": null(), "lease_expires_at": null(), "lease_epoch": columns.lease_epoch + 1}
+    elif hold == "held":
+        values |= {"lease_expires_at": _expiry()}
+    elif hold == "claim":
+        values |= {"lease_owner": owner, "lease_expires_at": _expiry(), "lease_epoch": columns.lease_epoch + 1}
+    return Prepared(statement.values(**values).returning(columns.lease_epoch))
+
+
+def renew(connection: Connection, owner: str, lease_seconds: float) -> None:
+    """Extend the leases that `owner` holds and that nobody has taken over."""
+    connection.execute(_RENEW, {"owner": owner, "seconds": lease_seconds})
+
+
+_RENEW = (
+    update(sessions)
+    .where(RUNNING)
+    .where(sessions.c.lease_owner == bindparam("owner"))
+    .values(lease_expires_at=_expiry())
+)
+
+
+@functools.cache
+def insert_if_absent(table: Table, dialect: str) -> Any:
+    """An insert that leaves a row which is there already."""
+    make = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    return make(table).on_conflict_do_nothing()

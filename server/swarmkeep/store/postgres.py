@@ -1,0 +1,144 @@
+"""PostgreSQL: asyncpg under SQLAlchemy's engine, with a bounded pool."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from swarmkeep.domain.errors import Overloaded
+from swarmkeep.store.faults import lost_connection, of_postgres
+from swarmkeep.store.port import StoreUnavailable
+from swarmkeep.store.urls import PostgresServer
+
+T = TypeVar("T")
+
+_POOL_SIZE = 8
+_POOL_SECONDS = 30.0
+_COMMAND_SECONDS = 60.0
+
+
+def engine_for(server: PostgresServer, *, read_only: bool = False, pooled: bool = True) -> AsyncEngine:
+    """An engine for the running loop. Connections are made when they are needed."""
+    settings = {"default_transaction_read_only": "on"} if read_only else {}
+
+    async def connect() -> Any:
+        try:
+            import asyncpg  # type: ignore[import-untyped]
+        except ImportError:
+            raise StoreUnavailable("PostgreSQL needs the driver: pip install 'swarmkeep[postgres]'") from None
+        try:
+            return await asyncpg.connect(
+                server.dsn,
+                user=server.user,
+                password=server.password,
+                timeout=server.connect_seconds,
+                command_timeout=_COMMAND_SECONDS,
+                server_settings=settings,
+                **({} if server.prepare else {"statement_cache_size": 0}),
+            )
+        except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            reason = str(error) or "it did not answer in time"
+            raise StoreUnavailable(f"cannot connect to the database at {server.display}: {reason}") from error
+
+    pool: dict[str, Any] = {"poolclass": NullPool}
+    if pooled:
+        pool = {"pool_size": _POOL_SIZE, "max_overflow": 0, "pool_timeout": _POOL_SECONDS}
+    return create_async_engine(
+        "postgresql+asyncpg://",
+        async_creator=connect,
+        isolation_level="READ COMMITTED",
+        connect_args={} if server.prepare else {"prepared_statement_cache_size": 0},
+        **pool,
+    )
+
+
+class PostgresDatabase:
+    """A PostgreSQL database as a Database. The engine belongs to the loop of its first use."""
+
+    def __init__(self, server: PostgresServer, *, read_only: bool = False, max_waiting: int = 1000) -> None:
+        self._server = server
+        self._read_only = read_only
+        self._max_waiting = max_waiting
+        self._engine: AsyncEngine | None = None
+        self._reading: AsyncEngine | None = None
+        self._writes: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        engine = self._engines()[1]
+        for last in (False, True):
+            try:
+                async with engine.connect() as connection:
+                    return await connection.run_sync(query)
+            except Exception as error:
+                if last or not lost_connection(error):
+                    raise_fault(error, self._server)
+        raise AssertionError
+
+    async def write(self, job: Callable[[Connection], T], *, erases: bool = False) -> T:
+        engine = self._engines()[0]
+        if len(self._writes) >= self._max_waiting:
+            raise Overloaded
+        # A task of its own: cancelled half way, nobody would know whether it was committed.
+        task = asyncio.get_running_loop().create_task(self._write(engine, job))
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._writes:
+            await asyncio.wait(self._writes)
+        if self._engine is not None:
+            await self._engine.dispose()
+
+    def _engines(self) -> tuple[AsyncEngine, AsyncEngine]:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        if self._engine is None or self._reading is None:
+            self._engine = engine_for(self._server, read_only=self._read_only)
+            # The same pool. A query that is one statement needs no BEGIN and ROLLBACK around it.
+            self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        return self._engine, self._reading
+
+    async def _write(self, engine: AsyncEngine, job: Callable[[Connection], T]) -> T:
+        for last in (False, True):
+            transaction = _Transaction(job)
+            try:
+                async with engine.connect() as connection:
+                    return await connection.run_sync(transaction.run)
+            except Exception as error:
+                if transaction.committing and lost_connection(error):
+                    message = f"the connection to {self._server.display} broke during a commit, which may have worked"
+                    raise StoreUnavailable(message) from error
+                # Before the commit nothing has happened, so to do it again is to do it once.
+                if last or not lost_connection(error):
+                    raise_fault(error, self._server)
+        raise AssertionError
+
+
+def raise_fault(error: Exception, server: PostgresServer) -> NoReturn:
+    """Raise PostgreSQL's error as the store's; from within `except`."""
+    fault = of_postgres(error, server.display)
+    if fault is error:
+        raise error
+    raise fault from error
+
+
+class _Transaction:
+    """A job and its commit, as one call. `committing` tells a break before the commit from one during it."""
+
+    def __init__(self, job: Callable[[Connection], Any]) -> None:
+        self._job = job
+        self.committing = False
+
+    def run(self, connection: Connection) -> Any:
+        with connection.begin():
+            result = self._job(connection)
+            self.committing = True
+        return result

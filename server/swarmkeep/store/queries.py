@@ -1,0 +1,182 @@
+"""What reads the log: each function is one query of a connection."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, Select, Text, bindparam, or_, select, tuple_, type_coerce
+
+from swarmkeep.domain.codec import decode
+from swarmkeep.domain.events import Recorded
+from swarmkeep.domain.state import SessionStatus
+from swarmkeep.domain.views import SessionView
+from swarmkeep.store.columns import database_now, unescape
+from swarmkeep.store.cursors import cursor_of
+from swarmkeep.store.hashing import Sealed
+from swarmkeep.store.labels import label_of
+from swarmkeep.store.port import Mark, SessionKey, SessionPage
+from swarmkeep.store.prepared import Prepared
+from swarmkeep.store.tables import RUNNING, blobs, events, idempotency, session_labels, sessions
+from swarmkeep.store.upcast import upcast
+
+# The texts come as they are stored: a conversion by SQLAlchemy costs more than all else for a row.
+_EVENT = (
+    events.c.seq,
+    type_coerce(events.c.type, Text),
+    events.c.version,
+    type_coerce(events.c.run_id, Text),
+    type_coerce(events.c.agent, Text),
+    events.c.recorded_at,
+    events.c.hash,
+    events.c.payload,
+)
+
+
+_MAX_BIGINT = 2**63 - 1
+
+
+def read_events(
+    connection: Connection,
+    key: SessionKey,
+    *,
+    after: int = 0,
+    upto: int | None = None,
+    types: Sequence[str] = (),
+    limit: int | None = None,
+) -> list[Recorded]:
+    """Events with after < seq <= upto, oldest first."""
+    bounds = {"after": after, "upto": upto, "limit": limit}
+    row = {**_of(key), **{name: value and min(value, _MAX_BIGINT) for name, value in bounds.items()}}
+    if types:
+        statement = _events_after(upto is not None, limit is not None).where(events.c.type.in_(list(types)))
+        used = {name: value for name, value in row.items() if value is not None}
+        rows = connection.execute(statement, used).all()
+    else:
+        rows = _prepared(upto is not None, limit is not None).execute(connection, row).all()
+    return [_recorded(key.id, found) for found in rows]
+
+
+@functools.cache
+def _prepared(upto: bool, limit: bool) -> Prepared:
+    return Prepared(_events_after(upto, limit))
+
+
+def _events_after(upto: bool, limit: bool) -> Select[Any]:
+    columns = events.c
+    statement = select(*_EVENT).where(
+        columns.tenant == bindparam("tenant"),
+        columns.session_id == bindparam("session_id"),
+        columns.seq > bindparam("after"),
+    )
+    if upto:
+        statement = statement.where(columns.seq <= bindparam("upto"))
+    statement = statement.order_by(columns.seq)
+    return statement.limit(bindparam("limit", type_=BigInteger())) if limit else statement
+
+
+def _of(key: SessionKey) -> dict[str, Any]:
+    return {"tenant": key.tenant, "session_id": key.id}
+
+
+def _recorded(session_id: str, row: Iterable[Any]) -> Recorded:
+    seq, type_, version, run_id, agent, at, digest, payload = row
+    return Recorded(
+        session_id=session_id,
+        seq=seq,
+        type=unescape(type_),
+        version=version,
+        run_id=run_id and unescape(run_id),
+        agent=unescape(agent),
+        at=at,
+        hash=digest.hex(),
+        payload=payload,
+        fact=upcast(type_, version, payload),
+    )
+
+
+def read_sealed(connection: Connection, key: SessionKey, *, after: int, limit: int) -> list[Sealed]:
+    """Events as they are stored, with what their hashes are made of."""
+    statement = (
+        select(*_EVENT, events.c.salt, events.c.commitment)
+        .where(events.c.tenant == key.tenant, events.c.session_id == key.id, events.c.seq > after)
+        .order_by(events.c.seq)
+        .limit(limit)
+    )
+    rows = connection.execute(statement)
+    return [Sealed(_recorded(key.id, row[:-2]), row.salt, row.commitment) for row in rows]
+
+
+def head_seq(connection: Connection, key: SessionKey) -> int | None:
+    """The last seq of a session; None if there is no such session."""
+    this = (sessions.c.tenant == key.tenant, sessions.c.id == key.id)
+    return connection.scalar(select(sessions.c.head_seq).where(*this))
+
+
+def list_sessions(
+    connection: Connection,
+    tenant: str,
+    *,
+    agent: str | None,
+    status: SessionStatus | None,
+    metadata: Mapping[str, str],
+    limit: int,
+    before: tuple[str, str] | None,
+) -> SessionPage:
+    """One page of a tenant's sessions, newest first; `before` is the last one's time and id on the page before."""
+    columns = sessions.c
+    statement = select(columns.view, columns.created_at, columns.id).where(columns.tenant == tenant)
+    if agent is not None:
+        statement = statement.where(columns.agent == agent)
+    if status is not None:
+        statement = statement.where(columns.status == status)
+    for name, text in metadata.items():
+        statement = statement.where(_has_label(label_of(name, text)))
+    if before is not None:
+        statement = statement.where(tuple_(columns.created_at, columns.id) < tuple_(*before))
+    statement = statement.order_by(columns.created_at.desc(), columns.id.desc()).limit(limit + 1)
+    rows = connection.execute(statement).all()
+    shown = rows[:limit]
+    following = cursor_of(shown[-1].created_at, shown[-1].id) if len(rows) > limit and shown else None
+    return SessionPage([decode(row.view, SessionView) for row in shown], following)
+
+
+def _has_label(label: bytes) -> Any:
+    labels = session_labels.c
+    mine = (labels.tenant == sessions.c.tenant, labels.session_id == sessions.c.id)
+    return select(labels.label).where(*mine, labels.label == label).exists()
+
+
+def find_blobs(connection: Connection, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
+    """Texts by content hash; those that are not there are left out."""
+    mine = (blobs.c.tenant == key.tenant, blobs.c.session_id == key.id)
+    found: dict[str, str] = {}
+    for start in range(0, len(hashes), 500):
+        wanted = blobs.c.hash.in_(list(hashes[start : start + 500]))
+        rows = connection.execute(select(blobs.c.hash, blobs.c.text).where(*mine, wanted))
+        found |= {row.hash: row.text for row in rows}
+    return found
+
+
+def find_mark(connection: Connection, key: SessionKey, name: str) -> Mark | None:
+    """What an idempotency key was used for on a session."""
+    columns = idempotency.c
+    statement = select(columns.key, columns.digest, columns.run_id, columns.seq).where(
+        columns.tenant == key.tenant, columns.session_id == key.id, columns.key == name
+    )
+    row = connection.execute(statement).one_or_none()
+    return None if row is None else Mark(key=row.key, digest=row.digest, run_id=row.run_id, seq=row.seq)
+
+
+def find_abandoned(connection: Connection, limit: int) -> list[SessionKey]:
+    """Running sessions that nobody holds, longest abandoned first."""
+    columns = sessions.c
+    statement = (
+        select(columns.tenant, columns.id)
+        .where(RUNNING)
+        .where(or_(columns.lease_owner.is_(None), columns.lease_expires_at <= database_now()))
+        .order_by(columns.lease_expires_at.nulls_first(), columns.tenant, columns.id)
+        .limit(limit)
+    )
+    return [SessionKey(row.tenant, row.id) for row in connection.execute(statement)]

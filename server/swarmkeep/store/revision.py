@@ -1,0 +1,34 @@
+"""Which schema a database has, and whether it is this release's."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, inspect, text
+
+from swarmkeep.store.faults import UPGRADE
+from swarmkeep.store.port import SchemaBehind
+from swarmkeep_migrations import REVISIONS
+
+HEAD = REVISIONS[-1]
+
+
+def current_revision(connection: Connection) -> str | None:
+    """The revision a database is at; None for one without a schema."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    revision: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return revision
+
+
+def require_head(connection: Connection, display: str) -> None:
+    """Raises SchemaBehind unless the database has this release's schema."""
+    revision = current_revision(connection)
+    if revision == HEAD:
+        return
+    if revision is None:
+        raise SchemaBehind(f"the database at {display} is empty; {UPGRADE}")
+    if revision in REVISIONS:
+        raise SchemaBehind(f"the database at {display} is at revision {revision}, this release needs {HEAD}; {UPGRADE}")
+    raise SchemaBehind(
+        f"the database at {display} is at revision {revision}, which is newer than this release knows ({HEAD}); "
+        "install a newer swarmkeep, or run `swarmkeep db downgrade` with the one that made it"
+    )

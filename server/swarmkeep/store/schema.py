@@ -1,0 +1,160 @@
+"""Schema migrations as calls. Alembic takes a second to load, so it is loaded only where something is to be done."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import Connection, text
+
+import swarmkeep_migrations
+from swarmkeep.store import postgres, sqlite_file
+from swarmkeep.store.revision import HEAD, current_revision
+from swarmkeep.store.urls import PostgresServer, SqliteFile, locate
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+T = TypeVar("T")
+
+# Any constant that no other program takes: whoever holds it migrates, and the others wait and find it done.
+_LOCK = 7_270_155_302_114_309
+_WAIT_SECONDS = 60.0
+
+
+def upgrade(url: str, revision: str = "head") -> str | None:
+    """Bring a database up to a revision, making a SQLite file if there is none, and return where it is then.
+
+    All of it happens or nothing; of several processes at once, one does it and the others wait. May be called in an
+    event loop, which it blocks.
+
+    Raises BadDatabaseUrl and StoreUnavailable.
+    """
+
+    def job(connection: Connection) -> str | None:
+        # A server that starts on a current database does not load Alembic for it.
+        if revision not in ("head", HEAD) or current_revision(connection) != HEAD:
+            from alembic import command
+
+            command.upgrade(_config(connection), revision)
+        return current_revision(connection)
+
+    return _migrate(url, job, create=True)
+
+
+def downgrade(url: str, revision: str) -> str | None:
+    """Take a database back to an older revision (`base`: an empty one), and return where it is then."""
+
+    def job(connection: Connection) -> str | None:
+        from alembic import command
+
+        command.downgrade(_config(connection), revision)
+        return current_revision(connection)
+
+    return _migrate(url, job, create=False)
+
+
+def current(url: str) -> str | None:
+    """The revision a database is at; None for one without a schema."""
+    return _look(url, current_revision)
+
+
+def check(url: str) -> list[str]:
+    """How a database differs from this release's tables, one line each; empty if it does not."""
+
+    def job(connection: Connection) -> list[str]:
+        from alembic.autogenerate import compare_metadata
+        from alembic.migration import MigrationContext
+
+        from swarmkeep.store.tables import metadata
+
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        return [repr(difference) for difference in compare_metadata(context, metadata)]
+
+    return _look(url, job)
+
+
+def _config(connection: Connection) -> Config:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(swarmkeep_migrations.__file__).parent).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def _migrate(url: str, job: Callable[[Connection], T], *, create: bool) -> T:
+    location = locate(url)
+    if isinstance(location, SqliteFile):
+        with _sqlite(location, "rwc" if create else "rw") as connection:
+            return job(connection)
+
+    def locked(connection: Connection) -> T:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        return job(connection)
+
+    return _postgres(location, locked)
+
+
+def _look(url: str, job: Callable[[Connection], T]) -> T:
+    location = locate(url)
+    if isinstance(location, PostgresServer):
+        return _postgres(location, job)
+    file = sqlite_file.ReadOnlyFile(location, no_trace=True)
+    try:
+        return file.run(job)
+    except Exception as error:
+        sqlite_file.raise_fault(error, location)
+    finally:
+        file.close()
+
+
+@contextlib.contextmanager
+def _sqlite(file: SqliteFile, mode: sqlite_file.Mode) -> Iterator[Connection]:
+    engine = sqlite_file.engine_for(file, mode, begin="BEGIN EXCLUSIVE", busy_seconds=_WAIT_SECONDS)
+    try:
+        with engine.connect() as connection:
+            _use_wal(connection)
+            with connection.begin():
+                yield connection
+    except Exception as error:
+        sqlite_file.raise_fault(error, file)
+    finally:
+        engine.dispose()
+
+
+def _use_wal(connection: Connection) -> None:
+    raw: Any = connection.connection.dbapi_connection
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while True:
+        try:
+            raw.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            # Two that change the mode at once get "database is locked" at once: no busy timeout applies to it.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return
+
+
+def _postgres(server: PostgresServer, job: Callable[[Connection], T]) -> T:
+    async def run() -> T:
+        engine = postgres.engine_for(server, pooled=False)
+        try:
+            async with engine.begin() as connection:
+                return await connection.run_sync(job)
+        except Exception as error:
+            postgres.raise_fault(error, server)
+        finally:
+            await engine.dispose()
+
+    # In a thread of its own, because the caller may be in an event loop already.
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(asyncio.run, run()).result()

@@ -1,0 +1,266 @@
+"""The event store on SQL: SQLite and PostgreSQL run the same statements."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection
+
+from swarmkeep.domain.codec import encode_text
+from swarmkeep.domain.errors import EventNotFound, InvalidRequest, SeqConflict, SessionNotFound
+from swarmkeep.domain.events import Draft, Recorded, SessionRedacted
+from swarmkeep.domain.state import SessionStatus, State, fold
+from swarmkeep.domain.views import session_view
+from swarmkeep.store import queries, revision, writes
+from swarmkeep.store.cache import StateCache
+from swarmkeep.store.columns import escape
+from swarmkeep.store.cursors import parse_cursor
+from swarmkeep.store.database import Database
+from swarmkeep.store.hashing import Sealed, seal
+from swarmkeep.store.heads import Step, renew
+from swarmkeep.store.port import Appended, Claim, Lease, Mark, SessionKey, SessionPage
+from swarmkeep.store.postgres import PostgresDatabase
+from swarmkeep.store.sqlite import SqliteDatabase
+from swarmkeep.store.urls import SqliteFile, locate
+
+Clock = Callable[[], datetime]
+
+CACHE_BYTES = 64 * 1024 * 1024
+# PostgreSQL cannot index a key of more than about 2,700 bytes; refused alike on both.
+_MAX_KEY_BYTES = 1000
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def open_store(
+    url: str,
+    *,
+    clock: Clock = utc_now,
+    cache_bytes: int = CACHE_BYTES,
+    read_only: bool = False,
+    max_waiting: int = 1000,
+) -> SqlStore:
+    """The store in the database that `url` names. Nothing is opened before the first call, and nothing ever created.
+
+    `clock` gives the events' times. `cache_bytes` bounds the memory of folded states. `read_only` refuses writes and
+    leaves a SQLite file's directory as it is. Above `max_waiting` writes at once, more are Overloaded.
+
+    Raises BadDatabaseUrl.
+    """
+    location = locate(url)
+    database: Database
+    if isinstance(location, SqliteFile):
+        database = SqliteDatabase(location, read_only=read_only, max_waiting=max_waiting)
+    else:
+        database = PostgresDatabase(location, read_only=read_only, max_waiting=max_waiting)
+    return SqlStore(database, display=location.display, clock=clock, cache_bytes=cache_bytes)
+
+
+class SqlStore:
+    """An EventStore (see there for what each call promises) on a Database."""
+
+    def __init__(
+        self, database: Database, *, display: str, clock: Clock = utc_now, cache_bytes: int = CACHE_BYTES
+    ) -> None:
+        self.database = database
+        self._clock = clock
+        self._cache = StateCache(cache_bytes)
+        self.display = display
+        """The database's URL without its password."""
+
+    async def append(
+        self,
+        key: SessionKey,
+        base: State,
+        drafts: Sequence[Draft],
+        *,
+        lease: Lease | Claim | None = None,
+        lease_seconds: float = 15.0,
+        blobs: Mapping[str, str] | None = None,
+        mark: Mark | None = None,
+    ) -> Appended:
+        _refuse_long(key, mark)
+        if base.seq == 0 and not drafts:
+            return await self._nothing_yet(key)
+        sealed, state = self._sealed(key, base, drafts)
+        step = Step(
+            key=key,
+            base=base,
+            state=state,
+            sealed=sealed,
+            view=encode_text(session_view(key.id, state)),
+            lease=lease,
+            lease_seconds=lease_seconds,
+            blobs=blobs or {},
+            mark=mark,
+        )
+        granted = await self.database.write(functools.partial(_append, step))
+        self._remember(key, step)
+        return Appended([one.event for one in sealed], state, granted)
+
+    async def fork(
+        self, source: SessionKey, base: State, target: SessionKey, drafts: Sequence[Draft], *, mark: Mark | None = None
+    ) -> Appended:
+        _refuse_long(target, mark)
+        sealed, state = self._sealed(target, base, drafts)
+        view = encode_text(session_view(target.id, state))
+        step = Step(key=target, base=base, state=state, sealed=sealed, view=view, mark=mark)
+        await self.database.write(functools.partial(_fork, source, step))
+        self._remember(target, step)
+        return Appended([one.event for one in sealed], state, None)
+
+    async def delete(self, key: SessionKey, *, expected: State | None = None) -> None:
+        self._cache.drop(key)
+        await self.database.write(lambda connection: writes.remove(connection, key, expected), erases=True)
+        self._cache.drop(key)
+
+    async def renew(self, owner: str, *, lease_seconds: float) -> None:
+        await self.database.write(lambda connection: renew(connection, owner, lease_seconds))
+
+    async def state(self, key: SessionKey, *, at: int | None = None, fresh: bool = True) -> State:
+        known = self._cache.get(key)
+        if known is not None and not fresh and at in (None, known.seq):
+            return known
+        if at is not None:
+            return await self._state_at(key, at, known)
+        state = await self._current(key, known)
+        if state is None:
+            raise SessionNotFound(key.id)
+        return state
+
+    async def _current(self, key: SessionKey, known: State | None) -> State | None:
+        """The last state, from the events since the known one where that is still part of the session."""
+        if known is not None:
+            tail = await self._read(key, after=known.seq - 1)
+            if _continues(known, tail):
+                state = fold(tail[1:], known)
+                self._cache.put(key, state)
+                return state
+            self._cache.drop(key)
+        events = await self._read(key)
+        if not events:
+            return None
+        state = fold(events)
+        self._cache.put(key, state)
+        return state
+
+    async def _state_at(self, key: SessionKey, at: int, known: State | None) -> State:
+        if known is not None and at == known.seq:
+            state = await self._current(key, known)
+            if state is not None and state.seq == at:
+                return state
+        events = await self._read(key, upto=at) if at > 0 else []
+        if len(events) == at and events:
+            return fold(events)
+        last = await self.database.read(lambda connection: queries.head_seq(connection, key))
+        if last is None:
+            raise SessionNotFound(key.id)
+        raise EventNotFound(at, f"session {key.id!r} has the events 1 to {last}; there is no event {at}")
+
+    async def read(
+        self,
+        key: SessionKey,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        types: Sequence[str] = (),
+        limit: int | None = None,
+    ) -> list[Recorded]:
+        return await self._read(key, after=after, upto=upto, types=types, limit=limit)
+
+    async def sealed(self, key: SessionKey, *, after: int = 0, limit: int = 1000) -> list[Sealed]:
+        """Events with the salts and commitments that their hashes are made of, oldest first: for auditors."""
+        return await self.database.read(
+            lambda connection: queries.read_sealed(connection, key, after=after, limit=limit)
+        )
+
+    async def sessions(
+        self,
+        tenant: str,
+        *,
+        agent: str | None = None,
+        status: SessionStatus | None = None,
+        metadata: Mapping[str, str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> SessionPage:
+        query = functools.partial(
+            queries.list_sessions,
+            tenant=tenant,
+            agent=agent,
+            status=status,
+            metadata=metadata or {},
+            limit=limit,
+            before=None if cursor is None else parse_cursor(cursor),
+        )
+        return await self.database.read(query)
+
+    async def blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
+        return await self.database.read(lambda connection: queries.find_blobs(connection, key, hashes))
+
+    async def mark(self, key: SessionKey, idempotency_key: str) -> Mark | None:
+        return await self.database.read(lambda connection: queries.find_mark(connection, key, idempotency_key))
+
+    async def abandoned(self, *, limit: int = 100) -> list[SessionKey]:
+        return await self.database.read(lambda connection: queries.find_abandoned(connection, limit))
+
+    async def ping(self) -> None:
+        await self.database.read(lambda connection: revision.require_head(connection, self.display))
+
+    async def close(self) -> None:
+        await self.database.close()
+
+    async def _read(
+        self,
+        key: SessionKey,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        types: Sequence[str] = (),
+        limit: int | None = None,
+    ) -> list[Recorded]:
+        return await self.database.read(
+            lambda connection: queries.read_events(connection, key, after=after, upto=upto, types=types, limit=limit)
+        )
+
+    def _sealed(self, key: SessionKey, base: State, drafts: Sequence[Draft]) -> tuple[list[Sealed], State]:
+        at = self._clock().astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        sealed = seal(key.id, base, drafts, at=at)
+        return sealed, fold((one.event for one in sealed), base)
+
+    async def _nothing_yet(self, key: SessionKey) -> Appended:
+        last = await self.database.read(lambda connection: queries.head_seq(connection, key))
+        raise SessionNotFound(key.id) if last is None else SeqConflict(key.id, 0)
+
+    def _remember(self, key: SessionKey, step: Step) -> None:
+        # What a redaction removed is still in the folded state.
+        if any(isinstance(one.event.fact, SessionRedacted) for one in step.sealed):
+            self._cache.drop(key)
+        else:
+            self._cache.put(key, step.state)
+
+
+def _append(step: Step, connection: Connection) -> Lease | None:
+    return writes.append(connection, step)
+
+
+def _fork(source: SessionKey, step: Step, connection: Connection) -> None:
+    writes.fork(connection, source, step)
+
+
+def _continues(known: State, tail: Sequence[Recorded]) -> bool:
+    """Whether events read from the known state's last one on can be folded onto it."""
+    if not tail or tail[0].hash != known.hash:
+        return False
+    return not any(isinstance(event.fact, SessionRedacted) for event in tail[1:])
+
+
+def _refuse_long(key: SessionKey, mark: Mark | None) -> None:
+    parts = [("tenant", key.tenant), ("id", key.id), ("idempotency key", "" if mark is None else mark.key)]
+    for name, text in parts:
+        if len(escape(text).encode()) > _MAX_KEY_BYTES:
+            raise InvalidRequest(f"the {name} is longer than {_MAX_KEY_BYTES} bytes")

@@ -1,0 +1,104 @@
+"""The tables. Every primary key of session data begins with the tenant and the session, and nothing spans sessions.
+
+Changes here need a migration; `swarmkeep db check` compares the two.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Double, Index, Integer, LargeBinary, MetaData, Table, Text, text
+
+from swarmkeep.store.columns import Verbatim
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+RUNNING = text("status = 'running'")
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("id", Verbatim, primary_key=True),
+    Column("head_seq", BigInteger, nullable=False),
+    Column("head_hash", LargeBinary, nullable=False),
+    Column("agent", Verbatim, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("created_at", Verbatim, nullable=False),
+    Column("updated_at", Verbatim, nullable=False),
+    Column("view", Text, nullable=False, comment="SessionView as JSON: what lists show"),
+    Column("lease_owner", Verbatim),
+    Column("lease_epoch", BigInteger, nullable=False),
+    Column("lease_expires_at", Double, comment="seconds since 1970, by this database's clock"),
+    Index("ix_sessions_created", "tenant", "created_at", "id"),
+    # For renewing a process's leases and for finding those that nobody renews. The expiry stays out of it: it changes
+    # with every append, and PostgreSQL keeps updates of unindexed columns within the page.
+    Index("ix_sessions_running", "lease_owner", sqlite_where=RUNNING, postgresql_where=RUNNING),
+    comment="one row per session: its last event, what lists show, and its lease",
+)
+
+session_labels = Table(
+    "session_labels",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("label", LargeBinary, primary_key=True, comment="digest of a metadata key and its value's text"),
+    Index("ix_session_labels_label", "tenant", "label"),
+    comment="an index of sessions by metadata; it can be rebuilt from the events",
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("run_id", Verbatim),
+    Column("type", Verbatim, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("agent", Verbatim, nullable=False),
+    Column("recorded_at", Text, nullable=False),
+    Column("payload", Text, nullable=False, comment="the exact text that the commitment covers"),
+    Column("salt", LargeBinary, comment="null once the payload was redacted"),
+    Column("commitment", LargeBinary, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+)
+
+blobs = Table(
+    "blobs",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("hash", Verbatim, primary_key=True),
+    Column("text", Verbatim, nullable=False),
+    comment="instructions and tool schemas, once per session and content",
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("key", Verbatim, primary_key=True),
+    Column("digest", Verbatim, nullable=False),
+    Column("run_id", Verbatim),
+    Column("seq", BigInteger, nullable=False),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", Verbatim, primary_key=True),
+    Column("tenant", Verbatim, nullable=False),
+    Column("name", Verbatim, nullable=False),
+    Column("key_hash", LargeBinary, nullable=False, unique=True),
+    Column("created_at", Text, nullable=False),
+    Column("revoked_at", Text),
+)
+
+SESSION_TABLES = (events, blobs, idempotency, session_labels)
+"""What belongs to a session beside its head row; each has `tenant` and `session_id`."""

@@ -1,0 +1,42 @@
+"""Stored payloads to current facts: the one place that knows how events looked in earlier releases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from swarmkeep.domain.codec import MalformedJson, decode
+from swarmkeep.domain.events import FACTS, SessionEvent, UnknownFact
+
+Json = dict[str, Any]
+
+UPCASTERS: dict[tuple[str, int], Callable[[Json], Json]] = {}
+"""By type and version: lifts that version's payload to the next version's. Pure; facts keep their meaning."""
+
+
+def upcast(type: str, version: int, payload: str) -> SessionEvent:
+    """The fact that a stored payload states. Total: what this release cannot read becomes an UnknownFact.
+
+    That is so for types and versions of a later release, and for a payload that somebody damaged, which `verify` finds.
+    """
+    cls = FACTS.get(type)
+    if cls is None:
+        return _unknown(payload)
+    try:
+        if version >= cls.version:
+            return decode(payload, cls)  # type: ignore[return-value]
+        value = decode(payload)
+        for old in range(version, cls.version):
+            value = UPCASTERS[type, old](value)
+        return msgspec.convert(value, cls)  # type: ignore[return-value]
+    except (MalformedJson, msgspec.ValidationError, LookupError, TypeError):
+        return _unknown(payload)
+
+
+def _unknown(payload: str) -> UnknownFact:
+    try:
+        return UnknownFact(data=decode(payload))
+    except MalformedJson:
+        return UnknownFact()

@@ -1,0 +1,108 @@
+"""Database URLs as people write them, taken apart. Nothing here, and no message made from it, shows a password."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlencode
+
+import msgspec
+
+_SQLITE = re.compile(r"sqlite(?:\+\w+)?:(?://)?(?P<path>/[^?]*)?(?P<rest>[^?]*)(?:\?(?P<query>.*))?", re.DOTALL)
+_POSTGRES = re.compile(
+    r"postgres(?:ql)?(?:\+\w+)?://(?:(?P<auth>[^/?]*)@)?(?P<hosts>[^/?@]*)(?:/(?P<database>[^?]*))?(?:\?(?P<query>.*))?",
+    re.DOTALL,
+)
+_SCHEME = re.compile(r"[A-Za-z][\w+.-]*:")
+# libpq parameters that asyncpg does not know; it would pass them on as settings, which the server then refuses.
+_IGNORED = ("channel_binding", "gssencmode", "keepalives", "keepalives_idle", "pgbouncer", "schema")
+
+
+class BadDatabaseUrl(ValueError):
+    """The database URL cannot be used; the message says why and what one looks like."""
+
+
+class SqliteFile(msgspec.Struct, frozen=True):
+    """A SQLite database. The path is absolute, so a later change of directory does not move it."""
+
+    path: Path
+
+    @property
+    def display(self) -> str:
+        return f"sqlite:///{self.path}"
+
+
+class PostgresServer(msgspec.Struct, frozen=True, kw_only=True):
+    """A PostgreSQL database: what asyncpg.connect takes. `dsn` holds all but the user and the password."""
+
+    dsn: str
+    user: str | None
+    password: str | None
+    hosts: str
+    database: str
+    connect_seconds: float = 10.0
+    prepare: bool = True
+
+    @property
+    def display(self) -> str:
+        user = f"{self.user}@" if self.user else ""
+        return f"postgresql://{user}{self.hosts}/{self.database}"
+
+    def __repr__(self) -> str:
+        return f"PostgresServer({self.display})"
+
+
+Location = SqliteFile | PostgresServer
+
+
+def locate(url: str) -> Location:
+    """Which database a URL means.
+
+    Raises BadDatabaseUrl.
+    """
+    url = url.strip()
+    if (match := _POSTGRES.fullmatch(url)) is not None:
+        return _postgres(match)
+    if url.startswith("sqlite") and (match := _SQLITE.fullmatch(url)) is not None:
+        return _sqlite(match)
+    if _SCHEME.match(url) is None:
+        raise BadDatabaseUrl(f"{url!r} is no database URL; for a file, write sqlite:///{url or 'FILE'}")
+    raise BadDatabaseUrl(
+        f"cannot use a database URL that begins with {url.split(':')[0]!r}; "
+        "write sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
+    )
+
+
+def _sqlite(match: re.Match[str]) -> SqliteFile:
+    if match["rest"]:
+        raise BadDatabaseUrl(f"{match[0]!r} has too few slashes: write sqlite:///FILE, or sqlite:////DIR/FILE")
+    if match["query"]:
+        raise BadDatabaseUrl(f"{match[0]!r}: a SQLite URL takes no parameters; write sqlite:///FILE")
+    path = unquote((match["path"] or "")[1:])
+    if not path or ":memory:" in path:
+        raise BadDatabaseUrl("an in-memory SQLite database would lose every session; write sqlite:///FILE")
+    if "\0" in path:
+        raise BadDatabaseUrl("a file name cannot hold a NUL character")
+    return SqliteFile(Path(path).expanduser().absolute())
+
+
+def _postgres(match: re.Match[str]) -> PostgresServer:
+    user, _, password = (match["auth"] or "").partition(":")
+    options = dict(pair for pair in parse_qsl(match["query"] or "") if pair[0] not in _IGNORED)
+    seconds = options.pop("connect_timeout", "10")
+    if not seconds.isdecimal():
+        raise BadDatabaseUrl(f"connect_timeout is a number of seconds, not {seconds!r}")
+    caching = [options.pop(name, "1") for name in ("statement_cache_size", "prepared_statement_cache_size")]
+    name = options.pop("user", None), options.pop("password", None)
+    hosts = match["hosts"]
+    database = unquote(match["database"] or "")
+    query = urlencode({"application_name": "swarmkeep", **options})
+    return PostgresServer(
+        dsn=f"postgresql://{hosts}/{match['database'] or ''}?{query}",
+        user=unquote(user) or name[0],
+        password=unquote(password) or name[1],
+        hosts=hosts or options.get("host", ""),
+        database=database or options.get("dbname", ""),
+        connect_seconds=float(seconds) or 10.0,
+        prepare="0" not in caching,
+    )

@@ -1,0 +1,154 @@
+"""What changes the log: each function is one job, which a transaction holds as a whole."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Insert, bindparam, delete, insert, literal, select
+
+from swarmkeep.domain.errors import IdempotencyMismatch, SeqConflict, SessionNotFound
+from swarmkeep.domain.state import State
+from swarmkeep.store.hashing import Sealed
+from swarmkeep.store.heads import Step, advance_head, insert_head, insert_if_absent, is_head
+from swarmkeep.store.labels import labels_of
+from swarmkeep.store.port import Lease, Mark, MarkExists, SessionKey
+from swarmkeep.store.prepared import Prepared
+from swarmkeep.store.queries import find_mark
+from swarmkeep.store.tables import SESSION_TABLES, blobs, events, idempotency, session_labels, sessions
+
+Row = dict[str, Any]
+
+
+def append(connection: Connection, step: Step) -> Lease | None:
+    """Record a step, and grant, renew or end the lease."""
+    if step.mark is not None:
+        _insert_mark(connection, step.key, step.mark, step.state.seq)
+    lease = insert_head(connection, step) if step.base.seq == 0 else advance_head(connection, step)
+    _insert_events(connection, step.key, step.sealed)
+    if step.blobs:
+        rows = [{**_of(step.key), "hash": name, "text": text} for name, text in step.blobs.items()]
+        connection.execute(insert_if_absent(blobs, connection.dialect.name), rows)
+    if step.state.metadata is not step.base.metadata:
+        _replace_labels(connection, step)
+    return lease
+
+
+def fork(connection: Connection, source: SessionKey, step: Step) -> None:
+    """Copy what `step.base` is made of to a new session, and go on there."""
+    if step.mark is not None:
+        _insert_mark(connection, step.key, step.mark, step.state.seq)
+    insert_head(connection, step)
+    _copy_blobs(connection, source, step.key, step.base)
+    base = step.base
+    copied = connection.execute(
+        _copy_events(), {**_of(step.key), "from_tenant": source.tenant, "from_id": source.id, "upto": base.seq}
+    )
+    events_of = (events.c.tenant == step.key.tenant, events.c.session_id == step.key.id)
+    last = connection.scalar(select(events.c.hash).where(*events_of, events.c.seq == base.seq))
+    # Checked after the copy, blobs first: if this event is the one meant, the source was whole all the while.
+    if copied.rowcount != base.seq or last is None or last.hex() != base.hash:
+        raise SeqConflict(source.id, base.seq)
+    _insert_events(connection, step.key, step.sealed)
+    _replace_labels(connection, step)
+
+
+def remove(connection: Connection, key: SessionKey, expected: State | None) -> None:
+    """Delete every row of a session."""
+    this = (sessions.c.tenant == key.tenant, sessions.c.id == key.id)
+    where = this if expected is None else (*this, is_head(expected))
+    if connection.execute(delete(sessions).where(*where)).rowcount == 0:
+        if expected is None or connection.scalar(select(sessions.c.head_seq).where(*this)) is None:
+            raise SessionNotFound(key.id)
+        raise SeqConflict(key.id, expected.seq)
+    for table in SESSION_TABLES:
+        connection.execute(delete(table).where(table.c.tenant == key.tenant, table.c.session_id == key.id))
+
+
+def _of(key: SessionKey) -> Row:
+    return {"tenant": key.tenant, "session_id": key.id}
+
+
+def _insert_mark(connection: Connection, key: SessionKey, mark: Mark, seq: int) -> None:
+    row = {**_of(key), "key": mark.key, "digest": mark.digest, "run_id": mark.run_id, "seq": seq}
+    if connection.execute(insert_if_absent(idempotency, connection.dialect.name), row).rowcount:
+        return
+    earlier = find_mark(connection, key, mark.key)
+    if earlier is None:
+        # Deleted with its session between the two statements: the append's own check would have failed as well.
+        raise SeqConflict(key.id, seq)
+    raise MarkExists(earlier) if earlier.digest == mark.digest else IdempotencyMismatch(mark.key)
+
+
+def _insert_events(connection: Connection, key: SessionKey, sealed: Sequence[Sealed]) -> None:
+    rows = [
+        {
+            "tenant": key.tenant,
+            "session_id": key.id,
+            "seq": one.event.seq,
+            "run_id": one.event.run_id,
+            "type": one.event.type,
+            "version": one.event.version,
+            "agent": one.event.agent,
+            "recorded_at": one.event.at,
+            "payload": one.event.payload,
+            "salt": one.salt,
+            "commitment": one.commitment,
+            "hash": bytes.fromhex(one.event.hash),
+        }
+        for one in sealed
+    ]
+    if rows:
+        _INSERT_EVENT.execute_many(connection, rows)
+
+
+_INSERT_EVENT = Prepared(insert(events), [column.name for column in events.c])
+_INSERT_LABEL = insert(session_labels)
+
+
+def _replace_labels(connection: Connection, step: Step) -> None:
+    labels = session_labels.c
+    if step.base.seq:
+        mine = (labels.tenant == step.key.tenant, labels.session_id == step.key.id)
+        connection.execute(delete(session_labels).where(*mine))
+    rows = [{**_of(step.key), "label": label} for label in labels_of(step.state.metadata)]
+    if rows:
+        connection.execute(_INSERT_LABEL, rows)
+
+
+@functools.cache
+def _copy_events() -> Insert:
+    names = [column.name for column in events.c if column.name not in ("tenant", "session_id")]
+    source = select(
+        bindparam("tenant", type_=events.c.tenant.type),
+        bindparam("session_id", type_=events.c.session_id.type),
+        *(events.c[name] for name in names),
+    ).where(
+        events.c.tenant == bindparam("from_tenant"),
+        events.c.session_id == bindparam("from_id"),
+        events.c.seq <= bindparam("upto"),
+    )
+    return insert(events).from_select(["tenant", "session_id", *names], source)
+
+
+def _copy_blobs(connection: Connection, source: SessionKey, target: SessionKey, base: State) -> None:
+    records = [entry.completion.request for entry in base.messages if entry.completion is not None]
+    hashes = {name for record in records if record is not None for name in (record.instructions, record.tools)}
+    names = sorted(name for name in hashes if name is not None)
+    for start in range(0, len(names), _CHUNK):
+        rows = select(
+            literal(target.tenant, blobs.c.tenant.type),
+            literal(target.id, blobs.c.session_id.type),
+            blobs.c.hash,
+            blobs.c.text,
+        ).where(
+            blobs.c.tenant == source.tenant,
+            blobs.c.session_id == source.id,
+            blobs.c.hash.in_(names[start : start + _CHUNK]),
+        )
+        connection.execute(insert(blobs).from_select(["tenant", "session_id", "hash", "text"], rows))
+
+
+# Below every database's limit of parameters in one statement.
+_CHUNK = 500

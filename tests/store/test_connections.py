@@ -1,0 +1,190 @@
+"""What happens when a database is not there, not ours, too slow or gone for a moment."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from swarmkeep.domain.errors import Overloaded
+from swarmkeep.domain.state import State
+from swarmkeep.store import schema
+from swarmkeep.store.port import SchemaBehind, StoreUnavailable
+from swarmkeep.store.sql import SqlStore, open_store
+from tests.store.conftest import Opener
+from tests.store.sessions import KEY, begun, created, key, said, seqs
+
+
+async def fails(url: str, error: type[Exception] = StoreUnavailable) -> str:
+    """Both kinds of call fail alike; returns what they say."""
+    store = open_store(url)
+    try:
+        with pytest.raises(error) as refused:
+            await store.ping()
+        with pytest.raises(error):
+            await store.append(KEY, State(), created())
+        return str(refused.value)
+    finally:
+        await store.close()
+
+
+async def test_a_file_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
+    said = await fails(f"sqlite:///{tmp_path / 'absent.db'}")
+    assert "absent.db" in said
+    assert "swarmkeep db upgrade" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_directory_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'nowhere' / 'x.db'}"
+    assert "nowhere" in await fails(url)
+    with pytest.raises(StoreUnavailable, match="nowhere"):
+        schema.upgrade(url)
+
+
+async def test_a_directory_is_no_database(tmp_path: Path) -> None:
+    assert str(tmp_path) in await fails(f"sqlite:///{tmp_path}")
+
+
+async def test_a_file_of_another_kind_is_left_as_it_is(tmp_path: Path) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("not a database, but somebody's notes\n" * 100)
+    before = other.read_bytes()
+    assert "not a database" in await fails(f"sqlite:///{other}")
+    with pytest.raises(StoreUnavailable, match="not a database"):
+        schema.upgrade(f"sqlite:///{other}")
+    assert other.read_bytes() == before
+
+
+async def test_an_empty_database_says_what_to_run(database_url: str) -> None:
+    if database_url.startswith("sqlite"):
+        Path(database_url.removeprefix("sqlite:///")).touch()
+    assert "swarmkeep db upgrade" in await fails(database_url, SchemaBehind)
+
+
+async def test_a_refused_connection_is_named_without_the_password() -> None:
+    said = await fails("postgresql://me:hunter2@127.0.0.1:1/mine")
+    assert "postgresql://me@127.0.0.1:1/mine" in said
+    assert "hunter2" not in said
+
+
+async def test_a_database_that_does_not_exist_is_named(postgres_url: str) -> None:
+    from tests.support.postgres import on_database
+
+    assert "no_such_database" in await fails(on_database(postgres_url, "no_such_database"))
+
+
+async def cut(store: SqlStore) -> None:
+    """Terminate every other connection to the store's database, as a restart of the server does."""
+    other = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
+                 "AND pid <> pg_backend_pid()")  # fmt: skip
+    await store.database.read(lambda connection: connection.execute(other).all())
+
+
+async def test_a_store_whose_connections_were_cut_works_again(postgres_ready: str) -> None:
+    store, operator = open_store(postgres_ready), open_store(postgres_ready)
+    try:
+        keys = [key() for _ in range(8)]
+        states = await asyncio.gather(*(begun(store, each) for each in keys))
+        for call in ("append", "state", "both"):
+            await cut(operator)
+            if call != "append":
+                read = await asyncio.gather(*(store.state(each) for each in keys))
+                assert read == states
+            if call != "state":
+                done = await asyncio.gather(
+                    *(store.append(each, state, said("x")) for each, state in zip(keys, states, strict=True))
+                )
+                states = [each.state for each in done]
+        assert [seqs(await store.read(each)) for each in keys] == [[1, 2, 3]] * 8
+    finally:
+        await store.close()
+        await operator.close()
+
+
+async def test_a_commit_of_unknown_outcome_is_not_done_again(
+    postgres_ready: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from asyncpg.transaction import Transaction  # type: ignore[import-untyped]
+
+    store, operator = open_store(postgres_ready), open_store(postgres_ready)
+    commit: Any = Transaction.commit
+    try:
+        state = await begun(store)
+
+        async def commit_then_break(self: Any) -> None:
+            await commit(self)
+            self._connection.terminate()
+            raise ConnectionResetError("cut after the commit")
+
+        monkeypatch.setattr(Transaction, "commit", commit_then_break)
+        with pytest.raises(StoreUnavailable, match="may have worked"):
+            await store.append(KEY, state, said("once"))
+        monkeypatch.undo()
+        assert (await store.state(KEY)).seq == 2
+    finally:
+        await store.close()
+        await operator.close()
+
+
+async def test_more_writes_than_may_wait_are_refused_and_the_others_done(opener: Opener) -> None:
+    store = opener(max_waiting=5)
+    keys = [key() for _ in range(60)]
+    outcomes = await asyncio.gather(*(begun(store, each) for each in keys), return_exceptions=True)
+    done = [outcome for outcome in outcomes if isinstance(outcome, State)]
+    refused = [outcome for outcome in outcomes if isinstance(outcome, Overloaded)]
+    assert len(done) + len(refused) == 60
+    assert done
+    assert refused
+    assert len((await store.sessions("default", limit=100)).sessions) == len(done)
+    assert (await begun(store, key())).seq == 1
+
+
+async def test_closing_finishes_the_writes_that_wait(url: str) -> None:
+    store = open_store(url)
+    keys = [key() for _ in range(30)]
+    writes = [asyncio.ensure_future(begun(store, each)) for each in keys]
+    await asyncio.sleep(0)
+    await store.close()
+    assert [state.seq for state in await asyncio.gather(*writes)] == [1] * 30
+    for call in (store.read(KEY), store.append(KEY, State(), created()), store.ping()):
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await call
+    await store.close()
+
+
+async def test_a_store_that_was_never_used_closes(url: str) -> None:
+    await open_store(url).close()
+
+
+async def test_nothing_is_left_running_after_close(url: str) -> None:
+    threads = set(threading.enumerate())
+    store = open_store(url)
+    await begun(store)
+    await store.close()
+    left = [thread for thread in set(threading.enumerate()) - threads if "swarmkeep" in thread.name]
+    assert left == []
+    assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="uvloop is not made for Windows")
+def test_it_works_under_uvloop_and_plain_asyncio(url: str) -> None:
+    import uvloop
+
+    async def use(name: str) -> int:
+        store = open_store(url)
+        session = key(name)
+        state = await begun(store, session)
+        await asyncio.gather(*(begun(store, key(name)) for _ in range(10)))
+        seq = (await store.append(session, state, said("x"))).state.seq
+        await store.close()
+        return seq
+
+    runs: list[Callable[[Any], int]] = [asyncio.run, uvloop.run]
+    assert [run(use(run.__module__)) for run in runs] == [2, 2]

@@ -1,0 +1,88 @@
+"""The hash chain, made once more from the rows as an auditor would, without the store's own code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from sqlalchemy import select
+
+from swarmkeep.domain.events import ContextUpdated, Draft
+from swarmkeep.domain.state import State
+from swarmkeep.store.hashing import random_salts, seal
+from swarmkeep.store.sql import SqlStore
+from swarmkeep.store.tables import events as table
+from tests.store.sessions import KEY, OTHER, begun, created, run_started, said
+from tests.store.test_fork_and_delete import forked
+
+
+def chain(rows: list[Any]) -> list[str]:
+    """The hash of each row, from the words of the docstring."""
+    previous, hashes = bytes(32), []
+    for row in rows:
+        commitment = hashlib.sha256(row.salt + row.payload.encode("utf-8")).digest()
+        fields = [row.seq, row.type, row.version, row.run_id, row.agent, row.recorded_at]
+        lone = any("\ud800" <= char <= "\udfff" for text in fields if isinstance(text, str) for char in text)
+        header = json.dumps(fields, ensure_ascii=lone, separators=(",", ":")).encode("utf-8")
+        previous = hashlib.sha256(previous + header + commitment).digest()
+        hashes.append(previous.hex())
+    return hashes
+
+
+async def rows_of(store: SqlStore, id: str) -> list[Any]:
+    query = select(table).where(table.c.session_id == id).order_by(table.c.seq)
+    return list(await store.database.read(lambda connection: connection.execute(query).all()))
+
+
+async def test_the_chain_can_be_made_again_from_the_rows(store: SqlStore) -> None:
+    state = await begun(store, metadata={"é": "NUL \0 \ud800"})
+    state = (await store.append(KEY, state, run_started(state))).state
+    for agent in ("Ünïcødé 😀", "\ud800", 'tab\t"quote" \\ \x01 \x7f \u2028 \b\f\n\r/', "NUL \0"):
+        state = (await store.append(KEY, state, [Draft(ContextUpdated(patch={"a": agent}), agent, agent)])).state
+    events = await store.read(KEY)
+    assert chain(await rows_of(store, KEY.id)) == [event.hash for event in events]
+    assert events[-1].hash == state.hash
+
+
+async def test_a_fork_continues_the_same_chain(store: SqlStore) -> None:
+    state = await begun(store)
+    fork = await store.fork(KEY, state, OTHER, forked(state))
+    assert chain(await rows_of(store, OTHER.id)) == [state.hash, fork.state.hash]
+
+
+async def test_auditors_get_what_the_hashes_are_made_of(store: SqlStore) -> None:
+    state = await begun(store)
+    await store.append(KEY, state, said("a", "b", "c"))
+    rows = await rows_of(store, KEY.id)
+    first, second = await store.sealed(KEY, limit=2), await store.sealed(KEY, after=2)
+    assert [one.event for one in first + second] == await store.read(KEY)
+    assert [(one.salt, one.commitment) for one in first + second] == [(row.salt, row.commitment) for row in rows]
+
+
+def test_a_golden_chain() -> None:
+    """Figures that no release may change."""
+    salts = [bytes([number]) * 16 for number in range(3)]
+    drafts = [*created({"team": "é"}, {"n": -0.0}), *said("hello", "\ud800")]
+    sealed = seal("any id", State(), drafts, at="2026-01-02T03:04:05.000006Z", salts=lambda count: salts[:count])
+    assert [one.event.hash for one in sealed] == GOLDEN
+
+
+GOLDEN = [
+    "f9a1c0cda210ce034a29cfa48cbbe5da988bc8da92cafc7299d449261368d90c",
+    "9aa222bae2b228b27ed888ec8710c8af33f25f8f8c803f0ac20caf4abcacca27",
+    "da2b417c24c543a25405a76b38b84c39abcf79089420005c5c76632f6efab80e",
+]
+
+
+def test_equal_payloads_have_unequal_commitments() -> None:
+    one, two = seal("s", State(), said("yes", "yes"), at="2026-01-02T03:04:05.000006Z")
+    assert one.event.payload == two.event.payload
+    assert one.commitment != two.commitment
+
+
+def test_salts_are_random_and_of_full_length() -> None:
+    salts = random_salts(100)
+    assert len(set(salts)) == 100
+    assert {len(salt) for salt in salts} == {16}
+    assert random_salts(0) == []

@@ -1,0 +1,161 @@
+"""Lists of sessions: order, pages and filters."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from swarmkeep.domain.codec import encode
+from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.domain.events import Draft, SessionUpdated
+from swarmkeep.domain.views import session_view
+from swarmkeep.store.port import SessionKey
+from swarmkeep.store.sql import SqlStore
+from tests.store.conftest import Opener
+from tests.store.sessions import KEY, begun, run_completed, running, said
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def named(id: str) -> SessionKey:
+    return SessionKey("default", id)
+
+
+async def listed(store: SqlStore, **filters: Any) -> list[str]:
+    return [view.id for view in (await store.sessions("default", **filters)).sessions]
+
+
+async def test_a_list_shows_sessions_as_they_are_now(store: SqlStore) -> None:
+    state = await begun(store, metadata={"a": "b"}, context={"c": {"d": -0.0}, "\ud800": "NUL \0"})
+    state = (await store.append(KEY, state, said("x"))).state
+    page = await store.sessions("default")
+    assert page.sessions == [session_view(KEY.id, state)]
+    assert page.next_cursor is None
+
+
+async def test_an_empty_list_has_no_next_page(store: SqlStore) -> None:
+    page = await store.sessions("default")
+    assert (page.sessions, page.next_cursor) == ([], None)
+
+
+async def test_newest_first_and_a_change_moves_nothing(opener: Opener) -> None:
+    times = iter(T0 + timedelta(seconds=number) for number in range(10))
+    store = opener(clock=lambda: next(times))
+    states = [await begun(store, named(id)) for id in "abc"]
+    await store.append(named("a"), states[0], said("newer"))
+    assert await listed(store) == ["c", "b", "a"]
+
+
+async def test_pages_meet_without_gap_or_double(opener: Opener) -> None:
+    # Several at the same moment, so that only the id tells them apart; ids sort by code point.
+    times = (T0 + timedelta(seconds=number // 7) for number in range(1000))
+    store = opener(clock=lambda: next(times))
+    ids = [f"{letter}{number}" for number in range(6) for letter in "aZ-_.:0"]
+    for id in ids:
+        await begun(store, named(id))
+    whole = await listed(store, limit=1000)
+    assert sorted(whole) == sorted(ids)
+    for limit in (1, 2, 5, 41, 42, 43):
+        seen: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = await store.sessions("default", limit=limit, cursor=cursor)
+            seen += [view.id for view in page.sessions]
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+            assert len(page.sessions) == limit
+        assert seen == whole
+    assert whole[:7] == sorted((f"{letter}5" for letter in "aZ-_.:0"), reverse=True)
+
+
+async def test_what_comes_after_the_first_page_does_not_shift_the_second(store: SqlStore) -> None:
+    for id in "abcd":
+        await begun(store, named(id))
+    page = await store.sessions("default", limit=2)
+    await begun(store, named("e"))
+    assert [view.id for view in (await store.sessions("default", cursor=page.next_cursor)).sessions] == ["b", "a"]
+
+
+def _cursor(value: object) -> str:
+    return base64.urlsafe_b64encode(encode(value)).decode().rstrip("=")
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "", "x", "=", "====", "é", "\0", "\ud800", "bm9wZQ", "a" * 5000,
+        _cursor([1, 2]), _cursor(["x", "y"]), _cursor(["2026-01-01T00:00:00.000000Z"]), _cursor({}),
+        _cursor(["2026-01-01T00:00:00.000000Z", "a", "b"]), _cursor("2026-01-01T00:00:00.000000Z"),
+        _cursor(["2026-01-01T00:00:00.000000Z", "a"]) + "=", _cursor(["2026-01-01T00:00:00.000000Z\n", "a"]),
+        "[" * 3000,
+    ],
+)  # fmt: skip
+async def test_a_cursor_of_another_make_is_refused(store: SqlStore, cursor: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await store.sessions("default", cursor=cursor)
+    assert refused.value.errors[0]["pointer"] == "/cursor"
+
+
+async def test_filters_by_agent_and_status(store: SqlStore) -> None:
+    await begun(store, named("idle"))
+    await running(store, named("running"))
+    await begun(store, named("refunds"), agent="Refunds")
+    assert await listed(store, agent="Refunds") == ["refunds"]
+    assert await listed(store, agent="refunds") == []
+    assert await listed(store, status="running") == ["running"]
+    assert await listed(store, status="idle") == ["refunds", "idle"]
+    assert await listed(store, status="idle", agent="Triage") == ["idle"]
+    state = await store.state(named("running"))
+    await store.append(named("running"), state, run_completed(state))
+    assert await listed(store, status="running") == []
+
+
+METADATA = {
+    "plain": "text",
+    "": "empty key",
+    "dotted.key": "a.b",
+    "quoted\"'key": 'it\'s "quoted"',
+    "sql'; DROP TABLE sessions; --": "%_*",
+    "ünï": "e\u0301",
+    "\0": "NUL \0",
+    "\ud800": "\udfff",
+    "empty": "",
+    "long": "x" * 20_000,
+}
+AS_JSON = {"n": (1, "1"), "f": (1.0, "1.0"), "t": (True, "true"), "z": (None, "null"), "l": ([1, "a"], '[1,"a"]'),
+           "o": ({"a": {}}, '{"a":{}}'), "big": (2**70, str(2**70)), "minus": (-0.0, "-0.0")}  # fmt: skip
+
+
+async def test_filters_by_metadata_whatever_it_is(store: SqlStore) -> None:
+    await begun(store, named("other"), metadata={"plain": "other"})
+    await begun(store, named("odd"), metadata={**METADATA, **{key: value for key, (value, _) in AS_JSON.items()}})
+    wanted = {**METADATA, **{key: text for key, (_, text) in AS_JSON.items()}}
+    for name, text in wanted.items():
+        assert await listed(store, metadata={name: text}) == ["odd"], name
+        assert await listed(store, metadata={name: text + " "}) == [], name
+    assert await listed(store, metadata=wanted) == ["odd"]
+    assert await listed(store, metadata={**wanted, "plain": "other"}) == []
+    assert await listed(store, metadata={"plain.text": ""}) == []
+
+
+async def test_filters_follow_changes_of_metadata(store: SqlStore) -> None:
+    state = await begun(store, metadata={"a": "1", "b": "1"})
+    patch = SessionUpdated(metadata={"a": None, "b": 2, "c": "3"})
+    state = (await store.append(KEY, state, [Draft(patch, None, "Triage")])).state
+    for gone in ({"a": "1"}, {"b": "1"}):
+        assert await listed(store, metadata=gone) == []
+    assert await listed(store, metadata={"b": "2", "c": "3"}) == [KEY.id]
+    await store.append(KEY, state, [Draft(SessionUpdated(metadata={"b": None, "c": None}), None, "Triage")])
+    assert await listed(store, metadata={"b": "2"}) == []
+
+
+async def test_a_tenant_lists_its_own(store: SqlStore) -> None:
+    await begun(store, SessionKey("one", "a"), metadata={"k": "v"})
+    await begun(store, SessionKey("two", "b"), metadata={"k": "v"})
+    for tenant, id in (("one", "a"), ("two", "b")):
+        assert [view.id for view in (await store.sessions(tenant, metadata={"k": "v"})).sessions] == [id]
+    assert (await store.sessions("three")).sessions == []

@@ -1,0 +1,82 @@
+"""Idempotency keys, as the store keeps them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from swarmkeep.domain.errors import IdempotencyMismatch, SeqConflict
+from swarmkeep.domain.state import State
+from swarmkeep.store.port import Mark, MarkExists
+from swarmkeep.store.sql import SqlStore
+from tests.store.conftest import Opener
+from tests.store.sessions import KEY, OTHER, begun, created, everything, said
+
+
+async def test_a_mark_is_kept_with_the_seq_of_its_effect(store: SqlStore) -> None:
+    state = await begun(store)
+    await store.append(KEY, state, said("x", "y"), mark=Mark(key="k", digest="d", run_id="r1"))
+    assert await store.mark(KEY, "k") == Mark(key="k", digest="d", run_id="r1", seq=3)
+    assert await store.mark(KEY, "other") is None
+    assert await store.mark(OTHER, "k") is None
+
+
+async def test_the_same_key_and_request_say_what_it_led_to(store: SqlStore) -> None:
+    await store.append(KEY, State(), created(), mark=Mark(key="k", digest="d"))
+    before = await everything(store)
+    for base in (State(), await store.state(KEY)):
+        with pytest.raises(MarkExists) as refused:
+            await store.append(KEY, base, said("again"), mark=Mark(key="k", digest="d", run_id="r2"))
+        assert refused.value.mark == Mark(key="k", digest="d", seq=1)
+    assert await everything(store) == before
+
+
+async def test_the_same_key_for_another_request_is_refused(store: SqlStore) -> None:
+    state = await begun(store)
+    state = (await store.append(KEY, state, said("x"), mark=Mark(key="k", digest="d"))).state
+    before = await everything(store)
+    with pytest.raises(IdempotencyMismatch):
+        await store.append(KEY, state, said("y"), mark=Mark(key="k", digest="other"))
+    assert await everything(store) == before
+
+
+async def test_an_append_that_fails_leaves_no_mark(store: SqlStore) -> None:
+    state = await begun(store)
+    await store.append(KEY, state, said("x"))
+    with pytest.raises(SeqConflict):
+        await store.append(KEY, state, said("y"), mark=Mark(key="k", digest="d"))
+    assert await store.mark(KEY, "k") is None
+
+
+async def test_a_mark_alone_can_be_kept(store: SqlStore) -> None:
+    state = await begun(store)
+    appended = await store.append(KEY, state, [], mark=Mark(key="k", digest="d"))
+    assert appended.state == state
+    assert await store.mark(KEY, "k") == Mark(key="k", digest="d", seq=1)
+
+
+async def test_of_many_at_once_one_takes_effect_and_all_hear_of_it(opener: Opener) -> None:
+    stores = [opener() for _ in range(2)]
+    state = await begun(stores[0])
+
+    async def attempt(number: int) -> int:
+        mark = Mark(key="k", digest="d", run_id=f"r{number}")
+        try:
+            return (await stores[number % 2].append(KEY, state, said("once"), mark=mark)).state.seq
+        except MarkExists as exists:
+            return exists.mark.seq
+
+    assert await asyncio.gather(*(attempt(number) for number in range(20))) == [2] * 20
+    assert len(await stores[0].read(KEY)) == 2
+
+
+@pytest.mark.parametrize("name", ["", "NUL \0", "\ud800", '"', "%", "é" * 400])
+async def test_a_key_may_be_any_text(store: SqlStore, name: str) -> None:
+    await store.append(KEY, State(), created(), mark=Mark(key=name, digest="d"))
+    assert await store.mark(KEY, name) == Mark(key=name, digest="d", seq=1)
+    assert await store.mark(KEY, name + "x") is None
+
+
+async def test_marks_of_any_length_can_be_looked_for(store: SqlStore) -> None:
+    assert await store.mark(KEY, "x" * 100_000) is None

@@ -1,0 +1,264 @@
+"""What SQLite alone does: group commit, several processes on one file, and reading without a trace."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swarmkeep.domain.errors import Overloaded
+from swarmkeep.domain.events import Draft, SessionUpdated
+from swarmkeep.store import schema, sqlite_file
+from swarmkeep.store.port import Mark, StoreUnavailable
+from swarmkeep.store.sql import SqlStore, open_store
+from tests.store.sessions import KEY, OTHER, begun, key, said, seqs
+from tests.support.processes import Process
+
+
+@pytest.fixture
+def path(sqlite_ready: str) -> Path:
+    return Path(sqlite_ready.removeprefix("sqlite:///"))
+
+
+@pytest.fixture
+async def store(sqlite_ready: str) -> object:
+    store = open_store(sqlite_ready)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def locked(path: Path) -> Iterator[sqlite3.Connection]:
+    """Another process's connection, in the middle of a write."""
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    yield other
+    other.close()
+
+
+async def test_writes_that_wait_share_a_commit(store: SqlStore, locked: sqlite3.Connection) -> None:
+    commits: list[str] = []
+    await asyncio.sleep(0)
+    writes = [asyncio.ensure_future(begun(store, key())) for _ in range(50)]
+    await asyncio.sleep(0.05)
+    watcher = locked.execute("PRAGMA data_version").fetchone()
+    locked.execute("COMMIT")
+    await asyncio.gather(*writes)
+    assert commits == []
+    # The first went alone, and waited for the lock; the other 49 came together.
+    after = locked.execute("PRAGMA data_version").fetchone()
+    assert after[0] - watcher[0] <= 2
+
+
+async def test_a_writer_waits_for_another_process(store: SqlStore, locked: sqlite3.Connection) -> None:
+    write = asyncio.ensure_future(begun(store))
+    done, _ = await asyncio.wait([write], timeout=0.1)
+    assert not done
+    locked.execute("COMMIT")
+    assert (await write).seq == 1
+
+
+async def test_a_writer_that_waited_in_vain_says_so(
+    store: SqlStore, locked: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.05)
+    with pytest.raises(Overloaded):
+        await begun(store)
+    locked.execute("COMMIT")
+    assert (await begun(store)).seq == 1
+
+
+async def test_reading_does_not_wait_for_a_writer(store: SqlStore, path: Path) -> None:
+    state = await begun(store)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    assert await store.state(KEY) == state
+    other.close()
+
+
+async def test_the_event_loop_goes_on_while_a_write_waits(store: SqlStore, locked: sqlite3.Connection) -> None:
+    write = asyncio.ensure_future(begun(store))
+    started = time.monotonic()
+    for _ in range(10):
+        await asyncio.sleep(0.001)
+    assert time.monotonic() - started < 1
+    locked.execute("COMMIT")
+    await write
+
+
+async def test_deleted_text_stays_in_no_file(store: SqlStore, path: Path) -> None:
+    canary = "canary-7f3a9c"
+    state = await begun(store, metadata={"note": canary}, context={"note": canary})
+    state = (
+        await store.append(
+            KEY, state, said(*[canary * 500] * 20), blobs={"h": canary}, mark=Mark(key=canary, digest="d")
+        )
+    ).state
+    await store.append(KEY, state, [Draft(SessionUpdated(metadata={canary: canary}), canary, canary)])
+    await begun(store, OTHER)
+    await store.delete(KEY)
+    assert holding(path, canary) == []
+
+
+def holding(path: Path, canary: str) -> list[str]:
+    return [file.name for file in path.parent.iterdir() if canary.encode() in file.read_bytes()]
+
+
+async def test_deleted_text_goes_once_a_reader_is_out_of_the_way(store: SqlStore, path: Path) -> None:
+    canary = "canary-7f3a9c"
+    await begun(store, context={"note": canary})
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM events").fetchone()
+    await store.delete(KEY)
+    assert holding(path, canary) != []
+    reader.close()
+    async with asyncio.timeout(10):
+        while holding(path, canary):
+            await asyncio.sleep(0.05)
+
+
+async def test_reading_only_leaves_no_trace(sqlite_ready: str, path: Path) -> None:
+    writer = open_store(sqlite_ready)
+    state = await begun(writer, metadata={"a": "b"})
+    await writer.close()
+    before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.parent.iterdir()}
+    assert list(before) == [path.name]
+
+    reader = open_store(sqlite_ready, read_only=True)
+    await reader.ping()
+    assert await reader.state(KEY) == state
+    assert len((await reader.sessions("default", metadata={"a": "b"})).sessions) == 1
+    assert {file.name for file in path.parent.iterdir()} == {path.name}
+    with pytest.raises(StoreUnavailable, match="reading only"):
+        await reader.append(KEY, state, said("x"))
+    with pytest.raises(StoreUnavailable, match="reading only"):
+        await reader.delete(KEY)
+    await reader.close()
+    assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.parent.iterdir()} == before
+
+
+async def test_reading_only_makes_no_file(tmp_path: Path) -> None:
+    reader = open_store(f"sqlite:///{tmp_path / 'absent.db'}", read_only=True)
+    with pytest.raises(StoreUnavailable):
+        await reader.ping()
+    await reader.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_reading_only_sees_what_a_server_writes_meanwhile(sqlite_ready: str) -> None:
+    reader = open_store(sqlite_ready, read_only=True)
+    assert await reader.read(KEY) == []
+    writer = open_store(sqlite_ready)
+    state = await begun(writer)
+    for text in "abc":
+        state = (await writer.append(KEY, state, said(text))).state
+        assert await reader.state(KEY) == state
+    await writer.close()
+    assert seqs(await reader.read(KEY)) == [1, 2, 3, 4]
+    writer = open_store(sqlite_ready)
+    state = (await writer.append(KEY, state, said("d"))).state
+    assert await reader.state(KEY) == state
+    await writer.close()
+    await reader.close()
+
+
+def test_a_file_that_changes_during_a_read_is_read_again(sqlite_ready: str, path: Path) -> None:
+    file = sqlite_file.ReadOnlyFile(sqlite_file.SqliteFile(path), no_trace=True)
+    reads: list[int] = []
+
+    def query(connection: object) -> int:
+        if not reads:
+            other = sqlite3.connect(path)
+            other.execute("INSERT INTO blobs VALUES ('t', 's', 'h', 'x')")
+            other.commit()
+            other.close()
+        reads.append(1)
+        count: int = connection.exec_driver_sql("SELECT count(*) FROM blobs").scalar()  # type: ignore[attr-defined]
+        return count
+
+    assert file.run(query) == 1
+    assert len(reads) == 2
+    file.close()
+
+
+async def test_the_settings_that_durability_needs(store: SqlStore) -> None:
+    def settings(connection: object) -> list[object]:
+        names = ("journal_mode", "synchronous", "secure_delete")
+        return [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in names]  # type: ignore[attr-defined]
+
+    assert await store.database.write(settings) == ["wal", 2, 1]
+
+
+WRITER = """
+import asyncio, sys
+from swarmkeep.domain.errors import SeqConflict
+from swarmkeep.store.sql import open_store
+from tests.store.sessions import KEY, SessionKey, begun, said
+
+async def main(url, name, count):
+    store = open_store(url)
+    own = SessionKey("default", name)
+    state, done = await begun(store, own), 0
+    while done < count:
+        state = (await store.append(own, state, said(name))).state
+        try:
+            await store.append(KEY, await store.state(KEY), said(f"{name}-{done}"))
+            done += 1
+        except SeqConflict:
+            pass
+    await store.close()
+
+asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+"""
+
+
+async def test_several_processes_write_one_file(store: SqlStore, sqlite_ready: str, tmp_path: Path) -> None:
+    await begun(store)
+    root = Path(__file__).parents[2]
+    writers = [
+        Process(
+            [sys.executable, "-c", WRITER, sqlite_ready, name, "20"], folder=tmp_path, env={"PYTHONPATH": str(root)}
+        )
+        for name in ("p", "q", "r")
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        assert await asyncio.to_thread(writer.wait) == 0, writer.output()
+    events = (await store.read(KEY))[1:]
+    assert seqs(events) == list(range(2, 62))
+    texts = [event.fact.message["content"] for event in events]  # type: ignore[union-attr]
+    assert sorted(texts) == sorted(f"{name}-{number}" for name in "pqr" for number in range(20))
+    for name in "pqr":
+        assert [text for text in texts if text.startswith(name)] == [f"{name}-{number}" for number in range(20)]
+
+
+def test_a_store_nobody_closed_does_not_keep_the_program(sqlite_ready: str, tmp_path: Path) -> None:
+    program = f"""
+import asyncio
+from swarmkeep.store.sql import open_store
+from tests.store.sessions import begun
+store = open_store({sqlite_ready!r})
+print(asyncio.run(begun(store)).seq)
+"""
+    root = Path(__file__).parents[2]
+    process = Process([sys.executable, "-c", program], folder=tmp_path, env={"PYTHONPATH": str(root)})
+    process.start()
+    assert process.wait() == 0, process.output()
+    assert process.output().strip() == "1"
+
+
+def test_the_path_may_hold_odd_characters(tmp_path: Path) -> None:
+    folder = tmp_path / "ä dir 100% #1 & more"
+    folder.mkdir()
+    url = f"sqlite:///{str(folder / 'my file.db').replace('%', '%25')}"
+    assert schema.upgrade(url) == schema.current(url) is not None
+    assert (folder / "my file.db").exists()
+    assert threading.active_count() >= 1
