@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import select
 
 from swarmkeep.domain.commands import StartRun, create_session, drafted, start_run
-from swarmkeep.domain.events import Draft, MessageAdded, RunCompleted
+from swarmkeep.domain.events import Draft, MessageAdded, RunCompleted, SessionForked
 from swarmkeep.domain.state import State
 from swarmkeep.store.port import Claim, Lease, SessionKey
 from swarmkeep.store.sql import SqlStore
@@ -42,6 +42,12 @@ def run_started(state: State, run_id: str = "r1") -> list[Draft]:
 def run_completed(state: State) -> list[Draft]:
     assert state.run is not None
     return [Draft(RunCompleted(stop_reason="end_turn"), state.run.id, state.agent)]
+
+
+def forked(base: State) -> list[Draft]:
+    """The first fact of a fork of KEY."""
+    fact = SessionForked(from_session_id=KEY.id, from_seq=base.seq, from_hash=base.hash)
+    return [Draft(fact, None, base.agent)]
 
 
 async def begun(store: SqlStore, session: SessionKey = KEY, **given: Any) -> State:

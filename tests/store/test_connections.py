@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from swarmkeep.store.port import SchemaBehind, StoreUnavailable
 from swarmkeep.store.sql import SqlStore, open_store
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, begun, created, key, said, seqs
+from tests.support.postgres import on_database
 
 
 async def fails(url: str, error: type[Exception] = StoreUnavailable) -> str:
@@ -38,7 +40,7 @@ async def test_a_file_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
     said = await fails(f"sqlite:///{tmp_path / 'absent.db'}")
     assert "absent.db" in said
     assert "swarmkeep db upgrade" in said
-    assert list(tmp_path.iterdir()) == []
+    assert os.listdir(tmp_path) == []
 
 
 async def test_a_directory_that_does_not_exist_is_named(tmp_path: Path) -> None:
@@ -62,10 +64,15 @@ async def test_a_file_of_another_kind_is_left_as_it_is(tmp_path: Path) -> None:
     assert other.read_bytes() == before
 
 
-async def test_an_empty_database_says_what_to_run(database_url: str) -> None:
-    if database_url.startswith("sqlite"):
-        Path(database_url.removeprefix("sqlite:///")).touch()
-    assert "swarmkeep db upgrade" in await fails(database_url, SchemaBehind)
+@pytest.fixture
+def empty_url(database_url: str) -> str:
+    schema.upgrade(database_url)
+    schema.downgrade(database_url, "base")
+    return database_url
+
+
+async def test_an_empty_database_says_what_to_run(empty_url: str) -> None:
+    assert "swarmkeep db upgrade" in await fails(empty_url, SchemaBehind)
 
 
 async def test_a_refused_connection_is_named_without_the_password() -> None:
@@ -75,8 +82,6 @@ async def test_a_refused_connection_is_named_without_the_password() -> None:
 
 
 async def test_a_database_that_does_not_exist_is_named(postgres_url: str) -> None:
-    from tests.support.postgres import on_database
-
     assert "no_such_database" in await fails(on_database(postgres_url, "no_such_database"))
 
 
@@ -157,6 +162,30 @@ async def test_closing_finishes_the_writes_that_wait(url: str) -> None:
         with pytest.raises(StoreUnavailable, match="closed"):
             await call
     await store.close()
+
+
+async def test_callers_that_give_up_take_no_connection_with_them(store: SqlStore) -> None:
+    state = await begun(store)
+    for delay in (0, 0.0005, 0.001, 0.002, 0.005):
+        calls = [asyncio.ensure_future(store.state(KEY)) for _ in range(40)]
+        calls += [asyncio.ensure_future(begun(store, key())) for _ in range(10)]
+        await asyncio.wait(calls, timeout=delay)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+    async with asyncio.timeout(20):
+        assert await asyncio.gather(*(store.state(KEY) for _ in range(40))) == [state] * 40
+        assert (await store.append(KEY, state, said("x"))).state.seq == 2
+
+
+async def test_a_store_for_reading_only_refuses_to_write(opener: Opener) -> None:
+    state = await begun(opener())
+    reader = opener(read_only=True)
+    await reader.ping()
+    assert await reader.state(KEY) == state
+    for call in (reader.append(KEY, state, said("x")), reader.delete(KEY), reader.renew("a", lease_seconds=1)):
+        with pytest.raises(StoreUnavailable, match="reading only"):
+            await call
 
 
 async def test_a_store_that_was_never_used_closes(url: str) -> None:

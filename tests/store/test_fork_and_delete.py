@@ -8,17 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from swarmkeep.domain.errors import SeqConflict, SessionNotFound
-from swarmkeep.domain.events import CompletionRecord, Draft, MessageAdded, RequestRecord, SessionForked
+from swarmkeep.domain.events import CompletionRecord, Draft, MessageAdded, RequestRecord
 from swarmkeep.domain.state import Origin, State, fold
 from swarmkeep.store.port import Claim, Mark
 from swarmkeep.store.sql import SqlStore
 from tests.store.conftest import Opener
-from tests.store.sessions import KEY, OTHER, begun, created, everything, key, run_started, said, seqs
-
-
-def forked(base: State) -> list[Draft]:
-    fact = SessionForked(from_session_id=KEY.id, from_seq=base.seq, from_hash=base.hash)
-    return [Draft(fact, None, base.agent)]
+from tests.store.sessions import KEY, OTHER, begun, created, everything, forked, key, run_started, said, seqs
 
 
 def replied(instructions: str, tools: str | None = None) -> list[Draft]:

@@ -13,8 +13,7 @@ from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import random_salts, seal
 from swarmkeep.store.sql import SqlStore
 from swarmkeep.store.tables import events as table
-from tests.store.sessions import KEY, OTHER, begun, created, run_started, said
-from tests.store.test_fork_and_delete import forked
+from tests.store.sessions import KEY, OTHER, begun, created, forked, run_started, said
 
 
 def chain(rows: list[Any]) -> list[str]:

@@ -126,8 +126,16 @@ METADATA = {
     "empty": "",
     "long": "x" * 20_000,
 }
-AS_JSON = {"n": (1, "1"), "f": (1.0, "1.0"), "t": (True, "true"), "z": (None, "null"), "l": ([1, "a"], '[1,"a"]'),
-           "o": ({"a": {}}, '{"a":{}}'), "big": (2**70, str(2**70)), "minus": (-0.0, "-0.0")}  # fmt: skip
+AS_JSON: dict[str, tuple[Any, str]] = {
+    "n": (1, "1"),
+    "f": (1.0, "1.0"),
+    "t": (True, "true"),
+    "z": (None, "null"),
+    "l": ([1, "a"], '[1,"a"]'),
+    "o": ({"a": {}}, '{"a":{}}'),
+    "big": (2**70, str(2**70)),
+    "minus": (-0.0, "-0.0"),
+}
 
 
 async def test_filters_by_metadata_whatever_it_is(store: SqlStore) -> None:

@@ -11,7 +11,7 @@ from swarmkeep.domain.state import State
 from swarmkeep.store.port import Mark, MarkExists
 from swarmkeep.store.sql import SqlStore
 from tests.store.conftest import Opener
-from tests.store.sessions import KEY, OTHER, begun, created, everything, said
+from tests.store.sessions import KEY, OTHER, begun, created, everything, forked, said
 
 
 async def test_a_mark_is_kept_with_the_seq_of_its_effect(store: SqlStore) -> None:
@@ -80,3 +80,24 @@ async def test_a_key_may_be_any_text(store: SqlStore, name: str) -> None:
 
 async def test_marks_of_any_length_can_be_looked_for(store: SqlStore) -> None:
     assert await store.mark(KEY, "x" * 100_000) is None
+
+
+async def test_a_fork_keeps_a_mark_with_the_new_session(store: SqlStore) -> None:
+    state = await begun(store)
+    fork = await store.fork(KEY, state, OTHER, forked(state), mark=Mark(key="k", digest="d"))
+    assert await store.mark(OTHER, "k") == Mark(key="k", digest="d", seq=fork.state.seq)
+    assert await store.mark(KEY, "k") is None
+    before = await everything(store)
+    with pytest.raises(MarkExists):
+        await store.fork(KEY, state, OTHER, forked(state), mark=Mark(key="k", digest="d"))
+    with pytest.raises(IdempotencyMismatch):
+        await store.fork(KEY, state, OTHER, forked(state), mark=Mark(key="k", digest="other"))
+    assert await everything(store) == before
+
+
+async def test_a_fork_that_is_refused_leaves_no_mark(store: SqlStore) -> None:
+    state = await begun(store)
+    await store.delete(KEY)
+    with pytest.raises(SeqConflict):
+        await store.fork(KEY, state, OTHER, forked(state), mark=Mark(key="k", digest="d"))
+    assert not any((await everything(store)).values())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import Connection, update
 
 from swarmkeep.domain.errors import EventNotFound, SessionNotFound
-from swarmkeep.domain.events import MessageAdded, UnknownFact
+from swarmkeep.domain.events import Draft, MessageAdded, SessionRedacted, UnknownFact
 from swarmkeep.domain.state import State, fold
 from swarmkeep.store import upcast
 from swarmkeep.store.port import SessionKey
@@ -119,6 +119,22 @@ async def test_a_stale_state_at_a_seq_is_not_taken_for_it(store: SqlStore, opene
     assert (await other.state(KEY, at=1)).agent == "New"
 
 
+async def test_what_was_redacted_leaves_the_cached_states(store: SqlStore, opener: Opener) -> None:
+    other = opener()
+    state = await begun(store)
+    state = (await store.append(KEY, state, said("secret", "x"))).state
+    assert await other.state(KEY) == state
+    erased = update(events_table).where(events_table.c.seq == 2)
+    erased = erased.values(payload='{"message":{"role":"user","content":"[redacted]"}}', salt=None)
+    await store.database.write(lambda connection: connection.execute(erased).rowcount)
+    fact = SessionRedacted(seqs=(2,), reason="asked for")
+    await store.append(KEY, state, [Draft(fact, None, "Triage")])
+    for reader in (store, other, opener()):
+        for fresh in (True, False):
+            texts = [entry.message["content"] for entry in (await reader.state(KEY, fresh=fresh)).messages]
+            assert texts == ["[redacted]", "x"]
+
+
 async def test_states_are_rebuilt_when_the_cache_holds_nothing(opener: Opener) -> None:
     store = opener(cache_bytes=0)
     state = await history(store)
@@ -134,16 +150,16 @@ async def test_the_cache_stays_within_its_bytes(opener: Opener) -> None:
 
 async def test_unknown_types_and_later_versions_are_read_and_leave_the_state(store: SqlStore, opener: Opener) -> None:
     await history(store)
-    changes = {
+    changes: dict[int, dict[str, object]] = {
         4: {"type": "weather.changed", "payload": '{"to":"rain"}'},
         5: {"type": "message.added", "version": 99, "payload": '{"said":"x"}'},
         6: {"type": "message.added", "version": 99, "payload": '{"message":{"role":"user","content":"x"},"new":1}'},
         7: {"type": 'odd "\0\ud800', "payload": "[1]"},
     }
 
-    def alter(connection: object) -> None:
+    def alter(connection: Connection) -> None:
         for seq, change in changes.items():
-            connection.execute(update(events_table).where(events_table.c.seq == seq).values(**change))  # type: ignore[attr-defined]
+            connection.execute(update(events_table).where(events_table.c.seq == seq).values(**change))
 
     await store.database.write(alter)
     other = opener()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cachetools import LRUCache
 
+from swarmkeep.domain.events import Recorded, SessionRedacted
 from swarmkeep.domain.state import State
 from swarmkeep.store.port import SessionKey
 
@@ -32,3 +35,13 @@ class StateCache:
 
     def drop(self, key: SessionKey) -> None:
         self._states.pop(key, None)
+
+
+def continues(known: State, tail: Sequence[Recorded]) -> bool:
+    """Whether events read from the known state's last one on can be folded onto it.
+
+    Not after a redaction: what it removed is still in the state.
+    """
+    if not tail or tail[0].hash != known.hash:
+        return False
+    return not any(isinstance(event.fact, SessionRedacted) for event in tail[1:])

@@ -170,7 +170,6 @@ _RENEW = (
 )
 
 
-@functools.cache
 def insert_if_absent(table: Table, dialect: str) -> Any:
     """An insert that leaves a row which is there already."""
     make = postgresql.insert if dialect == "postgresql" else sqlite.insert

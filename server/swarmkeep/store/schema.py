@@ -1,4 +1,4 @@
-"""Schema migrations as calls. Alembic takes a second to load, so it is loaded only where something is to be done."""
+"""Schema migrations as calls. Alembic is slow to load, so it is loaded only where there is something to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import Connection, text
 
 import swarmkeep_migrations
-from swarmkeep.store import postgres, sqlite_file
+from swarmkeep.store import sqlite_file
 from swarmkeep.store.revision import HEAD, current_revision
 from swarmkeep.store.urls import PostgresServer, SqliteFile, locate
 
@@ -145,6 +145,8 @@ def _use_wal(connection: Connection) -> None:
 
 
 def _postgres(server: PostgresServer, job: Callable[[Connection], T]) -> T:
+    from swarmkeep.store import postgres
+
     async def run() -> T:
         engine = postgres.engine_for(server, pooled=False)
         try:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-
-from sqlalchemy import Connection
+from typing import TYPE_CHECKING
 
 from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.errors import EventNotFound, InvalidRequest, SeqConflict, SessionNotFound
@@ -14,14 +13,13 @@ from swarmkeep.domain.events import Draft, Recorded, SessionRedacted
 from swarmkeep.domain.state import SessionStatus, State, fold
 from swarmkeep.domain.views import session_view
 from swarmkeep.store import queries, revision, writes
-from swarmkeep.store.cache import StateCache
+from swarmkeep.store.cache import StateCache, continues
 from swarmkeep.store.columns import escape
 from swarmkeep.store.cursors import parse_cursor
 from swarmkeep.store.database import Database
 from swarmkeep.store.hashing import Sealed, seal
 from swarmkeep.store.heads import Step, renew
-from swarmkeep.store.port import Appended, Claim, Lease, Mark, SessionKey, SessionPage
-from swarmkeep.store.postgres import PostgresDatabase
+from swarmkeep.store.port import Appended, Claim, EventStore, Lease, Mark, SessionKey, SessionPage
 from swarmkeep.store.sqlite import SqliteDatabase
 from swarmkeep.store.urls import SqliteFile, locate
 
@@ -56,6 +54,9 @@ def open_store(
     if isinstance(location, SqliteFile):
         database = SqliteDatabase(location, read_only=read_only, max_waiting=max_waiting)
     else:
+        # Its half of SQLAlchemy takes longer to load than all the rest.
+        from swarmkeep.store.postgres import PostgresDatabase
+
         database = PostgresDatabase(location, read_only=read_only, max_waiting=max_waiting)
     return SqlStore(database, display=location.display, clock=clock, cache_bytes=cache_bytes)
 
@@ -98,7 +99,7 @@ class SqlStore:
             blobs=blobs or {},
             mark=mark,
         )
-        granted = await self.database.write(functools.partial(_append, step))
+        granted = await self.database.write(lambda connection: writes.append(connection, step))
         self._remember(key, step)
         return Appended([one.event for one in sealed], state, granted)
 
@@ -109,7 +110,7 @@ class SqlStore:
         sealed, state = self._sealed(target, base, drafts)
         view = encode_text(session_view(target.id, state))
         step = Step(key=target, base=base, state=state, sealed=sealed, view=view, mark=mark)
-        await self.database.write(functools.partial(_fork, source, step))
+        await self.database.write(lambda connection: writes.fork(connection, source, step))
         self._remember(target, step)
         return Appended([one.event for one in sealed], state, None)
 
@@ -135,13 +136,13 @@ class SqlStore:
     async def _current(self, key: SessionKey, known: State | None) -> State | None:
         """The last state, from the events since the known one where that is still part of the session."""
         if known is not None:
-            tail = await self._read(key, after=known.seq - 1)
-            if _continues(known, tail):
+            tail = await self.read(key, after=known.seq - 1)
+            if continues(known, tail):
                 state = fold(tail[1:], known)
                 self._cache.put(key, state)
                 return state
             self._cache.drop(key)
-        events = await self._read(key)
+        events = await self.read(key)
         if not events:
             return None
         state = fold(events)
@@ -153,7 +154,7 @@ class SqlStore:
             state = await self._current(key, known)
             if state is not None and state.seq == at:
                 return state
-        events = await self._read(key, upto=at) if at > 0 else []
+        events = await self.read(key, upto=at) if at > 0 else []
         if len(events) == at and events:
             return fold(events)
         last = await self.database.read(lambda connection: queries.head_seq(connection, key))
@@ -170,7 +171,9 @@ class SqlStore:
         types: Sequence[str] = (),
         limit: int | None = None,
     ) -> list[Recorded]:
-        return await self._read(key, after=after, upto=upto, types=types, limit=limit)
+        return await self.database.read(
+            lambda connection: queries.read_events(connection, key, after=after, upto=upto, types=types, limit=limit)
+        )
 
     async def sealed(self, key: SessionKey, *, after: int = 0, limit: int = 1000) -> list[Sealed]:
         """Events with the salts and commitments that their hashes are made of, oldest first: for auditors."""
@@ -214,19 +217,6 @@ class SqlStore:
     async def close(self) -> None:
         await self.database.close()
 
-    async def _read(
-        self,
-        key: SessionKey,
-        *,
-        after: int = 0,
-        upto: int | None = None,
-        types: Sequence[str] = (),
-        limit: int | None = None,
-    ) -> list[Recorded]:
-        return await self.database.read(
-            lambda connection: queries.read_events(connection, key, after=after, upto=upto, types=types, limit=limit)
-        )
-
     def _sealed(self, key: SessionKey, base: State, drafts: Sequence[Draft]) -> tuple[list[Sealed], State]:
         at = self._clock().astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         sealed = seal(key.id, base, drafts, at=at)
@@ -244,19 +234,8 @@ class SqlStore:
             self._cache.put(key, step.state)
 
 
-def _append(step: Step, connection: Connection) -> Lease | None:
-    return writes.append(connection, step)
-
-
-def _fork(source: SessionKey, step: Step, connection: Connection) -> None:
-    writes.fork(connection, source, step)
-
-
-def _continues(known: State, tail: Sequence[Recorded]) -> bool:
-    """Whether events read from the known state's last one on can be folded onto it."""
-    if not tail or tail[0].hash != known.hash:
-        return False
-    return not any(isinstance(event.fact, SessionRedacted) for event in tail[1:])
+if TYPE_CHECKING:
+    _: type[EventStore] = SqlStore
 
 
 def _refuse_long(key: SessionKey, mark: Mark | None) -> None:

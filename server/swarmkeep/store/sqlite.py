@@ -134,6 +134,9 @@ class SqliteDatabase:
                 connection = None
             _deliver(batch)
         if connection is not None:
+            if scrub:
+                with contextlib.suppress(Exception):
+                    _scrub(connection)
             _discard(connection)
 
     def _take(self, scrub: bool) -> list[_Job] | None:

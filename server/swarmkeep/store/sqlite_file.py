@@ -21,8 +21,11 @@ Mode = Literal["rw", "rwc", "ro", "immutable"]
 BUSY_SECONDS = 10.0
 
 
-def engine_for(file: SqliteFile, mode: Mode, *, begin: str, busy_seconds: float = BUSY_SECONDS) -> Engine:
-    """An engine with one connection, used by one thread at a time. `begin` starts its transactions."""
+def engine_for(file: SqliteFile, mode: Mode, *, begin: str, busy_seconds: float | None = None) -> Engine:
+    """An engine with one connection, used by one thread at a time. `begin` starts its transactions.
+
+    A lock that another process holds is waited for `busy_seconds`, by default BUSY_SECONDS.
+    """
 
     def open_file() -> sqlite3.Connection:
         if mode != "rwc" and not file.path.exists():
@@ -32,7 +35,7 @@ def engine_for(file: SqliteFile, mode: Mode, *, begin: str, busy_seconds: float 
         raw = sqlite3.connect(
             f"{file.path.as_uri()}?{query}",
             uri=True,
-            timeout=busy_seconds,
+            timeout=BUSY_SECONDS if busy_seconds is None else busy_seconds,
             isolation_level=None,
             check_same_thread=False,
         )
@@ -63,6 +66,8 @@ def _configure(raw: sqlite3.Connection, mode: Mode) -> None:
     raw.execute("PRAGMA synchronous = FULL")
     # What is deleted is overwritten, not only unlinked.
     raw.execute("PRAGMA secure_delete = ON")
+    # A write-ahead log that one large transaction made large does not stay so.
+    raw.execute("PRAGMA journal_size_limit = 67108864")
     if mode == "rw":
         raw.execute("PRAGMA journal_mode = WAL")
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Insert, bindparam, delete, insert, literal, select
+from sqlalchemy import Connection, Insert, Table, bindparam, delete, insert, literal, select
 
 from swarmkeep.domain.errors import IdempotencyMismatch, SeqConflict, SessionNotFound
 from swarmkeep.domain.state import State
@@ -29,7 +29,7 @@ def append(connection: Connection, step: Step) -> Lease | None:
     _insert_events(connection, step.key, step.sealed)
     if step.blobs:
         rows = [{**_of(step.key), "hash": name, "text": text} for name, text in step.blobs.items()]
-        connection.execute(insert_if_absent(blobs, connection.dialect.name), rows)
+        _insert_if_absent(blobs, connection).execute_many(connection, rows)
     if step.state.metadata is not step.base.metadata:
         _replace_labels(connection, step)
     return lease
@@ -70,9 +70,18 @@ def _of(key: SessionKey) -> Row:
     return {"tenant": key.tenant, "session_id": key.id}
 
 
+def _insert_if_absent(table: Table, connection: Connection) -> Prepared:
+    return _prepared_insert(table, connection.dialect.name)
+
+
+@functools.cache
+def _prepared_insert(table: Table, dialect: str) -> Prepared:
+    return Prepared(insert_if_absent(table, dialect), [column.name for column in table.c])
+
+
 def _insert_mark(connection: Connection, key: SessionKey, mark: Mark, seq: int) -> None:
     row = {**_of(key), "key": mark.key, "digest": mark.digest, "run_id": mark.run_id, "seq": seq}
-    if connection.execute(insert_if_absent(idempotency, connection.dialect.name), row).rowcount:
+    if _insert_if_absent(idempotency, connection).execute(connection, row).rowcount:
         return
     earlier = find_mark(connection, key, mark.key)
     if earlier is None:

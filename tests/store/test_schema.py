@@ -1,0 +1,162 @@
+"""Migrations: both ways, once however many start at once, and told apart from other releases'."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import inspect, text
+
+import swarmkeep_migrations
+from swarmkeep.store import schema
+from swarmkeep.store.port import SchemaBehind
+from swarmkeep.store.sql import SqlStore, open_store
+from swarmkeep.store.tables import metadata
+from tests.store.conftest import Opener
+from tests.store.sessions import KEY, begun
+from tests.support.processes import Process
+
+HEAD = swarmkeep_migrations.REVISIONS[-1]
+
+
+async def tables(url: str) -> set[str]:
+    store = open_store(url)
+    try:
+        return set(await store.database.read(lambda connection: inspect(connection).get_table_names()))
+    finally:
+        await store.close()
+
+
+def test_up_down_and_up_again(database_url: str) -> None:
+    for _ in range(2):
+        assert schema.upgrade(database_url) == HEAD
+        assert schema.current(database_url) == HEAD
+        assert asyncio.run(tables(database_url)) == {*metadata.tables, "alembic_version"}
+        assert schema.downgrade(database_url, "base") is None
+        assert schema.current(database_url) is None
+        assert asyncio.run(tables(database_url)) == {"alembic_version"}
+
+
+def test_an_upgrade_of_a_current_database_changes_nothing(url: str) -> None:
+    assert schema.upgrade(url) == schema.upgrade(url, HEAD) == HEAD
+
+
+def test_the_migrations_make_the_tables_of_this_release(url: str) -> None:
+    assert schema.check(url) == []
+
+
+async def test_a_difference_is_named(url: str, store: SqlStore) -> None:
+    def change(connection: object) -> None:
+        connection.execute(text("ALTER TABLE blobs ADD COLUMN extra TEXT"))  # type: ignore[attr-defined]
+        connection.execute(text("DROP INDEX ix_session_labels_label"))  # type: ignore[attr-defined]
+
+    await store.database.write(change)
+    differences = schema.check(url)
+    assert len(differences) == 2
+    assert "extra" in " ".join(differences)
+    assert "ix_session_labels_label" in " ".join(differences)
+
+
+async def test_it_can_be_called_in_an_event_loop(database_url: str) -> None:
+    assert schema.upgrade(database_url) == HEAD
+    store = open_store(database_url)
+    await store.ping()
+    await begun(store)
+    await store.close()
+
+
+async def test_a_current_schema_is_ready(store: SqlStore) -> None:
+    await store.ping()
+
+
+@pytest.mark.parametrize(
+    ("revision", "sentence"),
+    [("9999", "newer than this release"), ("0000", "newer than this release"), (None, "swarmkeep db upgrade")],
+)
+async def test_another_release_s_schema_is_refused(store: SqlStore, revision: str | None, sentence: str) -> None:
+    change = text("DELETE FROM alembic_version") if revision is None else text(
+        "UPDATE alembic_version SET version_num = :revision").bindparams(revision=revision)  # fmt: skip
+    await store.database.write(lambda connection: connection.execute(change).rowcount)
+    with pytest.raises(SchemaBehind, match=sentence):
+        await store.ping()
+
+
+async def test_an_older_schema_names_the_command(
+    store: SqlStore, opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from swarmkeep.store import revision
+
+    monkeypatch.setattr(revision, "REVISIONS", (HEAD, "0002"))
+    monkeypatch.setattr(revision, "HEAD", "0002")
+    with pytest.raises(SchemaBehind, match=rf"at revision {HEAD}, this release needs 0002; run `swarmkeep db upgrade`"):
+        await store.ping()
+
+
+async def test_events_outlive_a_migration_to_the_same_place(url: str, opener: Opener) -> None:
+    state = await begun(opener())
+    schema.upgrade(url)
+    assert await opener().state(KEY) == state
+
+
+def test_logging_is_left_alone(database_url: str) -> None:
+    root = logging.getLogger()
+    before = root.level, list(root.handlers), logging.getLogger("alembic").level, root.manager.disable
+    schema.upgrade(database_url)
+    assert (root.level, list(root.handlers), logging.getLogger("alembic").level, root.manager.disable) == before
+
+
+def test_the_revisions_are_those_that_are_shipped() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(swarmkeep_migrations.__file__).parent))
+    scripts = ScriptDirectory.from_config(config)
+    assert scripts.get_heads() == [HEAD]
+    assert [script.revision for script in scripts.walk_revisions()][::-1] == list(swarmkeep_migrations.REVISIONS)
+
+
+def test_many_that_start_on_an_empty_database_migrate_it_once(database_url: str, tmp_path: Path) -> None:
+    program = "import sys; from swarmkeep.store import schema; print(schema.upgrade(sys.argv[1]))"
+    starters = [Process([sys.executable, "-c", program, database_url], folder=tmp_path) for _ in range(5)]
+    for starter in starters:
+        starter.start()
+    for starter in starters:
+        assert starter.wait(120) == 0, starter.output()
+        assert starter.output().strip() == HEAD
+    assert schema.check(database_url) == []
+
+
+def test_a_start_on_a_current_database_does_not_load_alembic(url: str) -> None:
+    program = (
+        "import sys; from swarmkeep.store import schema; schema.upgrade(sys.argv[1]); schema.current(sys.argv[1]); "
+        "sys.exit('alembic' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program, url], check=False).returncode == 0
+
+
+def test_a_migration_that_fails_half_way_changes_nothing(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from alembic import op
+
+    class Cut(Exception):
+        pass
+
+    create = op.create_table
+    made: list[str] = []
+
+    def create_some(name: str, *columns: object, **options: object) -> object:
+        if len(made) == 3:
+            raise Cut
+        made.append(name)
+        return create(name, *columns, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(op, "create_table", create_some)
+    with pytest.raises(Cut):
+        schema.upgrade(database_url)
+    monkeypatch.undo()
+    assert schema.current(database_url) is None
+    assert asyncio.run(tables(database_url)) == set()
+    assert schema.upgrade(database_url) == HEAD
