@@ -1,24 +1,31 @@
 """Code blocks of Markdown files, run as a reader would run them: in order, in one folder.
 
-`python -m tests.support.markdown PAGE [HOST:PORT]` follows a page in the current folder. Its Python blocks are one
-session, its bash blocks one shell; 127.0.0.1:8000 in a block stands for the given server.
+`python -m tests.support.markdown PAGE [HOST:PORT [TEXT=REPLACEMENT …]]` follows a page in the current folder. Its
+Python blocks are one session, its bash blocks one shell; 127.0.0.1:8000 in a block stands for the given server. A
+```bash serve block is the second terminal: it starts that server, which runs until the page ends or starts another.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import subprocess
 import sys
+import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+import psutil
 import yaml
 from markdown_it import MarkdownIt
 
 ADDRESS = "127.0.0.1:8000"
+
+START_SECONDS = 60.0
+POLL_SECONDS = 0.05
 
 # What a block sets, and where it goes, holds for the next one.
 BASH = 'set -eu -o pipefail -a; [ -e "$1" ] && . "$1"; . "$0"; { export -p; printf "cd %q\\n" "$PWD"; } > "$1"'
@@ -56,6 +63,11 @@ class Block:
     def runs(self) -> bool:
         return self.language in RUN and not self.remark.startswith("no-run")
 
+    @property
+    def serves(self) -> bool:
+        """Whether it starts a server and runs until that is stopped."""
+        return self.language in ("bash", "sh") and self.remark == "serve"
+
     def check(self) -> None:
         """Refuse what can neither run nor be parsed and does not say why."""
         if self.remark.startswith("no-run"):
@@ -77,29 +89,79 @@ def blocks(path: Path) -> list[Block]:
     return found
 
 
-def follow(path: Path, address: str) -> None:
-    """Do what the blocks of a page say; an error in one of them ends the program."""
+def follow(path: Path, address: str, replaced: Mapping[str, str] | None = None) -> None:
+    """Do what the blocks of a page say; an error in one of them ends the program.
+
+    `address` is what 127.0.0.1:8000 stands for, `replaced` what other texts do.
+    """
     folder = Path.cwd()
     # Only as the main module are the session's classes found again by pydantic and pickle.
     session = sys.modules["__main__"] = ModuleType("__main__")
     sys.path.insert(0, str(folder))
-    for block in blocks(path):
-        code = block.code.replace(ADDRESS, address)
-        if block.file:
-            Path(block.file).write_text(code, encoding="utf-8")
-        if not block.runs:
-            continue
-        # An error then names the line of the page.
-        code = "\n" * block.line + code
-        if block.language == "python":
-            exec(compile(code, str(path), "exec", dont_inherit=True), session.__dict__)
-        else:
-            script = folder / f".{path.name}"
-            script.write_text(code, encoding="utf-8")
-            status = subprocess.run(["bash", "-c", BASH, script, folder / ".shell"], check=False).returncode
-            if status:
+    server: subprocess.Popen[bytes] | None = None
+    try:
+        for block in blocks(path):
+            code = block.code
+            for text, replacement in {ADDRESS: address, **(replaced or {})}.items():
+                code = code.replace(text, replacement)
+            if block.file:
+                Path(block.file).write_text(code, encoding="utf-8")
+            if not block.runs:
+                continue
+            # An error then names the line of the page.
+            code = "\n" * block.line + code
+            if block.language == "python":
+                exec(compile(code, str(path), "exec", dont_inherit=True), session.__dict__)
+            elif block.serves:
+                stop(server)
+                server = _shell(folder, f"{path.name}.server", code)
+                wait_for(block, server, address)
+            elif status := _shell(folder, path.name, code).wait():
                 sys.exit(f"{block.place}: exit code {status}")
+    finally:
+        stop(server)
+
+
+def _shell(folder: Path, name: str, code: str) -> subprocess.Popen[bytes]:
+    script = folder / f".{name}"
+    script.write_text(code, encoding="utf-8")
+    return subprocess.Popen(["bash", "-c", BASH, script, folder / ".shell"])
+
+
+def wait_for(block: Block, server: subprocess.Popen[bytes], address: str) -> None:
+    """Wait until the server that a block started takes requests."""
+    deadline = time.monotonic() + START_SECONDS
+    while _status(address) != 200:
+        if server.poll() is not None:
+            sys.exit(f"{block.place}: the server ended with exit code {server.returncode} before it was ready")
+        if time.monotonic() > deadline:
+            sys.exit(f"{block.place}: no server was ready at {address} within {START_SECONDS:g} s")
+        time.sleep(POLL_SECONDS)
+
+
+def _status(address: str) -> int | None:
+    connection = http.client.HTTPConnection(address, timeout=5)
+    try:
+        connection.request("GET", "/health/ready")
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def stop(server: subprocess.Popen[bytes] | None) -> None:
+    """End what a `serve` block started, as Ctrl-C in its terminal would, and wait until its port is free again."""
+    if server is None or server.poll() is not None:
+        return
+    programs = psutil.Process(server.pid).children(recursive=True)
+    for program in programs:
+        program.terminate()
+    psutil.wait_procs(programs, START_SECONDS)
+    server.kill()
+    server.wait()
 
 
 if __name__ == "__main__":
-    follow(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ADDRESS)
+    page, address, *pairs = [*sys.argv[1:], *([ADDRESS] if len(sys.argv) < 3 else [])]
+    follow(Path(page), address, dict(pair.split("=", 1) for pair in pairs))

@@ -1,0 +1,174 @@
+"""A chain against a plain list."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+
+from swarmkeep.domain.chain import Chain
+
+Pair = tuple[Chain[Any], list[Any]]
+
+
+class ChainsAndLists(RuleBasedStateMachine):
+    """Chains that branch off each other in any way, each beside the list that it stands for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[Pair] = []
+
+    pairs = Bundle("pairs")
+
+    def _both(self, chain: Chain[Any], plain: list[Any]) -> Pair:
+        self.all.append((chain, plain))
+        return chain, plain
+
+    @initialize(target=pairs, items=st.lists(st.integers(0, 3), max_size=3))
+    def begin(self, items: list[int]) -> Pair:
+        return self._both(Chain(items), list(items))
+
+    @rule(target=pairs, pair=pairs, item=st.sampled_from((0, 1, 1, None, "text")))
+    def append(self, pair: Pair, item: Any) -> Pair:
+        chain, plain = pair
+        return self._both(chain.append(item), [*plain, item])
+
+    @rule(target=pairs, pair=pairs)
+    def drop_last(self, pair: Pair) -> Pair:
+        chain, plain = pair
+        return self._both(chain.drop_last(), plain[:-1])
+
+    @rule(target=pairs, pair=pairs, data=st.data())
+    def replace_at(self, pair: Pair, data: st.DataObject) -> Pair:
+        chain, plain = pair
+        if not plain:
+            return pair
+        index = data.draw(st.integers(-len(plain), len(plain) - 1))
+        changed = list(plain)
+        changed[index] = "new"
+        return self._both(chain.replace_at(index, "new"), changed)
+
+    @rule(pair=pairs, start=st.integers(-6, 6), stop=st.integers(-6, 6), step=st.sampled_from((1, 2, -1)))
+    def slice(self, pair: Pair, start: int, stop: int, step: int) -> None:
+        chain, plain = pair
+        assert chain[start:stop:step] == plain[start:stop:step]
+        assert chain[start:] == plain[start:]
+
+    @rule(pair=pairs, index=st.integers(-6, 6))
+    def item(self, pair: Pair, index: int) -> None:
+        chain, plain = pair
+        if -len(plain) <= index < len(plain):
+            assert chain[index] == plain[index]
+        else:
+            with pytest.raises(IndexError):
+                chain[index]
+
+    @rule(left=pairs, right=pairs)
+    def compare(self, left: Pair, right: Pair) -> None:
+        assert (left[0] == right[0]) == (left[1] == right[1])
+
+    @invariant()
+    def every_chain_is_still_its_list(self) -> None:
+        for chain, plain in self.all:
+            assert len(chain) == len(plain)
+            assert list(chain) == plain
+            assert list(reversed(chain)) == plain[::-1]
+
+
+ChainsAndLists.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
+TestChainsAndLists = ChainsAndLists.TestCase
+
+
+def test_a_chain_is_a_sequence() -> None:
+    chain = Chain([1, 2, 3])
+    assert (2 in chain, 4 in chain, chain.index(3), bool(chain), bool(Chain())) == (True, False, 2, True, False)
+    assert repr(chain) == "Chain([1, 2, 3])"
+    assert chain != [1, 2, 3]
+
+
+def test_a_chain_cannot_be_hashed_as_a_list_cannot() -> None:
+    with pytest.raises(TypeError):
+        hash(Chain())
+
+
+def test_what_is_appended_meanwhile_is_not_seen_by_who_iterates() -> None:
+    chain = Chain([1, 2])
+    seen = []
+    longer = chain
+    for item in chain:
+        longer = longer.append(item)
+        seen.append(item)
+    assert seen == [1, 2]
+    assert list(longer) == [1, 2, 1, 2]
+
+
+def test_the_list_that_a_chain_was_made_of_may_change_later() -> None:
+    items = [1]
+    chain = Chain(items)
+    items.append(2)
+    assert list(chain) == [1]
+
+
+def test_growing_shares_and_branching_does_not_show() -> None:
+    base: Chain[int] = Chain()
+    for number in range(1000):
+        base = base.append(number)
+    left, right = base.append(-1), base.append(-2)
+    shorter = base.drop_last().append(-3)
+    assert (left[-1], right[-1], shorter[-1], base[-1]) == (-1, -2, -3, 999)
+    assert len(left) == len(right) == 1001
+
+
+class Raced(list[Any]):
+    """A list to which somebody else appends at the worst moment."""
+
+    def append(self, item: Any) -> None:
+        super().append("theirs")
+        super().append(item)
+
+
+def test_who_loses_the_race_for_the_end_of_the_list_takes_a_copy() -> None:
+    chain = Chain([1])
+    chain._items = Raced([1])
+    longer = chain.append("mine")
+    assert (list(chain), list(longer), list(longer.append(2))) == ([1], [1, "mine"], [1, "mine", 2])
+
+
+def grown_by_threads(base: Chain[Any]) -> dict[int, list[Chain[Any]]]:
+    """What four threads make of one chain at once: all the chains that each of them grew."""
+    grown: dict[int, list[Chain[Any]]] = {}
+    ready = threading.Barrier(4)
+
+    def grow(name: int) -> None:
+        chain, made = base, []
+        ready.wait()
+        for number in range(50):
+            chain = chain.append((name, number))
+            made.append(chain)
+        grown[name] = made
+
+    threads = [threading.Thread(target=grow, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return grown
+
+
+def test_threads_that_append_to_one_chain_each_get_their_own() -> None:
+    often = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(20):
+            base = Chain(range(100))
+            for name, made in grown_by_threads(base).items():
+                for length, chain in enumerate(made, 1):
+                    assert chain[100:] == [(name, number) for number in range(length)]
+            assert list(base) == list(range(100))
+    finally:
+        sys.setswitchinterval(often)

@@ -1,0 +1,367 @@
+"""Wishes, and the facts or refusals they become."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given as for_any
+from hypothesis import settings
+
+from swarmkeep.domain.commands import (
+    Outcome,
+    StartRun,
+    cancel_run,
+    create_session,
+    ended,
+    record_reply,
+    record_result,
+    start_queued,
+    start_run,
+    update_session,
+)
+from swarmkeep.domain.errors import DomainError, RunNotFound, SessionBusy
+from swarmkeep.domain.events import (
+    ApprovalRequested,
+    CompletionRecord,
+    ContextUpdated,
+    HandoffIgnored,
+    HandoffMade,
+    MessageAdded,
+    RunCancelled,
+    RunCompleted,
+    RunError,
+    RunFailed,
+    RunOptions,
+    RunQueued,
+    RunStarted,
+    RunWaiting,
+    SessionCreated,
+    SessionUpdated,
+    ToolRecord,
+)
+from swarmkeep.domain.patch import apply, merge
+from swarmkeep.domain.state import State
+from tests.domain.given import (
+    OTHER,
+    RUN,
+    THIRD,
+    active,
+    applied,
+    asks,
+    by,
+    call,
+    contents,
+    facts_of,
+    given,
+    reply,
+    result,
+    said,
+    says,
+    started,
+    types_of,
+    when,
+)
+from tests.support.logs import json_objects
+from tests.support.rules import same
+
+Json = dict[str, Any]
+HELLO = {"role": "user", "content": "hello"}
+
+
+def wish(run_id: str = OTHER, **keys: Any) -> StartRun:
+    return StartRun(run_id=run_id, messages=keys.pop("messages", (HELLO,)), **keys)
+
+
+# Sessions.
+
+
+def test_a_session_begins_with_its_settings_and_an_imported_history() -> None:
+    assert create_session("triage", {"k": 1}, {"m": 1}, [HELLO, {"role": "tool", "sender": "x"}]) == [
+        SessionCreated(agent="triage", context_variables={"k": 1}, metadata={"m": 1}),
+        MessageAdded(message={**HELLO, "sender": "user"}),
+        MessageAdded(message={"role": "tool", "sender": "x"}),
+    ]
+
+
+def test_an_update_becomes_one_fact_per_thing_that_changes() -> None:
+    facts = update_session(given(), agent="refunds", context_variables={"k": 1}, metadata={"m": 1})
+    assert facts == [SessionUpdated(metadata={"m": 1}, agent="refunds"), ContextUpdated(patch={"k": 1})]
+
+
+def test_what_already_holds_becomes_no_fact() -> None:
+    state = given(SessionCreated(agent="triage", context_variables={"k": {"in": 1}}, metadata={"m": [1, None]}))
+    patches: list[Json] = [{"m": [1, None]}, {"gone": None}, {}]
+    for metadata in patches:
+        assert update_session(state, agent="triage", metadata=metadata) == []
+    for context in ({"k": {"in": 1}}, {"k": {"gone": None}}, {"gone": None}):
+        assert update_session(state, context_variables=context) == []
+    assert update_session(state) == []
+
+
+def test_a_value_of_another_type_is_a_change() -> None:
+    state = given(SessionCreated(agent="triage", context_variables={"k": 1}, metadata={"m": True}))
+    assert update_session(state, context_variables={"k": True}) == [ContextUpdated(patch={"k": True})]
+    assert update_session(state, metadata={"m": 1}) == [SessionUpdated(metadata={"m": 1})]
+    assert update_session(state, context_variables={"k": None}) == [ContextUpdated(patch={"k": None})]
+
+
+@for_any(before=json_objects(), patch=json_objects())
+@settings(max_examples=60)
+def test_an_update_is_a_merge_patch_and_asking_twice_changes_nothing_more(before: Json, patch: Json) -> None:
+    state = given(SessionCreated(agent="triage", context_variables=before, metadata=before))
+    state = when(state, *update_session(state, context_variables=patch, metadata=patch))
+    assert same(state.context_variables, merge(before, patch))
+    assert same(state.metadata, merge(before, patch))
+    assert update_session(state, context_variables=patch, metadata=patch) == []
+
+
+# Starting.
+
+
+def test_a_run_starts_with_its_input() -> None:
+    drafts = start_run(given(), wish(options=RunOptions(max_turns=2), idempotency_key="key"))
+    assert facts_of(drafts) == [
+        RunStarted(options=RunOptions(max_turns=2), idempotency_key="key"),
+        MessageAdded(message={**HELLO, "sender": "user"}),
+    ]
+    assert {(draft.run_id, draft.agent) for draft in drafts} == {(OTHER, "triage")}
+
+
+def test_a_run_may_change_the_agent_and_the_context_before_its_input() -> None:
+    drafts = start_run(given(), wish(agent="refunds", context_variables={"k": 1}))
+    assert types_of(drafts) == ["run.started", "session.updated", "context.updated", "message.added"]
+    assert [draft.agent for draft in drafts] == ["triage", "refunds", "refunds", "refunds"]
+    state = applied(given(), drafts)
+    assert (state.agent, state.context_variables) == ("refunds", {"k": 1})
+
+
+@pytest.mark.parametrize("on_busy", ["reject", "interrupt"])
+def test_a_second_run_is_refused_while_one_is_active(on_busy: Any) -> None:
+    for state, status in ((given(started()), "running"), (given(started(), RunWaiting(pending=())), "waiting")):
+        with pytest.raises(SessionBusy, match=status) as refused:
+            start_run(state, wish(on_busy=on_busy))
+        assert refused.value.extra() == {"active_run_id": RUN}
+
+
+def test_a_second_run_may_queue_up() -> None:
+    drafts = start_run(given(started()), wish(on_busy="queue", agent="refunds", context_variables={"k": 1}))
+    assert facts_of(drafts) == [
+        RunQueued(options=RunOptions(), messages=(HELLO,), agent="refunds", context_variables={"k": 1})
+    ]
+    assert drafts[0].run_id == OTHER
+
+
+def test_a_run_that_may_queue_starts_at_once_in_an_idle_session() -> None:
+    assert types_of(start_run(given(), wish(on_busy="queue"))) == ["run.started", "message.added"]
+
+
+def test_a_run_that_may_queue_does_not_overtake_the_queue() -> None:
+    state = given(started(), by(OTHER, RunQueued(options=RunOptions(), messages=())))
+    state = when(state, RunCompleted(stop_reason="end_turn"))
+    assert types_of(start_run(state, wish(THIRD, on_busy="queue"))) == ["run.queued"]
+
+
+def test_queued_runs_start_in_order_with_what_they_were_given() -> None:
+    state = given(started())
+    for run_id, text in ((OTHER, "first"), (THIRD, "second")):
+        message = {"role": "user", "content": text}
+        state = applied(state, start_run(state, wish(run_id, on_busy="queue", messages=(message,), agent="refunds")))
+    state = when(state, RunCompleted(stop_reason="end_turn"))
+    for run_id, text in ((OTHER, "first"), (THIRD, "second")):
+        drafts = start_queued(state)
+        assert {draft.run_id for draft in drafts} == {run_id}
+        state = applied(state, drafts)
+        assert (active(state).id, state.agent, contents(state)[-1]) == (run_id, "refunds", text)
+        state = when(state, RunCompleted(stop_reason="end_turn"))
+    assert state.queue == ()
+
+
+@pytest.mark.parametrize("on_busy", ["reject", "queue", "interrupt"])
+def test_a_run_that_was_taken_already_becomes_no_fact(on_busy: Any) -> None:
+    queued = given(started(), by(OTHER, RunQueued(options=RunOptions(), messages=())))
+    over = when(queued, RunCompleted(stop_reason="end_turn"), by(OTHER, RunCancelled(stop_reason="cancelled")))
+    for state in (given(by(OTHER, started())), queued, over):
+        assert start_run(state, wish(OTHER, on_busy=on_busy)) == []
+
+
+# Ending.
+
+
+def test_an_end_carries_the_usage_of_the_run() -> None:
+    state = given(started(), said(), reply(says(), {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}))
+    (fact,) = ended(state, active(state), RunCompleted, "end_turn")
+    assert isinstance(fact, RunCompleted)
+    assert fact.usage == active(state).usage
+    assert fact.usage.total_tokens == 5
+
+
+def test_what_a_model_was_saying_is_kept_with_the_end_and_counts_as_a_call() -> None:
+    state = given(started(), said(), reply(asks(call("c1"))), result("c1"))
+    drafts = cancel_run(state, RUN, "I was about")
+    partial, end = facts_of(drafts)
+    assert isinstance(partial, MessageAdded)
+    assert partial.completion == CompletionRecord(partial=True)
+    assert partial.message == {"role": "assistant", "content": "I was about", "sender": "triage"}
+    after = applied(state, drafts)
+    assert isinstance(end, RunCancelled)
+    assert after.finished[0].usage == end.usage == after.usage
+    assert end.usage.model_calls == 2
+
+
+def test_nothing_partial_is_put_between_a_call_and_its_result() -> None:
+    state = given(started(), said(), reply(asks(call("c1"))))
+    assert types_of(cancel_run(state, RUN, "late")) == ["run.cancelled"]
+
+
+def test_cancelling_ends_the_active_run_once() -> None:
+    for state in (
+        given(started()),
+        given(started(), said(), reply(asks(call("c1")))),
+        given(started(), RunWaiting(pending=())),
+    ):
+        drafts = cancel_run(state, RUN)
+        assert types_of(drafts) == ["run.cancelled"]
+        assert cancel_run(applied(state, drafts), RUN) == []
+
+
+def test_cancelling_a_queued_run_leaves_the_active_one_and_the_others() -> None:
+    queued = RunQueued(options=RunOptions(), messages=())
+    state = given(started(), by(OTHER, queued), by(THIRD, queued))
+    state = applied(state, cancel_run(state, OTHER))
+    assert active(state).id == RUN
+    assert [waiting.run_id for waiting in state.queue] == [THIRD]
+    assert cancel_run(state, OTHER) == []
+
+
+def test_cancelling_a_run_that_never_was_is_refused() -> None:
+    for state in (given(), given(started())):
+        with pytest.raises(RunNotFound):
+            cancel_run(state, "nobody")
+
+
+def test_cancelling_keeps_what_the_run_produced() -> None:
+    state = given(started(), said(), reply(asks(call("c1"))), result("c1"))
+    after = applied(state, cancel_run(state, RUN))
+    assert contents(after) == contents(state)
+
+
+# Replies.
+
+
+def test_a_reply_asks_for_the_approvals_that_its_calls_need() -> None:
+    state = given(started(), said())
+    message = asks(call("c1", "danger", '{"a": 1}'), call("c2"), call("c3", "danger"))
+    facts = record_reply(active(state), message, CompletionRecord(), needs_approval={"danger"}, expires_at="2026-01-02")
+    assert facts[1:] == [
+        ApprovalRequested(tool_call_id="c1", name="danger", arguments='{"a": 1}', expires_at="2026-01-02"),
+        ApprovalRequested(tool_call_id="c3", name="danger", arguments="{}", expires_at="2026-01-02"),
+    ]
+
+
+def test_a_run_that_executes_no_tools_needs_no_approvals() -> None:
+    run = active(given(started(execute_tools=False), said()))
+    message = asks(call("c1", "danger"))
+    assert len(record_reply(run, message, CompletionRecord(), needs_approval={"danger"}, expires_at=None)) == 1
+
+
+def test_a_call_that_a_reply_gives_twice_asks_for_one_approval() -> None:
+    run = active(given(started(), said()))
+    message = asks(call("c1", "danger"), call("c1", "danger"))
+    assert len(record_reply(run, message, CompletionRecord(), needs_approval={"danger"}, expires_at=None)) == 2
+
+
+# Results.
+
+
+def results(state: State, call_id: str, **outcome: Any) -> list[Any]:
+    asked = next(asked for asked in active(state).calls if asked.id == call_id)
+    return record_result(state, active(state), asked, Outcome(**{"status": "ok", "content": "done", **outcome}))
+
+
+def test_a_result_names_its_call_its_tool_and_how_it_went() -> None:
+    state = given(started(), said(), reply(asks(call("c1"))))
+    (fact,) = results(state, "c1", status="error", content="Error: no", duration_ms=2.5)
+    assert fact == MessageAdded(
+        message={
+            "role": "tool",
+            "tool_call_id": "c1",
+            "tool_name": "look_up",
+            "content": "Error: no",
+            "sender": "triage",
+        },
+        tool=ToolRecord(name="look_up", status="error", duration_ms=2.5),
+    )
+
+
+def test_a_change_of_the_context_is_a_fact_of_its_call() -> None:
+    state = given(SessionCreated(agent="triage", context_variables={"a": 1, "b": 2}), started(), said())
+    state = when(state, reply(asks(call("c1"))))
+    facts = results(state, "c1", context_variables={"a": 1, "c": None})
+    assert facts[1:] == [ContextUpdated(patch={"b": None}, tool_call_id="c1", nulls=("/c",))]
+    assert when(state, *facts).context_variables == {"a": 1, "c": None}
+    assert len(results(state, "c1", context_variables={"a": 1, "b": 2})) == 1
+
+
+@for_any(before=json_objects(), after=json_objects())
+@settings(max_examples=60)
+def test_the_context_after_a_result_is_what_the_tool_left(before: Json, after: Json) -> None:
+    state = given(SessionCreated(agent="triage", context_variables=before), started(), reply(asks(call("c1"))))
+    assert same(when(state, *results(state, "c1", context_variables=after)).context_variables, after)
+
+
+def test_of_several_handoffs_the_last_wins_and_the_others_results_say_so() -> None:
+    state = given(started(), said(), reply(asks(call("c1"), call("c2"), call("c3"), call("c4"))))
+    state = when(state, *results(state, "c1", handoff="sales"))
+    state = when(state, *results(state, "c2", handoff="refunds"))
+    assert state.agent == "triage"
+    state = when(state, *results(state, "c3"))
+    facts = results(state, "c4", handoff="support")
+    assert facts[1:] == [
+        HandoffIgnored(from_agent="triage", to_agent="sales", tool_call_id="c1"),
+        HandoffIgnored(from_agent="triage", to_agent="refunds", tool_call_id="c2"),
+        HandoffMade(from_agent="triage", to_agent="support", tool_call_id="c4"),
+    ]
+    state = when(state, *facts)
+    assert state.agent == "support"
+    first, second, third, fourth = (str(content) for content in contents(state)[-4:])
+    assert "Not handed over to sales" in first
+    assert "Not handed over to refunds" in second
+    assert (third, fourth) == ("done", "done")
+    tools = [entry.tool for entry in state.messages if entry.tool is not None]
+    assert [tool.status for tool in tools] == ["superseded", "superseded", "ok", "ok"]
+
+
+def test_a_handoff_is_made_once_the_last_call_is_answered_whatever_that_one_did() -> None:
+    state = given(started(), said(), reply(asks(call("c1"), call("c2"))))
+    state = when(state, *results(state, "c1", handoff="sales"))
+    facts = results(state, "c2", status="error")
+    assert facts[1:] == [HandoffMade(from_agent="triage", to_agent="sales", tool_call_id="c1")]
+
+
+def test_tools_of_one_reply_run_as_the_agent_that_asked_for_them() -> None:
+    state = given(started(), said(), reply(asks(call("c1"), call("c2"))))
+    state = when(state, *results(state, "c1", handoff="sales"))
+    (message, *_) = results(state, "c2")
+    assert message.message["sender"] == "triage"
+
+
+def test_every_refusal_has_a_code_and_a_sentence() -> None:
+    with pytest.raises(DomainError) as refused:
+        cancel_run(given(), "nobody")
+    assert refused.value.code == "run_not_found"
+    assert "nobody" in str(refused.value)
+    assert refused.value.extra() == {}
+
+
+def test_a_failure_says_why() -> None:
+    error = RunError(code="provider_error", message="503", retryable=True, provider_status=503)
+    state = given(started(), said())
+    state = when(state, *ended(state, active(state), RunFailed, "error", error))
+    assert (state.finished[0].status, state.finished[0].error) == ("failed", error)
+
+
+def test_a_patch_of_a_tool_can_be_applied_elsewhere() -> None:
+    state = given(SessionCreated(agent="triage", context_variables={"a": {"b": 1}}), started(), reply(asks(call("c1"))))
+    (_, fact) = results(state, "c1", context_variables={"a": {"b": None, "c/d": [None]}})
+    assert apply({"a": {"b": 1}}, fact.patch, fact.nulls) == {"a": {"b": None, "c/d": [None]}}

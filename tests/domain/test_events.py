@@ -1,0 +1,207 @@
+"""The facts: their names, their JSON, and reading it back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given as for_any
+from hypothesis import settings
+from msgspec import UNSET
+
+from swarmkeep.domain.events import (
+    FACTS,
+    ApprovalDecided,
+    ApprovalRequested,
+    CompletionRecord,
+    ContextUpdated,
+    Draft,
+    Fact,
+    HandoffIgnored,
+    HandoffMade,
+    MessageAdded,
+    PendingCall,
+    Recorded,
+    RequestRecord,
+    RunCancelled,
+    RunCompleted,
+    RunError,
+    RunFailed,
+    RunInterrupted,
+    RunOptions,
+    RunQueued,
+    RunResumed,
+    RunStarted,
+    RunWaiting,
+    SessionCreated,
+    SessionForked,
+    SessionRedacted,
+    SessionUpdated,
+    ToolRecord,
+    ToolStarted,
+    UnknownFact,
+    Usage,
+    fact_of,
+    payload_of,
+    view,
+)
+from tests.support.logs import any_logs, record
+
+USER = {"role": "user", "content": "hello", "sender": "user"}
+ENDING: dict[str, Any] = {"stop_reason": "end_turn", "usage": Usage(), "error": RunError(code="x", message="y")}
+OPTIONS = {"max_turns", "model", "execute_tools", "stream"}
+
+# Each fact with every field, and the keys that its `data` then has: the table of the public contract.
+EXAMPLES: list[tuple[str, Fact, set[str]]] = [
+    ("session.created", SessionCreated(agent="a"), {"agent", "context_variables", "metadata"}),
+    (
+        "session.forked",
+        SessionForked(from_session_id="s", from_seq=1, from_hash="h"),
+        {"from_session_id", "from_seq", "from_hash"},
+    ),
+    ("session.updated", SessionUpdated(metadata={"k": None}, agent="b"), {"metadata", "agent"}),
+    ("session.redacted", SessionRedacted(seqs=(2, 3), reason="asked to"), {"seqs", "reason"}),
+    (
+        "run.queued",
+        RunQueued(options=RunOptions(), messages=(USER,)),
+        {"options", "messages", "agent", "context_variables", "idempotency_key"},
+    ),
+    ("run.started", RunStarted(options=RunOptions(max_turns=3)), {"options", "idempotency_key"}),
+    (
+        "message.added",
+        MessageAdded(message=USER, completion=CompletionRecord(), tool=ToolRecord(name="f", status="ok")),
+        {"message", "completion", "tool"},
+    ),
+    (
+        "tool.started",
+        ToolStarted(tool_call_id="c", name="f", arguments="{}"),
+        {"tool_call_id", "name", "arguments", "attempt"},
+    ),
+    ("handoff.made", HandoffMade(from_agent="a", to_agent="b", tool_call_id="c"), {"from", "to", "tool_call_id"}),
+    ("handoff.ignored", HandoffIgnored(from_agent="a", to_agent="b"), {"from", "to", "tool_call_id"}),
+    ("context.updated", ContextUpdated(patch={"k": None}, nulls=("/n",)), {"patch", "tool_call_id", "nulls"}),
+    (
+        "approval.requested",
+        ApprovalRequested(tool_call_id="c", name="f", arguments="{}"),
+        {"tool_call_id", "name", "arguments", "expires_at"},
+    ),
+    (
+        "approval.decided",
+        ApprovalDecided(tool_call_id="c", decision="deny", reason="no", by="me"),
+        {"tool_call_id", "decision", "reason", "by"},
+    ),
+    (
+        "run.waiting",
+        RunWaiting(pending=(PendingCall(tool_call_id="c", name="f", arguments="{}", reason="approval"),)),
+        {"pending"},
+    ),
+    ("run.resumed", RunResumed(reason="recovery"), {"reason"}),
+    ("run.completed", RunCompleted(**ENDING), {"stop_reason", "usage", "error"}),
+    ("run.failed", RunFailed(**ENDING), {"stop_reason", "usage", "error"}),
+    ("run.cancelled", RunCancelled(**ENDING), {"stop_reason", "usage", "error"}),
+    ("run.interrupted", RunInterrupted(**ENDING), {"stop_reason", "usage", "error"}),
+]
+each_fact = pytest.mark.parametrize(("type_", "fact", "keys"), EXAMPLES, ids=[type_ for type_, _, _ in EXAMPLES])
+
+
+def test_the_examples_cover_every_fact_type() -> None:
+    assert {type_: type(fact) for type_, fact, _ in EXAMPLES} == FACTS
+
+
+def test_every_fact_is_listed_under_its_own_type() -> None:
+    assert all(type_ == fact.type for type_, fact in FACTS.items())
+    concrete = {cls for cls in _subclasses(Fact) if isinstance(cls.__dict__.get("type"), str)}
+    assert concrete == {*FACTS.values(), UnknownFact}
+
+
+def _subclasses(cls: type[Fact]) -> set[type[Fact]]:
+    return {deeper for sub in cls.__subclasses__() for deeper in {sub, *_subclasses(sub)}}
+
+
+@each_fact
+def test_a_fact_s_json_has_the_public_keys_and_no_others(type_: str, fact: Fact, keys: set[str]) -> None:
+    assert json.loads(payload_of(fact)).keys() == keys
+
+
+@each_fact
+def test_a_fact_comes_back_from_its_payload(type_: str, fact: Fact, keys: set[str]) -> None:
+    assert fact_of(type_, payload_of(fact)) == fact
+
+
+@each_fact
+def test_fields_of_a_later_release_are_ignored(type_: str, fact: Fact, keys: set[str]) -> None:
+    data = json.loads(payload_of(fact))
+    assert fact_of(type_, json.dumps({**data, "from the future": {"a": [None]}})) == fact
+
+
+@each_fact
+def test_a_fact_cannot_be_changed(type_: str, fact: Fact, keys: set[str]) -> None:
+    with pytest.raises(AttributeError):
+        setattr(fact, fact.__struct_fields__[0], None)
+
+
+@pytest.mark.parametrize(
+    ("struct", "keys"),
+    [
+        (RunOptions(), OPTIONS),
+        (CompletionRecord(), {"id", "model", "finish_reason", "usage", "duration_ms", "request"}),
+        (RequestRecord(instructions="h"), {"instructions", "tools", "params"}),
+        (ToolRecord(name="f", status="ok"), {"name", "status", "duration_ms"}),
+        (
+            PendingCall(tool_call_id="c", name="f", arguments="{}", reason="approval"),
+            {"tool_call_id", "name", "arguments", "reason", "expires_at"},
+        ),
+        (Usage(), {"prompt_tokens", "completion_tokens", "total_tokens", "model_calls"}),
+        (RunError(code="x", message="y"), {"code", "message", "retryable", "provider_status"}),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, msgspec.Struct) else "",
+)
+def test_the_parts_of_a_fact_have_the_public_keys(struct: msgspec.Struct, keys: set[str]) -> None:
+    assert msgspec.to_builtins(struct).keys() == keys
+
+
+def test_a_message_s_payload_holds_only_what_there_is() -> None:
+    assert json.loads(payload_of(MessageAdded(message=USER))) == {"message": USER}
+
+
+def test_an_update_tells_what_it_leaves_alone_from_what_it_removes() -> None:
+    assert json.loads(payload_of(SessionUpdated(metadata={"k": None}))) == {"metadata": {"k": None}}
+    fact = fact_of("session.updated", '{"agent": "b"}')
+    assert isinstance(fact, SessionUpdated)
+    assert (fact.metadata, fact.agent) == (UNSET, "b")
+
+
+def test_fields_that_an_earlier_release_did_not_write_have_defaults() -> None:
+    assert fact_of("run.completed", '{"stop_reason": "end_turn"}') == RunCompleted(stop_reason="end_turn")
+    assert fact_of("run.started", '{"options": {}}') == RunStarted(options=RunOptions())
+    assert fact_of("handoff.made", '{"from": "a", "to": "b"}') == HandoffMade(from_agent="a", to_agent="b")
+
+
+@pytest.mark.parametrize("payload", ["{}", "[]", "null", "7", '"text"', '{"a": {"b": [1.0, null]}}', '"\\ud800"'])
+def test_an_event_of_an_unknown_type_is_kept_as_it_is(payload: str) -> None:
+    assert fact_of("agent.dreamed", payload) == UnknownFact(data=json.loads(payload))
+
+
+@pytest.mark.parametrize(("type_", "payload"), [("handoff.made", "{}"), ("run.started", "[]"), ("tool.started", "7")])
+def test_a_payload_of_another_shape_is_refused(type_: str, payload: str) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        fact_of(type_, payload)
+
+
+def test_the_public_form_of_an_event_shows_the_stored_text_itself() -> None:
+    event = record(Draft(MessageAdded(message=USER), "run_1", "a"), 4, "")
+    event = msgspec.structs.replace(event, payload='{"message":{"role":"user", "n":1.0E+2}}')
+    shown = msgspec.json.encode(view(event)).decode()
+    assert '"data":{"message":{"role":"user", "n":1.0E+2}}' in shown
+    assert list(json.loads(shown)) == [
+        "session_id", "seq", "type", "version", "run_id", "agent", "at", "data", "hash",
+    ]  # fmt: skip
+
+
+@for_any(events=any_logs())
+@settings(max_examples=60)
+def test_every_fact_of_any_log_comes_back_from_its_payload(events: list[Recorded]) -> None:
+    for event in events:
+        assert repr(fact_of(event.type, event.payload)) == repr(event.fact)

@@ -1,0 +1,164 @@
+"""Merge patches, and the nulls they cannot say."""
+
+from __future__ import annotations
+
+import copy
+import string
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from swarmkeep.domain.patch import apply, diff, merge
+from tests.support.logs import json_objects, json_values
+from tests.support.rules import same
+
+Json = dict[str, Any]
+
+
+# The table of RFC 7396's appendix.
+@pytest.mark.parametrize(
+    ("target", "patch", "expected"),
+    [
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b"}, {"a": None}, {}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+        (["a", "b"], ["c", "d"], ["c", "d"]),
+        ({"a": "b"}, ["c"], ["c"]),
+        ({"a": "foo"}, None, None),
+        ({"a": "foo"}, "bar", "bar"),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+    ],
+)
+def test_merge_is_the_rfc_s(target: Any, patch: Any, expected: Any) -> None:
+    assert merge(target, patch) == expected
+
+
+def test_merge_is_the_rfc_s_example() -> None:
+    target = {
+        "title": "Goodbye!",
+        "author": {"givenName": "John", "familyName": "Doe"},
+        "tags": ["example", "sample"],
+        "content": "This will be unchanged",
+    }
+    patch = {
+        "title": "Hello!",
+        "phoneNumber": "+01-123-456-7890",
+        "author": {"familyName": None},
+        "tags": ["example"],
+    }
+    assert merge(target, patch) == {
+        "title": "Hello!",
+        "author": {"givenName": "John"},
+        "tags": ["example"],
+        "content": "This will be unchanged",
+        "phoneNumber": "+01-123-456-7890",
+    }
+
+
+@given(target=json_values(), patch=json_values())
+def test_merge_changes_neither_argument_and_twice_is_once(target: Any, patch: Any) -> None:
+    before = copy.deepcopy((target, patch))
+    merged = merge(target, patch)
+    assert same([target, patch], list(before))
+    assert same(merge(merged, patch), merged)
+
+
+def test_two_writers_of_different_keys_both_win() -> None:
+    first, second = {"a": {"x": 1}}, {"a": {"y": 2}, "b": None}
+    start = {"a": {}, "b": 1}
+    assert merge(merge(start, first), second) == merge(merge(start, second), first) == {"a": {"x": 1, "y": 2}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "patch", "nulls"),
+    [
+        ({}, {}, {}, ()),
+        ({"a": 1}, {"a": 1}, {}, ()),
+        ({}, {"a": 1}, {"a": 1}, ()),
+        ({"a": 1}, {}, {"a": None}, ()),
+        ({"a": None}, {}, {"a": None}, ()),
+        ({}, {"a": None}, {}, ("/a",)),
+        ({"a": 1}, {"a": None}, {}, ("/a",)),
+        ({"a": None}, {"a": None}, {}, ()),
+        ({"a": None}, {"a": 1}, {"a": 1}, ()),
+        ({"a": {"b": 1, "c": 1}}, {"a": {"b": 2, "c": 1}}, {"a": {"b": 2}}, ()),
+        ({"a": {"b": 1}}, {"a": {}}, {"a": {"b": None}}, ()),
+        ({"a": {"b": 1}}, {"a": {"b": None}}, {"a": {}}, ("/a/b",)),
+        ({"a": 1}, {"a": {"b": None}}, {"a": {}}, ("/a/b",)),
+        ({"a": 1}, {"a": {}}, {"a": {}}, ()),
+        ({}, {"a": {}}, {"a": {}}, ()),
+        ({"a": {}}, {"a": {}}, {}, ()),
+        ({"a": [1]}, {"a": [1, None, {"b": None}]}, {"a": [1, None, {"b": None}]}, ()),
+        ({}, {"": {"~": {"/": None}}}, {"": {"~": {}}}, ("//~0/~1",)),
+    ],
+)  # fmt: skip
+def test_a_change_is_as_small_as_it_can_be(before: Json, after: Json, patch: Json, nulls: tuple[str, ...]) -> None:
+    assert diff(before, after) == (patch, nulls)
+    assert same(apply(before, patch, nulls), after)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(1, 1.0), (1, True), (0, False), (0.0, -0.0), ("1", 1), ([], {}), ({}, []), (None, 0), ([1], [1.0]), ([{}], [[]])],
+)
+def test_types_count(old: Any, new: Any) -> None:
+    for before, after in (({"a": old}, {"a": new}), ({"a": new}, {"a": old})):
+        assert diff(before, after) != ({}, ())
+        assert same(apply(before, *diff(before, after)), after)
+
+
+@given(before=json_objects(), after=json_objects())
+@example({"a": {"b": {"c": 1}}}, {"a": {"b": {"c": None}}})
+@example({"a~1": {"/": 1}}, {"a/": {"~1": None}})
+@example({"\ud800": 1}, {"\ud800": 1.0})
+@settings(max_examples=200)
+def test_a_change_applied_gives_what_was_changed_to(before: Json, after: Json) -> None:
+    copies = copy.deepcopy((before, after))
+    patch, nulls = diff(before, after)
+    assert same(apply(before, patch, nulls), after)
+    assert same([before, after], list(copies))
+
+
+@given(before=json_objects(20), data=st.data())
+@settings(max_examples=80)
+def test_a_small_change_is_a_small_patch_and_no_change_is_none(before: Json, data: st.DataObject) -> None:
+    assert diff(before, copy.deepcopy(before)) == ({}, ())
+    key = data.draw(st.sampled_from([*before, "new"]))
+    after = {**before, key: data.draw(json_values(3))}
+    patch, nulls = diff(before, after)
+    assert patch.keys() <= {key}
+    assert all(pointer.split("/")[1] == key.replace("~", "~0").replace("/", "~1") for pointer in nulls)
+
+
+@given(
+    before=json_objects(),
+    nulls=st.lists(st.text(st.sampled_from("/~01a"), max_size=6) | st.text(string.printable, max_size=4), max_size=4),
+)
+@settings(max_examples=80)
+def test_any_list_of_pointers_can_be_applied(before: Json, nulls: list[str]) -> None:
+    copied = copy.deepcopy(before)
+    apply(before, {}, tuple(nulls))
+    assert same(before, copied)
+
+
+def test_a_pointer_to_the_whole_or_to_nothing_changes_nothing() -> None:
+    assert apply({"a": 1}, {}, ("", "a")) == {"a": 1}
+    assert apply({"a": 1}, {}, ("/",)) == {"a": 1, "": None}
+    assert apply({"a": 1}, {}, ("/a/b",)) == {"a": {"b": None}}
+
+
+def test_a_patch_as_deep_as_the_store_allows_can_be_made_and_applied() -> None:
+    deep: Any = None
+    for _ in range(500):
+        deep = {"a": deep}
+    assert apply({}, *diff({}, deep)) == deep
+    assert diff(deep, deep) == ({}, ())

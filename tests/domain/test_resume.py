@@ -1,0 +1,287 @@
+"""Approvals, results from outside, and interrupted runs: how a run goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmkeep.domain.commands import Approval, ToolAnswer, resume_run
+from swarmkeep.domain.errors import AlreadyDecided, InvalidRequest, RunNotFound, RunNotWaiting
+from swarmkeep.domain.events import (
+    ApprovalDecided,
+    Decision,
+    MessageAdded,
+    RunCompleted,
+    RunInterrupted,
+    RunOptions,
+    RunQueued,
+    RunResumed,
+    ToolRecord,
+)
+from swarmkeep.domain.state import State
+from swarmkeep.domain.steps import AskModel, CallTool, Deny, next_step
+from tests.domain.given import (
+    OTHER,
+    RUN,
+    active,
+    applied,
+    asks,
+    by,
+    call,
+    facts_of,
+    given,
+    model_says,
+    reply,
+    result,
+    said,
+    says,
+    started,
+    tool_says,
+    types_of,
+    when,
+)
+
+
+def approve(call_id: str, reason: str | None = None) -> Approval:
+    return Approval(tool_call_id=call_id, decision="approve", reason=reason, by="me")
+
+
+def deny(call_id: str, reason: str | None = None) -> Approval:
+    return Approval(tool_call_id=call_id, decision="deny", reason=reason)
+
+
+def answer(call_id: str, content: str = "42") -> ToolAnswer:
+    return ToolAnswer(tool_call_id=call_id, content=content)
+
+
+def waiting_for_approval(*call_ids: str) -> State:
+    state = given(started(), said())
+    message = asks(*(call(call_id, "danger") for call_id in call_ids))
+    return applied(state, model_says(state, message, needs_approval={"danger"}))
+
+
+def waiting_for_results(*call_ids: str) -> State:
+    state = given(started(execute_tools=False), said())
+    return applied(state, model_says(state, asks(*map(call, call_ids))))
+
+
+def pending(state: State) -> list[str]:
+    return [waited.tool_call_id for waited in active(state).pending]
+
+
+# Approvals.
+
+
+def test_an_approval_is_recorded_and_the_run_goes_on() -> None:
+    state = waiting_for_approval("c1")
+    drafts = resume_run(state, RUN, approvals=[approve("c1", "fine")])
+    assert facts_of(drafts) == [
+        ApprovalDecided(tool_call_id="c1", decision="approve", reason="fine", by="me"),
+        RunResumed(reason="approval"),
+    ]
+    assert {draft.run_id for draft in drafts} == {RUN}
+    state = applied(state, drafts)
+    assert next_step(state) == CallTool(active(state).calls[0])
+
+
+def test_a_denial_goes_on_with_an_answer_for_the_model() -> None:
+    state = waiting_for_approval("c1")
+    state = applied(state, resume_run(state, RUN, approvals=[deny("c1")]))
+    assert next_step(state) == Deny(active(state).calls[0])
+
+
+def test_with_some_undecided_the_run_keeps_waiting_for_those() -> None:
+    state = waiting_for_approval("c1", "c2", "c3")
+    assert pending(state) == ["c1", "c2", "c3"]
+    drafts = resume_run(state, RUN, approvals=[approve("c2")])
+    assert types_of(drafts) == ["approval.decided"]
+    state = applied(state, drafts)
+    assert (pending(state), active(state).status, next_step(state)) == (["c1", "c3"], "waiting", None)
+    state = applied(state, resume_run(state, RUN, approvals=[deny("c3")]))
+    assert pending(state) == ["c1"]
+    assert types_of(resume_run(state, RUN, approvals=[approve("c1")])) == ["approval.decided", "run.resumed"]
+
+
+@pytest.mark.parametrize("first", ["approve", "deny"])
+@pytest.mark.parametrize("second", ["approve", "deny"])
+def test_the_first_decision_of_a_call_wins(first: Decision, second: Decision) -> None:
+    again = Approval(tool_call_id="c1", decision=second)
+    before = waiting_for_approval("c1", "c2")
+    state = applied(before, resume_run(before, RUN, approvals=[Approval(tool_call_id="c1", decision=first)]))
+    with pytest.raises(AlreadyDecided, match=first):
+        resume_run(state, RUN, approvals=[again])
+    with pytest.raises(AlreadyDecided):
+        resume_run(before, RUN, approvals=[Approval(tool_call_id="c1", decision=first), again])
+
+
+def test_a_decision_stays_decided_once_the_run_goes_on_and_once_it_ended() -> None:
+    state = waiting_for_approval("c1")
+    running = applied(state, resume_run(state, RUN, approvals=[approve("c1")]))
+    answered = when(running, result("c1"))
+    over = when(answered, reply(says()), RunCompleted(stop_reason="end_turn"))
+    for later in (running, answered, over):
+        with pytest.raises(AlreadyDecided):
+            resume_run(later, RUN, approvals=[deny("c1")])
+
+
+def test_of_several_decisions_all_are_taken_or_none() -> None:
+    state = waiting_for_approval("c1", "c2")
+    with pytest.raises(InvalidRequest) as refused:
+        resume_run(state, RUN, approvals=[approve("c1"), approve("nobody's")])
+    assert refused.value.extra()["errors"][0]["pointer"] == "/approvals"
+
+
+def test_a_call_that_asked_for_no_approval_cannot_be_approved() -> None:
+    state = given(started(), said())
+    message = asks(call("c1", "danger"), call("c2"))
+    state = applied(state, model_says(state, message, needs_approval={"danger"}))
+    with pytest.raises(InvalidRequest, match="asked for no approval"):
+        resume_run(state, RUN, approvals=[approve("c2")])
+
+
+def test_an_approved_call_runs_before_what_comes_after_it() -> None:
+    state = given(started(), said())
+    message = asks(call("c1", "danger"), call("c2"), call("c3", "danger"))
+    state = applied(state, model_says(state, message, needs_approval={"danger"}))
+    state = applied(state, resume_run(state, RUN, approvals=[approve("c3"), approve("c1")]))
+    ran = []
+    while isinstance(step := next_step(state), CallTool):
+        ran.append(step.call.id)
+        state = applied(state, tool_says(state, step.call.id))
+    assert ran == ["c1", "c2", "c3"]
+    assert next_step(state) == AskModel()
+
+
+def test_an_id_that_an_earlier_turn_used_can_be_decided_again() -> None:
+    state = waiting_for_approval("c1")
+    state = applied(state, resume_run(state, RUN, approvals=[approve("c1")]))
+    state = applied(state, tool_says(state, "c1"))
+    state = applied(state, model_says(state, asks(call("c1", "danger")), needs_approval={"danger"}))
+    assert pending(state) == ["c1"]
+    state = applied(state, resume_run(state, RUN, approvals=[deny("c1")]))
+    assert isinstance(next_step(state), Deny)
+
+
+# Results from outside.
+
+
+def test_a_result_from_outside_is_recorded_and_the_run_goes_on() -> None:
+    state = waiting_for_results("c1")
+    drafts = resume_run(state, RUN, [answer("c1")])
+    assert facts_of(drafts) == [
+        MessageAdded(
+            message={
+                "role": "tool",
+                "tool_call_id": "c1",
+                "tool_name": "look_up",
+                "content": "42",
+                "sender": "triage",
+            },
+            tool=ToolRecord(name="look_up", status="external"),
+        ),
+        RunResumed(reason="tool_results"),
+    ]
+    assert next_step(applied(state, drafts)) == AskModel()
+
+
+def test_an_error_from_outside_is_an_answer_too() -> None:
+    (fact, _) = facts_of(
+        resume_run(waiting_for_results("c1"), RUN, [ToolAnswer(tool_call_id="c1", content="no", is_error=True)])
+    )
+    assert isinstance(fact, MessageAdded)
+    assert fact.tool == ToolRecord(name="look_up", status="error")
+
+
+def test_with_some_results_missing_the_run_keeps_waiting_for_those() -> None:
+    state = waiting_for_results("c1", "c2", "c3")
+    state = applied(state, resume_run(state, RUN, [answer("c3"), answer("c1")]))
+    assert (pending(state), next_step(state)) == (["c2"], None)
+    assert types_of(resume_run(state, RUN, [answer("c2")])) == ["message.added", "run.resumed"]
+
+
+def test_a_second_result_of_a_call_is_refused() -> None:
+    before = waiting_for_results("c1", "c2")
+    state = applied(before, resume_run(before, RUN, [answer("c1")]))
+    for later, answers in ((state, [answer("c1")]), (before, [answer("c1"), answer("c1")])):
+        with pytest.raises(AlreadyDecided):
+            resume_run(later, RUN, answers)
+
+
+def test_a_call_that_waits_for_an_approval_takes_no_result_and_the_other_way_round() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        resume_run(waiting_for_approval("c1"), RUN, [answer("c1")])
+    assert refused.value.extra()["errors"][0]["pointer"] == "/tool_results"
+    with pytest.raises(InvalidRequest, match="asked for no approval"):
+        resume_run(waiting_for_results("c1"), RUN, approvals=[approve("c1")])
+
+
+# Whether there is anything to resume.
+
+
+def test_a_resume_with_nothing_of_a_waiting_run_is_refused() -> None:
+    for state in (waiting_for_approval("c1"), waiting_for_results("c1")):
+        with pytest.raises(InvalidRequest, match="say what to resume with"):
+            resume_run(state, RUN)
+
+
+def test_a_running_run_has_nothing_to_resume() -> None:
+    state = given(started(), said(), reply(asks(call("c1"))))
+    for wishes in ({}, {"answers": [answer("c1")]}, {"approvals": [approve("c1")]}):
+        with pytest.raises(RunNotWaiting, match="running"):
+            resume_run(state, RUN, **wishes)
+
+
+def test_a_queued_run_has_nothing_to_resume() -> None:
+    state = given(started(), by(OTHER, RunQueued(options=RunOptions(), messages=())))
+    with pytest.raises(RunNotWaiting, match="queued"):
+        resume_run(state, OTHER)
+
+
+def test_a_run_that_is_over_has_nothing_to_resume() -> None:
+    state = given(started(), said(), reply(says()), RunCompleted(stop_reason="end_turn"))
+    for approvals in ([], [approve("c1")]):
+        with pytest.raises(RunNotWaiting, match="completed"):
+            resume_run(state, RUN, approvals=approvals)
+
+
+def test_a_run_that_never_was_cannot_be_resumed() -> None:
+    for state in (given(), given(started())):
+        with pytest.raises(RunNotFound):
+            resume_run(state, "nobody")
+
+
+# Interrupted runs.
+
+INTERRUPTED = RunInterrupted(stop_reason="interrupted")
+
+
+def test_an_interrupted_run_is_tried_again_from_where_it_was() -> None:
+    before = given(started(), said(), reply(asks(call("c1"), call("c2"))), result("c1"))
+    state = when(before, INTERRUPTED)
+    drafts = resume_run(state, RUN)
+    assert [(draft.fact, draft.run_id) for draft in drafts] == [(RunResumed(reason="recovery"), RUN)]
+    state = applied(state, drafts)
+    assert next_step(state) == next_step(before)
+    assert active(state).recoveries == 0
+
+
+def test_an_interrupted_run_that_waited_waits_again() -> None:
+    state = waiting_for_approval("c1", "c2")
+    state = applied(state, resume_run(state, RUN, approvals=[approve("c1")]))
+    state = when(state, INTERRUPTED)
+    state = applied(state, resume_run(state, RUN))
+    assert [asked.approval for asked in active(state).calls] == ["approve", "requested"]
+    assert next_step(state) == CallTool(active(state).calls[0])
+
+
+def test_an_interrupted_run_takes_no_decisions_until_it_is_tried_again() -> None:
+    state = when(waiting_for_approval("c1"), INTERRUPTED)
+    with pytest.raises(RunNotWaiting):
+        resume_run(state, RUN, approvals=[approve("c1")])
+
+
+def test_an_interrupted_run_that_another_one_followed_is_over() -> None:
+    state = when(given(started(), said()), INTERRUPTED, by(OTHER, started()))
+    with pytest.raises(RunNotWaiting):
+        resume_run(state, RUN)
+    with pytest.raises(RunNotWaiting):
+        resume_run(when(state, RunCompleted(stop_reason="end_turn")), RUN)

@@ -1,0 +1,156 @@
+"""What shares one commit."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmkeep.domain.commands import Approval, Outcome, StartRun, ToolAnswer, resume_run, settle, start_run
+from swarmkeep.domain.events import MessageAdded, RunCompleted, RunOptions, RunQueued, ToolStarted
+from swarmkeep.domain.state import State
+from swarmkeep.domain.steps import AskModel, next_step
+from tests.domain.given import (
+    OTHER,
+    RUN,
+    active,
+    applied,
+    asks,
+    by,
+    call,
+    contents,
+    given,
+    model_says,
+    reply,
+    result,
+    said,
+    says,
+    started,
+    tool_says,
+    types_of,
+    when,
+)
+
+
+def test_the_input_is_committed_before_anything_is_asked() -> None:
+    wish = StartRun(run_id=RUN, messages=({"role": "user", "content": "hello"},))
+    state = given()
+    drafts = settle(state, start_run(state, wish))
+    assert types_of(drafts) == ["run.started", "message.added"]
+    assert next_step(applied(state, drafts)) == AskModel()
+
+
+def test_a_plain_reply_and_the_end_of_its_run_share_a_commit() -> None:
+    assert types_of(model_says(given(started(), said()), says())) == ["message.added", "run.completed"]
+
+
+def test_a_reply_and_the_start_of_its_first_tool_share_a_commit() -> None:
+    drafts = model_says(given(started(), said()), asks(call("c1", arguments='{"a": 1}'), call("c2")))
+    assert types_of(drafts) == ["message.added", "tool.started"]
+    begun = drafts[-1].fact
+    assert begun == ToolStarted(tool_call_id="c1", name="look_up", arguments='{"a": 1}', attempt=1)
+
+
+def test_a_result_and_the_start_of_the_next_tool_share_a_commit() -> None:
+    state = given(started(), said())
+    state = applied(state, model_says(state, asks(call("c1"), call("c2"))))
+    outcome = Outcome(status="ok", content="done", context_variables={"k": 1})
+    assert types_of(tool_says(state, "c1", outcome)) == ["message.added", "context.updated", "tool.started"]
+
+
+def test_the_last_result_and_the_handoff_share_a_commit() -> None:
+    state = given(started(), said())
+    state = applied(state, model_says(state, asks(call("c1"))))
+    drafts = tool_says(state, "c1", Outcome(status="ok", content="done", handoff="refunds"))
+    assert types_of(drafts) == ["message.added", "handoff.made"]
+    assert [draft.agent for draft in drafts] == ["triage", "triage"]
+
+
+def test_the_last_result_of_the_last_turn_and_the_end_share_a_commit() -> None:
+    state = given(started(max_turns=1), said())
+    state = applied(state, model_says(state, asks(call("c1"))))
+    drafts = tool_says(state, "c1", Outcome(status="ok", content="done", handoff="refunds"))
+    assert types_of(drafts) == ["message.added", "handoff.made", "run.completed"]
+    end = drafts[-1]
+    assert isinstance(end.fact, RunCompleted)
+    assert (end.fact.stop_reason, end.agent) == ("max_turns", "refunds")
+
+
+def test_a_reply_its_approval_requests_and_the_wait_share_a_commit() -> None:
+    drafts = model_says(given(started(), said()), asks(call("c1", "danger"), call("c2")), needs_approval={"danger"})
+    assert types_of(drafts) == ["message.added", "approval.requested", "run.waiting"]
+
+
+def test_a_reply_and_the_wait_for_results_share_a_commit() -> None:
+    drafts = model_says(given(started(execute_tools=False), said()), asks(call("c1")))
+    assert types_of(drafts) == ["message.added", "run.waiting"]
+
+
+def test_an_approval_and_the_start_of_the_tool_share_a_commit() -> None:
+    state = waiting("c1")
+    drafts = settle(state, resume_run(state, RUN, approvals=[Approval(tool_call_id="c1", decision="approve")]))
+    assert types_of(drafts) == ["approval.decided", "run.resumed", "tool.started"]
+
+
+def waiting(*call_ids: str) -> State:
+    state = given(started(), said())
+    calls = asks(*(call(call_id, "danger") for call_id in call_ids), call("last"))
+    return applied(state, model_says(state, calls, needs_approval={"danger"}))
+
+
+@pytest.mark.parametrize("count", [1, 2, 300])
+def test_denials_their_answers_and_what_follows_share_a_commit(count: int) -> None:
+    call_ids = [f"c{number}" for number in range(count)]
+    state = waiting(*call_ids)
+    denials = [Approval(tool_call_id=call_id, decision="deny", reason="too risky") for call_id in call_ids]
+    drafts = settle(state, resume_run(state, RUN, approvals=denials))
+    expected = ["approval.decided"] * count + ["run.resumed"] + ["message.added"] * count + ["tool.started"]
+    assert types_of(drafts) == expected
+    first = drafts[count + 1].fact
+    assert isinstance(first, MessageAdded)
+    assert first.tool is not None
+    assert first.tool.status == "denied"
+    assert first.message["content"] == "Denied: danger was not approved and did not run. Reason: too risky"
+
+
+def test_a_denial_of_the_last_call_makes_the_handoff_that_came_before() -> None:
+    state = given(started(), said())
+    state = applied(state, model_says(state, asks(call("c1"), call("c2", "danger")), needs_approval={"danger"}))
+    state = applied(state, tool_says(state, "c1", Outcome(status="ok", content="done", handoff="refunds")))
+    drafts = settle(state, resume_run(state, RUN, approvals=[Approval(tool_call_id="c2", decision="deny")]))
+    assert types_of(drafts) == ["approval.decided", "run.resumed", "message.added", "handoff.made"]
+    assert contents(applied(state, drafts))[-1] == "Denied: danger was not approved and did not run."
+
+
+def test_a_partial_answer_to_a_waiting_run_is_committed_alone() -> None:
+    state = given(started(execute_tools=False), said())
+    state = applied(state, model_says(state, asks(call("c1"), call("c2"))))
+    drafts = settle(state, resume_run(state, RUN, [ToolAnswer(tool_call_id="c1", content="42")]))
+    assert types_of(drafts) == ["message.added"]
+
+
+def test_the_end_of_a_run_and_the_start_of_the_next_are_two_commits() -> None:
+    queued = RunQueued(options=RunOptions(), messages=({"role": "user", "content": "next"},))
+    state = given(started(), said(), by(OTHER, queued))
+    drafts = model_says(state, says())
+    assert types_of(drafts) == ["message.added", "run.completed"]
+    state = applied(state, drafts)
+    drafts = settle(state, [])
+    assert types_of(drafts) == ["run.started", "message.added"]
+    assert active(applied(state, drafts)).id == OTHER
+
+
+def test_a_started_tool_is_not_started_again_by_itself() -> None:
+    state = given(started(), said())
+    state = applied(state, model_says(state, asks(call("c1"))))
+    assert settle(state, []) == []
+
+
+def test_nothing_follows_from_what_somebody_outside_must_answer() -> None:
+    for state in (given(), given(started(), said()), waiting("c1")):
+        assert settle(state, []) == []
+
+
+def test_a_history_cut_before_what_follows_is_settled_alone() -> None:
+    assert types_of(settle(given(started(), said(), reply(says())), [])) == ["run.completed"]
+    assert types_of(settle(given(started(), said(), reply(asks(call("c1")))), [])) == ["tool.started"]
+    state = when(given(started(max_turns=1), said(), reply(asks(call("c1")))), result("c1"))
+    assert types_of(settle(state, [])) == ["run.completed"]

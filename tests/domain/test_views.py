@@ -1,0 +1,142 @@
+"""A session and its runs as callers see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from swarmkeep.domain.events import (
+    ContextUpdated,
+    HandoffMade,
+    MessageAdded,
+    PendingCall,
+    RunCompleted,
+    RunError,
+    RunFailed,
+    RunOptions,
+    RunQueued,
+    RunWaiting,
+    SessionForked,
+)
+from swarmkeep.domain.state import State
+from swarmkeep.domain.views import RunView, all_runs, find_run, run_view, session_view
+from tests.domain.given import OTHER, RUN, THIRD, asks, by, call, given, reply, result, said, says, started, when
+
+SESSION_KEYS = (
+    "id", "status", "agent", "context_variables", "metadata", "seq", "hash", "active_run_id", "message_count", "usage",
+    "forked_from", "created_at", "updated_at",
+)  # fmt: skip
+RUN_KEYS = (
+    "id", "session_id", "status", "stop_reason", "agent", "messages", "output_text", "context_variables", "usage",
+    "error", "pending", "first_seq", "last_seq", "created_at", "finished_at",
+)  # fmt: skip
+
+
+def seen(state: State, run_id: str = RUN) -> RunView:
+    run = find_run(state, run_id)
+    assert run is not None
+    return run_view("session", state, run)
+
+
+def test_a_session_and_a_run_have_the_public_keys() -> None:
+    state = given(started(), said())
+    assert tuple(msgspec.to_builtins(session_view("session", state))) == SESSION_KEYS
+    assert tuple(msgspec.to_builtins(seen(state))) == RUN_KEYS
+
+
+def test_a_session_names_its_active_run() -> None:
+    assert session_view("session", given(started())).active_run_id == RUN
+    idle = session_view("session", given(started(), RunCompleted(stop_reason="end_turn")))
+    assert (idle.active_run_id, idle.status, idle.message_count) == (None, "idle", 0)
+
+
+def test_a_fork_names_its_origin() -> None:
+    state = given(SessionForked(from_session_id="original", from_seq=1, from_hash="h"))
+    assert msgspec.to_builtins(session_view("session", state).forked_from) == {
+        "session_id": "original",
+        "seq": 1,
+        "hash": "h",
+    }
+
+
+def test_a_run_shows_its_own_messages_its_input_included() -> None:
+    state = given(said("imported"), started(), said(), reply(asks(call("c1"))), result("c1"), reply(says("Bye.")))
+    state = when(state, RunCompleted(stop_reason="end_turn"), by(OTHER, started()), said("more"))
+    messages = seen(state).messages
+    assert [(message["seq"], message["role"]) for message in messages] == [
+        (4, "user"),
+        (5, "assistant"),
+        (6, "tool"),
+        (7, "assistant"),
+    ]
+    assert [message["run_id"] for message in messages] == [RUN] * 4
+    assert seen(state).output_text == "Bye."
+    assert [message["content"] for message in seen(state, OTHER).messages] == ["more"]
+
+
+def test_a_run_without_an_answer_says_nothing() -> None:
+    assert seen(given(started(), said())).output_text == ""
+    assert seen(given(started(), said(), reply(asks(call("c1"))))).output_text == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "ab"),
+        ([{"type": "refusal", "refusal": "no"}, {"type": "text", "text": None}, "text", None], ""),
+        ({"type": "text"}, ""),
+        (7, ""),
+        (None, ""),
+    ],
+)
+def test_output_text_is_the_text_of_the_last_reply(content: Any, text: str) -> None:
+    assert seen(given(started(), reply({"role": "assistant", "content": content}))).output_text == text
+
+
+def test_an_active_run_shows_the_session_s_agent_and_context_and_a_finished_one_its_last() -> None:
+    state = given(started(), ContextUpdated(patch={"k": 1}), HandoffMade(from_agent="triage", to_agent="refunds"))
+    assert (seen(state).agent, seen(state).context_variables) == ("refunds", {"k": 1})
+    state = when(state, RunCompleted(stop_reason="end_turn"), by(OTHER, started()))
+    state = when(state, ContextUpdated(patch={"k": 2}), HandoffMade(from_agent="refunds", to_agent="sales"))
+    assert (seen(state).agent, seen(state).context_variables) == ("refunds", {"k": 1})
+
+
+@pytest.mark.parametrize(("reason", "stop_reason"), [("approval", "approval"), ("tool_results", "tool_calls")])
+def test_a_waiting_run_shows_what_it_waits_for(reason: Any, stop_reason: str) -> None:
+    pending = (PendingCall(tool_call_id="c1", name="f", arguments="{}", reason=reason),)
+    view = seen(given(started(), reply(asks(call("c1"))), RunWaiting(pending=pending)))
+    assert (view.status, view.stop_reason, view.pending, view.finished_at) == ("waiting", stop_reason, pending, None)
+
+
+def test_a_failed_run_shows_its_error() -> None:
+    error = RunError(code="provider_error", message="503", retryable=True, provider_status=503)
+    view = seen(given(started(), said(), RunFailed(stop_reason="error", error=error)))
+    assert (view.status, view.stop_reason, view.error, view.pending) == ("failed", "error", error, ())
+    assert view.last_seq == 4
+
+
+def test_a_queued_run_is_shown_as_one_that_has_not_begun() -> None:
+    state = given(started(), said(), by(OTHER, RunQueued(options=RunOptions(), messages=(), agent="refunds")))
+    view = seen(state, OTHER)
+    assert (view.status, view.agent, view.messages, view.stop_reason) == ("queued", "refunds", [], None)
+    assert (view.first_seq, view.last_seq) == (4, 4)
+
+
+def test_runs_are_listed_oldest_first_and_found_by_their_id() -> None:
+    queued = RunQueued(options=RunOptions(), messages=())
+    state = given(started(), RunCompleted(stop_reason="end_turn"), by(OTHER, started()), by(THIRD, queued))
+    assert [(run.id, run.status) for run in all_runs(state)] == [
+        (RUN, "completed"),
+        (OTHER, "running"),
+        (THIRD, "queued"),
+    ]
+    assert find_run(state, "nobody") is None
+    for run in all_runs(state):
+        assert find_run(state, run.id) == run
+
+
+def test_a_message_without_sender_shows_none() -> None:
+    state = given(started(), MessageAdded(message={"role": "user", "content": "hello"}))
+    assert seen(state).messages[0]["sender"] is None

@@ -1,0 +1,192 @@
+"""The sessions that a golden database holds: every type of event, told as conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from swarmkeep.domain.commands import drafted
+from swarmkeep.domain.events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    CompletionRecord,
+    ContextUpdated,
+    Draft,
+    HandoffIgnored,
+    HandoffMade,
+    MessageAdded,
+    PendingCall,
+    RequestRecord,
+    RunCancelled,
+    RunCompleted,
+    RunError,
+    RunFailed,
+    RunInterrupted,
+    RunOptions,
+    RunQueued,
+    RunResumed,
+    RunStarted,
+    RunWaiting,
+    SessionCreated,
+    SessionEvent,
+    SessionForked,
+    SessionRedacted,
+    SessionUpdated,
+    ToolRecord,
+    ToolStarted,
+    Usage,
+)
+from swarmkeep.domain.request import digest
+
+INSTRUCTIONS = "You are a clerk at a bookshop."
+TOOLS = '[{"type":"function","function":{"name":"refund","description":"Give money back.","parameters":{}}}]'
+BLOBS = {digest(text): text for text in (INSTRUCTIONS, TOOLS)}
+ODD = {"customer": "Ana 🌊", "note": None, "odd": "\x00 \ud800", "big": 2**70, "zero": -0.0}
+REFUND = PendingCall(tool_call_id="c3", name="refund", arguments='{"order": "B-1"}', reason="approval")
+SPENT = Usage(prompt_tokens=10, completion_tokens=5, total_tokens=15, model_calls=1)
+
+
+def _user(text: str) -> MessageAdded:
+    return MessageAdded(message={"role": "user", "content": text, "sender": "user"})
+
+
+def _assistant(agent: str, text: str | None, *calls: tuple[str, str, str]) -> MessageAdded:
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    if calls:
+        message["tool_calls"] = [
+            {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+            for call_id, name, arguments in calls
+        ]
+    request = RequestRecord(
+        instructions=digest(INSTRUCTIONS), tools=digest(TOOLS), params={"model": "gpt-4o", "parallel_tool_calls": True}
+    )
+    completion = CompletionRecord(
+        id="chatcmpl-1",
+        model="gpt-4o-2024-08-06",
+        finish_reason="tool_calls" if calls else "stop",
+        usage={"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
+        duration_ms=12.5,
+        request=request,
+    )
+    return MessageAdded(message={**message, "sender": agent}, completion=completion)
+
+
+def _result(agent: str, call_id: str, name: str, content: str, record: ToolRecord) -> MessageAdded:
+    message = {"role": "tool", "tool_call_id": call_id, "tool_name": name, "content": content, "sender": agent}
+    return MessageAdded(message=message, tool=record)
+
+
+def _handoff(call_id: str, name: str, agent: str) -> MessageAdded:
+    record = ToolRecord(name=name, status="ok", handoff=agent)
+    return _result("Triage", call_id, name, f'{{"assistant": "{agent}"}}', record)
+
+
+def _run(run_id: str, agent: str, *facts: SessionEvent) -> list[Draft]:
+    return drafted(agent, facts, run_id)
+
+
+def shop() -> list[list[Draft]]:
+    """A session with handoffs, context changes, an approval, a queue, and runs that end in every way."""
+    return [
+        drafted(
+            "Triage",
+            [
+                SessionCreated(
+                    agent="Triage",
+                    context_variables={
+                        "customer": "Ana 🌊",
+                        "note": None,
+                        "odd": "\x00 \ud800",
+                        "big": 2**70,
+                        "zero": -0.0,
+                    },
+                    metadata={"channel": "web", "priority": 2},
+                ),
+                _user("An older message, imported."),
+            ],
+            None,
+        ),
+        _run("run_1", "Triage", RunStarted(options=RunOptions(max_turns=5), idempotency_key="key-1"), _user("Refund?")),
+        _run(
+            "run_1",
+            "Triage",
+            _assistant("Triage", None, ("c1", "to_sales", "{}"), ("c2", "to_refunds", "{}")),
+            ToolStarted(tool_call_id="c1", name="to_sales", arguments="{}"),
+        ),
+        _run(
+            "run_1",
+            "Triage",
+            _result(
+                "Triage",
+                "c1",
+                "to_sales",
+                '{"assistant": "Sales"}',
+                ToolRecord(name="to_sales", status="ok", handoff="Sales"),
+            ),
+            ToolStarted(tool_call_id="c2", name="to_refunds", arguments="{}"),
+        ),
+        _run(
+            "run_1",
+            "Triage",
+            _result(
+                "Triage",
+                "c2",
+                "to_refunds",
+                '{"assistant": "Refunds"}',
+                ToolRecord(name="to_refunds", status="ok", handoff="Refunds"),
+            ),
+            ContextUpdated(patch={"reason": "damp", "note": {"a": 1}}, tool_call_id="c2", nulls=("/note/b",)),
+            HandoffIgnored(from_agent="Triage", to_agent="Sales", tool_call_id="c1"),
+            HandoffMade(from_agent="Triage", to_agent="Refunds", tool_call_id="c2"),
+        ),
+        _run(
+            "run_1",
+            "Refunds",
+            _assistant("Refunds", "One moment.", ("c3", "refund", '{"order": "B-1"}')),
+            ApprovalRequested(tool_call_id="c3", name="refund", arguments='{"order": "B-1"}'),
+            RunWaiting(
+                pending=(
+                    PendingCall(tool_call_id="c3", name="refund", arguments='{"order": "B-1"}', reason="approval"),
+                )
+            ),
+        ),
+        _run("run_2", "Refunds", RunQueued(options=RunOptions(), messages=({"role": "user", "content": "Hello?"},))),
+        _run(
+            "run_1",
+            "Refunds",
+            ApprovalDecided(tool_call_id="c3", decision="approve", by="Lee"),
+            RunResumed(reason="approval"),
+            ToolStarted(tool_call_id="c3", name="refund", arguments='{"order": "B-1"}'),
+        ),
+        _run(
+            "run_1",
+            "Refunds",
+            _result("Refunds", "c3", "refund", "Interrupted.", ToolRecord(name="refund", status="unknown_outcome")),
+            _assistant("Refunds", "I could not see whether it went through."),
+            RunCompleted(
+                stop_reason="end_turn",
+                usage=Usage(prompt_tokens=30, completion_tokens=15, total_tokens=45, model_calls=3),
+            ),
+        ),
+        _run("run_2", "Refunds", RunStarted(options=RunOptions()), _user("Hello?")),
+        _run(
+            "run_2",
+            "Refunds",
+            RunFailed(
+                stop_reason="error",
+                error=RunError(code="provider_rate_limited", message="slow down", retryable=True, provider_status=429),
+            ),
+        ),
+        _run("run_3", "Refunds", RunStarted(options=RunOptions(execute_tools=False)), _user("Still there?")),
+        _run("run_3", "Refunds", RunCancelled(stop_reason="cancelled")),
+        drafted("Refunds", [SessionUpdated(metadata={"priority": None, "vip": True}, agent="Triage")], None),
+        drafted("Triage", [SessionRedacted(seqs=(2,), reason="asked to be forgotten")], None),
+        _run("run_4", "Triage", RunStarted(options=RunOptions()), _user("日本語で?")),
+        _run("run_4", "Triage", RunInterrupted(stop_reason="interrupted", usage=SPENT)),
+    ]
+
+
+def fork_of(from_seq: int, from_hash: str) -> Sequence[Draft]:
+    """How a fork of the shop's session goes on."""
+    forked = SessionForked(from_session_id="shop", from_seq=from_seq, from_hash=from_hash)
+    return drafted("Refunds", [forked, SessionUpdated(metadata={"fork": 1})], None)

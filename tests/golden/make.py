@@ -1,0 +1,108 @@
+"""`python -m tests.golden.make`: a golden database for the present version, made once, at its release.
+
+Beside the SQLite file stand the rows of every table as JSON, for PostgreSQL, and what this version made of the events:
+the state after each one. A later version that reads anything else from them is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import shutil
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import swarmkeep
+from swarmkeep.domain.codec import encode
+from swarmkeep.domain.state import State
+from swarmkeep.domain.views import all_runs, run_view, session_view
+from swarmkeep.store import schema
+from swarmkeep.store.port import Mark, SessionKey
+from swarmkeep.store.sql import SqlStore, open_store
+from swarmkeep.store.tables import metadata
+from tests.golden.conversations import BLOBS, fork_of, shop
+
+SHOP, FORK = SessionKey("default", "shop"), SessionKey("default", "shop:fork")
+FORKED_AT = 12
+
+
+def clock() -> Callable[[], datetime]:
+    """A clock that goes on by a second each time it is looked at."""
+    times = iter(range(1_000_000))
+    return lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=next(times), microseconds=7)
+
+
+def described(session_id: str, state: State) -> dict[str, Any]:
+    """All that callers can see of a state."""
+    runs = [run_view(session_id, state, run) for run in all_runs(state)]
+    messages = [entry.view() for entry in state.messages]
+    return {"session": session_view(session_id, state), "runs": runs, "messages": messages}
+
+
+async def fill(store: SqlStore) -> None:
+    state = State()
+    for number, drafts in enumerate(shop()):
+        mark = Mark(key="key-1", digest="d" * 64, run_id="run_1") if number == 1 else None
+        blobs = BLOBS if state.seq else {}
+        state = (await store.append(SHOP, state, drafts, blobs=blobs, mark=mark)).state
+    base = await store.state(SHOP, at=FORKED_AT)
+    await store.fork(SHOP, base, FORK, fork_of(base.seq, base.hash))
+
+
+async def states(store: SqlStore) -> dict[str, Any]:
+    """What each session looks like after each of its events."""
+    seen: dict[str, Any] = {}
+    for key in (SHOP, FORK):
+        last = (await store.state(key)).seq
+        seen[key.id] = [described(key.id, await store.state(key, at=seq)) for seq in range(1, last + 1)]
+    return seen
+
+
+def rows(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """Every table, its bytes in base64."""
+
+    def plain(value: Any) -> Any:
+        return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+    with sqlite3.connect(path) as connection:
+        connection.row_factory = sqlite3.Row
+        return {
+            table.name: [
+                {name: plain(row[name]) for name in row.keys()}  # noqa: SIM118  (a Row iterates over its values)
+                for row in connection.execute(f'SELECT * FROM "{table.name}"')
+            ]
+            for table in metadata.sorted_tables
+        }
+
+
+async def make(folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "swarmkeep.db"
+        url = f"sqlite:///{path}"
+        schema.upgrade(url)
+        store = open_store(url, clock=clock())
+        await fill(store)
+        seen = encode(await states(store))
+        await store.close()
+        (folder / "states.json").write_bytes(seen + b"\n")
+        (folder / "rows.json").write_text(json.dumps(rows(path), indent=1) + "\n")
+        shutil.copy(path, folder / "swarmkeep.db")
+
+
+def main() -> None:
+    folder = Path(__file__).parent / swarmkeep.__version__
+    if folder.exists():
+        sys.exit(f"{folder} is there already; what was released is never made again")
+    folder.mkdir()
+    asyncio.run(make(folder))
+    print(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Whatever a release has written, this version reads as that release did."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Table, insert
+
+from swarmkeep.domain.codec import decode, encode
+from swarmkeep.domain.events import FACTS
+from swarmkeep.domain.request import build
+from swarmkeep.store import schema
+from swarmkeep.store.sql import SqlStore, open_store
+from swarmkeep.store.tables import metadata
+from tests.golden.conversations import INSTRUCTIONS, TOOLS
+from tests.golden.make import FORK, SHOP, clock, fill, states
+from tests.support.rules import faults
+
+RELEASES = sorted(path.parent for path in Path(__file__).parent.glob("*/rows.json"))
+REVISIONS = {"0.1.0": "0001"}
+
+
+def _value(value: Any) -> Any:
+    return base64.b64decode(value["base64"]) if isinstance(value, dict) else value
+
+
+def _insert(table: Table, rows: list[dict[str, Any]], connection: Connection) -> None:
+    connection.execute(insert(table), rows)
+
+
+async def _on_sqlite(release: Path, url: str) -> None:
+    shutil.copy(release / "swarmkeep.db", url.removeprefix("sqlite:///"))
+    schema.upgrade(url)
+
+
+async def _on_postgres(release: Path, url: str) -> None:
+    schema.upgrade(url, REVISIONS[release.name])
+    tables = json.loads((release / "rows.json").read_text())
+    store = open_store(url)
+    for table in metadata.sorted_tables:
+        rows = [{name: _value(value) for name, value in row.items()} for row in tables.get(table.name, ())]
+        if rows:
+            await store.database.write(
+                lambda connection, table=table, rows=rows: connection.execute(insert(table), rows)
+            )
+    await store.close()
+    schema.upgrade(url)
+
+
+@pytest.fixture(params=RELEASES, ids=lambda release: release.name)
+async def release(request: pytest.FixtureRequest) -> Path:
+    path = request.param
+    assert isinstance(path, Path)
+    return path
+
+
+@pytest.fixture
+async def store(release: Path, database_url: str) -> Any:
+    load: Callable[..., Any] = _on_sqlite if database_url.startswith("sqlite") else _on_postgres
+    await load(release, database_url)
+    opened = open_store(database_url)
+    yield opened
+    await opened.close()
+
+
+async def test_every_state_is_what_the_release_made_of_it(store: SqlStore, release: Path) -> None:
+    assert decode(encode(await states(store))) == decode((release / "states.json").read_bytes())
+
+
+async def test_every_prefix_still_gives_a_request_that_models_accept(store: SqlStore) -> None:
+    for key in (SHOP, FORK):
+        last = (await store.state(key)).seq
+        for seq in range(1, last + 1):
+            state = await store.state(key, at=seq)
+            request = build(state.messages, INSTRUCTIONS, TOOLS, {"model": "gpt-4o"})
+            assert faults(request.messages) == []
+
+
+async def test_the_conversation_goes_on(store: SqlStore) -> None:
+    state = await store.state(SHOP)
+    assert [(await store.append(SHOP, state, ())).state.seq] == [state.seq]
+
+
+async def test_a_golden_database_holds_every_type_of_event(store: SqlStore) -> None:
+    types = {event.type for key in (SHOP, FORK) for event in await store.read(key)}
+    assert types == set(FACTS)
+
+
+async def test_this_version_writes_what_its_golden_database_holds(database_url: str) -> None:
+    schema.upgrade(database_url)
+    store = open_store(database_url, clock=clock())
+    await fill(store)
+    written = [(event.type, event.version, event.payload) for event in await store.read(SHOP)]
+    await store.close()
+    rows = json.loads((RELEASES[-1] / "rows.json").read_text())["events"]
+    kept = [(row["type"], row["version"], row["payload"]) for row in rows if row["session_id"] == SHOP.id]
+    assert written == kept

@@ -1,0 +1,586 @@
+"""Session logs to try things on, and hypothesis strategies that make them.
+
+Two kinds: those that a server writes, driven by `next_step` and the commands, with whatever may happen to a session
+(`conversations`, `logs`), and those that no server ever wrote (`hostile_logs`). Both hang on a `Dice`, so they come
+from hypothesis, which shrinks them, or from a seed, which is quicker: `conversation(SeededDice(7))`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from swarmkeep.domain.codec import encode_text
+from swarmkeep.domain.commands import (
+    Approval,
+    Outcome,
+    StartRun,
+    ToolAnswer,
+    cancel_run,
+    create_session,
+    drafted,
+    ended,
+    record_reply,
+    record_result,
+    resume_run,
+    settle,
+    start_run,
+    tool_started,
+    update_session,
+)
+from swarmkeep.domain.errors import DomainError
+from swarmkeep.domain.events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    CompletionRecord,
+    ContextUpdated,
+    Draft,
+    HandoffIgnored,
+    HandoffMade,
+    MessageAdded,
+    PendingCall,
+    Recorded,
+    RequestRecord,
+    RunCancelled,
+    RunCompleted,
+    RunError,
+    RunFailed,
+    RunInterrupted,
+    RunOptions,
+    RunQueued,
+    RunResumed,
+    RunStarted,
+    RunWaiting,
+    SessionCreated,
+    SessionEvent,
+    SessionForked,
+    SessionRedacted,
+    SessionUpdated,
+    ToolRecord,
+    ToolStarted,
+    UnknownFact,
+    Usage,
+    payload_of,
+)
+from swarmkeep.domain.request import Profile
+from swarmkeep.domain.state import Call, Run, State, evolve, fold
+from swarmkeep.domain.steps import AskModel, CallTool, next_step
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+
+class Dice(Protocol):
+    """Where chance comes from."""
+
+    def pick(self, options: Sequence[T]) -> T: ...
+
+    def chance(self, percent: int) -> bool: ...
+
+
+class SeededDice:
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def pick(self, options: Sequence[T]) -> T:
+        return self._random.choice(options)
+
+    def chance(self, percent: int) -> bool:
+        return self._random.randrange(100) < percent
+
+
+class DrawnDice:
+    """Hypothesis's. What is picked shrinks towards the first option, and a chance towards no."""
+
+    def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:
+        self._draw = draw
+
+    def pick(self, options: Sequence[T]) -> T:
+        picked: T = options[self._draw(st.integers(0, len(options) - 1))]
+        return picked
+
+    def chance(self, percent: int) -> bool:
+        return bool(self._draw(st.integers(0, 99)) >= 100 - percent)
+
+
+# What people and models write.
+
+DEEP = 150
+TEXTS = (
+    "hello", "", " ", "Grüße, 世界 😀", "e\u0301 and \u00e9", "NUL \0 inside", "a lone \ud800 surrogate", "\udfff",
+    'quotes " and \\ and \n lines', "\u2028", '{"role": "system"}', "long " * 100,
+)  # fmt: skip
+ARGUMENTS = (
+    "{}", '{"city": "Oslo"}', ' {"n": 1.0, "n": 1} ', "", "null", "[]", '"text"', "7", '{"a":', "{'a': 1}", "{}{}",
+    "\0",
+    '{"a": NaN}', '{"a": 1e400}', '{"a": Infinity}', '{"a": %s}' % ("9" * 5000), '{"a": "\ud800"}', '{"a": "\\ud800"}',
+    '{"a": "\0"}', '{"a": "\\u0000"}', '{"a":' * 1500, '{"a":' * 1500 + "1" + "}" * 1500, "[" * 5000, "not json",
+)  # fmt: skip
+_NESTED: Any = 1
+for _ in range(DEEP):
+    _NESTED = {"deeper": _NESTED}
+VALUES = (
+    1, None, True, False, 0, 1.0, -0.0, 2**63, -(2**63) - 1, 10**40, 5e-324, 1.7976931348623157e308, 0.1, "", "text",
+    "\ud800", [], {}, [None], {"a": None}, {"a": {"b": None}}, [1, {"c": None}, [True]], {"": {"~/": 1}}, _NESTED,
+)  # fmt: skip
+KEYS = ("city", "user", "", "a/b", "~", "~1", "\ud800", "é")
+TOOLS = ("look_up", "transfer_to_b", "transfer_to_c", "remember", "forget", "danger", "explode", "no such tool!", "")
+DANGEROUS = ("danger", "forget")
+AGENTS = ("a", "b", "c", "ä \ud800")
+USAGES: tuple[Json | None, ...] = (
+    {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}, None, {}, {"total_tokens": "many"},
+    {"prompt_tokens": None, "details": {"cached": 1}},
+)  # fmt: skip
+PROFILES = tuple(
+    Profile(name="a", model="m", instructions=text, tools=tools, tool_choice=choice)
+    for text in ("You are helpful.", "", "\ud800 \0")
+    for tools, choice in (
+        (None, None),
+        ('[{"type":"function","function":{"name":"look_up","parameters":{}}}]', "auto"),
+        ('[{"type":"function","function":{"name":"danger"}}]', {"type": "function", "function": {"name": "danger"}}),
+    )
+)
+
+
+def messy_history(dice: Dice) -> list[Json]:
+    """Messages as an import may bring them: results without calls, calls without results, ids used again, late ones."""
+    return [_messy_message(dice) for _ in range(dice.pick(range(7)))]
+
+
+def _messy_message(dice: Dice) -> Json:
+    role = dice.pick(("user", "assistant", "tool", "assistant", "tool", "system", "developer"))
+    message: Json = {"role": role, "content": dice.pick(TEXTS)}
+    if role == "tool":
+        message["tool_call_id"] = dice.pick(("h1", "h2", "h3"))
+    elif dice.chance(20):
+        message["name"] = dice.pick(("John", "John Smith", "", "a|b\ud800"))
+    if role == "assistant" and dice.chance(60):
+        message["tool_calls"] = [
+            {
+                "id": dice.pick(("h1", "h2", "h3")),
+                "type": "function",
+                "function": {"name": dice.pick(TOOLS), "arguments": dice.pick(ARGUMENTS)},
+            }
+            for _ in range(dice.pick(range(4)))
+        ]
+        message["content"] = dice.pick((None, "", "Let me see."))
+    if role == "user" and dice.chance(20):
+        message["content"] = [{"type": "text", "text": dice.pick(TEXTS)}]
+    if dice.chance(20):
+        message |= {"sender": "somebody", "seq": 99, "annotations": [], "refusal": None}
+    return message
+
+
+def recorded(drafts: Iterable[Draft]) -> list[Recorded]:
+    """The drafts as a log: numbered from 1, hashed one onto the other."""
+    events: list[Recorded] = []
+    for draft in drafts:
+        events.append(record(draft, events[-1].seq if events else 0, events[-1].hash if events else ""))
+    return events
+
+
+def record(draft: Draft, seq: int, previous: str) -> Recorded:
+    """The draft as the event after event `seq`."""
+    fact = draft.fact
+    payload = encode_text(fact.data) if isinstance(fact, UnknownFact) else payload_of(fact)
+    seq += 1
+    return Recorded(
+        session_id="session",
+        seq=seq,
+        type="agent.dreamed" if isinstance(fact, UnknownFact) else fact.type,
+        version=fact.version,
+        run_id=draft.run_id,
+        agent=draft.agent,
+        at=f"2026-01-01T{seq // 3600:02}:{seq // 60 % 60:02}:{seq % 60:02}.000000Z",
+        hash=hashlib.sha256(f"{previous}{payload}".encode()).hexdigest(),
+        payload=payload,
+        fact=fact,
+    )
+
+
+class Conversation:
+    """A session that is being lived: its log so far, and what may happen to it next.
+
+    `commits` are its appends, in the form that a store takes; a fork begins anew with what it copied.
+    """
+
+    def __init__(self, dice: Dice) -> None:
+        self.dice = dice
+        self.state = State()
+        self.events: list[Recorded] = []
+        self.commits: list[list[Draft]] = []
+        self._fresh: set[tuple[str, int]] = set()
+        self._made = 0
+
+    def commit(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Append the drafts with what follows from them, as the loop does."""
+        settled = settle(self.state, drafts)
+        for draft in settled:
+            event = record(draft, self.state.seq, self.state.hash)
+            self.events.append(event)
+            self.state = evolve(self.state, event)
+            if isinstance(draft.fact, ToolStarted):
+                self._fresh.add((draft.fact.tool_call_id, draft.fact.attempt))
+        if settled:
+            self.commits.append(settled)
+        return settled
+
+    def create(self) -> None:
+        dice = self.dice
+        agent = dice.pick(AGENTS)
+        facts = create_session(agent, self._context(), {"label": dice.pick(VALUES)}, messy_history(dice))
+        self.commit(drafted(agent, facts, None))
+
+    def advance(self) -> bool:
+        """Do what comes next, if anything does; what the model and the tools answer is up to the dice."""
+        run = self.state.run
+        match next_step(self.state):
+            case None:
+                return False
+            case AskModel() if run is not None:
+                self._ask(run)
+            case CallTool(call=call) if run is not None and call.attempts:
+                self._call(run, call)
+            case _:
+                self.commit([])
+        return True
+
+    def disturb(self) -> None:
+        """Something from outside, or a mishap. What the session refuses leaves no trace."""
+        moves = [self.start, self.update, self.resume, self.cancel, self.strange, self.fork]
+        if self.state.run is not None and self.state.run.status == "running":
+            moves += [self.crash, self.crash, self.give_up, self.fail, self.cut_off]
+        if self.state.run is not None and self.state.run.status == "waiting":
+            moves += [self.resume] * 8
+        self.dice.pick(moves)()
+
+    def start(self) -> None:
+        dice = self.dice
+        wish = StartRun(
+            run_id=self._new("run"),
+            messages=tuple(messy_history(dice) if dice.chance(20) else [{"role": "user", "content": dice.pick(TEXTS)}]),
+            options=RunOptions(
+                max_turns=dice.pick((None, 0, 1, 2, 5)),
+                model=dice.pick((None, "other")),
+                execute_tools=not dice.chance(25),
+                stream=dice.chance(50),
+            ),
+            agent=dice.pick((None, None, *AGENTS)),
+            context_variables=dice.pick(({}, {"run": self._made}, {"city": None})),
+            idempotency_key=dice.pick((None, "key")),
+            on_busy=dice.pick(("queue", "reject", "interrupt")),
+        )
+        if wish.on_busy == "interrupt" and self.state.run is not None:
+            self.commit(cancel_run(self.state, self.state.run.id))
+        self._unless_refused(lambda: start_run(self.state, wish))
+
+    def update(self) -> None:
+        dice = self.dice
+        facts = update_session(
+            self.state,
+            agent=dice.pick((None, *AGENTS)),
+            context_variables={dice.pick(KEYS): dice.pick(VALUES)},
+            metadata=dice.pick((None, {"label": dice.pick(VALUES)})),
+        )
+        self.commit(drafted(self.state.agent, facts, None if self.state.run is None else self.state.run.id))
+
+    def resume(self) -> None:
+        """Answer some of what the run waits for, in any order; or try an interrupted run again."""
+        dice, run = self.dice, self.state.run
+        if run is None:
+            run_id = self.state.finished[-1].id if self.state.finished else "nobody"
+            return self._unless_refused(lambda: resume_run(self.state, run_id))
+        approvals, answers = [], []
+        pending = [call for call in run.pending if dice.chance(70)]
+        for call in reversed(pending) if dice.chance(30) else pending:
+            if call.reason == "approval":
+                decision = dice.pick(("approve", "deny"))
+                reason = dice.pick((None, "no", "\ud800"))
+                approvals.append(Approval(tool_call_id=call.tool_call_id, decision=decision, reason=reason, by="me"))
+            else:
+                answer = ToolAnswer(tool_call_id=call.tool_call_id, content=dice.pick(TEXTS), is_error=dice.chance(20))
+                answers.append(answer)
+        return self._unless_refused(lambda: resume_run(self.state, run.id, answers, approvals))
+
+    def cancel(self) -> None:
+        runs = [queued.run_id for queued in self.state.queue]
+        runs += [] if self.state.run is None else [self.state.run.id]
+        if runs and self.dice.chance(50):
+            self.commit(cancel_run(self.state, self.dice.pick(runs)))
+
+    def fork(self) -> None:
+        """Go on in a copy of the first few events, or of all of them."""
+        if self.dice.chance(70):
+            return
+        kept = self.events[: self.dice.pick(range(1, len(self.events) + 1))]
+        self.events, self.state = list(kept), fold(kept)
+        copied = [Draft(event.fact, event.run_id, event.agent) for event in kept]
+        fact = SessionForked(from_session_id="original", from_seq=self.state.seq, from_hash=self.state.hash)
+        self.commits = [copied + self.commit([Draft(fact, None, self.state.agent)])]
+
+    def strange(self) -> None:
+        """An event of a later release, or a redaction."""
+        facts: list[SessionEvent] = [
+            UnknownFact(data={"dream": self.dice.pick(VALUES)}),
+            SessionRedacted(seqs=(1,), reason=self.dice.pick(TEXTS)),
+        ]
+        self.commit([Draft(self.dice.pick(facts), None, self.state.agent)])
+
+    def crash(self) -> None:
+        """The process dies, and another one takes over."""
+        self._fresh.clear()
+        assert self.state.run is not None
+        self.commit([Draft(RunResumed(reason="recovery"), self.state.run.id, self.state.agent)])
+
+    def give_up(self) -> None:
+        error = RunError(code="too_many_recoveries", message="in vain")
+        self._end(lambda run: ended(self.state, run, RunInterrupted, "interrupted", error))
+
+    def fail(self) -> None:
+        error = RunError(code="provider_error", message=self.dice.pick(TEXTS), retryable=True, provider_status=503)
+        self._end(lambda run: ended(self.state, run, RunFailed, "error", error, partial=self._said()))
+
+    def cut_off(self) -> None:
+        """A cancel while the model speaks: what it had said by then is kept."""
+        assert self.state.run is not None
+        self.commit(cancel_run(self.state, self.state.run.id, self._said()))
+
+    def _said(self) -> str:
+        return self.dice.pick(TEXTS) if isinstance(next_step(self.state), AskModel) else ""
+
+    def _end(self, facts: Callable[[Run], list[SessionEvent]]) -> None:
+        assert self.state.run is not None
+        self.commit(drafted(self.state.agent, facts(self.state.run), self.state.run.id))
+
+    def _unless_refused(self, decide: Callable[[], list[Draft]]) -> None:
+        try:
+            self.commit(decide())
+        except DomainError:
+            return
+
+    def _ask(self, run: Run) -> None:
+        dice = self.dice
+        calls = [self._asked_call() for _ in range(dice.pick((0, 1, 2, 3, 4)))]
+        message: Json = {"role": "assistant", "content": dice.pick(TEXTS), "sender": self.state.agent}
+        if calls:
+            message |= {"tool_calls": calls, "content": dice.pick((None, "", "Let me see."))}
+        completion = CompletionRecord(
+            id="chatcmpl-1",
+            model="m",
+            finish_reason="tool_calls" if calls else "stop",
+            usage=dice.pick(USAGES),
+            duration_ms=12.5,
+            request=RequestRecord(instructions="0" * 64, tools=None, params={"model": "m"}),
+        )
+        expires_at = dice.pick((None, "2026-01-02T00:00:00.000000Z"))
+        facts = record_reply(run, message, completion, needs_approval=DANGEROUS, expires_at=expires_at)
+        self.commit(drafted(self.state.agent, facts, run.id))
+
+    def _asked_call(self) -> Json:
+        dice = self.dice
+        # Some servers count the ids anew each turn, and a few give the same one twice.
+        call_id = dice.pick((self._new("call"), "call_0", "\ud800")) if dice.chance(20) else self._new("call")
+        function = {"name": dice.pick(TOOLS), "arguments": dice.pick(ARGUMENTS)}
+        return {"id": call_id, "type": "function", "function": function}
+
+    def _call(self, run: Run, call: Call) -> None:
+        if (call.id, call.attempts) in self._fresh:
+            self._fresh.discard((call.id, call.attempts))
+            outcome = self._outcome(call)
+        elif self.dice.chance(50):
+            self.commit(drafted(self.state.agent, [tool_started(call)], run.id))
+            return
+        else:
+            outcome = Outcome(status="unknown_outcome", content="It may or may not have taken effect.")
+        self.commit(drafted(self.state.agent, record_result(self.state, run, call, outcome), run.id))
+
+    def _outcome(self, call: Call) -> Outcome:
+        if call.name.startswith("transfer_to_"):
+            to = call.name.removeprefix("transfer_to_")
+            return Outcome(status="ok", content=f"Transferred to {to}.", handoff=to)
+        if call.name in ("remember", "forget"):
+            return Outcome(status="ok", content="done", context_variables=self._changed(call.name == "forget"))
+        if call.name == "look_up":
+            return Outcome(status="ok", content=self.dice.pick(TEXTS), duration_ms=1.5)
+        return Outcome(status=self.dice.pick(("error", "timeout")), content=f"Error: {call.name}")
+
+    def _changed(self, forget: bool) -> Json:
+        context = dict(self.state.context_variables)
+        if forget and context:
+            del context[self.dice.pick(sorted(context))]
+        return {**context, self.dice.pick(KEYS): self.dice.pick(VALUES)}
+
+    def _context(self) -> Json:
+        return {self.dice.pick(KEYS): self.dice.pick(VALUES) for _ in range(self.dice.pick(range(3)))}
+
+    def _new(self, kind: str) -> str:
+        self._made += 1
+        return f"{kind}_{self._made}"
+
+
+def conversation(dice: Dice, *, moves: int = 20) -> Conversation:
+    """A session in which that many things happen, most of them what comes next."""
+    talk = Conversation(dice)
+    talk.create()
+    talk.start()
+    for _ in range(moves):
+        if dice.chance(20) or not talk.advance():
+            talk.disturb()
+    return talk
+
+
+def log(dice: Dice, *, moves: int = 20) -> list[Recorded]:
+    return conversation(dice, moves=moves).events
+
+
+# What no server ever wrote.
+
+_STRANGE_CALLS: tuple[Any, ...] = (
+    None, "calls", {}, [], [None], [{}], [{"id": "x1"}], [{"id": None, "function": {"name": "f", "arguments": "{}"}}],
+    [{"id": "x1", "function": None}], [{"id": "x1", "type": "custom", "custom": {"name": "f", "input": "text"}}],
+    [{"id": "x1", "function": {"name": None, "arguments": None}}], [{"id": ["x1"], "function": {"name": "f"}}],
+    [{"id": "x1", "function": {"name": "a b" * 50, "arguments": {"already": "an object"}}}] * 2,
+    [{"id": "", "function": {"name": "f"}}, {"id": "\ud800", "function": {}}, {"id": "\ud801", "function": {}}],
+)  # fmt: skip
+_STRANGE_IDS: tuple[Any, ...] = ("x1", "h1", "call_1", "call_0", "\ud800", "\ufffd", "", None, 7, ["x1"], {"id": "x1"})
+_STRANGE_CONTENT: tuple[Any, ...] = (
+    "text", None, [], [None], ["text"], [{}], [{"type": 1}], [{"type": "text", "text": "\ud800"}], {"type": "text"}, 7,
+    False, [{"type": "text", "text": None}, {"type": "image_url", "image_url": {"url": "data:,"}}],
+)  # fmt: skip
+
+
+def _strange_message(dice: Dice) -> Json:
+    """Anything that is an object."""
+    message: Json = {
+        "role": dice.pick(("tool", "assistant", "user", "assistant", "tool", "function", "", None, 1, ["user"])),
+        "content": dice.pick(_STRANGE_CONTENT),
+        "tool_call_id": dice.pick(_STRANGE_IDS),
+        "tool_calls": dice.pick(_STRANGE_CALLS),
+        "name": dice.pick((None, "John Smith", 7, {"first": "John"}, "\ud800")),
+        "refusal": dice.pick((None, "No.", 7)),
+        "function_call": {"name": "f", "arguments": "{}"},
+    }
+    return {key: value for key, value in message.items() if dice.chance(70)}
+
+
+def strange_fact(dice: Dice) -> SessionEvent:
+    """A fact that has the shape of one and makes no sense where it stands."""
+    call_id = dice.pick([item for item in _STRANGE_IDS if isinstance(item, str)])
+    name, agent, text = dice.pick(TOOLS), dice.pick(AGENTS), dice.pick(TEXTS)
+    arguments = dice.pick(ARGUMENTS)
+    values = {dice.pick(KEYS): dice.pick(VALUES)}
+    pending = PendingCall(tool_call_id=call_id, name=name, arguments=arguments, reason="approval")
+    usage = Usage(prompt_tokens=-1, total_tokens=2**70)
+    ending: Json = {"stop_reason": dice.pick(("end_turn", "error", "approval")), "usage": usage}
+    makers: list[Callable[[], SessionEvent]] = [
+        lambda: MessageAdded(message=_strange_message(dice)),
+        lambda: MessageAdded(message=_strange_message(dice), completion=CompletionRecord(usage=dice.pick(USAGES))),
+        lambda: MessageAdded(message=_strange_message(dice), tool=ToolRecord(name=name, status="ok", handoff=agent)),
+        lambda: SessionCreated(agent=agent, context_variables=values, metadata=values),
+        lambda: SessionForked(from_session_id=text, from_seq=-1, from_hash=""),
+        lambda: SessionUpdated(metadata=values) if dice.chance(50) else SessionUpdated(agent=agent),
+        lambda: SessionRedacted(seqs=(1, 1, 10**6), reason=text),
+        lambda: RunQueued(options=RunOptions(), messages=(_strange_message(dice),), agent=agent),
+        lambda: RunStarted(options=RunOptions(max_turns=dice.pick((None, 0, -1, 2**63)), model=text)),
+        lambda: ToolStarted(tool_call_id=call_id, name=name, arguments=arguments, attempt=dice.pick((1, 0, -1, 9))),
+        lambda: HandoffMade(from_agent=agent, to_agent=text, tool_call_id=call_id),
+        lambda: HandoffIgnored(from_agent=agent, to_agent=text, tool_call_id=dice.pick((None, call_id))),
+        lambda: ContextUpdated(patch=values, nulls=dice.pick(((), ("",), ("/",), ("/~/a",), ("/city/x/y", "/city")))),
+        lambda: ApprovalRequested(tool_call_id=call_id, name=name, arguments=arguments),
+        lambda: ApprovalDecided(tool_call_id=call_id, decision=dice.pick(("approve", "deny"))),
+        lambda: RunWaiting(pending=dice.pick(((), (pending, pending)))),
+        lambda: RunResumed(reason=dice.pick(("approval", "tool_results", "recovery"))),
+        lambda: RunCompleted(**ending),
+        lambda: RunFailed(**ending, error=RunError(code="x", message=text)),
+        lambda: RunCancelled(**ending),
+        lambda: RunInterrupted(**ending),
+        lambda: UnknownFact(data=dice.pick(VALUES)),
+    ]
+    return dice.pick(makers)()
+
+
+def hostile_log(dice: Dice, *, moves: int = 8) -> list[Recorded]:
+    """Two sessions' facts in each other's way, some lost, some twice, some exchanged, with nonsense in between."""
+    drafts = [
+        Draft(event.fact, event.run_id, event.agent)
+        for talk in (conversation(dice, moves=moves), conversation(dice, moves=moves // 2))
+        for event in talk.events
+    ]
+    for _ in range(dice.pick(range(12))):
+        place = dice.pick(range(len(drafts) + 1))
+        other = dice.pick(range(len(drafts) + 1))
+        match dice.pick(("insert", "insert", "insert", "lose", "repeat", "exchange", "another run")):
+            case "insert":
+                run_id = dice.pick((None, "run_1", "run_2", ""))
+                drafts.insert(place, Draft(strange_fact(dice), run_id, dice.pick(AGENTS)))
+            case "lose":
+                del drafts[place : place + dice.pick((1, 3, 8))]
+            case "repeat":
+                drafts[other:other] = drafts[place : place + dice.pick((1, 3))]
+            case "exchange" if max(place, other) < len(drafts):
+                drafts[place], drafts[other] = drafts[other], drafts[place]
+            case "another run" if place < len(drafts):
+                drafts[place] = replace(drafts[place], run_id=dice.pick((None, "run_1", "run_99")))
+    return recorded(drafts[dice.pick((0, 0, 1, 3)) :])
+
+
+# Strategies.
+
+
+@st.composite
+def conversations(draw: st.DrawFn, *, moves: int = 20) -> Conversation:
+    """Sessions as a server records them."""
+    return conversation(DrawnDice(draw), moves=draw(st.integers(0, moves)))
+
+
+def logs(*, moves: int = 20) -> st.SearchStrategy[list[Recorded]]:
+    """The events of `conversations`."""
+    return conversations(moves=moves).map(lambda talk: talk.events)
+
+
+@st.composite
+def hostile_logs(draw: st.DrawFn, *, moves: int = 8) -> list[Recorded]:
+    """Logs that no server wrote: every event can be read, and nothing else is sure."""
+    return hostile_log(DrawnDice(draw), moves=draw(st.integers(0, moves)))
+
+
+def any_logs() -> st.SearchStrategy[list[Recorded]]:
+    return st.one_of(logs(), hostile_logs())
+
+
+def profiles() -> st.SearchStrategy[Profile]:
+    return st.sampled_from(PROFILES)
+
+
+def texts(max_size: int = 12) -> st.SearchStrategy[str]:
+    """Any text that JSON can tell from others: NUL and lone surrogates too. A pair of them is one character."""
+    return st.text(st.characters(exclude_categories=()), max_size=max_size).map(
+        lambda text: text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+    )
+
+
+def json_values(max_leaves: int = 12) -> st.SearchStrategy[Any]:
+    """Whatever JSON holds."""
+    scalars = (
+        st.none()
+        | st.booleans()
+        | st.integers(-(10**40), 10**40)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | texts()
+        | st.sampled_from((0, 0.0, -0.0, 1, 1.0, True, False, 2**63, 2**64, -(2**63) - 1))
+    )
+    return st.recursive(scalars, lambda inner: st.lists(inner, max_size=4) | _objects(inner), max_leaves=max_leaves)
+
+
+def json_objects(max_leaves: int = 12) -> st.SearchStrategy[Json]:
+    return _objects(json_values(max_leaves))
+
+
+def _objects(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Json]:
+    # Few keys, so that two objects often share some.
+    return st.dictionaries(st.sampled_from(("a", "b", "", "/", "~", "~1")) | texts(3), values, max_size=4)
