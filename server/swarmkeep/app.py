@@ -49,6 +49,8 @@ def create_app(settings: Settings) -> Litestar:
 
     Raises AgentsError, BadDatabaseUrl, and ServeError if no model is configured.
     """
+    if not settings.agents:
+        raise ServeError("there are no agents to serve; name a file, folder or module that defines some with --agents")
     registry = load_registry(settings.agents, model=settings.model)
     location = locate(settings.database_url)
     if not (settings.offline or settings.openai_api_key or settings.openai_base_url):
@@ -126,16 +128,26 @@ def serve(settings: Settings) -> None:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                # Clients keep connections; one that closes just as a request is sent would make that request fail.
+                timeout_keep_alive=75,
                 timeout_graceful_shutdown=_CLOSING_SECONDS,
             )
             _run(config, _serve(app, StoppableServer(config, app, settings.host), listener))
-    except (AgentsError, BadDatabaseUrl, SchemaBehind, StoreUnavailable) as error:
-        raise ServeError(str(error)) from error
-    except OSError as error:
+    except Exception as error:
+        raise _explained(error, settings) from error
+
+
+def _explained(error: Exception, settings: Settings) -> Exception:
+    """The error in a sentence, if it is one that whoever starts the server can do something about."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        # The framework starts the application in a task group.
+        error = error.exceptions[0]
+    if isinstance(error, AgentsError | BadDatabaseUrl | SchemaBehind | StoreUnavailable):
+        return ServeError(str(error))
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         # Two that start at once may both bind the port; one of them gets to listen.
-        if error.errno != errno.EADDRINUSE:
-            raise
-        raise _taken(settings, error) from error
+        return _taken(settings, error)
+    return error
 
 
 def _taken(settings: Settings, error: OSError) -> ServeError:

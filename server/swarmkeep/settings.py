@@ -32,55 +32,60 @@ class Settings(BaseSettings):
     )
 
     database_url: str = Field(
-        "sqlite:///swarmkeep.db",
+        default="sqlite:///swarmkeep.db",
         repr=False,
         description="Where sessions are kept: `sqlite:///FILE` or `postgresql://USER:PASSWORD@HOST/DATABASE`.",
     )
     agents: Names = Field(
-        ("swarmkeep_agents.triage",),
+        default=("swarmkeep_agents.triage",),
         description="Files, folders or modules that define the agents, separated by commas (or as in PATH), or a "
         "JSON list. The first agent of the first one is the default.",
     )
-    host: str = Field("127.0.0.1", description="The address to listen on; without any API key, a loopback one.")
-    port: int = Field(8000, ge=0, le=65535, description="The port to listen on; 0 takes any free one.")
-    model: str | None = Field(None, description="The model of agents that name none themselves.")
-    offline: bool = Field(False, description="Use the built-in offline model, which is no LLM and needs no key.")
+    host: str = Field(default="127.0.0.1", description="The address to listen on; without any API key, a loopback one.")
+    port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on; 0 takes any free one.")
+    model: str | None = Field(default=None, description="The model of agents that name none themselves.")
+    offline: bool = Field(
+        default=False, description="Use the built-in offline model, which is no LLM and needs no key."
+    )
     openai_api_key: SecretStr | None = Field(
-        None,
+        default=None,
         validation_alias=AliasChoices("OPENAI_API_KEY", "openai_api_key"),
         description="The key for the model provider.",
     )
     openai_base_url: str | None = Field(
-        None,
+        default=None,
         validation_alias=AliasChoices("OPENAI_BASE_URL", "openai_base_url"),
         description="The base URL of any server that speaks Chat Completions; by default OpenAI's.",
     )
-    model_timeout_seconds: Seconds = Field(120.0, description="How long a model call may take.")
-    model_retries: int = Field(2, ge=0, description="How often a model call that failed in passing is made again.")
+    model_timeout_seconds: Seconds = Field(default=120.0, description="How long a model call may take.")
+    model_retries: int = Field(
+        default=2, ge=0, description="How often a model call that failed in passing is made again."
+    )
     lease_seconds: Seconds = Field(
-        15.0, description="How long a run belongs to a server that gives no sign of life; then another takes it over."
+        default=15.0,
+        description="How long a run belongs to a server that gives no sign of life; then another takes it over.",
     )
     grace_seconds: float = Field(
-        10.0, ge=0, description="How long running runs may go on once the server is told to stop."
+        default=10.0, ge=0, description="How long running runs may go on once the server is told to stop."
     )
     tool_seconds: Seconds | None = Field(
-        300.0, description="The time-out of tools that set none themselves; `none` is without limit."
+        default=300.0, description="The time-out of tools that set none themselves; `none` is without limit."
     )
     approval_seconds: Seconds | None = Field(
-        None, description="How long an approval may be waited for; by default without limit."
+        default=None, description="How long an approval may be waited for; by default without limit."
     )
     poll_seconds: Seconds = Field(
-        0.5, description="How soon, at the latest, a stream shows what another server has recorded."
+        default=0.5, description="How soon, at the latest, a stream shows what another server has recorded."
     )
-    max_body_bytes: int = Field(10_000_000, ge=1, description="The largest request body that is read.")
+    max_body_bytes: int = Field(default=10_000_000, ge=1, description="The largest request body that is read.")
     cors_origins: Names = Field(
-        (), description="Origins of web pages that may call the API, separated by commas; by default none."
+        default=(), description="Origins of web pages that may call the API, separated by commas; by default none."
     )
     log_level: Literal["debug", "info", "warning", "error", "critical"] = Field(
-        "info", description="Which log lines are written to standard error."
+        default="info", description="Which log lines are written to standard error."
     )
     migrate: bool = Field(
-        False, description="Migrate a PostgreSQL database at start. A SQLite file is always migrated."
+        default=False, description="Migrate a PostgreSQL database at start. A SQLite file is always migrated."
     )
 
     @field_validator("agents", "cors_origins", mode="before")

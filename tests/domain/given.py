@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from swarmkeep.domain.commands import Outcome, drafted, provisional, record_reply, record_result, settle
+from swarmkeep.domain.drafts import drafted, provisional
+from swarmkeep.domain.envelope import Draft
 from swarmkeep.domain.events import (
     CompletionRecord,
-    Draft,
     MessageAdded,
     RunOptions,
     RunQueued,
@@ -21,7 +21,10 @@ from swarmkeep.domain.events import (
     ToolRecord,
     UnknownFact,
 )
-from swarmkeep.domain.state import Run, State, evolve
+from swarmkeep.domain.fold import evolve
+from swarmkeep.domain.settling import settle
+from swarmkeep.domain.state import Run, State
+from swarmkeep.domain.turns import Outcome, record_reply, record_result
 from tests.support.logs import record
 
 Json = dict[str, Any]

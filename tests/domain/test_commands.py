@@ -8,18 +8,7 @@ import pytest
 from hypothesis import given as for_any
 from hypothesis import settings
 
-from swarmkeep.domain.commands import (
-    Outcome,
-    StartRun,
-    cancel_run,
-    create_session,
-    ended,
-    record_reply,
-    record_result,
-    start_queued,
-    start_run,
-    update_session,
-)
+from swarmkeep.domain.commands import StartRun, cancel_run, create_session, start_queued, start_run, update_session
 from swarmkeep.domain.errors import DomainError, RunNotFound, SessionBusy
 from swarmkeep.domain.events import (
     ApprovalRequested,
@@ -42,6 +31,7 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.patch import apply, merge
 from swarmkeep.domain.state import State
+from swarmkeep.domain.turns import Outcome, ended, record_reply, record_result
 from tests.domain.given import (
     OTHER,
     RUN,

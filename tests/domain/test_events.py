@@ -11,19 +11,18 @@ from hypothesis import given as for_any
 from hypothesis import settings
 from msgspec import UNSET
 
+from swarmkeep.domain.envelope import Draft, Recorded, fact_of, payload_of, view
 from swarmkeep.domain.events import (
     FACTS,
     ApprovalDecided,
     ApprovalRequested,
     CompletionRecord,
     ContextUpdated,
-    Draft,
     Fact,
     HandoffIgnored,
     HandoffMade,
     MessageAdded,
     PendingCall,
-    Recorded,
     RequestRecord,
     RunCancelled,
     RunCompleted,
@@ -43,9 +42,6 @@ from swarmkeep.domain.events import (
     ToolStarted,
     UnknownFact,
     Usage,
-    fact_of,
-    payload_of,
-    view,
 )
 from tests.support.logs import any_logs, record
 

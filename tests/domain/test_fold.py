@@ -12,9 +12,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from swarmkeep.domain.events import FACTS, Recorded, fact_of
+from swarmkeep.domain.envelope import Recorded, fact_of
+from swarmkeep.domain.events import FACTS
+from swarmkeep.domain.fold import evolve, fold
 from swarmkeep.domain.request import request
-from swarmkeep.domain.state import State, evolve, fold
+from swarmkeep.domain.state import State
 from swarmkeep.domain.steps import next_step
 from swarmkeep.domain.views import all_runs, find_run, run_view, session_view
 from tests.support.logs import PROFILES, Conversation, SeededDice, any_logs, conversations, hostile_log, log, logs

@@ -11,10 +11,12 @@ from hypothesis import given as for_any
 from hypothesis import strategies as st
 
 from swarmkeep.domain.codec import encode
-from swarmkeep.domain.events import HandoffIgnored, MessageAdded, Recorded, RunCancelled, RunFailed, SessionForked
+from swarmkeep.domain.envelope import Recorded
+from swarmkeep.domain.events import HandoffIgnored, MessageAdded, RunCancelled, RunFailed, SessionForked
+from swarmkeep.domain.fold import evolve, fold
 from swarmkeep.domain.messages import INTERRUPTED, sendable
 from swarmkeep.domain.request import Profile, build, digest, request
-from swarmkeep.domain.state import State, evolve, fold
+from swarmkeep.domain.state import State
 from tests.domain.given import OTHER, asks, by, call, given, reply, result, said, says, started, when
 from tests.support.logs import ARGUMENTS, PROFILES, TEXTS, SeededDice, any_logs, hostile_log, json_values, log, profiles
 from tests.support.rules import body_faults, faults, same, strict_json

@@ -10,15 +10,14 @@ from hypothesis import given as for_any
 from hypothesis import settings
 from msgspec import UNSET
 
-from swarmkeep.domain.commands import Approval, ToolAnswer, resume_run, settle, start_queued
+from swarmkeep.domain.commands import Approval, ToolAnswer, resume_run, start_queued
+from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.events import (
     ApprovalDecided,
     ApprovalRequested,
-    Draft,
     HandoffIgnored,
     HandoffMade,
     MessageAdded,
-    Recorded,
     RunCompleted,
     RunEnded,
     RunQueued,
@@ -29,8 +28,10 @@ from swarmkeep.domain.events import (
     SessionUpdated,
     ToolStarted,
 )
+from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.messages import asked_calls
-from swarmkeep.domain.state import State, evolve
+from swarmkeep.domain.settling import settle
+from swarmkeep.domain.state import State
 from swarmkeep.domain.steps import AskModel, CallTool, StartQueued, next_step
 from tests.domain.given import applied, asks, call, given, model_says, said, says, started, tool_says
 from tests.support.logs import Conversation, SeededDice, conversations, log, logs

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from swarmkeep.domain.commands import Approval, Outcome, StartRun, ToolAnswer, resume_run, settle, start_run
+from swarmkeep.domain.commands import Approval, StartRun, ToolAnswer, resume_run, start_run
 from swarmkeep.domain.events import MessageAdded, RunCompleted, RunOptions, RunQueued, ToolStarted
+from swarmkeep.domain.settling import settle
 from swarmkeep.domain.state import State
 from swarmkeep.domain.steps import AskModel, next_step
+from swarmkeep.domain.turns import Outcome
 from tests.domain.given import (
     OTHER,
     RUN,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from swarmkeep.domain.commands import drafted
+from swarmkeep.domain.drafts import drafted
+from swarmkeep.domain.envelope import Draft
 from swarmkeep.domain.events import (
     ApprovalDecided,
     ApprovalRequested,
     CompletionRecord,
     ContextUpdated,
-    Draft,
     HandoffIgnored,
     HandoffMade,
     MessageAdded,

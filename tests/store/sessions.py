@@ -8,8 +8,10 @@ from typing import Any
 
 from sqlalchemy import select
 
-from swarmkeep.domain.commands import StartRun, create_session, drafted, start_run
-from swarmkeep.domain.events import Draft, MessageAdded, RunCompleted, SessionForked
+from swarmkeep.domain.commands import StartRun, create_session, start_run
+from swarmkeep.domain.drafts import drafted
+from swarmkeep.domain.envelope import Draft
+from swarmkeep.domain.events import MessageAdded, RunCompleted, SessionForked
 from swarmkeep.domain.state import State
 from swarmkeep.store.port import Claim, Lease, SessionKey
 from swarmkeep.store.sql import SqlStore

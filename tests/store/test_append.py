@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from swarmkeep.domain.envelope import Draft
 from swarmkeep.domain.errors import InvalidRequest, SeqConflict, SessionNotFound
-from swarmkeep.domain.events import ContextUpdated, Draft, SessionUpdated, UnknownFact
-from swarmkeep.domain.state import State, fold
+from swarmkeep.domain.events import ContextUpdated, SessionUpdated, UnknownFact
+from swarmkeep.domain.fold import fold
+from swarmkeep.domain.state import State
 from swarmkeep.store.port import Appended, Claim, Mark
 from swarmkeep.store.sql import SqlStore
 from tests.store.conftest import Opener

@@ -7,9 +7,11 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
+from swarmkeep.domain.envelope import Draft
 from swarmkeep.domain.errors import SeqConflict, SessionNotFound
-from swarmkeep.domain.events import CompletionRecord, Draft, MessageAdded, RequestRecord
-from swarmkeep.domain.state import Origin, State, fold
+from swarmkeep.domain.events import CompletionRecord, MessageAdded, RequestRecord
+from swarmkeep.domain.fold import fold
+from swarmkeep.domain.state import Origin, State
 from swarmkeep.store.port import Claim, Mark
 from swarmkeep.store.sql import SqlStore
 from tests.store.conftest import Opener

@@ -8,7 +8,8 @@ from typing import Any
 
 from sqlalchemy import select
 
-from swarmkeep.domain.events import ContextUpdated, Draft
+from swarmkeep.domain.envelope import Draft
+from swarmkeep.domain.events import ContextUpdated
 from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import random_salts, seal
 from swarmkeep.store.sql import SqlStore

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from swarmkeep.domain.envelope import Draft
 from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.domain.events import ContextUpdated, Draft, MessageAdded
+from swarmkeep.domain.events import ContextUpdated, MessageAdded
 from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import MAX_DEPTH
 from swarmkeep.store.sql import SqlStore

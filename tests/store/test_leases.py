@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import select
 
+from swarmkeep.domain.envelope import Draft
 from swarmkeep.domain.errors import LeaseLost, SeqConflict
-from swarmkeep.domain.events import ContextUpdated, Draft
+from swarmkeep.domain.events import ContextUpdated
 from swarmkeep.domain.state import State
 from swarmkeep.store.port import Appended, Claim, Lease
 from swarmkeep.store.sql import SqlStore

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from swarmkeep.domain.codec import encode
+from swarmkeep.domain.envelope import Draft
 from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.domain.events import Draft, SessionUpdated
+from swarmkeep.domain.events import SessionUpdated
 from swarmkeep.domain.views import session_view
 from swarmkeep.store.port import SessionKey
 from swarmkeep.store.sql import SqlStore

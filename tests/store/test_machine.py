@@ -12,9 +12,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.errors import LeaseLost, SeqConflict, SessionNotFound
-from swarmkeep.domain.events import Draft, Recorded, SessionForked
-from swarmkeep.domain.state import State, fold
+from swarmkeep.domain.events import SessionForked
+from swarmkeep.domain.fold import fold
+from swarmkeep.domain.state import State
 from swarmkeep.store.port import Claim, Lease, SessionKey
 from swarmkeep.store.sql import SqlStore, open_store
 from tests.store.sessions import created, run_completed, run_started, said, seqs

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Connection, update
 
+from swarmkeep.domain.envelope import Draft
 from swarmkeep.domain.errors import EventNotFound, SessionNotFound
-from swarmkeep.domain.events import Draft, MessageAdded, SessionRedacted, UnknownFact
-from swarmkeep.domain.state import State, fold
+from swarmkeep.domain.events import MessageAdded, SessionRedacted, UnknownFact
+from swarmkeep.domain.fold import fold
+from swarmkeep.domain.state import State
 from swarmkeep.store import upcast
 from swarmkeep.store.port import SessionKey
 from swarmkeep.store.sql import SqlStore

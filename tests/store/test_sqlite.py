@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, Engine, event
 
+from swarmkeep.domain.envelope import Draft
 from swarmkeep.domain.errors import Overloaded
-from swarmkeep.domain.events import Draft, SessionUpdated
+from swarmkeep.domain.events import SessionUpdated
 from swarmkeep.store import schema, sqlite_file
 from swarmkeep.store.port import Mark, StoreUnavailable
 from swarmkeep.store.sql import SqlStore, open_store

@@ -18,33 +18,26 @@ from msgspec.structs import replace
 from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.commands import (
     Approval,
-    Outcome,
     StartRun,
     ToolAnswer,
     cancel_run,
     create_session,
-    drafted,
-    ended,
-    record_reply,
-    record_result,
     resume_run,
-    settle,
     start_run,
-    tool_started,
     update_session,
 )
+from swarmkeep.domain.drafts import drafted
+from swarmkeep.domain.envelope import Draft, Recorded, payload_of
 from swarmkeep.domain.errors import DomainError
 from swarmkeep.domain.events import (
     ApprovalDecided,
     ApprovalRequested,
     CompletionRecord,
     ContextUpdated,
-    Draft,
     HandoffIgnored,
     HandoffMade,
     MessageAdded,
     PendingCall,
-    Recorded,
     RequestRecord,
     RunCancelled,
     RunCompleted,
@@ -65,11 +58,13 @@ from swarmkeep.domain.events import (
     ToolStarted,
     UnknownFact,
     Usage,
-    payload_of,
 )
+from swarmkeep.domain.fold import evolve, fold
 from swarmkeep.domain.request import Profile
-from swarmkeep.domain.state import Call, Run, State, evolve, fold
+from swarmkeep.domain.settling import settle
+from swarmkeep.domain.state import Call, Run, State
 from swarmkeep.domain.steps import AskModel, CallTool, next_step
+from swarmkeep.domain.turns import Outcome, ended, record_reply, record_result, tool_started
 
 T = TypeVar("T")
 Json = dict[str, Any]

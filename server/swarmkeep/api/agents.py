@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import unquote
 
 import msgspec
 from litestar import Request, get
 from litestar.di import NamedDependency
+from litestar.params import PathParameter
 
 from swarmkeep.agent import Agent
 from swarmkeep.api.access import Caller
@@ -17,6 +18,7 @@ from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.engine.registry import Registry
 
 Json = dict[str, Any]
+AgentName = Annotated[str, PathParameter(description="The agent's name; any characters, slashes included.")]
 
 
 class AgentView(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,8 +71,8 @@ async def list_agents(caller: NamedDependency[Caller], limit: Limit = 50, cursor
     summary="Get an agent",
     responses=problems("agent_not_found"),
 )
-async def get_agent(request: Request[Any, Any, Any], caller: NamedDependency[Caller]) -> AgentView:
-    # As it was sent: a name may hold slashes, and routing tidies them.
+async def get_agent(request: Request[Any, Any, Any], caller: NamedDependency[Caller], name: AgentName) -> AgentView:
+    # Not `name`, but as it was sent: a name may hold slashes, and routing tidies them.
     raw = request.scope["raw_path"].decode("latin-1")
     registry = caller.engine.registry
     return shown(registry, registry.get(unquote(raw.partition("/v1/agents/")[2])))

@@ -11,7 +11,7 @@ from litestar import Request, Response, get
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
-from swarmkeep.domain.codec import encode
+from swarmkeep.api.document import document
 
 _WEB = Path(__file__).resolve().parents[1] / "web"
 _FILES = {
@@ -63,7 +63,7 @@ async def docs_file(request: Request[Any, Any, Any], name: FromPath[str]) -> Res
 async def openapi_document(request: Request[Any, Any, Any]) -> Response[Any]:
     state = request.app.state
     if "openapi_json" not in state:
-        state.openapi_json = encode(request.app.openapi_schema.to_schema())
+        state.openapi_json = document(request.app)
     return Response[Any](state.openapi_json, media_type="application/json")
 
 

@@ -106,10 +106,22 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 def problem_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """The answer to a request that ended in an error."""
     status, code, detail, extra, headers = _described(error)
+    if "errors" in extra and request.method in _WITHOUT_BODY:
+        extra = {**extra, "errors": [_in_query(found) for found in extra["errors"]]}
     if status == 500:
         log.error("%s %s: unexpected error", request.method, request.url.path, exc_info=error)
     body = {"type": f"urn:swarmkeep:problem:{code}", "title": TITLES[code], "status": status, "detail": detail}
     return JsonResponse({**body, "code": code, **extra}, status_code=status, media_type=PROBLEM_JSON, headers=headers)
+
+
+_WITHOUT_BODY = ("GET", "DELETE")
+_OUTSIDE_BODY = ("/query", "/path", "/header")
+
+
+def _in_query(found: dict[str, str]) -> dict[str, str]:
+    """Where nothing has a body, what is called `/cursor` further in is a query parameter."""
+    inside = not found["pointer"] or found["pointer"].startswith(_OUTSIDE_BODY)
+    return found if inside else {**found, "pointer": f"/query{found['pointer']}"}
 
 
 Described = tuple[int, str, str, dict[str, Any], dict[str, str]]
@@ -153,7 +165,7 @@ def _field_error(found: dict[str, Any]) -> dict[str, str]:
 def problems(*codes: str) -> dict[int, ResponseSpec]:
     """For the OpenAPI document: the refusals that a call may meet, by status."""
     by_status: dict[int, list[str]] = {}
-    for code in (*codes, "invalid_request", "internal_error", "store_unavailable"):
+    for code in (*codes, "invalid_request", "forbidden", "internal_error", "store_unavailable"):
         by_status.setdefault(_status(code), []).append(code)
     return {
         status: ResponseSpec(

@@ -19,7 +19,7 @@ from swarmkeep.api.rebuild import rebuilt_request
 from swarmkeep.api.sse import EVENT_STREAM, JSON_LINES, Stream, StreamableOperation
 from swarmkeep.api.streams import followed_session
 from swarmkeep.domain.codec import encode
-from swarmkeep.domain.events import EventView, view
+from swarmkeep.domain.envelope import EventView, view
 from swarmkeep.store.port import SessionKey
 
 Json = dict[str, Any]

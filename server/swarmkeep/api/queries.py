@@ -14,8 +14,8 @@ from litestar.params import HeaderParameter, PathParameter, QueryParameter
 from swarmkeep.api.access import refuse_other_sites
 from swarmkeep.domain.errors import InvalidRequest
 
-# As far as the databases count.
-MAX_SEQ = 2**63 - 1
+# As far as every JSON reader counts.
+MAX_SEQ = 2**53 - 1
 
 Limit = Annotated[int, QueryParameter(ge=1, le=200, description="How many items a page holds.")]
 Cursor = Annotated[str | None, QueryParameter(description="`next_cursor` of the page before.")]

@@ -25,14 +25,21 @@ Conversations of agents, kept as events: every message, handoff and context chan
 
 Errors are `application/problem+json` with a stable `code`. A run that failed is no error: it is a run with the status
 `failed`. Lists have `limit` and `cursor`, and `next_cursor` while there is more.
+
+Streams are server-sent events. Those that are kept have an `id`, their `seq`, and the event as data; in passing come
+`message.started` (`run_id`, `agent`) and `message.delta` (`run_id`, `agent`, `content` or `tool_calls`). A run's stream
+ends with `done`, whose data is the run.
 """
 
 
 def build_api(*, lifespan: Lifespan, max_body_bytes: int, cors_origins: Sequence[str] = ()) -> Litestar:
     """The application. `lifespan` sets `app.state.service` before the first request."""
-    v1 = Router("/v1", route_handlers=[*sessions.ROUTES, *history.ROUTES, *runs.ROUTES, *agents.ROUTES])
+    resources = {"sessions": [*sessions.ROUTES, *history.ROUTES], "runs": runs.ROUTES, "agents": agents.ROUTES}
+    v1 = Router(
+        "/v1", route_handlers=[Router("/", route_handlers=routes, tags=[tag]) for tag, routes in resources.items()]
+    )
     return Litestar(
-        route_handlers=[v1, *health.ROUTES, *docs.ROUTES],
+        route_handlers=[v1, Router("/", route_handlers=health.ROUTES, tags=["health"]), *docs.ROUTES],
         before_request=check_request,
         cors_config=_cors(cors_origins) if cors_origins else None,
         dependencies={"caller": Provide(identify, sync_to_thread=False)},

@@ -8,6 +8,7 @@ from uuid import uuid4
 import msgspec
 from litestar import Response, get, post
 from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, JSONBody
 from msgspec import Meta
 
@@ -99,16 +100,19 @@ def streamed(caller: Caller, key: SessionKey, feed: RunFeed, after: int | None =
     operation_id="create_run",
     summary="Run the session's agent on an input",
     operation_class=StreamableOperation,
-    responses=problems(
-        "session_not_found",
-        "agent_not_found",
-        "session_busy",
-        "agent_unavailable",
-        "too_large",
-        "unsupported_media_type",
-        "draining",
-        "overloaded",
-    ),
+    responses={
+        202: ResponseSpec(RunView, description="The run, begun in the background", generate_examples=False),
+        **problems(
+            "session_not_found",
+            "agent_not_found",
+            "session_busy",
+            "agent_unavailable",
+            "too_large",
+            "unsupported_media_type",
+            "draining",
+            "overloaded",
+        ),
+    },
 )
 async def create_run(
     session_id: FromPath[str], data: JSONBody[NewRun], caller: NamedDependency[Caller]
@@ -163,7 +167,7 @@ async def get_run(session_id: FromPath[str], run_id: FromPath[str], caller: Name
 )
 async def stream_run(
     session_id: FromPath[str], run_id: FromPath[str], caller: NamedDependency[Caller], last_seen: LastEventId = None
-) -> Response[str]:
+) -> Response[Any]:
     """Durable events have an id, their seq; after `Last-Event-ID` each is given once and in order, from any server."""
     key, after = caller.key(session_id), last_event_id(last_seen)
     return streamed(caller, key, await caller.engine.runs.feed(key, run_id), after)

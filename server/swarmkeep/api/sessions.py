@@ -8,6 +8,7 @@ import msgspec
 from litestar import Request, Response, delete, get, patch, post
 from litestar.datastructures import ResponseHeader
 from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
@@ -19,7 +20,7 @@ from swarmkeep.domain.state import SessionStatus
 from swarmkeep.domain.views import SessionView
 
 Json = dict[str, Any]
-SessionId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:\-]{1,128}$")]
+SessionId = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._:\-]{1,128}$")]
 ETAG = ResponseHeader(
     name="ETag", description="The session's seq, quoted: for `If-Match`.", documentation_only=True, value='"7"'
 )
@@ -72,7 +73,10 @@ def shown(session: SessionView, status: int = 200) -> Response[SessionView]:
     operation_id="create_session",
     summary="Make a session",
     response_headers=[ETAG, LOCATION],
-    responses=problems("agent_not_found", "session_exists", "too_large", "unsupported_media_type"),
+    responses={
+        200: ResponseSpec(SessionView, description="The session, made before", generate_examples=False),
+        **problems("agent_not_found", "session_exists", "too_large", "unsupported_media_type", "overloaded"),
+    },
 )
 async def create_session(data: JSONBody[NewSession], caller: NamedDependency[Caller]) -> Response[SessionView]:
     """Asked again with the same id and the same body, it answers 200 with the session as it was made."""
@@ -127,7 +131,9 @@ async def get_session(
     operation_id="update_session",
     summary="Change context variables, metadata or the active agent",
     response_headers=[ETAG],
-    responses=problems("session_not_found", "agent_not_found", "seq_mismatch", "too_large", "unsupported_media_type"),
+    responses=problems(
+        "session_not_found", "agent_not_found", "seq_mismatch", "too_large", "unsupported_media_type", "overloaded"
+    ),
 )
 async def update_session(
     session_id: FromPath[str], data: JSONBody[SessionPatch], caller: NamedDependency[Caller], if_match: IfMatch = None
@@ -147,7 +153,7 @@ async def update_session(
     "/sessions/{session_id:str}",
     operation_id="delete_session",
     summary="Delete a session and everything of it",
-    responses=problems("session_not_found", "session_busy"),
+    responses=problems("session_not_found", "session_busy", "overloaded"),
 )
 async def delete_session(
     session_id: FromPath[str],
@@ -163,7 +169,9 @@ async def delete_session(
     operation_id="fork_session",
     summary="Make a session that shares another's history",
     response_headers=[ETAG, LOCATION],
-    responses=problems("session_not_found", "event_not_found", "session_exists", "too_large", "unsupported_media_type"),
+    responses=problems(
+        "session_not_found", "event_not_found", "session_exists", "too_large", "unsupported_media_type", "overloaded"
+    ),
 )
 async def fork_session(
     session_id: FromPath[str], data: JSONBody[Fork], caller: NamedDependency[Caller]

@@ -6,15 +6,15 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from litestar import Response
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, Schema
-from litestar.openapi.spec.enums import OpenAPIType
 from litestar.types import Receive, Scope, Send
 
 from swarmkeep.domain.codec import encode
-from swarmkeep.domain.events import Recorded, view
+from swarmkeep.domain.envelope import Recorded, view
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
 
 log = logging.getLogger(__name__)
@@ -55,8 +55,9 @@ class Stream(Response[Any]):
                 async for part in parts:
                     await send({"type": "http.response.body", "body": part, "more_body": True})
             except Exception:
-                # The status is out already. A stream without its last frame tells the client to come again.
+                # The status is out already. Without its end, the server closes the connection and the client can tell.
                 log.exception("a stream was broken off")
+                return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -65,6 +66,7 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
+@dataclass
 class StreamableOperation(Operation):
     """In the OpenAPI document: an operation that answers as a stream, too, if asked to."""
 
@@ -73,8 +75,8 @@ class StreamableOperation(Operation):
     def __post_init__(self) -> None:
         answer = (self.responses or {}).get("200")
         if isinstance(answer, OpenAPIResponse) and answer.content is not None:
-            text = OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))
-            answer.content = {**answer.content, **dict.fromkeys(self.forms, text)}
+            # Of one event or of all of them: readers of the document disagree on what a stream's schema describes.
+            answer.content = {**answer.content, **dict.fromkeys(self.forms, OpenAPIMediaType(schema=Schema()))}
 
 
 def frame(event: str, data: bytes, seq: int | None = None) -> bytes:

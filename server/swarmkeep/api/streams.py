@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from swarmkeep.api.access import Caller
 from swarmkeep.api.sse import comment, frame, shown
 from swarmkeep.domain.codec import encode
+from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.errors import RunNotFound, SessionNotFound
-from swarmkeep.domain.events import Recorded
 from swarmkeep.engine.live import follow
 from swarmkeep.engine.loop import Item
 from swarmkeep.engine.runs import RunFeed
@@ -66,25 +66,36 @@ async def _framed(
     types: Sequence[str] = (),
 ) -> AsyncGenerator[bytes]:
     """The items as frames, and a ping where there are none; ends when the session is gone, and at `leave`."""
-    heard = looked = time.monotonic()
-    async with aclosing(items):
-        try:
-            async for item in items:
+    heard = time.monotonic()
+    with suppress(SessionNotFound):
+        async with aclosing(_present(caller, key, items, leave)) as present:
+            async for item in present:
+                wanted = item is not None and (not types or (isinstance(item, Recorded) and item.type in types))
+                part = shown(item) if item is not None and wanted else b""
                 now = time.monotonic()
-                part = b""
-                if item is not None:
-                    if not types or (isinstance(item, Recorded) and item.type in types):
-                        part = shown(item)
-                elif leave.is_set():
-                    yield STOPPING
-                    return
-                elif now - looked >= GONE_SECONDS:
-                    await caller.engine.sessions.state(key)
-                    looked = now
                 if not part and now - heard >= PING_SECONDS:
                     part = PING
                 if part:
                     heard = now
                     yield part
-        except SessionNotFound:
-            return
+    if leave.is_set():
+        yield STOPPING
+
+
+async def _present(
+    caller: Caller, key: SessionKey, items: AsyncGenerator[Item | None], leave: asyncio.Event
+) -> AsyncGenerator[Item | None]:
+    """The items, for as long as it is still the same session and nobody is asked to leave."""
+    last, looked = 0, time.monotonic()
+    async with aclosing(items):
+        async for item in items:
+            if isinstance(item, Recorded):
+                last = item.seq
+            elif item is None and leave.is_set():
+                return
+            elif item is None and time.monotonic() - looked >= GONE_SECONDS:
+                # A session with fewer events than were seen is another one that has got the id.
+                if (await caller.engine.sessions.state(key)).seq < last:
+                    return
+                looked = time.monotonic()
+            yield item

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Annotated, Literal, ParamSpec
 
 import typer
@@ -14,6 +15,7 @@ from swarmkeep.cli.sources import ServerUrl, StoredIn, Where
 from swarmkeep.cli.terminal import Refused, is_terminal, printable, say
 
 if TYPE_CHECKING:
+    from swarmkeep.cli.local import LocalTalk
     from swarmkeep.cli.screen import Screen
     from swarmkeep.cli.talks import Talk
     from swarmkeep_client import Approval, PendingCall, Run, StreamItem
@@ -24,6 +26,7 @@ P = ParamSpec("P")
 def register(app: typer.Typer) -> None:
     app.command(
         "chat",
+        short_help="Chat with agents, on a server or here.",
         epilog="""
         \b
         Examples:
@@ -54,25 +57,19 @@ def chat(
     changes of the context. Ctrl-C cancels an answer; Ctrl-C or Ctrl-D at the prompt ends the chat.
     """
     server_url = Where(url, database_url).server_url
-    if server_url is not None:
-        talk = _on_server(server_url, session, agent, local=bool(agents or offline or model))
-    else:
-        talk = _in_process(agents, database_url, offline, model, session, agent)
-    try:
-        _converse(talk)
-    finally:
-        talk.close()
-
-
-def _on_server(url: str, session: str | None, agent: str | None, *, local: bool) -> Talk:
-    if local:
+    if server_url is None:
+        with closing(_in_process(agents, database_url, offline, model, session, agent)) as local:
+            _converse(local)
+        return
+    if agents or offline or model:
         raise typer.BadParameter("the server has its own agents and model", param_hint="'--url'")
-    from swarmkeep.cli.server import client_for
+    from swarmkeep.cli.server import patient_client, reachable
     from swarmkeep.cli.talks import ServerTalk
 
-    talk = ServerTalk(client_for(url), session, agent)
-    say(f"session {talk.session_id} on {url}")
-    return talk
+    with reachable(server_url), patient_client(server_url) as client:
+        talk = ServerTalk(client, session, agent)
+        say(f"session {talk.session_id} on {server_url}")
+        _converse(talk)
 
 
 def _in_process(
@@ -82,7 +79,7 @@ def _in_process(
     model: str | None,
     session: str | None,
     agent: str | None,
-) -> Talk:
+) -> LocalTalk:
     settings = load_settings(agents=agents, database_url=database_url, offline=offline, model=model)
     if not has_model(settings):
         raise Refused(f"{NO_MODEL}; or chat on a server with --url")
@@ -112,6 +109,10 @@ class _Chat:
         self._talk = talk
         self._screen = screen
         self._prompts = prompts
+        if prompts:
+            # Loaded, it gives `input` arrow keys and a history; not every Python has it.
+            with suppress(ImportError):
+                import readline  # noqa: F401
 
     def read(self, prompt: str) -> str | None:
         """The next line of the input, or None at its end."""

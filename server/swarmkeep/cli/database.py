@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from swarmkeep.domain.codec import decode
-from swarmkeep.domain.events import Recorded
+from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.views import SessionView
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.live import Hub, follow
@@ -40,10 +40,14 @@ class DatabaseSource:
         from swarmkeep.store.sql import open_store
 
         self._tenant = tenant or DEFAULT_TENANT
-        self._runner = asyncio.Runner()
         self._store: EventStore = open_store(load_settings(database_url=url).database_url, read_only=not writes)
+        self._runner = asyncio.Runner()
         self._sessions = Engine(self._store, Registry(), NoModel()).sessions
-        self._runner.run(self._store.ping())
+        try:
+            self._runner.run(self._store.ping())
+        except BaseException:
+            self.close()
+            raise
 
     def sessions(self, *, agent: str | None, status: str | None, metadata: Mapping[str, str]) -> Iterator[SessionState]:
         cursor = None

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 app = typer.Typer(
+    short_help="Migrate and check the database's schema.",
     help="Bring the database's schema up to this release, or back; say where it is.",
     no_args_is_help=True,
     rich_markup_mode=None,

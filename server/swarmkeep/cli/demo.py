@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     from swarmkeep.cli.demo_server import DemoServer
     from swarmkeep.cli.screen import Screen
 
-RETRIES = 8
-"""How often the client tries to reach a server that was killed; with growing pauses, that is most of a minute."""
-
 
 def register(app: typer.Typer) -> None:
     app.command(
         "demo",
+        short_help="Watch a conversation outlive its server.",
         epilog="""
         \b
         Examples:
@@ -49,8 +47,7 @@ def demo(
 
     The model is the built-in offline one, which is no LLM. At a terminal the server stays up afterwards, to be tried.
     """
-    signal.signal(signal.SIGTERM, _end)
-    with _folder(keep) as folder:
+    with _folder(keep) as folder, _ending_in_order():
         from swarmkeep.cli.demo_server import DemoServer
         from swarmkeep.cli.screen import Screen
 
@@ -66,9 +63,18 @@ def demo(
             server.stop()
 
 
-def _end(number: int, frame: object) -> None:
-    # So that the server is stopped on the way out.
-    sys.exit(128 + number)
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Within, SIGTERM is an exception, so that the server is stopped on the way out."""
+
+    def end(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -87,7 +93,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 def _play(server: DemoServer, screen: Screen) -> str:
     from swarmkeep.cli.demo_story import Story, verdict
     from swarmkeep.cli.events import line
-    from swarmkeep_client import Client
+    from swarmkeep.cli.server import patient_client
 
     _note(screen, "The agents are Acme's, a made-up outdoor shop. The model is the built-in offline one: it is no LLM,")
     _note(screen, "it matches your words with the agents' functions. Everything else is real.")
@@ -103,7 +109,7 @@ def _play(server: DemoServer, screen: Screen) -> str:
         server.start()
         screen.line(f"!! a new server, process {server.pid}, has the session as it was; the run goes on", "bold green")
 
-    with Client(server.url, max_retries=RETRIES) as client:
+    with patient_client(server.url) as client:
         story = Story(client, screen, crash)
         session = story.play(f"demo-{secrets.token_hex(4)}")
         events = list(session.events())

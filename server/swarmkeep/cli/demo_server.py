@@ -21,7 +21,7 @@ LOG_LINES = 30
 # A killed server's runs are taken over when its lease is over, so the demo makes it short; the pause between the
 # pieces of an answer is there to be watched, and leaves time to kill the server in the middle of one.
 LEASE_SECONDS = 2
-PIECE_SECONDS = 0.06
+PIECE_SECONDS = 0.05
 
 
 class DemoServer:

@@ -1,5 +1,65 @@
 """`swarmkeep doctor`: could a server start here, and with which settings."""
 
+from __future__ import annotations
 
-def register(app):
-    pass
+import json
+from typing import Annotated, Any
+
+import typer
+
+from swarmkeep.cli.configure import Agents, Model, Offline, load_settings
+from swarmkeep.cli.sources import AsJson, StoredIn
+from swarmkeep.cli.terminal import put, put_json, put_table, say
+
+MARKS = {"ok": "ok", "warning": "warning", "wrong": "WRONG"}
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "doctor",
+        short_help="Say whether a server could start here.",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep doctor --offline --agents swarmkeep_agents.acme
+          swarmkeep doctor --online
+          swarmkeep doctor --json
+        """,
+    )(doctor)
+
+
+def doctor(
+    agents: Agents = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen on. [env: SWARMKEEP_HOST]")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="The port. [env: SWARMKEEP_PORT]")] = None,
+    database_url: StoredIn = None,
+    offline: Offline = False,
+    model: Model = None,
+    online: Annotated[bool, typer.Option("--online", help="Also ask the model provider whether it answers.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check whether `swarmkeep serve` could start here with these settings, and show them.
+
+    Looks at the versions of Python and SQLite, the database and its schema, the agents and their functions, the model
+    and the port. Changes nothing. Exit code 1 if something is wrong.
+    """
+    settings = load_settings(
+        agents=agents, host=host, port=port, database_url=database_url, offline=offline, model=model
+    )
+    from swarmkeep.cli.checks import findings, in_force
+
+    found = list(findings(settings, online=online))
+    wrong = [finding for finding in found if finding.status == "wrong"]
+    if as_json:
+        put_json({"healthy": not wrong, "checks": found, "settings": in_force(settings)})
+    else:
+        put_table(("CHECK", "", "FOUND"), [(one.check, MARKS[one.status], one.detail) for one in found])
+        put()
+        put_table(("SETTING", "VALUE"), [(name, _shown(value)) for name, value in in_force(settings).items()])
+    if wrong:
+        say(f"error: {len(wrong)} of {len(found)} checks failed: {', '.join(finding.check for finding in wrong)}")
+        raise typer.Exit(1)
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else "not set" if value is None else json.dumps(value)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     app.command(
         "events",
+        short_help="Show the events of a session.",
         epilog="""
         \b
         Examples:

@@ -11,7 +11,8 @@ import msgspec
 
 from swarmkeep.cli.database import event_of, stepped
 from swarmkeep.domain import commands
-from swarmkeep.domain.events import Recorded, RunOptions
+from swarmkeep.domain.envelope import Recorded
+from swarmkeep.domain.events import RunOptions
 from swarmkeep.engine import loop
 from swarmkeep.engine.conductor import Limits
 from swarmkeep.engine.engine import Engine

@@ -27,6 +27,9 @@ class Refusal:
 
 def refusal(error: Exception) -> Refusal | None:
     """What the command says, if the error is an answer; None for one that is a mistake of ours."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        # Task groups wrap what one of their tasks raised.
+        error = error.exceptions[0]
     if isinstance(error, Refused) or _is_one_of(error, _ANSWERS):
         return Refusal(_line(str(error)))
     if _is_one_of(error, _WRONG_USE):

@@ -22,11 +22,14 @@ class Screen:
     Colours are for terminals only; elsewhere it is the same, as plain text.
     """
 
-    def __init__(self, *, show_context: bool = True) -> None:
+    def __init__(self) -> None:
         self._console = Console(
-            file=sys.stdout, no_color=not has_colours(sys.stdout), highlight=False, markup=False, emoji=False
+            file=sys.stdout,
+            color_system="auto" if has_colours(sys.stdout) else None,
+            highlight=False,
+            markup=False,
+            emoji=False,
         )
-        self._show_context = show_context
         self._open = False
         self._streamed = False
 
@@ -86,11 +89,16 @@ class Screen:
                 self.write(event.agent or "", "bold blue", end=": ")
                 self.write(call, "magenta")
         elif message.get("role") == "tool":
-            status = (data.get("tool") or {}).get("status", "ok")
-            prefix = "" if status == "ok" else f"{status}: "
-            text = shortened(text_of(message.get("content")), LONGEST)
-            self.line(f"  → {prefix}{text}", "dim" if status == "ok" else "red")
+            self._result(data.get("tool") or {}, text_of(message.get("content")))
         self._streamed = False
+
+    def _result(self, tool: Json, text: str) -> None:
+        if tool.get("handoff") and text.startswith('{"assistant"'):
+            # What the model is told of a handoff; the event that follows says it to people.
+            return
+        status = tool.get("status", "ok")
+        prefix = "" if status == "ok" else f"{status}: "
+        self.line(f"  → {prefix}{shortened(text, LONGEST)}", "dim" if status == "ok" else "red")
 
     def _on_tool_started(self, event: Event, data: Json) -> None:
         if data.get("attempt", 1) > 1:
@@ -101,8 +109,7 @@ class Screen:
         self.line(f"  {data.get('from')} hands over to {data.get('to')}", "cyan")
 
     def _on_context_updated(self, event: Event, data: Json) -> None:
-        if self._show_context:
-            self.line(f"  context: {shortened(compact(data.get('patch')), LONGEST)}", "green")
+        self.line(f"  context: {shortened(compact(data.get('patch')), LONGEST)}", "green")
 
     def _on_run_resumed(self, event: Event, data: Json) -> None:
         if data.get("reason") == "recovery":

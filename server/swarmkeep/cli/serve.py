@@ -23,6 +23,7 @@ from swarmkeep.cli.terminal import Refused, say
 def register(app: typer.Typer) -> None:
     app.command(
         "serve",
+        short_help="Serve agents over HTTP.",
         epilog="""
         \b
         Examples:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 import typer
 
-from swarmkeep_client import Client, Event, Message, Session, SessionState
+from swarmkeep.cli.terminal import Refused
+from swarmkeep_client import Client, ConnectionFailed, Event, Message, Session, SessionState
 
 Json = dict[str, Any]
 
 
-def client_for(url: str, *, max_retries: int = 2) -> Client:
+# How often a server that does not answer is tried again: one that was never there, and one that was a moment ago.
+RETRIES = 2
+PATIENT_RETRIES = 8
+
+
+def client_for(url: str, *, max_retries: int = RETRIES) -> Client:
     """A client of the server at `url`; the key comes from SWARMKEEP_API_KEY."""
     try:
         return Client(url, max_retries=max_retries)
@@ -21,8 +28,27 @@ def client_for(url: str, *, max_retries: int = 2) -> Client:
         raise typer.BadParameter(str(error), param_hint="'--url'") from None
 
 
+@contextmanager
+def patient_client(url: str) -> Iterator[Client]:
+    """A client that outlasts a restart of the server, once it has answered at all."""
+    with client_for(url) as client:
+        client.health()
+    with client_for(url, max_retries=PATIENT_RETRIES) as client:
+        yield client
+
+
+@contextmanager
+def reachable(url: str) -> Iterator[None]:
+    """Names the server in the error if it does not answer."""
+    try:
+        yield
+    except ConnectionFailed as error:
+        raise Refused(f"no answer from the server at {url}: {error.detail}") from error
+
+
 class ServerSource:
     def __init__(self, url: str) -> None:
+        self._url = url
         self._client = client_for(url)
 
     def sessions(self, *, agent: str | None, status: str | None, metadata: Mapping[str, str]) -> Iterator[SessionState]:
@@ -41,8 +67,10 @@ class ServerSource:
         return (event for event in events if not types or event.type in types)
 
     def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
-        events = self._client.sessions.get(session_id).follow(after=after, type=_only(types))
-        return (event for event in events if not types or event.type in types)
+        with patient_client(self._url) as client:
+            for event in client.sessions.get(session_id).follow(after=after, type=_only(types)):
+                if not types or event.type in types:
+                    yield event
 
     def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState:
         return _fields(self._client.sessions.get(session_id).fork(at, id=new_id, metadata=metadata))

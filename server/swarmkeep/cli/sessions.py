@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from swarmkeep_client import Message, SessionState
 
 app = typer.Typer(
+    short_help="List, show, fork and delete sessions.",
     help="List, show, fork and delete sessions, on a server or in a database without one.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -48,8 +49,9 @@ def list_sessions(
     """List sessions, newest first."""
     if status not in (None, "idle", "running", "waiting"):
         raise typer.BadParameter("it is idle, running or waiting", param_hint="'--status'")
+    labels = _labels(metadata)
     with source(Where(url, database_url, tenant)) as found:
-        sessions = found.sessions(agent=agent, status=status, metadata=_labels(metadata))
+        sessions = found.sessions(agent=agent, status=status, metadata=labels)
         shown = list(islice(sessions, limit or None))
         more = limit and next(sessions, None) is not None
     if as_json:
@@ -124,8 +126,9 @@ def fork(
     tenant: Tenant = None,
 ) -> None:
     """Make a new session that shares another's history; prints its id."""
+    labels = _labels(metadata)
     with source(Where(url, database_url, tenant), writes=True) as found:
-        state = found.fork(session_id, at=at, new_id=new_id, metadata=dict(_labels(metadata)) or None)
+        state = found.fork(session_id, at=at, new_id=new_id, metadata=dict(labels) or None)
     if as_json:
         put_json(state)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
@@ -92,16 +92,16 @@ class Where:
 def source(where: Where, *, writes: bool = False) -> Iterator[Source]:
     """The server or database that is meant; without `writes` nothing in it can be changed."""
     url = where.server_url
-    opened: Source
-    if url is not None:
-        from swarmkeep.cli.server import ServerSource
+    with ExitStack() as opened:
+        found: Source
+        if url is not None:
+            from swarmkeep.cli.server import ServerSource, reachable
 
-        opened = ServerSource(url)
-    else:
-        from swarmkeep.cli.database import DatabaseSource
+            opened.enter_context(reachable(url))
+            found = ServerSource(url)
+        else:
+            from swarmkeep.cli.database import DatabaseSource
 
-        opened = DatabaseSource(where.database_url, where.tenant, writes=writes)
-    try:
-        yield opened
-    finally:
-        opened.close()
+            found = DatabaseSource(where.database_url, where.tenant, writes=writes)
+        opened.callback(found.close)
+        yield found

@@ -33,14 +33,11 @@ class Talk(Protocol):
         """End the active run, if there is one; what it produced stays."""
         ...
 
-    def close(self) -> None: ...
-
 
 class ServerTalk:
     """A session on a server. A run goes on there whether or not anybody follows it."""
 
     def __init__(self, client: Client, session_id: str | None, agent: str | None) -> None:
-        self._client = client
         if session_id is not None:
             self._session = client.sessions.get(session_id)
             if agent is not None:
@@ -64,6 +61,3 @@ class ServerTalk:
 
     def cancel(self) -> None:
         self._session.cancel()
-
-    def close(self) -> None:
-        self._client.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -30,9 +31,10 @@ def put_json(value: Any) -> None:
     """Give data that a program reads: one document."""
     import msgspec
 
-    from swarmkeep.domain.codec import encode_text
-
-    print(msgspec.json.format(encode_text(value), indent=2), flush=True)
+    plain = msgspec.to_builtins(value)
+    text = json.dumps(plain, indent=2, ensure_ascii=False)
+    # Lone surrogates, which no encoding holds, are JSON only as escapes.
+    print(text if is_utf8(text) else json.dumps(plain, indent=2), flush=True)
 
 
 def put_json_line(value: Any) -> None:
@@ -49,6 +51,14 @@ def put_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in table:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         print("  ".join([*cells, row[-1]]).rstrip(), flush=True)
+
+
+def is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def printable(text: str) -> str:

@@ -2,47 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from swarmkeep.domain.drafts import apply_drafts, drafted
+from swarmkeep.domain.envelope import Draft
 from swarmkeep.domain.errors import AlreadyDecided, InvalidRequest, RunNotFound, RunNotWaiting, SessionBusy
 from swarmkeep.domain.events import (
     ApprovalDecided,
-    ApprovalRequested,
-    CompletionRecord,
     ContextUpdated,
     Decision,
-    Draft,
-    HandoffIgnored,
-    HandoffMade,
     MessageAdded,
-    Recorded,
     RunCancelled,
-    RunCompleted,
-    RunError,
-    RunFailed,
-    RunInterrupted,
     RunOptions,
     RunQueued,
     RunResumed,
     RunStarted,
-    RunWaiting,
     SessionCreated,
     SessionEvent,
     SessionUpdated,
-    StopReason,
     ToolRecord,
-    ToolStarted,
     ToolStatus,
 )
 from swarmkeep.domain.patch import diff, merge
-from swarmkeep.domain.state import Call, Run, State, add_usage, calls_of, evolve
-from swarmkeep.domain.steps import CallTool, Deny, Finish, StartQueued, Wait, next_step
+from swarmkeep.domain.state import Call, Run, State
+from swarmkeep.domain.turns import ended
 
 Json = dict[str, Any]
+
+
 OnBusy = Literal["reject", "queue", "interrupt"]
 
 
@@ -56,16 +47,6 @@ class StartRun(msgspec.Struct, frozen=True, kw_only=True):
     context_variables: Json = {}
     idempotency_key: str | None = None
     on_busy: OnBusy = "reject"
-
-
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a tool call ended. `context_variables` is the whole context after it, or None when it left it alone."""
-
-    status: ToolStatus
-    content: str
-    duration_ms: float = 0.0
-    handoff: str | None = None
-    context_variables: Json | None = None
 
 
 class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,70 +145,6 @@ def start_queued(state: State) -> list[Draft]:
     return drafted(state.agent, _started(wish), queued.run_id)
 
 
-def record_reply(
-    run: Run, message: Json, completion: CompletionRecord, *, needs_approval: Collection[str], expires_at: str | None
-) -> list[SessionEvent]:
-    """A model's reply, and a request for each of its calls to a tool named in `needs_approval`."""
-    facts: list[SessionEvent] = [MessageAdded(message=message, completion=completion)]
-    if run.options.execute_tools:
-        facts += [
-            ApprovalRequested(tool_call_id=call.id, name=call.name, arguments=call.arguments, expires_at=expires_at)
-            for call in calls_of(message)
-            if call.name in needs_approval
-        ]
-    return facts
-
-
-def record_result(state: State, run: Run, call: Call, outcome: Outcome) -> list[SessionEvent]:
-    """A call's result and its change of the context; with the last open call, the handoff that wins."""
-    message = {
-        "role": "tool",
-        "tool_call_id": call.id,
-        "tool_name": call.name,
-        "content": outcome.content,
-        "sender": state.agent,
-    }
-    tool = ToolRecord(
-        name=call.name,
-        status=outcome.status,
-        duration_ms=outcome.duration_ms,
-        handoff=UNSET if outcome.handoff is None else outcome.handoff,
-    )
-    facts: list[SessionEvent] = [MessageAdded(message=message, tool=tool)]
-    if outcome.context_variables is not None:
-        patch, nulls = diff(state.context_variables, outcome.context_variables)
-        if patch or nulls:
-            facts.append(ContextUpdated(patch=patch, tool_call_id=call.id, nulls=nulls or UNSET))
-    if all(other.done or other.id == call.id for other in run.calls):
-        proposed = [(other.id, other.handoff) for other in run.calls if other.handoff is not None]
-        if outcome.handoff is not None:
-            proposed.append((call.id, outcome.handoff))
-        facts += _handoffs(state.agent, proposed)
-    return facts
-
-
-def _handoffs(agent: str, proposed: Sequence[tuple[str, str]]) -> list[SessionEvent]:
-    facts: list[SessionEvent] = [
-        HandoffIgnored(from_agent=agent, to_agent=to, tool_call_id=call_id) for call_id, to in proposed[:-1]
-    ]
-    facts += [HandoffMade(from_agent=agent, to_agent=to, tool_call_id=call_id) for call_id, to in proposed[-1:]]
-    return facts
-
-
-Ending = type[RunCompleted] | type[RunFailed] | type[RunCancelled] | type[RunInterrupted]
-
-
-def ended(
-    state: State, run: Run, ending: Ending, stop_reason: StopReason, error: RunError | None = None, *, partial: str = ""
-) -> list[SessionEvent]:
-    """The end of an active run. What it produced stays, and so does what its model was saying (`partial`), marked."""
-    if not partial or run.open_calls:
-        return [ending(stop_reason=stop_reason, usage=run.usage, error=error)]
-    message = {"role": "assistant", "content": partial, "sender": state.agent}
-    said = MessageAdded(message=message, completion=CompletionRecord(partial=True))
-    return [said, ending(stop_reason=stop_reason, usage=add_usage(run.usage, None), error=error)]
-
-
 def cancel_run(state: State, run_id: str, partial: str = "") -> list[Draft]:
     """End a run that is queued, running or waiting, keeping what its model was just saying; nothing if it has ended."""
     run = state.run
@@ -324,78 +241,3 @@ def _retry(state: State, run_id: str, wishes: Sequence[Approval | ToolAnswer]) -
     if known[-1].status != "interrupted" or not latest or wishes:
         raise RunNotWaiting(run_id, known[-1].status)
     return drafted(state.agent, [RunResumed(reason="recovery")], run_id)
-
-
-def settle(state: State, drafts: Sequence[Draft]) -> list[Draft]:
-    """The drafts, and whatever follows from them without asking anyone outside.
-
-    So a reply and its tool's start, or the last message and the run's end, share one commit.
-    """
-    drafts = list(drafts)
-    state = apply_drafts(state, drafts)
-    while state.run is not None and isinstance(step := next_step(state), Deny):
-        denied = drafted(state.agent, record_result(state, state.run, step.call, denial(step.call)), state.run.id)
-        state = apply_drafts(state, denied)
-        drafts += denied
-    more = _follow(state)
-    return drafts if more is None else [*drafts, *more]
-
-
-def _follow(state: State) -> list[Draft] | None:
-    run = state.run
-    match next_step(state):
-        case CallTool(call=call) if run is not None and call.attempts == 0:
-            return drafted(state.agent, [tool_started(call)], run.id)
-        case Wait(pending=pending) if run is not None:
-            return drafted(state.agent, [RunWaiting(pending=pending)], run.id)
-        case Finish(stop_reason=stop_reason) if run is not None:
-            return drafted(state.agent, ended(state, run, RunCompleted, stop_reason), run.id)
-        case StartQueued():
-            return start_queued(state)
-        case _:
-            return None
-
-
-def tool_started(call: Call) -> ToolStarted:
-    """The start that must be recorded before a tool runs, whether for the first time or again."""
-    return ToolStarted(tool_call_id=call.id, name=call.name, arguments=call.arguments, attempt=call.attempts + 1)
-
-
-def denial(call: Call) -> Outcome:
-    reason = f" Reason: {call.approval_reason}" if call.approval_reason else ""
-    return Outcome(status="denied", content=f"Denied: {call.name} was not approved and did not run.{reason}")
-
-
-def drafted(agent: str, facts: Iterable[SessionEvent], run_id: str | None) -> list[Draft]:
-    """Facts with the agent that was active when each happened, beginning with `agent`."""
-    drafts = []
-    for fact in facts:
-        if isinstance(fact, SessionUpdated) and fact.agent is not UNSET:
-            agent = fact.agent
-        drafts.append(Draft(fact, run_id, agent))
-        if isinstance(fact, HandoffMade):
-            agent = fact.to_agent
-    return drafts
-
-
-def apply_drafts(state: State, drafts: Iterable[Draft]) -> State:
-    """The state as it will be once `drafts` are recorded, but for their times and hashes."""
-    for draft in drafts:
-        state = evolve(state, provisional(state, draft, state.updated_at))
-    return state
-
-
-def provisional(state: State, draft: Draft, at: str) -> Recorded:
-    """The draft as the event that follows `state`, without a store: no payload, no hash."""
-    return Recorded(
-        session_id="",
-        seq=state.seq + 1,
-        type=draft.fact.type,
-        version=draft.fact.version,
-        run_id=draft.run_id,
-        agent=draft.agent,
-        at=at,
-        hash="",
-        payload="",
-        fact=draft.fact,
-    )

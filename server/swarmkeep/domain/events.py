@@ -1,7 +1,7 @@
-"""The facts of a session, and the envelope that says where one was recorded.
+"""The facts of a session.
 
-Each fact is a frozen struct; its `type` is the public name and decides how its payload is read. `FACTS` lists them
-all: the fold's exhaustive match, the docs and the tests go by it.
+Each is a frozen struct; its `type` is the public name and decides how its payload is read. `FACTS` lists them all: the
+fold's exhaustive match, the docs and the tests go by it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Literal, get_args
 import msgspec
 from msgspec import UNSET, UnsetType, field
 
-from swarmkeep.domain.codec import decode, encode_text
-
 Json = dict[str, Any]
+
+
 ToolStatus = Literal["ok", "error", "timeout", "unknown_outcome", "denied", "superseded", "external"]
 StopReason = Literal[
     "end_turn", "max_turns", "loop_detected", "tool_calls", "approval", "error", "cancelled", "interrupted"
@@ -243,68 +243,3 @@ SessionEvent = (
 )  # fmt: skip
 
 FACTS: dict[str, type[Fact]] = {fact.type: fact for fact in get_args(SessionEvent) if fact is not UnknownFact}
-
-
-class Draft(msgspec.Struct, frozen=True):
-    """A fact on its way to the log. `agent` is the one active when it happened."""
-
-    fact: SessionEvent
-    run_id: str | None
-    agent: str
-
-
-class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """A fact in the log. `payload` is its exact stored text, which the hash covers; `at` is information, not order."""
-
-    session_id: str
-    seq: int
-    type: str
-    version: int
-    run_id: str | None
-    agent: str
-    at: str
-    hash: str
-    payload: str
-    fact: SessionEvent
-
-
-class EventView(msgspec.Struct, frozen=True, kw_only=True):
-    """An event as the API shows it."""
-
-    session_id: str
-    seq: int
-    type: str
-    version: int
-    run_id: str | None
-    agent: str
-    at: str
-    data: msgspec.Raw
-    hash: str
-
-
-def view(event: Recorded) -> EventView:
-    """The public form; `data` is the stored text itself."""
-    return EventView(
-        session_id=event.session_id,
-        seq=event.seq,
-        type=event.type,
-        version=event.version,
-        run_id=event.run_id,
-        agent=event.agent,
-        at=event.at,
-        data=msgspec.Raw(event.payload.encode()),
-        hash=event.hash,
-    )
-
-
-def payload_of(fact: Fact) -> str:
-    """The text that is stored and hashed."""
-    return encode_text(fact)
-
-
-def fact_of(type_: str, payload: str) -> SessionEvent:
-    """Read a stored payload of the current version. Unknown types pass through; unknown fields are ignored."""
-    cls = FACTS.get(type_)
-    if cls is None:
-        return UnknownFact(data=decode(payload))
-    return decode(payload, cls)  # type: ignore[return-value]

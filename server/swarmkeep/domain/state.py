@@ -1,49 +1,26 @@
-"""The state of a session, and the fold that makes it from events."""
+"""The state of a session: what its events add up to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Literal, assert_never
+from typing import Any, Literal
 
 import msgspec
-from msgspec import UNSET
-from msgspec.structs import replace
 
 from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.events import (
-    ApprovalDecided,
-    ApprovalRequested,
-    ContextUpdated,
     Decision,
-    HandoffIgnored,
-    HandoffMade,
-    MessageAdded,
     PendingCall,
-    Recorded,
-    RunCancelled,
-    RunCompleted,
-    RunEnded,
     RunError,
-    RunFailed,
-    RunInterrupted,
     RunOptions,
     RunQueued,
-    RunResumed,
-    RunStarted,
-    RunWaiting,
-    SessionCreated,
-    SessionForked,
-    SessionRedacted,
-    SessionUpdated,
     StopReason,
-    ToolStarted,
-    UnknownFact,
     Usage,
 )
-from swarmkeep.domain.messages import SUPERSEDED, Entry, asked_calls
-from swarmkeep.domain.patch import apply, merge
+from swarmkeep.domain.messages import Entry, asked_calls
 
 Json = dict[str, Any]
+
+
 SessionStatus = Literal["idle", "running", "waiting"]
 RunStatus = Literal["queued", "running", "waiting", "completed", "failed", "cancelled", "interrupted"]
 
@@ -136,204 +113,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         return "waiting" if self.run.status == "waiting" else "running"
 
 
-def fold(events: Iterable[Recorded], state: State | None = None) -> State:
-    """The state after `events`, which follow `state` in the log."""
-    folded = State() if state is None else state
-    for event in events:
-        folded = evolve(folded, event)
-    return folded
-
-
-def evolve(state: State, event: Recorded) -> State:
-    """The state after one more event. Pure and total."""
-    state = replace(state, seq=event.seq, hash=event.hash, updated_at=event.at, size=state.size + len(event.payload))
-    fact = event.fact
-    match fact:
-        case MessageAdded():
-            return _message_added(state, event, fact)
-        case ToolStarted():
-            return _with_call(state, fact.tool_call_id, attempts=fact.attempt)
-        case ContextUpdated():
-            nulls = () if fact.nulls is UNSET else fact.nulls
-            return replace(state, context_variables=apply(state.context_variables, fact.patch, nulls))
-        case HandoffMade():
-            return replace(state, agent=fact.to_agent)
-        case HandoffIgnored():
-            return _handoff_ignored(state, fact)
-        case SessionCreated():
-            return replace(
-                state,
-                agent=fact.agent,
-                context_variables=fact.context_variables,
-                metadata=fact.metadata,
-                created_at=event.at,
-            )
-        case SessionUpdated():
-            return _session_updated(state, fact)
-        case SessionForked():
-            return _session_forked(state, event, fact)
-        case SessionRedacted() | UnknownFact():
-            return state
-        case _:
-            return _run_event(state, event, fact)
-
-
-def _run_event(
-    state: State,
-    event: Recorded,
-    fact: RunQueued | RunStarted | RunWaiting | RunResumed | ApprovalRequested | ApprovalDecided
-    | RunCompleted | RunFailed | RunCancelled | RunInterrupted,
-) -> State:  # fmt: skip
-    match fact:
-        case RunStarted():
-            return _run_started(state, event, fact)
-        case RunQueued():
-            queued = Queued(run_id=event.run_id or "", seq=event.seq, at=event.at, fact=fact)
-            return replace(state, queue=(*state.queue, queued))
-        case RunWaiting():
-            return _with_run(state, status="waiting", pending=fact.pending, last_seq=event.seq)
-        case RunResumed():
-            return _run_resumed(state, event, fact)
-        case ApprovalRequested():
-            return _with_call(state, fact.tool_call_id, approval="requested", expires_at=fact.expires_at)
-        case ApprovalDecided():
-            return _with_call(state, fact.tool_call_id, approval=fact.decision, approval_reason=fact.reason)
-        case RunCompleted() | RunFailed() | RunCancelled() | RunInterrupted():
-            return _run_ended(state, event, fact)
-        case _:
-            assert_never(fact)
-
-
-def _with_run(state: State, **changes: Any) -> State:
-    return state if state.run is None else replace(state, run=replace(state.run, **changes))
-
-
-def _with_call(state: State, call_id: str | None, **changes: Any) -> State:
-    if state.run is None:
-        return state
-    calls = tuple(replace(call, **changes) if call.id == call_id else call for call in state.run.calls)
-    settled = {call.id for call in calls if call.done or call.approval in ("approve", "deny")}
-    pending = tuple(waited for waited in state.run.pending if waited.tool_call_id not in settled)
-    return _with_run(state, calls=calls, pending=pending)
-
-
-def _message_added(state: State, event: Recorded, fact: MessageAdded) -> State:
-    entry = Entry(
-        seq=event.seq,
-        at=event.at,
-        run_id=event.run_id,
-        message=fact.message,
-        completion=fact.completion,
-        tool=fact.tool,
-    )
-    state = replace(state, messages=state.messages.append(entry))
-    if fact.completion is not None:
-        state = replace(state, usage=add_usage(state.usage, fact.completion.usage))
-    run = state.run
-    if run is None or event.run_id != run.id:
-        return state
-    run = replace(run, last_seq=event.seq, last_message=len(state.messages))
-    if fact.completion is not None:
-        calls = calls_of(fact.message)
-        run = replace(
-            run,
-            turns=run.turns + 1,
-            recoveries=0,
-            usage=add_usage(run.usage, fact.completion.usage),
-            calls=calls,
-            answered=not calls,
-        )
-    state = replace(state, run=run)
-    if entry.role != "tool":
-        return state
-    handoff = fact.tool.handoff if fact.tool is not None and fact.tool.handoff is not UNSET else None
-    return _with_call(state, fact.message.get("tool_call_id"), done=True, handoff=handoff)
-
-
 def calls_of(message: Json) -> tuple[Call, ...]:
     """The tool calls an assistant message asks for, each id once."""
     return tuple(Call(id=call_id, name=name, arguments=arguments) for call_id, name, arguments in asked_calls(message))
-
-
-def _handoff_ignored(state: State, fact: HandoffIgnored) -> State:
-    # The result was recorded before it was known that a later call would hand over too. No model has seen it yet.
-    for index in range(len(state.messages) - 1, -1, -1):
-        entry = state.messages[index]
-        if entry.role == "tool" and entry.message.get("tool_call_id") == fact.tool_call_id is not None:
-            message = {**entry.message, "content": SUPERSEDED.format(agent=fact.to_agent)}
-            tool = entry.tool and replace(entry.tool, status="superseded")
-            return replace(state, messages=state.messages.replace_at(index, replace(entry, message=message, tool=tool)))
-    return state
-
-
-def _session_updated(state: State, fact: SessionUpdated) -> State:
-    if fact.metadata is not UNSET:
-        state = replace(state, metadata=merge(state.metadata, fact.metadata))
-    return state if fact.agent is UNSET else replace(state, agent=fact.agent)
-
-
-def _session_forked(state: State, event: Recorded, fact: SessionForked) -> State:
-    # The run that the copied history may end in goes on in the original, not here.
-    if state.run is not None:
-        ended = RunInterrupted(stop_reason="interrupted", usage=state.run.usage)
-        state = _end_active(state, state.run, event, ended)
-    origin = Origin(session_id=fact.from_session_id, seq=fact.from_seq, hash=fact.from_hash)
-    return replace(state, queue=(), forked_from=origin, created_at=event.at)
-
-
-def _run_started(state: State, event: Recorded, fact: RunStarted) -> State:
-    run_id = event.run_id or ""
-    run = Run(
-        id=run_id,
-        status="running",
-        options=fact.options,
-        first_seq=event.seq,
-        last_seq=event.seq,
-        created_at=event.at,
-        agent=state.agent,
-        context_variables=state.context_variables,
-        first_message=len(state.messages),
-        last_message=len(state.messages),
-        idempotency_key=fact.idempotency_key,
-    )
-    return replace(state, run=run, queue=tuple(queued for queued in state.queue if queued.run_id != run_id))
-
-
-def _run_resumed(state: State, event: Recorded, fact: RunResumed) -> State:
-    if state.run is None and state.finished and state.finished[-1].id == event.run_id:
-        again = replace(state.finished[-1], recoveries=-1)
-        state = replace(state, run=again, finished=state.finished.drop_last())
-    if state.run is None:
-        return state
-    return _with_run(
-        state,
-        status="running",
-        pending=(),
-        stop_reason=None,
-        error=None,
-        finished_at=None,
-        last_seq=event.seq,
-        recoveries=state.run.recoveries + 1 if fact.reason == "recovery" else 0,
-    )
-
-
-_ENDED: dict[type[RunEnded], RunStatus] = {
-    RunCompleted: "completed",
-    RunFailed: "failed",
-    RunCancelled: "cancelled",
-    RunInterrupted: "interrupted",
-}
-
-
-def _run_ended(state: State, event: Recorded, fact: RunEnded) -> State:
-    if state.run is not None and state.run.id == event.run_id:
-        return _end_active(state, state.run, event, fact)
-    for queued in state.queue:
-        if queued.run_id == event.run_id:
-            run = queued_run(state, queued)
-            state = replace(state, queue=tuple(other for other in state.queue if other is not queued))
-            return _finish(state, run, event, fact)
-    return state
 
 
 def queued_run(state: State, queued: Queued) -> Run:
@@ -351,24 +133,6 @@ def queued_run(state: State, queued: Queued) -> Run:
         context_variables=state.context_variables,
         idempotency_key=queued.fact.idempotency_key,
     )
-
-
-def _end_active(state: State, run: Run, event: Recorded, fact: RunEnded) -> State:
-    run = replace(run, agent=state.agent, context_variables=state.context_variables)
-    return _finish(replace(state, run=None), run, event, fact)
-
-
-def _finish(state: State, run: Run, event: Recorded, fact: RunEnded) -> State:
-    run = replace(
-        run,
-        status=_ENDED[type(fact)],
-        stop_reason=fact.stop_reason,
-        error=fact.error,
-        pending=(),
-        last_seq=event.seq,
-        finished_at=event.at,
-    )
-    return replace(state, finished=state.finished.append(run))
 
 
 def add_usage(usage: Usage, reported: Json | None) -> Usage:

@@ -26,6 +26,7 @@ class Assembly:
         self._texts: dict[str, list[str]] = {}
         self._other: Json = {}
         self._calls: list[Json] = []
+        self._by_index: dict[int, int] = {}
         self._started = False
 
     @property
@@ -48,10 +49,12 @@ class Assembly:
 
     def completion(self) -> Json:
         """The whole, as a request without streaming would have answered. Raises StreamCut if its end is missing."""
-        if not self._started:
-            raise StreamCut("the stream ended before it began")
         if self._finish_reason is None:
-            raise StreamCut("the stream was cut before the reply was complete")
+            raise StreamCut(
+                "the stream was cut before the reply was complete"
+                if self._started
+                else "the stream ended before it began"
+            )
         message: Json = {**self._other, "role": "assistant", "content": None}
         message |= {key: "".join(parts) for key, parts in self._texts.items()}
         if self._calls:
@@ -97,14 +100,18 @@ class Assembly:
     def _position(self, piece: Json, function: Json) -> int:
         """Which call a piece belongs to: by its id, else by its index, else the last one, unless it names a new one."""
         identifier, index = piece.get("id"), piece.get("index")
+        known = self._by_index.get(index) if isinstance(index, int) else None
         if identifier:
-            for position, call in enumerate(self._calls):
-                if call["id"] == identifier:
-                    return position
-            # An index may be filled by a call that was begun under no id, or be the same for every call.
-            open_index = isinstance(index, int) and index < len(self._calls) and not self._calls[index]["id"]
-            return index if open_index else len(self._calls)  # type: ignore[return-value]
+            position = next((at for at, call in enumerate(self._calls) if call["id"] == identifier), None)
+            if position is None:
+                # An index may be filled by a call that was begun under no id, or be the same for every call.
+                position = len(self._calls) if known is None or self._calls[known]["id"] else known
+        elif isinstance(index, int):
+            position = len(self._calls) if known is None else known
+        else:
+            starts = bool(function.get("name")) or not self._calls
+            position = len(self._calls) if starts else len(self._calls) - 1
         if isinstance(index, int):
-            return min(max(index, 0), len(self._calls))
-        starts = bool(function.get("name")) or not self._calls
-        return len(self._calls) if starts else len(self._calls) - 1
+            # Some servers count from 1, or leave numbers out.
+            self._by_index[index] = position
+        return position

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import msgspec
 
-from swarmkeep.domain.commands import drafted, ended
+from swarmkeep.domain.drafts import drafted
+from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.errors import DomainError, LeaseLost, SessionNotFound
-from swarmkeep.domain.events import (
-    Draft,
-    Recorded,
-    RunEnded,
-    RunError,
-    RunFailed,
-    RunInterrupted,
-    RunResumed,
-    RunWaiting,
-)
+from swarmkeep.domain.events import RunEnded, RunError, RunFailed, RunInterrupted, RunResumed, RunWaiting
 from swarmkeep.domain.state import Run, State
+from swarmkeep.domain.turns import ended
 from swarmkeep.engine.ledger import StoreLedger
 from swarmkeep.engine.live import Hub
 from swarmkeep.engine.loop import Loop
@@ -57,6 +50,7 @@ class Conductor:
         self._limits = limits
         self._caller: Caller = InThreads()
         self._tasks: dict[SessionKey, asyncio.Task[None]] = {}
+        self._ledgers: dict[SessionKey, StoreLedger] = {}
         self._waiters: dict[tuple[SessionKey, str], set[asyncio.Future[None]]] = {}
         self._keeper: asyncio.Task[None] | None = None
         self.claim = Claim(owner=uuid4().hex, lease_seconds=limits.lease_seconds)
@@ -69,13 +63,18 @@ class Conductor:
         for event in events:
             self._hub.publish(key, event)
             if isinstance(event.fact, RunEnded | RunWaiting):
-                for waiter in self._waiters.get((key, event.run_id or ""), ()):
-                    if not waiter.done():
-                        waiter.set_result(None)
+                _wake_all(self._waiters.get((key, event.run_id or ""), ()))
 
-    def drive(self, ledger: StoreLedger) -> None:
-        """Go on with a session whose lease the ledger holds, in a task of its own."""
-        self._tasks[ledger.key] = asyncio.create_task(self._drive(ledger, self._tasks.get(ledger.key)))
+    def _wake(self, key: SessionKey) -> None:
+        """Let everybody who waits for a run of this session look again: it is not advanced here any more."""
+        for (waited, _), waiters in self._waiters.items():
+            if waited == key:
+                _wake_all(waiters)
+
+    def drive(self, ledger: StoreLedger, begun: list[Recorded]) -> None:
+        """Go on with a session whose lease the ledger holds, in a task of its own; `begun` is what set it going."""
+        self._ledgers[ledger.key] = ledger
+        self._tasks[ledger.key] = asyncio.create_task(self._drive(ledger, begun, self._tasks.get(ledger.key)))
 
     def drives(self, key: SessionKey) -> bool:
         return key in self._tasks
@@ -99,11 +98,11 @@ class Conductor:
         if task is not None:
             task.cancel()
 
-    async def _drive(self, ledger: StoreLedger, before: asyncio.Task[None] | None) -> None:
+    async def _drive(self, ledger: StoreLedger, begun: list[Recorded], before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await asyncio.wait([before])
         try:
-            await self._advance(ledger)
+            await self._advance(ledger, begun)
         except LeaseLost:
             log.warning("session %s: another process has taken the run over", ledger.key.id)
         except DomainError as error:
@@ -113,11 +112,14 @@ class Conductor:
             log.exception("session %s: the run stopped on an unexpected error", ledger.key.id)
             await self._give_up(ledger)
         finally:
+            self._hub.hush(ledger.key)
             if self._tasks.get(ledger.key) is asyncio.current_task():
-                del self._tasks[ledger.key]
+                del self._tasks[ledger.key], self._ledgers[ledger.key]
+                self._wake(ledger.key)
 
-    async def _advance(self, ledger: StoreLedger) -> None:
-        loop = Loop(ledger, self._registry, self._model, self._caller, _Policy(self._limits, self._hub, ledger.key))
+    async def _advance(self, ledger: StoreLedger, begun: list[Recorded]) -> None:
+        policy = _Policy(self._limits, self._hub, ledger.key)
+        loop = Loop(ledger, self._registry, self._model, self._caller, policy, begun)
         async with aclosing(loop.advance()) as items:
             async for item in items:
                 if isinstance(item, Recorded):
@@ -169,7 +171,7 @@ class Conductor:
         self.publish(key, events)
         if ledger.lease is not None:
             log.info("session %s: took over run %s", key.id, ledger.state.run and ledger.state.run.id)
-            self.drive(ledger)
+            self.drive(ledger, events)
 
     def _recovered(self, state: State) -> list[Draft] | None:
         run = state.run
@@ -196,13 +198,17 @@ class Conductor:
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()), timeout=self._limits.grace_seconds)
         for key, task in list(self._tasks.items()):
+            ledger = self._ledgers[key]
             task.cancel()
             await asyncio.wait([task])
-            await self._interrupt(key)
+            try:
+                await self._interrupt(ledger)
+            except DomainError as refused:
+                # Another process has taken over, or the session was deleted.
+                log.info("session %s: %s", key.id, refused)
 
-    async def _interrupt(self, key: SessionKey) -> None:
+    async def _interrupt(self, ledger: StoreLedger) -> None:
         error = RunError(code="draining", message="the server was stopped; resume the run to go on", retryable=True)
-        ledger = self.ledger(key, await self._store.state(key))
 
         def interrupt(state: State) -> list[Draft] | None:
             run = state.run
@@ -210,7 +216,13 @@ class Conductor:
                 return None
             return drafted(state.agent, ended(state, run, RunInterrupted, "interrupted", error), run.id)
 
-        self.publish(key, await ledger.commit(interrupt))
+        self.publish(ledger.key, await ledger.commit(interrupt))
+
+
+def _wake_all(waiters: Iterable[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
 
 
 class _Policy:

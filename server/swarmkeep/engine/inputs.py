@@ -12,7 +12,8 @@ from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.engine.values import plain_object
 
 Json = dict[str, Any]
-_SESSION_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
+# Not "." or "..": clients take these out of a URL's path, so that such a session could never be reached.
+_SESSION_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,128}", re.ASCII)
 
 
 class _Function(msgspec.Struct):
@@ -53,7 +54,7 @@ def refused(error: msgspec.ValidationError, pointer: str = "") -> InvalidRequest
 
 def checked_id(session_id: str, pointer: str = "/id") -> str:
     if not _SESSION_ID.fullmatch(session_id):
-        raise InvalidRequest("an id is 1 to 128 characters of A-Z a-z 0-9 . _ : -", pointer)
+        raise InvalidRequest("an id is 1 to 128 characters of A-Z a-z 0-9 . _ : - and neither '.' nor '..'", pointer)
     return session_id
 
 

@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
-from swarmkeep.domain.commands import provisional, settle
-from swarmkeep.domain.errors import SeqConflict
-from swarmkeep.domain.events import Draft, Recorded, RunResumed, RunStarted
-from swarmkeep.domain.state import State, evolve
+from swarmkeep.domain.drafts import provisional
+from swarmkeep.domain.envelope import Draft, Recorded
+from swarmkeep.domain.errors import LeaseLost, SeqConflict
+from swarmkeep.domain.events import RunEnded, RunResumed, RunStarted
+from swarmkeep.domain.fold import evolve
+from swarmkeep.domain.settling import settle
+from swarmkeep.domain.state import State
 from swarmkeep.engine.killpoints import reach
 from swarmkeep.store.port import Claim, EventStore, Lease, Mark, SessionKey
 
@@ -66,30 +69,48 @@ class StoreLedger:
         IdempotencyMismatch when the mark was used before.
         """
         new = {name: text for name, text in (blobs or {}).items() if name not in self._blobs}
+        alone = False
         while (decided := decide(self.state)) is not None:
-            drafts = settle(self.state, decided)
+            drafts = list(decided) if alone else settle(self.state, decided)
             if not drafts and mark is None:
                 break
-            begins = any(isinstance(draft.fact, RunStarted | RunResumed) for draft in drafts)
             try:
-                appended = await self._store.append(
-                    self.key,
-                    self.state,
-                    drafts,
-                    lease=self._claim if begins and self.lease is None else self.lease,
-                    lease_seconds=self._claim.lease_seconds,
-                    blobs=new,
-                    mark=mark,
-                )
+                events = await self._append(drafts, new, mark)
             except SeqConflict:
-                self.state = await self._store.state(self.key)
-                continue
-            self.state, self.lease = appended.state, appended.lease
-            self._blobs.update(new)
-            for event in appended.events:
-                reach(event.type)
-            return appended.events
+                await self._catch_up()
+            except LeaseLost:
+                # A run may be ended by anybody, but what waits behind it begins under a lease, and that is still with
+                # whoever advances the run. It ends with the run: so that comes first, and then what follows from it.
+                alone = len(drafts) > len(decided) and any(isinstance(draft.fact, RunEnded) for draft in decided)
+                if not alone or self.lease is not None:
+                    raise
+            else:
+                return events + await self.commit(lambda state: []) if alone else events
         return []
+
+    async def _append(self, drafts: Sequence[Draft], blobs: Mapping[str, str], mark: Mark | None) -> list[Recorded]:
+        begins = any(isinstance(draft.fact, RunStarted | RunResumed) for draft in drafts)
+        appended = await self._store.append(
+            self.key,
+            self.state,
+            drafts,
+            lease=self._claim if begins and self.lease is None else self.lease,
+            lease_seconds=self._claim.lease_seconds,
+            blobs=blobs,
+            mark=mark,
+        )
+        self.state, self.lease = appended.state, appended.lease
+        self._blobs.update(blobs)
+        for event in appended.events:
+            reach(event.type)
+        return appended.events
+
+    async def _catch_up(self) -> None:
+        before, self.state = self.state.run, await self._store.state(self.key)
+        after = self.state.run
+        if self.lease is not None and before is not None and after is not None and after.id != before.id:
+            # Somebody ended the run, and with it the lease; the next one is not for this process to advance.
+            raise LeaseLost(self.key.id)
 
 
 def now() -> str:

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 
-from swarmkeep.domain.events import Recorded
+from swarmkeep.domain.envelope import Recorded
+from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed, RunStarted
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
 from swarmkeep.store.port import EventStore, SessionKey
 
@@ -57,13 +58,17 @@ class Hub:
             self._passing[key] = [item]
         elif isinstance(item, MessageDelta):
             self._passing.setdefault(key, []).append(item)
-        elif item.run_id is not None:
-            self._passing.pop(key, None)
+        elif _ends_message(item) and (passing := self._passing.get(key)) and passing[0].run_id == item.run_id:
+            del self._passing[key]
 
     def partial(self, key: SessionKey, run_id: str) -> str:
         """What the model has said so far in a message of that run which is not complete yet."""
         deltas = [item for item in self._passing.get(key, ()) if isinstance(item, MessageDelta)]
         return "".join(item.delta.get("content") or "" for item in deltas if item.run_id == run_id)
+
+    def hush(self, key: SessionKey) -> None:
+        """Forget the message in progress: nobody goes on with it here."""
+        self._passing.pop(key, None)
 
     def watched(self, key: SessionKey) -> bool:
         return key in self._feeds
@@ -87,6 +92,21 @@ class Hub:
                 del self._feeds[key]
 
 
+def _ends_message(event: Recorded) -> bool:
+    """Whether with this event nothing more comes of what its run's model was saying; a patch, say, does not end it."""
+    fact = event.fact
+    return isinstance(fact, RunStarted | RunResumed | RunEnded) or (
+        isinstance(fact, MessageAdded) and fact.completion is not None
+    )
+
+
+def _passed(event: Recorded, spoken: dict[str | None, int]) -> int:
+    """The event's seq, noted in `spoken` where it ends what the event's run was saying."""
+    if _ends_message(event):
+        spoken[event.run_id] = event.seq
+    return event.seq
+
+
 async def follow(
     store: EventStore, hub: Hub, key: SessionKey, *, after: int, poll_seconds: float
 ) -> AsyncGenerator[Item | None]:
@@ -96,18 +116,19 @@ async def follow(
     that time, and the reader may use the moment for a sign of life.
     """
     with hub.subscribe(key) as feed:
+        spoken: dict[str | None, int] = {}
         while True:
             for event in await store.read(key, after=after):
                 yield event
-                after = event.seq
+                after = _passed(event, spoken)
             while (item := await feed.get(poll_seconds)) is not None:
                 if not isinstance(item, Recorded):
                     # Pieces of a message that has meanwhile been given whole are stale.
-                    if item.seq >= after:
+                    if item.seq >= spoken.get(item.run_id, 0):
                         yield item
                 elif item.seq == after + 1:
                     yield item
-                    after = item.seq
+                    after = _passed(item, spoken)
                 elif item.seq > after:
                     break
             if item is None:

@@ -79,9 +79,14 @@ def _import_path(path: Path) -> ModuleType:
             raise AgentsError(f"{path} is a folder with neither __init__.py nor agents.py")
         path = path / "agents.py"
     _on_path(path.parent)
-    if path.is_dir():
-        return importlib.import_module(path.name)
-    return _from_file(path)
+    return _package(path) if path.is_dir() else _from_file(path)
+
+
+def _package(path: Path) -> ModuleType:
+    module = importlib.import_module(path.name)
+    if getattr(module, "__file__", None) != str(path / "__init__.py"):
+        raise AgentsError(f"{path} cannot be imported: {path.name} is the name of another module; rename the folder")
+    return module
 
 
 def _from_file(path: Path) -> ModuleType:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
 
 import msgspec
 
 from swarmkeep.agent import Agent, FunctionSchemaError, InvalidFunctionError, Tool
-from swarmkeep.domain.commands import Outcome, drafted, ended, record_reply, record_result, tool_started
+from swarmkeep.domain.drafts import drafted
+from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.errors import AgentUnavailable
-from swarmkeep.domain.events import Draft, Recorded, RunError, RunFailed, SessionEvent, ToolStarted
-from swarmkeep.domain.messages import Entry
+from swarmkeep.domain.events import RunError, RunFailed, SessionEvent, ToolStarted
 from swarmkeep.domain.request import ModelRequest, request
 from swarmkeep.domain.state import Call, Run, State
 from swarmkeep.domain.steps import AskModel, CallTool, next_step
+from swarmkeep.domain.turns import Outcome, ended, record_reply, record_result, tool_started
 from swarmkeep.engine.killpoints import MODEL_DELTA, MODEL_SENT, TOOL_DONE, reach
 from swarmkeep.engine.ledger import Decide, Ledger
 from swarmkeep.engine.model import Delta, Model, Reply, TurnFailed, normalised
@@ -64,17 +65,27 @@ class Loop:
     """Advances one session, run after run, until there is nothing left to do or somebody must be waited for.
 
     It may be dropped at any `await` and begun anew elsewhere: what it needs to know is in the state. `fresh` holds
-    the calls whose start this very loop recorded and has not carried out yet; a started call that is not among them
-    was cut off, and its outcome is unknown.
+    the calls whose start was recorded for this very loop to carry out, by itself or by the commit that set it going
+    (`begun`), and that it has not carried out yet; a started call that is not among them was cut off, and its outcome
+    is unknown.
     """
 
-    def __init__(self, ledger: Ledger, registry: Registry, model: Model, caller: Caller, policy: Policy) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        registry: Registry,
+        model: Model,
+        caller: Caller,
+        policy: Policy,
+        begun: Sequence[Recorded] = (),
+    ) -> None:
         self._ledger = ledger
         self._registry = registry
         self._model = model
         self._caller = caller
         self._policy = policy
-        self._fresh: set[tuple[str, int]] = set()
+        self._fresh = _starts(begun)
+        self._speaker: Agent | None = None
 
     async def advance(self) -> AsyncGenerator[Item]:
         """Do what there is to do; gives every recorded event, and what the model says as it says it.
@@ -113,6 +124,7 @@ class Loop:
         stream = self._policy.streams(run)
         state = self._ledger.state
         agent, asked = await self._prepare(state, stream)
+        self._speaker = agent
         if stream:
             yield MessageStarted(run.id, agent.name, state.seq)
         reach(MODEL_SENT)
@@ -139,8 +151,8 @@ class Loop:
         return agent, request(state, profile, stream=stream)
 
     async def _record(self, run: Run, agent: Agent, asked: ModelRequest, reply: Reply) -> list[Recorded]:
-        taken = {call_id for entry in self._ledger.state.messages for call_id in _call_ids(entry)}
-        message = normalised(reply.message, agent.name, taken if reply.message.get("tool_calls") else ())
+        taken = _call_ids(self._ledger.state) if reply.message.get("tool_calls") else ()
+        message = normalised(reply.message, agent.name, taken)
         tools = self._registry.tools(agent)
         approvals = {name for name, tool in tools.items() if tool.requires_approval}
         expires_at = self._policy.approval_expires_at() if approvals else None
@@ -151,7 +163,7 @@ class Loop:
         return await self._commit(_while_active(run, decide), asked.blobs)
 
     async def _call(self, run: Run, call: Call) -> list[Recorded]:
-        agent = self._registry.active(self._ledger.state.agent) if self._ledger.state.agent in self._registry else None
+        agent = self._agent_called(self._ledger.state.agent)
         tool = None if agent is None else self._registry.tools(agent).get(call.name)
         if (call.id, call.attempts) in self._fresh:
             self._fresh.discard((call.id, call.attempts))
@@ -162,6 +174,12 @@ class Loop:
         else:
             outcome = unknown_outcome(call)
         return await self._commit(_while_active(run, lambda state, run: record_result(state, run, call, outcome)))
+
+    def _agent_called(self, name: str) -> Agent | None:
+        # In one process agents may share a name: a call is for the one that asked, not for the one handed over to.
+        if self._speaker is not None and self._speaker.name == name:
+            return self._speaker
+        return self._registry.active(name) if name in self._registry else None
 
     async def _perform(self, agent: Agent | None, tool: Tool | None, call: Call) -> Outcome:
         if tool is None:
@@ -174,14 +192,19 @@ class Loop:
 
     async def _commit(self, decide: Decide, blobs: Json | None = None) -> list[Recorded]:
         events = await self._ledger.commit(decide, blobs)
-        for event in events:
-            if isinstance(event.fact, ToolStarted):
-                self._fresh.add((event.fact.tool_call_id, event.fact.attempt))
+        self._fresh |= _starts(events)
         return events
 
 
-def _call_ids(entry: Entry) -> tuple[str, ...]:
-    return entry.call_ids if entry.role == "assistant" and entry.message.get("tool_calls") else ()
+def _starts(events: Sequence[Recorded]) -> set[tuple[str, int]]:
+    facts = (event.fact for event in events)
+    return {(fact.tool_call_id, fact.attempt) for fact in facts if isinstance(fact, ToolStarted)}
+
+
+def _call_ids(state: State) -> set[str]:
+    """Every tool call id of the session so far."""
+    asking = (entry for entry in state.messages if entry.role == "assistant" and entry.message.get("tool_calls"))
+    return {call_id for entry in asking for call_id in entry.call_ids}
 
 
 def _while_active(run: Run, decide: Callable[[State, Run], list[SessionEvent]]) -> Decide:

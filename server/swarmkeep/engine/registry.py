@@ -26,7 +26,7 @@ class Registry:
         self._model = model
         self._agents: dict[str, Agent] = {}
         # Encoding schemas costs more than a turn; an agent's functions seldom change.
-        self._schemas: dict[str, tuple[tuple[int, ...], str | None]] = {}
+        self._schemas: dict[str, tuple[tuple[object, ...], str | None]] = {}
         for agent in agents:
             for found in (agent, *_reachable(agent)):
                 self._add(found)
@@ -85,9 +85,10 @@ class Registry:
         )
 
     def _encoded_schemas(self, agent: Agent) -> str | None:
-        version = (id(agent), *map(id, agent.functions))
+        version = (agent, *agent.functions)
         cached = self._schemas.get(agent.name)
-        if cached is None or cached[0] != version:
+        # By identity, and kept alive for it: two agents may be equal, and a dead function's id may be used again.
+        if cached is None or list(map(id, cached[0])) != list(map(id, version)):
             schemas = agent.tool_schemas()
             cached = (version, encode_text(schemas) if schemas else None)
             self._schemas[agent.name] = cached
@@ -103,6 +104,10 @@ class Registry:
 
 class OpenRegistry(Registry):
     """For a run that lives in one process: whatever agent a function returns is taken in."""
+
+    def _add(self, agent: Agent) -> None:
+        # Two agents of one name are no harm here: each is known by the function that hands over to it.
+        self._agents.setdefault(agent.name, agent)
 
     def admits(self, agent: Agent) -> bool:
         self._agents[agent.name] = agent
@@ -132,8 +137,10 @@ def agents_in(function: Callable[..., Any]) -> Iterator[Agent]:
     """
     bound = [*getattr(function, "args", ()), *getattr(function, "keywords", {}).values()]
     plain = getattr(function, "func", function)
+    if not isinstance(plain, types.FunctionType):
+        # An agent may be kept by a method's object, or by an object that is called itself.
+        bound += list(getattr(getattr(plain, "__self__", plain), "__dict__", {}).values())
     if not isinstance(plain, types.FunctionType | types.MethodType):
-        bound += list(getattr(plain, "__dict__", {}).values())
         plain = vars(type(plain)).get("__call__")
     plain = inspect.unwrap(getattr(plain, "__func__", plain))
     if isinstance(plain, types.FunctionType):

@@ -9,8 +9,9 @@ from contextlib import aclosing
 import msgspec
 
 from swarmkeep.domain.commands import Approval, StartRun, ToolAnswer, cancel_run, resume_run, start_run
+from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.errors import DomainError, Draining, RunNotFound, SessionBusy
-from swarmkeep.domain.events import Draft, Recorded, RunEnded, RunWaiting
+from swarmkeep.domain.events import RunEnded, RunStarted, RunWaiting
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import RunView, all_runs, find_run, run_view
 from swarmkeep.engine.conductor import Conductor, Limits
@@ -86,10 +87,10 @@ class Runs:
             ledger = self._conductor.ledger(key, await self._store.state(key))
             events = await ledger.commit(decide, mark=mark)
         self._conductor.publish(key, events)
-        if any(isinstance(event.fact, RunEnded) for event in events):
+        if _ended_active(events, ledger.state):
             self._conductor.abandon(key)
         if ledger.lease is not None:
-            self._conductor.drive(ledger)
+            self._conductor.drive(ledger, events)
         return events
 
     async def wait(self, key: SessionKey, run_id: str) -> RunView:
@@ -147,7 +148,8 @@ class Runs:
                         return
 
     async def _is_over(self, key: SessionKey, run_id: str, after: int) -> bool:
-        run = find_run(await self._store.state(key, fresh=False), run_id)
+        # A stale state would do harm: the run's last event will not come again.
+        run = find_run(await self._store.state(key), run_id)
         return run is not None and run.status not in ("running", "queued") and run.last_seq <= after
 
     async def _ends(self, key: SessionKey, event: Recorded) -> bool:
@@ -185,3 +187,9 @@ class Runs:
             return resume_run(state, run_id, tool_results, approvals)
 
         return await self._begin(key, decide, run_id, once)
+
+
+def _ended_active(events: Sequence[Recorded], state: State) -> bool:
+    """Whether the active run was ended by these events, after which `state` holds; not so if a queued one was."""
+    ended = any(isinstance(event.fact, RunEnded) for event in events)
+    return ended and (state.run is None or any(isinstance(event.fact, RunStarted) for event in events))

@@ -7,9 +7,11 @@ from typing import Any
 from uuid import uuid4
 
 from swarmkeep.domain.codec import encode
-from swarmkeep.domain.commands import create_session, drafted, update_session
+from swarmkeep.domain.commands import create_session, update_session
+from swarmkeep.domain.drafts import drafted
+from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.errors import SeqConflict, SeqMismatch, SessionBusy, SessionExists
-from swarmkeep.domain.events import Draft, MessageAdded, Recorded, SessionEvent, SessionForked
+from swarmkeep.domain.events import MessageAdded, SessionEvent, SessionForked
 from swarmkeep.domain.state import SessionStatus, State
 from swarmkeep.domain.views import SessionView, session_view
 from swarmkeep.engine.conductor import Conductor

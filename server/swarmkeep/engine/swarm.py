@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from swarmkeep.agent import Agent, Response
-from swarmkeep.domain.commands import StartRun, create_session, drafted, start_run
-from swarmkeep.domain.events import MessageAdded, Recorded, RunOptions
+from swarmkeep.domain.commands import StartRun, create_session, start_run
+from swarmkeep.domain.drafts import drafted
+from swarmkeep.domain.envelope import Recorded
+from swarmkeep.domain.events import MessageAdded, RunOptions
 from swarmkeep.domain.messages import ROLES
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.ledger import MemoryLedger
@@ -22,6 +25,7 @@ from swarmkeep.engine.values import plain_object
 Json = dict[str, Any]
 T = TypeVar("T")
 _RUN = "run"
+_ASYNCHRONOUS = "the client is asynchronous: use AsyncSwarm with it"
 
 
 class RunError(RuntimeError):
@@ -145,6 +149,13 @@ def _options(model: str | None, max_turns: float, execute_tools: bool, stream: b
     return RunOptions(max_turns=turns, model=model, execute_tools=execute_tools, stream=stream)
 
 
+def _refuse(client: Any, name: str, reason: str) -> None:
+    """Refuse an official client, or a subclass, of the wrong kind; of any other object the kind shows only in use."""
+    openai = sys.modules.get("openai")
+    if openai is not None and isinstance(client, getattr(openai, name)):
+        raise TypeError(reason)
+
+
 class Swarm:
     """Runs agents in this process, in this thread, keeping nothing: Swarm's own interface on Swarmkeep's loop.
 
@@ -156,6 +167,7 @@ class Swarm:
             from openai import OpenAI
 
             client = OpenAI()
+        _refuse(client, "AsyncOpenAI", _ASYNCHRONOUS)
         self.client = client
         self._model = ChatModel(client)
 
@@ -199,6 +211,7 @@ class AsyncSwarm:
             from openai import AsyncOpenAI
 
             client = AsyncOpenAI()
+        _refuse(client, "OpenAI", "the client is synchronous and would block the event loop: use Swarm with it")
         self.client = client
         self._model = ChatModel(client)
 
@@ -250,8 +263,11 @@ def _finish(coroutine: Coroutine[Any, Any, T]) -> T:
         coroutine.send(None)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
-    coroutine.close()
-    raise RuntimeError("the client is asynchronous: use AsyncSwarm with it")
+    error = TypeError(_ASYNCHRONOUS)
+    # Thrown in where it waits, it ends every generator on its way out; closing the coroutine would not.
+    with suppress(StopIteration):
+        coroutine.throw(error)
+    raise error
 
 
 def _iterate(items: AsyncGenerator[T]) -> Generator[T, None, None]:

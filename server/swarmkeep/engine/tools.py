@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from swarmkeep.agent import NotJsonError, Result, Tool, ToolArgumentsError, to_result
-from swarmkeep.domain.commands import Outcome
 from swarmkeep.domain.state import Call
+from swarmkeep.domain.turns import Outcome
 from swarmkeep.engine.values import plain_object
 
 Json = dict[str, Any]
@@ -57,8 +57,25 @@ async def call_tool(
         return outcome("timeout", text), Result()
     except NotJsonError as error:
         return outcome("error", f"Error: {call.name} gave something that JSON cannot hold: {error}"), Result()
-    except (Exception, SystemExit) as error:
-        return outcome("error", f"Error: {call.name} failed: {type(error).__name__}: {error}"), Result()
+    except BaseException as error:
+        if _is_for_us(error):
+            raise
+        return outcome("error", f"Error: {call.name} failed: {type(error).__name__}: {_words(error)}"), Result()
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the text of an exception is the tool's code, too
+        return "(it has no text)"
+
+
+def _is_for_us(error: BaseException) -> bool:
+    """Whether it is this program that is to stop, rather than the tool that gave up with the same word."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task() if _loop_is_running() else None
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, KeyboardInterrupt | GeneratorExit)
 
 
 def unknown_tool(call: Call, known: Sequence[str]) -> Outcome:
@@ -162,7 +179,9 @@ def _start(function: Callable[[], Any], deliver: Callable[[Callable[[], Any]], N
 
 def _raiser(error: BaseException) -> Callable[[], Any]:
     def raise_it() -> Any:
-        # A StopIteration cannot pass through a coroutine as itself.
-        raise RuntimeError(f"{type(error).__name__}: {error}") if isinstance(error, StopIteration) else error
+        # A StopIteration cannot pass through a coroutine as itself; an interrupt from a thread is nobody's Ctrl-C.
+        if isinstance(error, StopIteration | KeyboardInterrupt | GeneratorExit):
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        raise error
 
     return raise_it

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from cachetools import LRUCache
 
-from swarmkeep.domain.events import Recorded, SessionRedacted
+from swarmkeep.domain.envelope import Recorded
+from swarmkeep.domain.events import SessionRedacted
 from swarmkeep.domain.state import State
 from swarmkeep.store.port import SessionKey
 

@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from swarmkeep.domain.codec import decode, encode
+from swarmkeep.domain.envelope import Draft, Recorded, fact_of, payload_of
 from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.domain.events import Draft, Recorded, SessionEvent, UnknownFact, fact_of, payload_of
+from swarmkeep.domain.events import SessionEvent, UnknownFact
 from swarmkeep.domain.state import State
 
 GENESIS = bytes(32)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from swarmkeep.domain.events import Draft, Recorded
+from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.state import SessionStatus, State
 from swarmkeep.domain.views import SessionView
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, Select, Text, bindparam, or_, select, tuple_, type_coerce
 
 from swarmkeep.domain.codec import decode
-from swarmkeep.domain.events import Recorded
+from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.state import SessionStatus
 from swarmkeep.domain.views import SessionView
 from swarmkeep.store.columns import database_now, unescape

@@ -8,9 +8,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from swarmkeep.domain.codec import encode_text
+from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.errors import EventNotFound, InvalidRequest, SeqConflict, SessionNotFound
-from swarmkeep.domain.events import Draft, Recorded, SessionRedacted
-from swarmkeep.domain.state import SessionStatus, State, fold
+from swarmkeep.domain.events import SessionRedacted
+from swarmkeep.domain.fold import fold
+from swarmkeep.domain.state import SessionStatus, State
 from swarmkeep.domain.views import session_view
 from swarmkeep.store import queries, revision, writes
 from swarmkeep.store.cache import StateCache, continues

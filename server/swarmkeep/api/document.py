@@ -1,0 +1,47 @@
+"""The OpenAPI document: the framework's, completed by what it leaves out."""
+
+from __future__ import annotations
+
+from inspect import cleandoc
+from typing import Any
+
+import msgspec
+from litestar import Litestar
+
+from swarmkeep.api import agents, errors, health, history, runs, sessions
+from swarmkeep.api.bodies import Body
+from swarmkeep.domain import views
+from swarmkeep.domain.codec import encode
+
+Json = dict[str, Any]
+_HOMES = (agents, errors, health, history, runs, sessions, views)
+
+
+def document(app: Litestar) -> bytes:
+    made: Json = app.openapi_schema.to_schema()
+    for name, schema in made["components"]["schemas"].items():
+        _complete(schema, _struct(name))
+    for item in made["paths"].values():
+        for operation in item.values():
+            _mark_absent(operation)
+    return encode(made)
+
+
+def _struct(name: str) -> type[msgspec.Struct]:
+    struct: type[msgspec.Struct] = next(vars(home)[name] for home in _HOMES if name in vars(home))
+    return struct
+
+
+def _complete(schema: Json, struct: type[msgspec.Struct]) -> None:
+    if struct.__doc__:
+        schema["description"] = cleandoc(struct.__doc__)
+    if issubclass(struct, Body):
+        schema["additionalProperties"] = False
+
+
+def _mark_absent(operation: Json) -> None:
+    body = operation.get("requestBody")
+    if body is not None:
+        name = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+        struct = _struct(name)
+        body["required"] = not (issubclass(struct, Body) and struct.may_be_absent)

@@ -1,0 +1,211 @@
+"""What `swarmkeep doctor` looks at, one thing after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import os
+import platform
+import socket
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, Literal
+
+import msgspec
+
+from swarmkeep import __version__
+from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model
+from swarmkeep.engine.loading import load_registry
+from swarmkeep.engine.registry import AgentsError, Registry
+from swarmkeep.settings import Settings
+from swarmkeep.store import schema
+from swarmkeep.store.port import StoreUnavailable
+from swarmkeep.store.revision import HEAD
+from swarmkeep.store.urls import BadDatabaseUrl, Location, SqliteFile, locate
+from swarmkeep_migrations import REVISIONS
+
+# Several processes that write to one file can damage it when the write-ahead log is reset, in versions before.
+SQLITE_SAFE = (3, 51, 3)
+ONLINE_SECONDS = 15.0
+PROBE_SECONDS = 3.0
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What was found. Something that is wrong keeps the server from starting, or from working."""
+
+    check: str
+    status: Literal["ok", "warning", "wrong"]
+    detail: str
+
+
+def findings(settings: Settings, *, online: bool) -> Iterator[Finding]:
+    """Every check, in the order in which a server would stumble."""
+    yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()}, swarmkeep {__version__}")
+    try:
+        location = locate(settings.database_url)
+    except BadDatabaseUrl as error:
+        yield Finding("database", "wrong", str(error))
+    else:
+        yield _sqlite(location)
+        yield from _database(settings, location)
+    registry, finding = _agents(settings)
+    yield finding
+    yield from _model(settings, registry, online=online)
+    yield _port(settings)
+
+
+def _sqlite(location: Location) -> Finding:
+    version = sqlite3.sqlite_version
+    if sqlite3.sqlite_version_info >= SQLITE_SAFE or not isinstance(location, SqliteFile):
+        return Finding("sqlite", "ok", version)
+    safe = ".".join(map(str, SQLITE_SAFE))
+    return Finding(
+        "sqlite",
+        "warning",
+        f"{version}: before {safe} a bug in resetting the write-ahead log can damage a file that several processes "
+        "write to; let one server have the file, or use PostgreSQL",
+    )
+
+
+def _database(settings: Settings, location: Location) -> Iterator[Finding]:
+    place = location.display
+    if isinstance(location, SqliteFile) and not location.path.exists():
+        folder = location.path.parent
+        if folder.is_dir() and os.access(folder, os.W_OK):
+            yield Finding("database", "ok", f"{place} is not there yet; the server makes it")
+        else:
+            yield Finding("database", "wrong", f"{place} cannot be made: no folder {folder} that may be written to")
+        return
+    try:
+        revision = schema.current(settings.database_url)
+    except StoreUnavailable as error:
+        yield Finding("database", "wrong", str(error))
+        return
+    yield Finding("database", "ok", f"{place} can be reached")
+    yield _schema(revision, migrates=settings.migrate or isinstance(location, SqliteFile))
+
+
+def _schema(revision: str | None, *, migrates: bool) -> Finding:
+    if revision == HEAD:
+        return Finding("schema", "ok", f"revision {HEAD}, which is this release's")
+    found = "the database is empty" if revision is None else f"revision {revision}, this release's is {HEAD}"
+    if revision is not None and revision not in REVISIONS:
+        return Finding("schema", "wrong", f"{found}: made by a newer release")
+    if migrates:
+        return Finding("schema", "ok", f"{found}; the server migrates it as it starts")
+    return Finding("schema", "wrong", f"{found}; run `swarmkeep db upgrade`")
+
+
+def _agents(settings: Settings) -> tuple[Registry | None, Finding]:
+    if not settings.agents:
+        return None, Finding("agents", "wrong", "none are named; use --agents or SWARMKEEP_AGENTS")
+    try:
+        registry = load_registry(settings.agents, model=settings.model)
+    except AgentsError as error:
+        return None, Finding("agents", "wrong", str(error))
+    functions = sum(len(agent.functions) for agent in registry)
+    detail = (
+        f"{', '.join(registry.names)} from {', '.join(settings.agents)}, with {functions} functions; "
+        f"a session begins with {registry.default}"
+    )
+    return registry, Finding("agents", "ok", detail)
+
+
+def _model(settings: Settings, registry: Registry | None, *, online: bool) -> Iterator[Finding]:
+    if not has_model(settings):
+        yield Finding("model", "wrong", NO_MODEL)
+        return
+    if settings.offline:
+        yield Finding("model", "ok", OFFLINE_NOTE)
+        return
+    names = sorted({registry.model_of(agent) for agent in registry}) if registry is not None else []
+    place = settings.openai_base_url or "OpenAI"
+    key = "with a key" if settings.openai_api_key else "without a key"
+    asked = "" if online else "; --online asks it"
+    yield Finding("model", "ok", f"{', '.join(names) or 'models'} at {without_password(place)}, {key}{asked}")
+    if online:
+        yield asyncio.run(_ask_provider(settings, names))
+
+
+async def _ask_provider(settings: Settings, names: list[str]) -> Finding:
+    from swarmkeep.engine.provider import provider_client
+
+    key = settings.openai_api_key
+    client = provider_client(
+        api_key=None if key is None else key.get_secret_value(),
+        base_url=settings.openai_base_url,
+        timeout_seconds=ONLINE_SECONDS,
+        max_retries=0,
+    )
+    async with client:
+        try:
+            known = [model.id async for model in client.models.list()]
+        except Exception as error:
+            return _provider_trouble(error)
+    missing = [name for name in names if name not in known]
+    if missing:
+        return Finding("provider", "warning", f"it answers, but does not list {', '.join(missing)}")
+    return Finding("provider", "ok", f"it answers, and has {', '.join(names) or 'models'}")
+
+
+def _provider_trouble(error: Exception) -> Finding:
+    """What an error of the provider's client means. Only some servers list their models."""
+    status = getattr(error, "status_code", None)
+    if status in (401, 403):
+        return Finding("provider", "wrong", f"it refuses the key (status {status})")
+    if status is None:
+        return Finding("provider", "wrong", f"it cannot be reached: {error}")
+    return Finding("provider", "warning", f"it answers, but does not list its models (status {status})")
+
+
+def _port(settings: Settings) -> Finding:
+    place = f"{settings.host}:{settings.port}"
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        return Finding("port", "wrong", f"there is no address called {settings.host!r}: {error}")
+    family, kind, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+    with socket.socket(family, kind) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            if _swarmkeep_answers(settings.host, settings.port):
+                return Finding("port", "ok", f"a Swarmkeep server is listening on {place} already")
+            return Finding("port", "wrong", f"cannot listen on {place}: {error.strerror or error}")
+    return Finding("port", "ok", f"{place} is free")
+
+
+def _swarmkeep_answers(host: str, port: int) -> bool:
+    with closing(http.client.HTTPConnection(host, port, timeout=PROBE_SECONDS)) as connection:
+        try:
+            connection.request("GET", "/health/live")
+            return connection.getresponse().read() == b'{"status":"ok"}'
+        except (OSError, http.client.HTTPException):
+            return False
+
+
+def in_force(settings: Settings) -> dict[str, Any]:
+    """Every setting by the name of its variable, secrets hidden."""
+    values: dict[str, Any] = {}
+    for field in type(settings).model_fields:
+        value = getattr(settings, field)
+        name = field.upper() if field.startswith("openai_") else f"SWARMKEEP_{field.upper()}"
+        values[name] = list(value) if isinstance(value, tuple) else value
+    values["OPENAI_API_KEY"] = "set, and not shown" if settings.openai_api_key else None
+    values["OPENAI_BASE_URL"] = without_password(settings.openai_base_url or "") or None
+    try:
+        values["SWARMKEEP_DATABASE_URL"] = locate(settings.database_url).display
+    except BadDatabaseUrl:
+        values["SWARMKEEP_DATABASE_URL"] = "not usable, and not shown"
+    return values
+
+
+def without_password(url: str) -> str:
+    """A URL as it may be shown: without what stands before an @, and without a query."""
+    scheme, slashes, rest = url.partition("://")
+    if not slashes:
+        return url
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path.partition('?')[0]}"

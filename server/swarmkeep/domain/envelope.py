@@ -1,0 +1,73 @@
+"""Where a fact was recorded: the envelope around it, on its way to the log and back."""
+
+from __future__ import annotations
+
+import msgspec
+
+from swarmkeep.domain.codec import decode, encode_text
+from swarmkeep.domain.events import FACTS, Fact, SessionEvent, UnknownFact
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """A fact on its way to the log. `agent` is the one active when it happened."""
+
+    fact: SessionEvent
+    run_id: str | None
+    agent: str
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact in the log. `payload` is its exact stored text, which the hash covers; `at` is information, not order."""
+
+    session_id: str
+    seq: int
+    type: str
+    version: int
+    run_id: str | None
+    agent: str
+    at: str
+    hash: str
+    payload: str
+    fact: SessionEvent
+
+
+class EventView(msgspec.Struct, frozen=True, kw_only=True):
+    """An event as the API shows it."""
+
+    session_id: str
+    seq: int
+    type: str
+    version: int
+    run_id: str | None
+    agent: str
+    at: str
+    data: msgspec.Raw
+    hash: str
+
+
+def view(event: Recorded) -> EventView:
+    """The public form; `data` is the stored text itself."""
+    return EventView(
+        session_id=event.session_id,
+        seq=event.seq,
+        type=event.type,
+        version=event.version,
+        run_id=event.run_id,
+        agent=event.agent,
+        at=event.at,
+        data=msgspec.Raw(event.payload.encode()),
+        hash=event.hash,
+    )
+
+
+def payload_of(fact: Fact) -> str:
+    """The text that is stored and hashed."""
+    return encode_text(fact)
+
+
+def fact_of(type_: str, payload: str) -> SessionEvent:
+    """Read a stored payload of the current version. Unknown types pass through; unknown fields are ignored."""
+    cls = FACTS.get(type_)
+    if cls is None:
+        return UnknownFact(data=decode(payload))
+    return decode(payload, cls)  # type: ignore[return-value]

@@ -1,0 +1,89 @@
+"""Houses to wreck, on each kind of database."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from swarmkeep.store import schema
+from tests.chaos.house import House
+from tests.chaos.report import Report
+from tests.chaos.scene import Build, Scene, kind_of
+from tests.chaos.warm import Nursery
+from tests.support.postgres import Postgres
+
+REPORT = Report()
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture(scope="session")
+def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite database with the schema and nothing in it."""
+    path = tmp_path_factory.mktemp("template") / "swarmkeep.db"
+    schema.upgrade(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def build(
+    request: pytest.FixtureRequest, nursery: Nursery, empty_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Build:
+    """Makes houses, each with a new database of the kind that it is asked for. Threads may share it."""
+    alone = threading.Lock()
+
+    @contextmanager
+    def database(kind: str, folder: Path) -> Iterator[str]:
+        if kind == "sqlite":
+            shutil.copy(empty_file, folder / "swarmkeep.db")
+            yield f"sqlite:///{folder / 'swarmkeep.db'}"
+            return
+        postgres: Postgres = request.getfixturevalue("postgres")
+        with alone:
+            url = postgres.create(postgres.template("schema", schema.upgrade))
+        yield url
+        postgres.drop(url)
+
+    @contextmanager
+    def build(kind: str) -> Iterator[House]:
+        with alone:
+            folder = tmp_path_factory.mktemp("house")
+        with database(kind, folder) as url, House(nursery, url, folder) as house:
+            yield house
+
+    return build
+
+
+@pytest.fixture(scope="session", autouse=True)
+def scene(request: pytest.FixtureRequest, build: Build) -> Iterator[Scene]:
+    """Plays what is going to be looked at. It begins with the first test of this folder, whichever that is."""
+    ahead = [item for item in request.session.items if hasattr(getattr(item, "function", None), "played")]
+    if any(kind_of(item) == "postgres" for item in ahead):
+        request.getfixturevalue("postgres")
+    scene = Scene(build)
+    scene.announce(ahead)
+    yield scene
+    scene.close()
+
+
+@pytest.fixture
+def report() -> Report:
+    """Where the random runs put their figures."""
+    return REPORT
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if REPORT.rows:
+        terminalreporter.section("chaos")
+        terminalreporter.write_line(REPORT.markdown())
+        REPORT.write()

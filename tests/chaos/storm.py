@@ -1,0 +1,279 @@
+"""Clients that talk, while servers die at random moments and come back."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+from swarmkeep_client import Client, Done, RunNotCompleted, Session, SwarmkeepError
+from tests.chaos.house import House, Witness, quiet
+from tests.chaos.plans import Json, calls, say
+from tests.chaos.records import Log
+from tests.chaos.report import Row
+from tests.support.processes import ServerProcess
+
+# How long a server lives before it is killed: some die as they start, others get to take over a good deal.
+LIVES_SECONDS = (0.05, 4.0)
+RUNS_PER_SESSION = 15
+# While everything dies all the time, a session may need several servers. After that it is stuck.
+STORM_SECONDS = 90.0
+TOOK_OVER = re.compile(r"^(\S+ \S+) INFO \S+: session \S+: took over run (\S+)$", re.MULTILINE)
+
+
+class Slot:
+    """A place where a server stands, one after the other; `lives` are when each began and when it was killed."""
+
+    def __init__(self, house: House) -> None:
+        self.server: ServerProcess = house.server()
+        self.lives: list[list[float]] = [[time.time(), float("inf")]]
+
+    def kill(self) -> None:
+        self.server.kill()
+        self.lives[-1][1] = time.time()
+
+    def start(self) -> None:
+        self.lives.append([time.time(), float("inf")])
+        self.server.start()
+
+    def death_after(self, moment: float) -> float:
+        return next(death for begin, death in self.lives if death > moment)
+
+    def took_over(self) -> Iterator[tuple[str, float]]:
+        """The runs that its servers took over, and when."""
+        for at, run_id in TOOK_OVER.findall(self.server.output()):
+            yield run_id, datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp()
+
+
+class Talker:
+    """One client after another, on whichever server it finds; it posts everything once and notes what it was told."""
+
+    def __init__(self, storm: Storm, number: int) -> None:
+        self.storm = storm
+        self.dice = random.Random(storm.seed * 1000 + number)
+        self.witnesses: dict[str, Witness] = {}
+        self.posted: dict[str, int] = {}
+        self.stuck: list[str] = []
+
+    def talk(self) -> None:
+        while not self.storm.over.is_set():
+            session_id = f"s-{uuid4().hex}"
+            if self._create(session_id):
+                self.witnesses[session_id] = Witness()
+                self._converse(session_id)
+
+    def _create(self, session_id: str) -> bool:
+        with suppress(SwarmkeepError):
+            self.storm.client(self.dice.randrange(self.storm.size)).sessions.create(id=session_id)
+            return True
+        return False
+
+    def _converse(self, session_id: str) -> None:
+        for _ in range(RUNS_PER_SESSION):
+            if self.storm.over.is_set():
+                return
+            place = self.dice.randrange(self.storm.size)
+            try:
+                self._post(place, self.storm.client(place).sessions.get(session_id))
+            except SwarmkeepError:
+                if not self._settled(session_id):
+                    self.stuck.append(session_id)
+                    return
+
+    def _post(self, place: int, session: Session) -> None:
+        witness = self.witnesses[session.id]
+        witness.session(session)
+        token = uuid4().hex
+        message = json.dumps({"plan": self._plan(), "token": token})
+        self.posted[token] = place
+        try:
+            if self.dice.random() < 0.3:
+                for item in session.stream(message):
+                    witness.item(item)
+                    if isinstance(item, Done):
+                        witness.run(item.run)
+            else:
+                witness.run(session.run(message))
+        except RunNotCompleted as ended:
+            witness.run(ended.run)
+            raise
+
+    def _plan(self) -> list[Json]:
+        pause = self.dice.choice((0.0, 0.0, 0.05, 0.3))
+        done = say("Done, and done, and done.", delay=pause)
+        pay, put = ("pay", {"what": "a"}), ("put", {"what": "b"})
+        keep = ("remember", {"key": "k", "value": uuid4().hex})
+        return self.dice.choice(
+            (
+                [done],
+                [calls(pay, delay=pause), done],
+                [calls(pay, put, keep, ("visit", {"what": "c"})), done],
+                [calls(put), calls(("to_boss", {}), pay), calls(("to_clerk", {}), keep), done],
+            )
+        )
+
+    def _settled(self, session_id: str) -> bool:
+        """Whether the session takes messages again, before long."""
+        deadline = time.monotonic() + STORM_SECONDS
+        while time.monotonic() < deadline:
+            with suppress(SwarmkeepError):
+                place = self.dice.randrange(self.storm.size)
+                if self.storm.client(place).sessions.get(session_id).status != "running":
+                    return True
+            time.sleep(0.05)
+        return False
+
+
+class Storm:
+    def __init__(self, house: House, *, servers: int, talkers: int, kills: int, seed: int) -> None:
+        self.house = house
+        self.size = servers
+        self.kills = kills
+        self.seed = seed
+        self.over = threading.Event()
+        self.slots = [Slot(house) for _ in range(servers)]
+        self._clients = [house.client(slot.server) for slot in self.slots]
+        self._talkers = [Talker(self, number) for number in range(talkers)]
+        self._left = threading.Semaphore(kills)
+        self._failures: list[BaseException] = []
+
+    def client(self, place: int) -> Client:
+        return self._clients[place]
+
+    def rage(self) -> None:
+        """Let it happen; returns when the last server was killed and all have come back."""
+        talking = [threading.Thread(target=self._guarded, args=(talker.talk,)) for talker in self._talkers]
+        killing = [
+            threading.Thread(target=self._guarded, args=(self._reap, slot, place))
+            for place, slot in enumerate(self.slots)
+        ]
+        for thread in (*talking, *killing):
+            thread.start()
+        for thread in killing:
+            thread.join()
+        self.over.set()
+        for thread in talking:
+            thread.join()
+        if self._failures:
+            raise self._failures[0]
+
+    def _guarded(self, work: Callable[..., None], *given: Any) -> None:
+        try:
+            work(*given)
+        except BaseException as failure:
+            self._failures.append(failure)
+            self.over.set()
+
+    def _reap(self, slot: Slot, place: int) -> None:
+        dice = random.Random(self.seed * 1000 + 500 + place)
+        while not self._failures and self._left.acquire(blocking=False):
+            self.over.wait(dice.uniform(*LIVES_SECONDS))
+            slot.kill()
+            slot.start()
+
+    def aftermath(self, row: Row) -> list[str]:
+        """Fill in the figures, and return whatever broke a promise."""
+        row.kills += sum(death < float("inf") for slot in self.slots for _, death in slot.lives)
+        problems: list[str] = []
+        posted: dict[str, int] = {}
+        for talker in self._talkers:
+            posted |= talker.posted
+            problems += [f"{session_id} did not come to rest in the storm" for session_id in talker.stuck]
+            for session_id, witness in talker.witnesses.items():
+                problems += self._look_at(session_id, witness, row)
+        took_over = self._took_over()
+        for talker in self._talkers:
+            for session_id in talker.witnesses:
+                log = self.house.log(session_id)
+                problems += _posted_twice(log, posted)
+                row.taken_over += self._take_overs(log, posted, took_over)
+        row.posted += len(posted)
+        row.tool_calls += len(self.house.effects.count())
+        row.double_starts += len(self.house.effects.twice())
+        problems += [f"{call_id} began twice" for call_id in self.house.effects.twice()]
+        row.stuck += sum(len(talker.stuck) for talker in self._talkers)
+        return problems
+
+    def _look_at(self, session_id: str, witness: Witness, row: Row) -> list[str]:
+        session = self.client(0).sessions.get(session_id)
+        row.acknowledged += len(witness.runs)
+        try:
+            quiet(session)
+            assert session.run("And then?").status == "completed"
+        except (AssertionError, SwarmkeepError) as stuck:
+            row.stuck += 1
+            return [f"{session_id} is stuck: {stuck}"]
+        log = self.house.log(session_id)
+        lost = witness.missing(log)
+        row.lost += len(lost)
+        return [f"{session_id}: {problem}" for problem in (*log.problems(), *(f"lost: {one}" for one in lost))]
+
+    def _took_over(self) -> dict[str, list[tuple[float, int]]]:
+        """For each run, when it was taken over and by which slot."""
+        found: dict[str, list[tuple[float, int]]] = {}
+        for place, slot in enumerate(self.slots):
+            for run_id, moment in slot.took_over():
+                found.setdefault(run_id, []).append((moment, place))
+        return found
+
+    def _take_overs(
+        self, log: Log, posted: dict[str, int], took_over: dict[str, list[tuple[float, int]]]
+    ) -> Iterator[float]:
+        """How long each take-over came after the death that made it necessary.
+
+        The clock runs from that death, or from the moment since which there has always been a server to do it. Where
+        it is not known which server died, it is the first that did.
+        """
+        owner: dict[str, int | None] = {}
+        before = 0.0
+        for event, data in zip(log.events, log.data, strict=True):
+            moment, run_id = _seconds(event.at), event.run_id or ""
+            if event.type == "run.resumed" and data["reason"] == "recovery":
+                place = owner.get(run_id)
+                places = [place] if place is not None else range(self.size)
+                death = min(self.slots[place].death_after(before) for place in places)
+                if death < moment:
+                    yield moment - max(death, self._served_since(moment))
+                taker = [place for at, place in took_over.get(run_id, []) if 0 <= at - moment < 0.5]
+                owner[run_id] = taker[0] if len(taker) == 1 else None
+            elif run_id and (token := _token(data)):
+                owner[run_id] = posted.get(token)
+            before = moment
+
+    def _served_since(self, moment: float) -> float:
+        """Since when, up to that moment, at least one server was there at any time."""
+        lives = sorted((life for slot in self.slots for life in slot.lives if life[0] <= moment), reverse=True)
+        since = moment
+        for begin, end in lives:
+            if end >= since:
+                since = min(since, begin)
+        return since
+
+
+def _seconds(at: str) -> float:
+    return datetime.fromisoformat(at).timestamp()
+
+
+def _token(data: Json) -> str | None:
+    """The token in a user's message, if it is one of ours."""
+    message = data.get("message") or {}
+    if message.get("role") != "user":
+        return None
+    try:
+        token = json.loads(message["content"])["token"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return str(token)
+
+
+def _posted_twice(log: Log, posted: dict[str, int]) -> list[str]:
+    """Every message was sent once, so it may be there once."""
+    tokens = [token for data in log.data if (token := _token(data))]
+    return [f"{log.session_id}: a message is there twice" for token in set(tokens) if tokens.count(token) > 1]

@@ -1,0 +1,93 @@
+"""What recovery gives up on, what it is not kept from, and how soon it comes."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+import pytest
+
+from tests.chaos.house import PROMISED_SECONDS, House, broken_off, quiet
+from tests.chaos.known import falls_short
+from tests.chaos.plans import plan, say, until
+from tests.chaos.scene import at_once
+from tests.support.processes import ProcessFailed
+
+KILLED = -9
+OTHERS = 'from swarmkeep import Agent\n\nother = Agent(name="Other")\n'
+
+
+@at_once
+def test_a_run_that_kills_every_server_is_given_up(house: House) -> None:
+    server = house.server(kill_at="model.sent", LEASE_SECONDS="0.6")
+    with broken_off():
+        house.client(server).sessions.create(id="s").run(plan(say("Hello.")))
+    deaths = 0
+    while True:
+        with suppress(ProcessFailed):
+            server.start() if server.returncode is not None else None
+        until("it died, or gave up", lambda: server.returncode is not None or house.log("s").of("run.interrupted"))
+        if server.returncode is None:
+            break
+        deaths += 1
+        assert deaths < 10
+    log = house.checked("s")
+    assert len(log.of("run.resumed")) == 5
+    (end,) = log.of("run.interrupted")
+    assert end["error"]["code"] == "too_many_recoveries"
+    calm = house.server()
+    session = house.client(calm).sessions.get("s")
+    assert session.resume(log.run_ids[0]).output_text == "Hello."
+    assert session.run("And then?").status == "completed"
+    house.checked("s")
+
+
+@at_once
+def test_a_run_whose_agent_is_gone_waits_for_a_server_that_has_it(house: House) -> None:
+    server = house.server()
+    session = house.client(server).sessions.create(id="s")
+    run = session.run(plan(say("Hello.", hold="gate")), background=True)
+    house.mind.wait_for("gate")
+    server.kill()
+    team = house.folder / "others.py"
+    team.write_text(OTHERS)
+    stranger = house.client(house.server(agents=team)).sessions
+    until("it is given up", lambda: stranger.get("s").status == "idle")
+    given_up = stranger.get("s").get_run(run.id)
+    assert (given_up.status, given_up.error and given_up.error.code) == ("interrupted", "agent_unavailable")
+    server.start()
+    assert session.resume(run.id).output_text == "Hello."
+    house.checked("s")
+
+
+@falls_short("one session that cannot be read keeps all others from being taken over, and servers from starting")
+@at_once
+def test_a_session_that_cannot_be_read_is_no_harm_to_others(house: House) -> None:
+    server = house.server()
+    sessions = {name: house.client(server).sessions.create(id=name) for name in ("broken", "whole")}
+    for name, session in sessions.items():
+        session.run(plan(say("Hello.", hold=name)), background=True)
+        house.mind.wait_for(name)
+    server.kill()
+    house.sql("UPDATE events SET payload = '{' WHERE session_id = 'broken' AND seq = 3")
+    server.start()
+    quiet(sessions["whole"])
+    assert sessions["whole"].run("And then?").status == "completed"
+
+
+@falls_short("recovery looks only every third of the lease: up to 4/3 of it may pass")
+@pytest.mark.chaos
+@at_once
+def test_with_the_usual_lease_a_take_over_comes_in_time(house: House) -> None:
+    lease, noise = 15.0, 1.5
+    server = house.server(LEASE_SECONDS=str(lease))
+    house.server(LEASE_SECONDS=str(lease))
+    # The heir has just looked around as the run begins, so it looks again shortly before the lease ends.
+    with broken_off():
+        session = house.client(server).sessions.create(id="s")
+        session.run(plan(say("Hello.", hold="gate")), background=True)
+    house.mind.wait_for("gate")
+    server.kill()
+    died = time.monotonic()
+    until("it is taken over", lambda: house.log("s").of("run.resumed"), every=0.1)
+    assert time.monotonic() - died <= lease + PROMISED_SECONDS + noise

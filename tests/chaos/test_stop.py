@@ -1,0 +1,109 @@
+"""An operator stops a server (SIGTERM) while runs are short, long, streamed or queued."""
+
+from __future__ import annotations
+
+import signal
+import time
+from functools import partial
+
+from swarmkeep_client import Done, Event, RunFailed
+from tests.chaos.house import LEASE_SECONDS, House, quiet
+from tests.chaos.known import falls_short
+from tests.chaos.plans import calls, plan, say, until
+from tests.chaos.reader import Reader
+from tests.chaos.scene import at_once
+
+
+@at_once
+def test_runs_that_end_in_time_are_answered_and_streams_end(house: House) -> None:
+    server = house.server(cold=True, GRACE_SECONDS="30")
+    client = house.client(server)
+    streamed, followed = (client.sessions.create(id=name) for name in ("streamed", "followed"))
+    running = Reader(lambda: streamed.stream(plan(say("One two three.", pause="gate"))))
+    following = Reader(followed.follow)
+    house.mind.wait_for("gate")
+    until("the follower follows", lambda: following.items)
+    server.signal(signal.SIGTERM)
+    until("it says that it is not ready", lambda: server.health("ready") == 503, 10)
+    house.mind.release("gate")
+    assert server.wait() == 0
+    running.join()
+    following.join()
+    last = running.items[-1]
+    assert isinstance(last, Done)
+    assert last.run.output_text == "One two three."
+    assert [item.type for item in following.items if isinstance(item, Event)] == ["session.created"]
+    log = house.checked("streamed")
+    told = {item.seq: item.hash for item in running.items if isinstance(item, Event)}
+    assert told.items() == log.hashes.items() - {(1, log.hashes[1])}
+    assert house.client(house.server()).sessions.get("streamed").run("And then?").status == "completed"
+
+
+@at_once
+def test_stragglers_are_interrupted_and_can_be_resumed(house: House) -> None:
+    server = house.server(GRACE_SECONDS="0.3")
+    client = house.client(server)
+    sessions = {name: client.sessions.create(id=name) for name in ("asking", "paying", "putting", "visiting")}
+    messages = {
+        "asking": plan(say("One two three.", pause="gate")),
+        "paying": plan(calls(("pay", {"what": "a", "door": "never"})), say("Done.")),
+        "putting": plan(calls(("put", {"what": "a", "door": "later"})), say("Done.")),
+        "visiting": plan(calls(("visit", {"what": "a", "door": "never"})), say("Done.")),
+    }
+    readers = {name: Reader(partial(session.stream, messages[name])) for name, session in sessions.items()}
+    house.mind.wait_for("gate")
+    until("the effects have begun", lambda: len(house.effects.count()) == 3)
+    server.signal(signal.SIGTERM)
+    until("it says that it is not ready", lambda: server.health("ready") != 200, 10)
+    assert server.wait() == 0
+    for reader in readers.values():
+        reader.join()
+        assert isinstance(reader.items[-1], Done)
+        assert isinstance(reader.error, RunFailed)
+        assert (reader.error.run.status, reader.error.code) == ("interrupted", "draining")
+    house.open("later")
+    server.start()
+    for name, session in sessions.items():
+        (run,) = session.runs()
+        assert session.resume(run.id).status == "completed"
+        assert session.run("And then?").status == "completed"
+        log = house.checked(name)
+        assert log.ends(run.id) == ["run.interrupted", "run.completed"]
+        ends = {"asking": [], "paying": ["unknown_outcome"], "putting": ["ok"], "visiting": ["unknown_outcome"]}
+        assert list(log.tool_status().values()) == ends[name]
+    assert not house.effects.twice()
+
+
+@at_once
+def test_what_was_queued_behind_a_straggler_runs_elsewhere(house: House) -> None:
+    server, other = house.server(GRACE_SECONDS="0.3"), house.server()
+    session = house.client(server).sessions.create(id="s")
+    first = session.run(plan(say("First.", hold="gate", always=True)), background=True)
+    second = session.run(plan(say("Second.")), background=True, on_busy="queue")
+    house.mind.wait_for("gate")
+    assert server.stop() == 0
+    there = quiet(house.client(other).sessions.get("s"))
+    assert there.get_run(second.id).status == "completed"
+    assert there.get_run(first.id).status == "interrupted"
+    house.checked("s")
+
+
+@falls_short("a server that is being stopped renews its leases no more, so others take over what it is about to finish")
+@at_once
+def test_a_long_grace_time_is_no_reason_to_take_over(house: House) -> None:
+    server, other = house.server(GRACE_SECONDS="60"), house.server()
+    session = house.client(server).sessions.create(id="s")
+    session.run(plan(calls(("pay", {"what": "a", "door": "door"})), say("Done.")), background=True)
+    until("the effect has begun", lambda: house.effects.count())
+    server.signal(signal.SIGTERM)
+    until("it says that it is not ready", lambda: server.health("ready") == 503)
+    begun = time.monotonic()
+    # Twice the lease, in which it has to be renewed or else is lost.
+    until("time has passed", lambda: house.lease_left("s") > 0 and time.monotonic() > begun + 2 * LEASE_SECONDS)
+    house.open("door")
+    assert server.wait() == 0
+    there = quiet(house.client(other).sessions.get("s"))
+    log = house.checked("s")
+    assert there.status == "idle"
+    assert list(log.tool_status().values()) == ["ok"]
+    assert not log.of("run.resumed")

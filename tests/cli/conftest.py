@@ -1,0 +1,71 @@
+"""The command line, and a database that has a conversation in it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import ACME, CommandLine, Within
+from tests.support.processes import ServerProcess
+from tests.support.scripted import ScriptedModel
+
+TALK = "Hello, I'd like to buy a lantern for a hut trip.\nYes, please place the order.\n"
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> CommandLine:
+    """Works on a database in its own folder, unless it is told of another."""
+    return Within(tmp_path)
+
+
+@pytest.fixture
+def process(cli: CommandLine) -> CommandLine:
+    """The same in processes of its own: for commands that run agents, or wait for signals."""
+    return CommandLine(cli.folder)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A database file with one session in it."""
+
+    file: Path
+    session_id: str
+
+    @property
+    def options(self) -> list[str]:
+        return ["--database-url", f"sqlite:///{self.file}"]
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    folder = tmp_path_factory.mktemp("recorded")
+    cli = Within(folder)
+    talk = cli("chat", "--offline", "--agents", ACME, text=TALK)
+    assert talk.code == 0, talk
+    (session,) = cli("sessions", "list", "--json").json
+    return Recorded(folder / "swarmkeep.db", session["id"])
+
+
+@pytest.fixture(scope="module", params=["database", "server"])
+def place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, recorded: Recorded
+) -> Iterator[list[str]]:
+    """The options that say where the sessions are: in a file, or on a server that has such a file."""
+    folder = tmp_path_factory.mktemp("place")
+    shutil.copy(recorded.file, folder / "swarmkeep.db")
+    database_url = f"sqlite:///{folder / 'swarmkeep.db'}"
+    if request.param == "database":
+        yield ["--database-url", database_url]
+        return
+    with ServerProcess(folder, database_url=database_url, agents=[ACME]) as server:
+        yield ["--url", server.url]
+
+
+@pytest.fixture
+def model() -> Iterator[ScriptedModel]:
+    with ScriptedModel() as scripted:
+        yield scripted

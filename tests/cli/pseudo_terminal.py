@@ -1,0 +1,104 @@
+"""A program at a terminal: what it shows is read, and keys are pressed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import subprocess
+import termios
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.cli.commands import PATIENCE_SECONDS
+from tests.support.processes import clean_environment
+
+CTRL_C, CTRL_D = "\x03", "\x04"
+AGAIN_SECONDS = 5.0
+
+
+class Terminal:
+    """Runs a program at a pseudo-terminal of its own; killed at the end if it still runs."""
+
+    def __init__(self, command: Sequence[str], *, folder: Path, env: Mapping[str, str] | None = None) -> None:
+        self.shown = ""
+        self._command = list(command)
+        self._folder = folder
+        self._env = clean_environment({"TERM": "xterm-256color", "COLUMNS": "200", **(env or {})})
+
+    def __enter__(self) -> Self:
+        self._ours, theirs = pty.openpty()
+        self._process = subprocess.Popen(
+            self._command,
+            cwd=self._folder,
+            env=self._env,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            # Without a controlling terminal, Ctrl-C would be a character like any other.
+            preexec_fn=_take_terminal,
+        )
+        os.close(theirs)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            error.add_note(f"the terminal showed:\n{self.shown}")
+        self._process.kill()
+        self._process.wait()
+        os.close(self._ours)
+
+    def type(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def interrupt(self, until: str) -> None:
+        """Press Ctrl-C, and again if nothing comes of it: Python may miss one just as it begins to wait for a line."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while until not in self.shown:
+            self.type(CTRL_C)
+            pressed = time.monotonic()
+            while until not in self.shown and self._ready(pressed + AGAIN_SECONDS):
+                assert self._read(deadline), f"{until!r} was not shown, but {self.shown!r}"
+            assert time.monotonic() < deadline, f"{until!r} was not shown, but {self.shown!r}"
+        self.wait_for(until)
+
+    def wait_for(self, text: str) -> str:
+        """Read until the text is shown; gives what was shown up to its end, and forgets it."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while text not in self.shown:
+            if not self._read(deadline):
+                raise AssertionError(f"{text!r} was not shown, but {self.shown!r}")
+        before, _, self.shown = self.shown.partition(text)
+        return before + text
+
+    def wait(self) -> int:
+        """Read to the end; the exit code."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self._read(deadline):
+            pass
+        return self._process.wait(max(1.0, deadline - time.monotonic()))
+
+    def _ready(self, deadline: float) -> bool:
+        return bool(select.select([self._ours], [], [], max(0.0, deadline - time.monotonic()))[0])
+
+    def _read(self, deadline: float) -> bool:
+        if not self._ready(deadline):
+            raise AssertionError(f"nothing came; shown so far: {self.shown!r}")
+        try:
+            data = os.read(self._ours, 65536)
+        except OSError:
+            # How Linux says that nobody has the other end open any more.
+            return False
+        self.shown += data.decode(errors="replace")
+        return bool(data)
+
+
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -1,0 +1,63 @@
+"""The documentation's files, and what stands under their headings."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PAGES = [
+    README,
+    *sorted(DOCS.rglob("*.md")),
+    ROOT / "clients" / "python" / "README.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "agents").rglob("README.md")),
+]
+
+
+@cache
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+@cache
+def sections(page: Path) -> dict[str, str]:
+    """What stands under each heading, up to the next one of the same or a higher level; headings keep their code."""
+    lines = text_of(page).splitlines()
+    headings = _headings(page)
+    found = {}
+    for index, (level, line, title) in enumerate(headings):
+        ends = [other for deeper, other, _ in headings[index + 1 :] if deeper <= level]
+        found[title] = "\n".join(lines[line : ends[0] if ends else len(lines)])
+    return found
+
+
+def _headings(page: Path) -> list[tuple[int, int, str]]:
+    """Level, line and text of each heading, in order."""
+    tokens = MarkdownIt().parse(text_of(page))
+    return [
+        (int(token.tag[1:]), token.map[0], inline.content)
+        for token, inline in pairwise(tokens)
+        if token.type == "heading_open" and token.map
+    ]
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link can name after `#`: the headings as the code hosts write them."""
+    return {slug(title) for _, _, title in _headings(page)}
+
+
+def slug(title: str) -> str:
+    """A heading in lower case, its spaces as hyphens, without what is no letter, digit, hyphen or underscore."""
+    return re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
+
+
+def code_spans(text: str) -> set[str]:
+    """Everything that the text sets in backticks, code blocks left out."""
+    return set(re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)))

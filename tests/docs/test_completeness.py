@@ -1,0 +1,307 @@
+"""The documentation names everything that there is, where a reader looks for it: no more can be added unnoticed."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import Any, get_args
+
+import msgspec
+import pytest
+import typer.main
+
+import swarmkeep
+import swarmkeep_client
+from swarmkeep.agent import Agent
+from swarmkeep.api import errors
+from swarmkeep.api.routes import build_api
+from swarmkeep.cli import app
+from swarmkeep.domain import errors as domain
+from swarmkeep.domain.events import FACTS, CompletionRecord, Fact, PendingCall, RequestRecord, StopReason, ToolStatus
+from swarmkeep.domain.state import RunStatus, SessionStatus
+from swarmkeep.domain.views import RunView, SessionView
+from swarmkeep.engine.conductor import Limits
+from swarmkeep.settings import Settings
+from tests.docs.pages import DOCS, PAGES, README, ROOT, anchors, code_spans, sections, text_of
+from tests.support.markdown import blocks
+from tests.support.source import modules_of
+
+Json = dict[str, Any]
+
+EVENTS, HTTP, CLIENT = DOCS / "events.md", DOCS / "http.md", DOCS / "client.md"
+CLI, OPERATIONS, AGENTS, CONCEPTS = DOCS / "cli.md", DOCS / "operations.md", DOCS / "agents.md", DOCS / "concepts.md"
+
+PASSING = ("message.started", "message.delta", "done")
+ENDS = [name for name, fact in FACTS.items() if "stop_reason" in fact.__struct_fields__]
+
+
+def table_rows(text: str) -> list[list[str]]:
+    """The rows of all tables in a text, cell by cell."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def encoded_names(struct: type[msgspec.Struct]) -> tuple[str, ...]:
+    return struct.__struct_encode_fields__
+
+
+# Events.
+
+
+def section_of(name: str) -> str:
+    # The four ends of a run share what stands under the last of them.
+    return sections(EVENTS)[f"`{ENDS[-1] if name in ENDS else name}`"]
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_every_event_type_has_a_section_with_all_its_fields(name: str) -> None:
+    assert f"`{name}`" in sections(EVENTS)
+    assert set(encoded_names(FACTS[name])) <= code_spans(section_of(name))
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_every_event_type_has_an_example_that_is_one(name: str) -> None:
+    examples = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", section_of(name), flags=re.DOTALL)]
+    assert examples
+    for example in examples:
+        assert_is(example, FACTS[name])
+
+
+def assert_is(value: Any, wanted: type[Fact]) -> None:
+    """The value is of this shape, and has nothing besides."""
+    fact = msgspec.convert(value, wanted)
+    told = json.loads(msgspec.json.encode(fact))
+    left_out = {key: item for key, item in value.items() if told.get(key) != item and not isinstance(item, dict)}
+    assert left_out == {}
+    assert set(value) <= set(encoded_names(wanted))
+    for key, item in value.items():
+        if isinstance(item, dict) and isinstance(told.get(key), dict):
+            assert set(item) <= set(told[key])
+
+
+def test_the_parts_of_events_are_there() -> None:
+    spans = code_spans(text_of(EVENTS))
+    for struct in (CompletionRecord, RequestRecord, PendingCall):
+        assert set(encoded_names(struct)) <= spans | set(re.findall(r'"(\w+)":', text_of(EVENTS)))
+
+
+def test_every_tool_status_is_explained() -> None:
+    rows = {row[0].strip("`") for row in table_rows(section_of("message.added"))}
+    assert set(get_args(ToolStatus)) <= rows
+
+
+def test_passing_frames_are_explained() -> None:
+    assert set(PASSING) <= {row[0].strip("`") for row in table_rows(sections(HTTP)["Streams"])}
+    # That these are all.
+    api = "".join(file.read_text() for file in modules_of("swarmkeep") if "api" in file.parts)
+    written = re.findall(r'\bframe\("([\w.]+)"', api)
+    assert set(written) == set(PASSING)
+
+
+# HTTP.
+
+
+@cache
+def openapi() -> Json:
+    @asynccontextmanager
+    async def lifespan(app: object) -> Any:
+        yield
+
+    document: Json = build_api(lifespan=lifespan, max_body_bytes=1).openapi_schema.to_schema()
+    return document
+
+
+def operations() -> Iterator[tuple[str, Json]]:
+    for path, methods in openapi()["paths"].items():
+        for method, operation in methods.items():
+            yield f"{method.upper()} {path}", operation
+
+
+def body_fields(operation: Json) -> set[str]:
+    content = operation.get("requestBody", {}).get("content", {})
+    found: set[str] = set()
+    for body in content.values():
+        reference = str(body["schema"]).rpartition("/components/schemas/")[2].partition("'")[0]
+        found |= set(openapi()["components"]["schemas"][reference]["properties"])
+    return found
+
+
+@pytest.mark.parametrize("route", [route for route, _ in operations()])
+def test_every_route_has_a_section_with_its_parameters_and_fields(route: str) -> None:
+    operation = dict(operations())[route]
+    assert f"`{route}`" in sections(HTTP)
+    named = code_spans(sections(HTTP)[f"`{route}`"])
+    assert body_fields(operation) <= named
+    parameters = {parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] != "path"}
+    assert parameters <= named
+
+
+def test_every_documented_route_is_there() -> None:
+    routes = {route for route, _ in operations()}
+    found = {title.strip("`") for title in sections(HTTP) if re.match(r"`(GET|POST|PATCH|PUT|DELETE) /", title)}
+    assert found <= routes
+
+
+def test_every_route_names_its_own_refusals() -> None:
+    common = {"invalid_request", "forbidden", "too_large", "unsupported_media_type", "internal_error"}
+    common |= {"store_unavailable", "overloaded"}
+    for route, operation in operations():
+        told = "".join(str(answer.get("description")) for answer in operation["responses"].values())
+        codes = set(re.findall(r"`([a-z_]+)`: ", told)) - common
+        assert codes <= code_spans(sections(HTTP)[f"`{route}`"]), route
+
+
+def error_codes() -> dict[str, int]:
+    """Every code with its status."""
+    found = {error.code: status for error, status in errors.STATUS.items()}
+    for status, spec in errors.problems(*errors.TITLES).items():
+        found |= dict.fromkeys(re.findall(r"`([a-z_]+)`: ", str(spec.description)), status)
+    return found
+
+
+def test_every_error_code_is_in_the_table_with_its_status() -> None:
+    rows = {row[1].strip("`"): row[0] for row in table_rows(sections(HTTP)["Errors"]) if row[0].isdecimal()}
+    assert rows == {code: str(status) for code, status in error_codes().items()}
+    codes = {cls.code for cls in vars(domain).values() if inspect.isclass(cls) and hasattr(cls, "code")}
+    assert codes <= set(rows)
+
+
+def test_every_reason_for_a_run_to_fail_is_in_the_table() -> None:
+    engine = [file.read_text() for file in modules_of("swarmkeep") if "engine" in file.parts]
+    codes = {code for text in engine for code in re.findall(r'RunError\(\s*code="(\w+)"', text)}
+    codes |= {
+        code for text in engine for code in re.findall(r'"((?:provider|context|content)_\w+)", (?:True|False)', text)
+    }
+    codes |= {code for text in engine for code in re.findall(r'code, retryable = "(\w+)"', text)}
+    assert len(codes) > 15
+    rows = {row[0].strip("`") for row in table_rows(sections(HTTP)["Why a run fails"])}
+    assert codes <= rows
+
+
+def test_sessions_and_runs_are_shown_as_they_are() -> None:
+    for title, struct in (("A session", SessionView), ("A run", RunView)):
+        (example,) = re.findall(r"```json\n(.*?)```", sections(HTTP)[title], flags=re.DOTALL)
+        assert tuple(json.loads(example)) == encoded_names(struct)
+        msgspec.convert(json.loads(example), struct)
+
+
+def test_every_status_and_stop_reason_is_explained() -> None:
+    run = code_spans(sections(CONCEPTS)["Run"])
+    assert {*get_args(RunStatus), *get_args(StopReason)} <= run
+    assert set(get_args(SessionStatus)) <= code_spans(sections(CONCEPTS)["Session"])
+    assert {*get_args(RunStatus), *get_args(StopReason)} <= code_spans(sections(HTTP)["A run"])
+
+
+# Settings, commands, Python.
+
+
+@pytest.mark.parametrize("field", Settings.model_fields)
+def test_every_setting_is_in_the_table_with_its_default(field: str) -> None:
+    name = field.upper() if field.startswith("openai_") else f"SWARMKEEP_{field.upper()}"
+    rows = {row[0].strip("`"): row[1].strip("`") for row in table_rows(sections(OPERATIONS)["Settings"])}
+    assert name in rows
+    default = Settings.model_fields[field].default
+    if default is None:
+        assert rows[name] == "not set"
+    elif isinstance(default, tuple):
+        assert rows[name] == (",".join(default) or "none")
+    elif isinstance(default, bool):
+        assert rows[name] == str(default).lower()
+    elif isinstance(default, float):
+        assert float(rows[name]) == default
+    else:
+        assert rows[name] == str(default)
+
+
+def test_every_variable_that_is_read_is_documented() -> None:
+    source = "".join(file.read_text() for name in ("swarmkeep", "swarmkeep_client") for file in modules_of(name))
+    read = set(re.findall(r"\b(?:SWARMKEEP|OPENAI)_[A-Z_]*[A-Z]\b", source))
+    assert read <= set(re.findall(r"\b(?:SWARMKEEP|OPENAI)_[A-Z_]*[A-Z]\b", "".join(map(text_of, PAGES))))
+
+
+def test_the_limits_are_as_they_are() -> None:
+    rows = {row[0]: row[1] for row in table_rows(sections(OPERATIONS)["Limits"])}
+    recoveries = Limits().max_recoveries
+    assert rows["take-overs of a run without a model reply between them"].startswith(f"{recoveries},")
+
+
+def commands(command: Any = None, path: str = "swarmkeep") -> Iterator[tuple[str, set[str]]]:
+    """Every command by its name, with its options."""
+    command = command or typer.main.get_command(app)
+    options = {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
+    if path == "swarmkeep" or not getattr(command, "commands", None):
+        yield path, options - {"--help"}
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, f"{path} {name}")
+
+
+@pytest.mark.parametrize("path", [path for path, _ in commands()])
+def test_every_command_has_a_section_with_its_options(path: str) -> None:
+    options = dict(commands())[path]
+    assert f"`{path}`" in sections(CLI)
+    assert options <= code_spans(sections(CLI)[f"`{path}`"])
+
+
+def test_every_documented_command_is_there() -> None:
+    known = {path for path, _ in commands()}
+    assert {title.strip("`") for title in sections(CLI) if title.startswith("`swarmkeep")} <= known
+
+
+def test_every_public_name_is_documented() -> None:
+    text = text_of(AGENTS)
+    assert [name for name in swarmkeep.__all__ if not re.search(rf"\b{name}\b", text)] == []
+    assert set(Agent.model_fields) <= code_spans(sections(AGENTS)["`Agent`"])
+
+
+def test_every_word_of_the_client_is_documented() -> None:
+    text = text_of(CLIENT)
+    methods = {
+        name
+        for cls in (
+            swarmkeep_client.Client,
+            swarmkeep_client.Session,
+            type(swarmkeep_client.Client().sessions),
+            type(swarmkeep_client.Client().agents),
+        )
+        for name, value in vars(cls).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    }
+    assert sorted(name for name in methods if not re.search(rf"\b{name}\(", text)) == []
+    raised = {
+        cls.__name__
+        for cls in vars(swarmkeep_client).values()
+        if inspect.isclass(cls) and issubclass(cls, swarmkeep_client.SwarmkeepError)
+    }
+    assert raised <= code_spans(text)
+    assert set(swarmkeep_client.RunOptions.__annotations__) <= code_spans(text) | {"idempotency_key"}
+
+
+# The pages themselves.
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\((docs/[\w-]+\.md)", text_of(README)))
+    assert {str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md")} == linked
+
+
+def test_every_link_leads_somewhere() -> None:
+    wrong = []
+    for page in PAGES:
+        prose = re.sub(r"```.*?```", "", text_of(page), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+            if target.startswith(("http://", "https://")):
+                continue
+            path, _, anchor = target.partition("#")
+            file = (page.parent / path).resolve() if path else page
+            if not file.exists() or (anchor and anchor not in anchors(file)):
+                wrong.append(f"{page.relative_to(ROOT)}: {target}")
+    assert wrong == []
+
+
+def test_no_block_is_skipped_without_need() -> None:
+    reasons = {block.remark for page in PAGES for block in blocks(page) if block.remark.startswith("no-run")}
+    assert len(reasons) <= 8, reasons

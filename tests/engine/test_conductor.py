@@ -1,0 +1,626 @@
+"""Runs outlive the server that began them: leases, take-overs, and what a server does on its way out."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from swarmkeep import Agent, Result, ToolCallId, tool
+from swarmkeep.domain.commands import Approval
+from swarmkeep.domain.errors import Draining, RunNotWaiting
+from swarmkeep.domain.events import RunOptions
+from swarmkeep.engine.conductor import Limits
+from swarmkeep.engine.engine import Engine
+from swarmkeep.store.port import SessionKey
+from swarmkeep.store.sql import SqlStore
+from tests.engine.house import (
+    KEY,
+    LIMITS,
+    Gate,
+    House,
+    begin,
+    contents,
+    cut,
+    ended,
+    expire_leases,
+    log,
+    run,
+    shown,
+    state,
+    types,
+    until,
+    wish,
+)
+from tests.support.rules import body_faults
+from tests.support.scripted import ScriptedModel
+
+Json = dict[str, Any]
+SECONDS = 20.0
+
+
+def look(city: str) -> str:
+    return f"rain in {city}"
+
+
+AGENT = Agent(name="A", functions=[look])
+
+
+async def begun(house: House, *agents: Agent, limits: Limits = LIMITS) -> Engine:
+    engine = await house.engine(*(agents or [AGENT]), limits=limits)
+    await begin(engine)
+    return engine
+
+
+async def resumptions(engine: Engine) -> list[str]:
+    return [event.fact.reason for event in await log(engine) if event.type == "run.resumed"]  # type: ignore[union-attr]
+
+
+# Cut at each step, and taken over.
+
+
+async def test_a_run_cut_in_a_model_call_asks_again(house: House, model: ScriptedModel) -> None:
+    one = await begun(house)
+    model.hang()
+    await one.runs.start(KEY, wish(options=RunOptions(stream=True)))
+    await model.requests_reach(1)
+    await cut(one)
+    model.say("Hello.")
+    two = await house.engine(AGENT)
+    view = await ended(two)
+    assert (view.status, view.output_text) == ("completed", "Hello.")
+    assert model.raw_requests[0] == model.raw_requests[1]
+    assert await types(two) == [
+        "session.created", "run.started", "message.added", "run.resumed", "message.added", "run.completed",
+    ]  # fmt: skip
+    assert await resumptions(two) == ["recovery"]
+
+
+async def test_a_run_cut_in_a_tool_does_not_run_it_again(house: House, model: ScriptedModel) -> None:
+    gate, calls = Gate(), []
+
+    def send() -> str:
+        calls.append("send")
+        gate.enter()
+        return "sent"
+
+    agent = Agent(name="A", functions=[send])
+    one = await begun(house, agent)
+    model.call("send", id="c1")
+    await one.runs.start(KEY, wish())
+    await gate.until_reached()
+    await cut(one)
+    model.say("I do not know.")
+    two = await house.engine(agent)
+    view = await ended(two)
+    await gate.open()
+    assert view.status == "completed"
+    assert calls == ["send"]
+    [message] = [message for message in model.requests[1]["messages"] if message["role"] == "tool"]
+    assert "send had been started when the process stopped" in message["content"]
+    [entry] = [entry for entry in (await state(two)).messages if entry.role == "tool"]
+    assert entry.tool is not None
+    assert entry.tool.status == "unknown_outcome"
+
+
+async def test_an_idempotent_tool_runs_again_with_the_same_id(house: House, model: ScriptedModel) -> None:
+    gate = Gate()
+    ids: list[str] = []
+
+    @tool(idempotent=True)
+    def pay(tool_call_id: ToolCallId) -> str:
+        ids.append(tool_call_id)
+        if len(ids) == 1:
+            gate.enter()
+        return f"paid {len(ids)}"
+
+    agent = Agent(name="A", functions=[pay])
+    one = await begun(house, agent)
+    model.call("pay", id="c1")
+    await one.runs.start(KEY, wish())
+    await gate.until_reached()
+    await cut(one)
+    model.say("Paid.")
+    two = await house.engine(agent)
+    view = await ended(two)
+    assert contents(view.messages)[-2:] == ["paid 2", "Paid."]
+    assert ids == ["c1", "c1"]
+    starts = [event.fact for event in await log(two) if event.type == "tool.started"]
+    assert [(fact.tool_call_id, fact.attempt) for fact in starts] == [("c1", 1), ("c1", 2)]  # type: ignore[union-attr]
+    await gate.open()
+
+
+async def test_a_run_cut_between_two_tools_goes_on_with_the_second(house: House, model: ScriptedModel) -> None:
+    gate, calls = Gate(), []
+
+    def first(context_variables: Json) -> Result:
+        calls.append("first")
+        return Result("one", context_variables={"n": 1})
+
+    @tool(idempotent=True)
+    def second(context_variables: Json) -> str:
+        calls.append("second")
+        if len(calls) == 2:
+            gate.enter()
+        return f"two after {context_variables['n']}"
+
+    agent = Agent(name="A", functions=[first, second])
+    one = await begun(house, agent)
+    model.calls([("first", {}, "c1"), ("second", {}, "c2")])
+    await one.runs.start(KEY, wish())
+    await gate.until_reached()
+    await cut(one)
+    model.say("Done.")
+    two = await house.engine(agent)
+    view = await ended(two)
+    assert contents(view.messages)[-3:] == ["one", "two after 1", "Done."]
+    assert calls == ["first", "second", "second"]
+    await gate.open()
+
+
+async def test_a_run_cut_after_a_handoff_goes_on_with_the_new_agent(house: House, model: ScriptedModel) -> None:
+    def hand_over() -> Agent:
+        return sales
+
+    sales = Agent(name="Sales", instructions="Sell.")
+    triage = Agent(name="Triage", functions=[hand_over])
+    one = await begun(house, triage, sales)
+    model.call("hand_over")
+    model.hang()
+    await one.runs.start(KEY, wish())
+    await model.requests_reach(2)
+    await cut(one)
+    model.say("What would you like?")
+    two = await house.engine(triage, sales)
+    assert (await ended(two)).agent == "Sales"
+    assert model.requests[2]["messages"][0]["content"] == "Sell."
+
+
+async def test_a_waiting_run_survives_without_anybody(house: House, model: ScriptedModel) -> None:
+    launched: list[str] = []
+
+    @tool(requires_approval=True)
+    def launch() -> str:
+        launched.append("launch")
+        return "launched"
+
+    agent = Agent(name="A", functions=[launch])
+    one = await begun(house, agent)
+    model.call("launch", id="c1")
+    assert (await run(one)).status == "waiting"
+    await cut(one)
+    two = await house.engine(agent)
+    assert (await two.runs.get(KEY, "r1")).status == "waiting"
+    assert await resumptions(two) == []
+    model.say("Launched.")
+    await two.runs.resume(KEY, "r1", approvals=[Approval(tool_call_id="c1", decision="approve")])
+    assert (await ended(two)).output_text == "Launched."
+    assert launched == ["launch"]
+
+
+async def test_queued_runs_follow_after_a_take_over(house: House, model: ScriptedModel) -> None:
+    one = await begun(house)
+    model.hang()
+    await one.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    await one.runs.start(KEY, wish("next", "r2", on_busy="queue"))
+    await cut(one)
+    model.say("One.")
+    model.say("Two.")
+    two = await house.engine(AGENT)
+    assert (await ended(two)).output_text == "One."
+    assert (await ended(two, "r2")).output_text == "Two."
+
+
+@pytest.mark.parametrize("step", range(2, 7))
+async def test_a_run_cut_after_any_commit_comes_to_its_end(house: House, model: ScriptedModel, step: int) -> None:
+    """The server stops right after its n-th commit of the run, whichever that is."""
+    calls: list[str] = []
+
+    def note(text: str) -> str:
+        calls.append(text)
+        return f"noted {text}"
+
+    agent = Agent(name="A", functions=[note])
+    one = await begun(house, agent)
+    stopped = asyncio.Event()
+    stop_after(one, step, stopped)
+    # The script follows what the model is shown, so that it is the same however often it is asked.
+    model.call("note", {"text": "x"}, id="c1", when=lambda request: answered(request) == 0)
+    model.call("note", {"text": "y"}, id="c2", when=lambda request: answered(request) == 1)
+    model.say("Done.", when=lambda request: answered(request) == 2)
+    await one.runs.start(KEY, wish())
+    async with asyncio.timeout(SECONDS):
+        await stopped.wait()
+    await cut(one)
+    two = await house.engine(agent)
+    view = await ended(two)
+    assert view.status == "completed"
+    assert view.output_text == "Done."
+    assert len(calls) == len(set(calls)), "a tool ran twice"
+    events = await log(two)
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    for body in model.raw_requests:
+        assert not body_faults(body)
+
+
+def answered(request: Json) -> int:
+    return sum(message["role"] == "tool" for message in request["messages"])
+
+
+def stop_after(engine: Engine, step: int, stopped: asyncio.Event) -> None:
+    """Let the engine never hear that its commit number `step` from now was made."""
+    append = engine.store.append
+    left = step
+
+    async def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal left
+        appended = await append(*args, **kwargs)
+        left -= 1
+        if left == 0:
+            stopped.set()
+            await asyncio.Event().wait()
+        return appended
+
+    engine.store.append = counted  # type: ignore[method-assign]
+
+
+# When it is hopeless.
+
+
+async def test_a_run_whose_agent_is_gone_is_interrupted_and_can_be_tried_again(
+    house: House, model: ScriptedModel
+) -> None:
+    one = await begun(house)
+    model.hang()
+    await one.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    await cut(one)
+    without = await house.engine(Agent(name="Other"))
+    view = await ended(without)
+    assert (view.status, view.stop_reason) == ("interrupted", "interrupted")
+    assert view.error is not None
+    assert view.error.code == "agent_unavailable"
+    again = await house.engine(AGENT)
+    model.say("Here I am.")
+    await again.runs.resume(KEY, "r1")
+    view = await ended(again)
+    assert (view.status, view.error, view.output_text) == ("completed", None, "Here I am.")
+
+
+async def test_a_run_that_is_taken_over_too_often_is_interrupted(house: House, model: ScriptedModel) -> None:
+    limits = Limits(lease_seconds=30, grace_seconds=0.05, max_recoveries=2)
+    engine = await begun(house, limits=limits)
+    model.hang()
+    await engine.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    for n in (2, 3):
+        await cut(engine)
+        model.hang()
+        engine = await house.engine(AGENT, limits=limits)
+        await model.requests_reach(n)
+    await cut(engine)
+    engine = await house.engine(AGENT, limits=limits)
+    view = await ended(engine)
+    assert view.status == "interrupted"
+    assert view.error is not None
+    assert view.error.code == "too_many_recoveries"
+    assert await resumptions(engine) == ["recovery", "recovery"]
+    model.say("At last.")
+    await engine.runs.resume(KEY, "r1")
+    assert (await ended(engine)).output_text == "At last."
+
+
+async def test_a_run_that_gets_on_may_be_taken_over_as_often_as_it_takes(house: House, model: ScriptedModel) -> None:
+    limits = Limits(lease_seconds=30, grace_seconds=0.05, max_recoveries=1)
+    engine = await begun(house, limits=limits)
+    model.hang()
+    await engine.runs.start(KEY, wish())
+    for n in range(3):
+        await model.requests_reach(2 * n + 1)
+        await cut(engine)
+        model.call("look", {"city": "Oslo"})
+        model.hang()
+        engine = await house.engine(AGENT, limits=limits)
+        await model.requests_reach(2 * n + 3)
+    await cut(engine)
+    model.say("Done.")
+    engine = await house.engine(AGENT, limits=limits)
+    assert (await ended(engine)).status == "completed"
+
+
+# Leases.
+
+
+async def test_what_another_server_advances_is_left_to_it(house: House, model: ScriptedModel) -> None:
+    one = await begun(house)
+    model.hang(then="Hello.")
+    await one.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    two = await house.engine(AGENT)
+    await two._conductor.recover()
+    assert not two._conductor.drives(KEY)
+    model.release()
+    assert (await ended(two)).output_text == "Hello."
+    assert await resumptions(two) == []
+
+
+async def test_what_this_server_advances_itself_is_not_taken_over_from_itself(
+    house: House, model: ScriptedModel
+) -> None:
+    engine = await begun(house)
+    model.hang(then="Hello.")
+    await engine.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    await expire_leases(engine)
+    await engine._conductor.recover()
+    model.release()
+    assert (await ended(engine)).output_text == "Hello."
+    assert model.request_count == 1
+
+
+async def test_of_many_servers_one_takes_over(house: House, model: ScriptedModel) -> None:
+    one = await begun(house)
+    model.hang()
+    await one.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    await cut(one)
+    model.hang(then="Hello.")
+    engines = [await house.engine(AGENT, start=False) for _ in range(4)]
+    await asyncio.gather(*(engine._conductor.recover() for engine in engines))
+    assert sum(engine._conductor.drives(KEY) for engine in engines) == 1
+    await model.requests_reach(2)
+    model.release()
+    assert (await ended(engines[0])).output_text == "Hello."
+    assert await resumptions(one) == ["recovery"]
+    assert model.request_count == 2
+
+
+async def test_a_server_that_was_taken_over_from_records_nothing_more(
+    house: House, model: ScriptedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = await begun(house)
+    model.hang(then="From the grave.")
+    await one.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    waiting = asyncio.create_task(ended(one))
+    # It is only slow, not dead; its lease runs out all the same.
+    await expire_leases(one)
+    model.call("look", {"city": "Oslo"}, id="c1", when=lambda request: answered(request) == 0)
+    model.say("Alive.", when=lambda request: answered(request) == 1)
+    two = await house.engine(AGENT)
+    assert (await ended(two)).output_text == "Alive."
+    before = await log(two)
+    model.release()
+    await until(one, lambda state: not one._conductor.drives(KEY))
+    assert await log(two) == before
+    # Those who wait at the old server are given the new one's answer.
+    assert (await waiting).output_text == "Alive."
+
+
+async def test_a_zombie_is_stopped_at_its_next_commit_in_the_middle_of_the_others_run(
+    house: House, model: ScriptedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = await begun(house)
+    model.hang(then="From the grave.")
+    await one.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    await expire_leases(one)
+    gate = Gate()
+    model.call("slow", id="c1")
+    two = await house.engine(Agent(name="A", functions=[_gated(gate)]))
+    await gate.until_reached()
+    model.release()
+    await until(one, lambda state: not one._conductor.drives(KEY))
+    assert "another process has taken the run over" in caplog.text
+    model.say("Alive.")
+    await gate.open()
+    assert contents((await ended(two)).messages)[-2:] == ["ok", "Alive."]
+
+
+def _gated(gate: Gate) -> Any:
+    def slow() -> str:
+        gate.enter()
+        return "ok"
+
+    return slow
+
+
+async def test_a_zombie_that_stops_does_not_interrupt_the_others_run(house: House, model: ScriptedModel) -> None:
+    one = await begun(house)
+    model.hang()
+    await one.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    await expire_leases(one)
+    model.hang(then="Alive.")
+    two = await house.engine(AGENT)
+    await model.requests_reach(2)
+    await one.drain()
+    model.release()
+    view = await ended(two)
+    assert (view.status, view.output_text) == ("completed", "Alive.")
+
+
+async def test_leases_are_renewed_while_runs_go_on(
+    house: House, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed = asyncio.Event()
+    renew = SqlStore.renew
+
+    async def noticed(self: SqlStore, owner: str, *, lease_seconds: float) -> None:
+        await renew(self, owner, lease_seconds=lease_seconds)
+        renewed.set()
+
+    monkeypatch.setattr(SqlStore, "renew", noticed)
+    engine = await begun(house, limits=Limits(lease_seconds=0.03, grace_seconds=0.05, poll_seconds=0.01))
+    model.hang(then="Hello.")
+    await engine.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    async with asyncio.timeout(SECONDS):
+        await renewed.wait()
+    model.release()
+    assert (await ended(engine)).status == "completed"
+    assert await resumptions(engine) == []
+
+
+async def test_a_server_looks_after_abandoned_runs_by_itself(house: House, model: ScriptedModel) -> None:
+    one = await begun(house)
+    model.hang()
+    await one.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    two = await house.engine(AGENT, limits=Limits(lease_seconds=0.15, grace_seconds=0.05, poll_seconds=0.01))
+    model.say("Hello.")
+    await cut(one)
+    view = await ended(two)
+    assert (view.status, view.output_text) == ("completed", "Hello.")
+
+
+async def test_a_database_that_fails_for_a_while_does_not_end_the_care_for_leases(
+    house: House, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried, mended = asyncio.Event(), asyncio.Event()
+    abandoned = SqlStore.abandoned
+
+    async def failing(self: SqlStore, *, limit: int = 100) -> list[SessionKey]:
+        if not mended.is_set():
+            tried.set()
+            raise OSError("the database went away")
+        return await abandoned(self, limit=limit)
+
+    one = await begun(house)
+    model.hang()
+    await one.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    two = await house.engine(AGENT, limits=Limits(lease_seconds=0.03, grace_seconds=0.05, poll_seconds=0.01))
+    monkeypatch.setattr(SqlStore, "abandoned", failing)
+    async with asyncio.timeout(SECONDS):
+        await tried.wait()
+    model.say("Hello.")
+    await cut(one)
+    mended.set()
+    assert (await ended(two)).status == "completed"
+    assert "leases could not be renewed" in caplog.text
+
+
+# Stopping.
+
+
+async def test_a_server_that_stops_lets_its_runs_end(house: House, model: ScriptedModel) -> None:
+    engine = await begun(house, limits=Limits(lease_seconds=30, grace_seconds=SECONDS))
+    model.hang(then="Hello.")
+    await engine.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    stopping = asyncio.create_task(engine.drain())
+    await shown(lambda: engine.runs.draining)
+    with pytest.raises(Draining):
+        await engine.runs.start(KEY, wish(run_id="r2"))
+    model.release()
+    await stopping
+    assert (await engine.runs.get(KEY, "r1")).output_text == "Hello."
+
+
+async def test_what_still_runs_after_the_grace_time_is_interrupted_and_can_go_on_elsewhere(
+    house: House, model: ScriptedModel
+) -> None:
+    one = await begun(house)
+    model.hang()
+    await one.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    waiting = asyncio.create_task(ended(one))
+    await one.drain()
+    view = await waiting
+    assert (view.status, view.stop_reason) == ("interrupted", "interrupted")
+    assert view.error is not None
+    assert (view.error.code, view.error.retryable) == ("draining", True)
+    await model.disconnects_reach(1)
+    two = await house.engine(AGENT)
+    model.say("Hello.")
+    await two.runs.resume(KEY, "r1")
+    view = await ended(two)
+    assert (view.status, view.error) == ("completed", None)
+
+
+async def test_a_tool_that_blocks_does_not_hold_up_the_stop(house: House, model: ScriptedModel) -> None:
+    gate = Gate()
+    agent = Agent(name="A", functions=[_gated(gate)])
+    one = await begun(house, agent)
+    model.call("slow", id="c1")
+    await one.runs.start(KEY, wish())
+    await gate.until_reached()
+    async with asyncio.timeout(SECONDS):
+        await one.drain()
+    assert not gate.passed.is_set()
+    two = await house.engine(agent)
+    model.say("I see.")
+    await two.runs.resume(KEY, "r1")
+    view = await ended(two)
+    assert "had been started when the process stopped" in contents(view.messages)[2]
+    await gate.open()
+    assert gate.count == 1
+
+
+async def test_what_waits_in_the_queue_of_a_server_that_stops_runs_elsewhere(
+    house: House, model: ScriptedModel
+) -> None:
+    one = await begun(house)
+    model.hang()
+    await one.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    await one.runs.start(KEY, wish("next", "r2", on_busy="queue"))
+    await one.drain()
+    assert (await one.runs.get(KEY, "r1")).status == "interrupted"
+    await expire_leases(one)
+    model.say("Two.")
+    two = await house.engine(AGENT)
+    assert (await ended(two, "r2")).output_text == "Two."
+
+
+async def test_only_the_last_run_can_be_tried_again(house: House, model: ScriptedModel) -> None:
+    one = await begun(house)
+    model.hang()
+    await one.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    await one.drain()
+    two = await house.engine(AGENT)
+    model.say("Two.")
+    await run(two, "next", "r2")
+    with pytest.raises(RunNotWaiting):
+        await two.runs.resume(KEY, "r1")
+    for body in model.raw_requests:
+        assert not body_faults(body)
+
+
+async def test_to_stop_twice_is_to_stop_once(house: House) -> None:
+    engine = await house.engine(AGENT)
+    await engine.drain()
+    await engine.stop()
+
+
+# Nothing is left.
+
+
+async def test_threads_of_abandoned_tools_end_with_their_tools(house: House, model: ScriptedModel) -> None:
+    gate = Gate()
+    engine = await begun(house, Agent(name="A", functions=[_gated(gate)]))
+    model.call("slow")
+    await engine.runs.start(KEY, wish())
+    await gate.until_reached()
+    await engine.runs.cancel(KEY, "r1")
+    await gate.open()
+    for thread in threading.enumerate():
+        if thread.name == "swarmkeep-tool":
+            await asyncio.to_thread(thread.join, SECONDS)
+            assert not thread.is_alive()
+
+
+async def test_many_runs_leave_nothing_behind(house: House, model: ScriptedModel) -> None:
+    engine = await begun(house)
+    for n in range(30):
+        model.say("Hello.")
+        view = await run(engine, run_id=f"r{n}")
+        assert view.status == "completed"
+    conductor = engine._conductor
+    assert (conductor._tasks, conductor._ledgers, conductor._waiters) == ({}, {}, {})
+    assert (engine.hub._feeds, engine.hub._passing) == ({}, {})

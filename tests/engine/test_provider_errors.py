@@ -1,0 +1,187 @@
+"""What goes wrong at the model's end is data: a code that stays, whether to try again, and the provider's status."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import pytest
+from openai import AsyncOpenAI
+
+from swarmkeep.domain.events import RunError
+from swarmkeep.engine.model import ChatModel
+from tests.engine.talks import open_async
+from tests.engine.test_clients import HELLO, asking, failure
+from tests.support.scripted import ScriptedModel
+
+STREAM = pytest.mark.parametrize("stream", [False, True])
+
+
+async def error_of(client: AsyncOpenAI, stream: bool) -> RunError:
+    return (await failure(ChatModel(client), asking(HELLO, stream=stream), stream=stream)).error
+
+
+@STREAM
+@pytest.mark.parametrize(
+    ("status", "code", "retryable"),
+    [
+        (400, "provider_bad_request", False),
+        (401, "provider_authentication", False),
+        (403, "provider_permission", False),
+        (404, "provider_not_found", False),
+        (408, "provider_timeout", True),
+        (409, "provider_conflict", True),
+        (413, "context_length_exceeded", False),
+        (418, "provider_error", False),
+        (422, "provider_bad_request", False),
+        (429, "provider_rate_limited", True),
+        (500, "provider_error", True),
+        (502, "provider_error", True),
+        (503, "provider_error", True),
+        (529, "provider_error", True),
+    ],
+)
+async def test_each_status_has_its_code(
+    model: ScriptedModel, async_client: AsyncOpenAI, status: int, code: str, retryable: bool, stream: bool
+) -> None:
+    model.fail(status, message="no such luck")
+    error = await error_of(async_client, stream)
+    assert error == RunError(code=code, message="no such luck", retryable=retryable, provider_status=status)
+
+
+@pytest.mark.parametrize(
+    ("status", "provider_code", "message", "code"),
+    [
+        (400, "context_length_exceeded", "too long", "context_length_exceeded"),
+        (400, None, "This model's maximum context length is 8192 tokens.", "context_length_exceeded"),
+        (400, "content_filter", "blocked", "content_filter"),
+        (429, "insufficient_quota", "You exceeded your current quota.", "provider_quota_exceeded"),
+        (500, None, "crashed: context window of the worker", "provider_error"),
+    ],
+)
+async def test_what_the_provider_says_makes_it_more_precise(
+    model: ScriptedModel, async_client: AsyncOpenAI, status: int, provider_code: str | None, message: str, code: str
+) -> None:
+    model.fail(status, code=provider_code, message=message)
+    error = await error_of(async_client, stream=False)
+    assert error.code == code
+    assert error.message == message
+    assert error.retryable is (status == 500)
+
+
+@STREAM
+async def test_an_error_page_of_some_proxy(model: ScriptedModel, async_client: AsyncOpenAI, stream: bool) -> None:
+    model.raw("<html><h1>502 Bad Gateway</h1></html>", status=502, content_type="text/html")
+    error = await error_of(async_client, stream)
+    assert (error.code, error.retryable, error.provider_status) == ("provider_error", True, 502)
+    assert "Bad Gateway" in error.message or "502" in error.message
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        ("<html>Welcome to nginx!</html>", "text/html"),
+        ('{"choices": [', "application/json"),
+        ("", "application/json"),
+        ("[]", "application/json"),
+        ("null", "application/json"),
+        ("{}", "application/json"),
+        ('{"choices": null}', "application/json"),
+        ('{"choices": []}', "application/json"),
+        ('{"choices": [null]}', "application/json"),
+        ('{"choices": [{"message": null}]}', "application/json"),
+        ('{"choices": [{"text": "a completion of old"}]}', "application/json"),
+        ("\xff\xfe", "application/json"),
+    ],
+)
+async def test_an_answer_that_is_no_completion(
+    model: ScriptedModel, async_client: AsyncOpenAI, body: str, content_type: str
+) -> None:
+    model.raw(body.encode("latin-1"), content_type=content_type)
+    error = await error_of(async_client, stream=False)
+    assert (error.code, error.retryable, error.provider_status) == ("provider_malformed", True, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("<html>Welcome to nginx!</html>", "provider_stream_cut"),
+        ("", "provider_stream_cut"),
+        ("data: [DONE]\n\n", "provider_stream_cut"),
+        ('data: {"choices": [\n\n', "provider_malformed"),
+        ("data: []\n\n", "provider_malformed"),
+        ('data: {"error": {"message": "overloaded"}}\n\n', "provider_malformed"),
+    ],
+)
+async def test_a_stream_that_is_none(model: ScriptedModel, async_client: AsyncOpenAI, body: str, code: str) -> None:
+    model.raw(body, content_type="text/event-stream")
+    error = await error_of(async_client, stream=True)
+    assert (error.code, error.retryable) == (code, True)
+
+
+async def test_an_error_in_a_stream_is_told_in_its_words(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+    model.chunks([{"error": {"message": "the worker ran out of memory", "code": 500}}])
+    assert "the worker ran out of memory" in (await error_of(async_client, stream=True)).message
+
+
+async def test_half_a_stream_keeps_what_was_said(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+    model.half_stream(["Half ", "a sen"])
+    failed = await failure(ChatModel(async_client), asking(HELLO, stream=True), stream=True)
+    assert (failed.error.code, failed.error.retryable) == ("provider_stream_cut", True)
+    assert failed.partial == "Half a sen"
+
+
+async def test_a_stream_that_ends_without_saying_why_is_cut(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+    model.chunks([{"choices": [{"index": 0, "delta": {"content": "Half a"}}]}])
+    failed = await failure(ChatModel(async_client), asking(HELLO, stream=True), stream=True)
+    assert (failed.error.code, failed.partial) == ("provider_stream_cut", "Half a")
+
+
+async def test_half_an_answer(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+    model.half_stream("Half")
+    error = await error_of(async_client, stream=False)
+    assert error.retryable
+    assert error.code in ("provider_unreachable", "provider_stream_cut")
+
+
+async def test_a_model_that_does_not_answer_in_time(model: ScriptedModel) -> None:
+    model.hang()
+    async with open_async(model.url, timeout=0.05) as client:
+        error = await error_of(client, stream=False)
+    assert error == RunError(code="provider_timeout", message="the model did not answer in time", retryable=True)
+
+
+async def test_a_model_that_falls_silent_in_mid_answer(model: ScriptedModel) -> None:
+    model.hang("Well, ")
+    async with open_async(model.url, timeout=0.2) as client:
+        failed = await failure(ChatModel(client), asking(HELLO, stream=True), stream=True)
+    assert (failed.error.code, failed.error.retryable) == ("provider_timeout", True)
+    assert failed.partial == "Well, "
+
+
+@STREAM
+async def test_a_model_that_is_not_there(stream: bool) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
+    async with open_async(url) as client:
+        error = await error_of(client, stream)
+    assert (error.code, error.retryable, error.provider_status) == ("provider_unreachable", True, None)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/v1?key=secret", "http://user:secret@127.0.0.1:1/v1"])
+async def test_no_message_shows_a_secret(url: str) -> None:
+    async with open_async(url, api_key="sk-secret") as client:
+        assert "secret" not in (await error_of(client, stream=False)).message
+
+
+async def test_the_message_is_never_empty(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+    script: list[Callable[[], None]] = [
+        lambda: model.raw("", status=500),
+        lambda: model.raw({"error": {"message": ""}}, status=500),
+        lambda: model.raw({"error": "plain text"}, status=500),
+        lambda: model.raw({"message": "flat"}, status=500),
+    ]
+    for answer in script:
+        answer()
+        assert (await error_of(async_client, stream=False)).message

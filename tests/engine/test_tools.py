@@ -1,0 +1,368 @@
+"""Where tools run, how long, and that whatever they do becomes an outcome that a model can read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from swarmkeep import Agent, Result, tool
+from swarmkeep.agent import Tool
+from swarmkeep.domain.state import Call
+from swarmkeep.domain.turns import Outcome
+from swarmkeep.engine.tools import Caller, Inline, InThreads, ToolTimeout, call_tool, unknown_tool
+
+Json = dict[str, Any]
+SECONDS = 20.0
+
+
+@pytest.fixture(params=[Inline, InThreads])
+def caller(request: pytest.FixtureRequest) -> Caller:
+    made: Caller = request.param()
+    return made
+
+
+async def outcome(
+    function: Callable[..., Any],
+    arguments: str = "{}",
+    *,
+    context: Json | None = None,
+    caller: Caller | None = None,
+    seconds: float | None = SECONDS,
+) -> Outcome:
+    made = Tool(function)
+    call = Call(id="c1", name=made.name, arguments=arguments, attempts=1)
+    return (await call_tool(made, call, context or {}, caller or InThreads(), seconds))[0]
+
+
+# Both callers.
+
+
+async def test_plain_and_async_functions_return_their_value(caller: Caller) -> None:
+    async def waits() -> int:
+        await asyncio.sleep(0)
+        return 1
+
+    assert await caller(lambda: 1, is_async=False, seconds=None) == 1
+    assert await caller(waits, is_async=True, seconds=None) == 1
+
+
+async def test_an_awaitable_that_a_plain_function_returns_is_awaited(caller: Caller) -> None:
+    async def waits() -> int:
+        await asyncio.sleep(0)
+        return 1
+
+    assert await caller(lambda: waits(), is_async=False, seconds=None) == 1
+    assert await caller(lambda: waits(), is_async=False, seconds=SECONDS) == 1
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), TimeoutError("its own"), SystemExit(1)])
+async def test_what_a_function_raises_is_raised(caller: Caller, error: BaseException) -> None:
+    def fails() -> None:
+        raise error
+
+    async def fails_later() -> None:
+        await asyncio.sleep(0)
+        raise error
+
+    for seconds in (None, SECONDS):
+        with pytest.raises(type(error)) as raised:
+            await caller(fails, is_async=False, seconds=seconds)
+        assert raised.value is error
+    if not isinstance(error, SystemExit):  # which would stop the loop that Inline starts
+        with pytest.raises(type(error)):
+            await caller(fails_later, is_async=True, seconds=SECONDS)
+
+
+async def test_a_plain_function_that_takes_too_long_is_given_up(caller: Caller) -> None:
+    released, ended = threading.Event(), threading.Event()
+
+    def blocks() -> str:
+        released.wait(SECONDS)
+        ended.set()
+        return "late"
+
+    with pytest.raises(ToolTimeout):
+        await caller(blocks, is_async=False, seconds=0.01)
+    released.set()
+    assert ended.wait(SECONDS)
+    # Its late result reaches nobody.
+    assert await caller(lambda: "in time", is_async=False, seconds=SECONDS) == "in time"
+
+
+async def test_an_async_function_that_takes_too_long_is_cancelled(caller: Caller) -> None:
+    seen: list[str] = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    with pytest.raises(ToolTimeout):
+        await caller(waits, is_async=True, seconds=0.01)
+    assert seen == ["cancelled"]
+
+
+async def test_the_context_is_carried(caller: Caller) -> None:
+    who = contextvars.ContextVar("who", default="nobody")
+
+    async def asks() -> str:
+        return who.get()
+
+    who.set("Ann")
+    for seconds in (None, SECONDS):
+        assert await caller(who.get, is_async=False, seconds=seconds) == "Ann"
+        assert await caller(asks, is_async=True, seconds=seconds) == "Ann"
+
+
+# Inline: the caller's thread.
+
+
+def finish(coroutine: Any) -> Any:
+    """As the synchronous loop does: the coroutine never suspends."""
+    with pytest.raises(StopIteration) as stop:
+        coroutine.send(None)
+    return stop.value.value
+
+
+def test_inline_runs_in_the_callers_thread_and_never_suspends() -> None:
+    async def waits() -> int:
+        await asyncio.sleep(0)
+        return 2
+
+    here = threading.current_thread()
+    assert finish(Inline()(threading.current_thread, is_async=False, seconds=None)) is here
+    assert finish(Inline()(waits, is_async=True, seconds=None)) == 2
+    # Only a time-out takes a thread: nothing else can end a function that blocks.
+    assert finish(Inline()(threading.current_thread, is_async=False, seconds=SECONDS)) is not here
+
+
+# InThreads: neither the loop nor the process waits for anybody.
+
+
+async def test_each_plain_function_has_a_daemon_thread_of_its_own() -> None:
+    both = threading.Barrier(2)
+
+    def meet() -> tuple[int, bool]:
+        both.wait(SECONDS)
+        return threading.get_ident(), threading.current_thread().daemon
+
+    caller = InThreads()
+    one, two = await asyncio.gather(*(caller(meet, is_async=False, seconds=SECONDS) for _ in range(2)))
+    assert one != two
+    assert one[1]
+    assert one[0] != threading.get_ident()
+
+
+async def test_a_call_whose_run_was_cancelled_drops_its_late_result() -> None:
+    reached, released, ended = threading.Event(), threading.Event(), threading.Event()
+
+    class Value:
+        pass
+
+    kept: list[weakref.ref[Value]] = []
+
+    def blocks() -> Value:
+        value = Value()
+        kept.append(weakref.ref(value))
+        reached.set()
+        released.wait(SECONDS)
+        ended.set()
+        return value
+
+    task = asyncio.create_task(InThreads()(blocks, is_async=False, seconds=None))
+    assert await asyncio.to_thread(reached.wait, SECONDS)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    released.set()
+    assert await asyncio.to_thread(ended.wait, SECONDS)
+    for thread in threading.enumerate():
+        if thread.name == "swarmkeep-tool":
+            await asyncio.to_thread(thread.join, SECONDS)
+    await asyncio.sleep(0)
+    gc.collect()
+    assert [ref() for ref in kept] == [None]
+
+
+def test_a_result_that_comes_after_the_loop_has_closed_is_dropped() -> None:
+    released, begun = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def blocks() -> str:
+        threads.append(threading.current_thread())
+        begun.set()
+        released.wait(SECONDS)
+        return "late"
+
+    async def give_up() -> None:
+        with pytest.raises(ToolTimeout):
+            await InThreads()(blocks, is_async=False, seconds=0.01)
+
+    asyncio.run(give_up())
+    assert begun.wait(SECONDS)
+    released.set()
+    threads[0].join(SECONDS)
+    assert not threads[0].is_alive()
+
+
+@pytest.mark.parametrize("word", [KeyboardInterrupt, GeneratorExit, StopIteration])
+async def test_a_word_that_stops_programs_is_an_error_when_it_comes_from_a_thread(word: type[BaseException]) -> None:
+    def stops() -> None:
+        raise word("now")
+
+    with pytest.raises(RuntimeError, match=f"{word.__name__}: now"):
+        await InThreads()(stops, is_async=False, seconds=None)
+
+
+# Outcomes.
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("no"), "Error: fails failed: ValueError: no"),
+        (KeyError("k"), "Error: fails failed: KeyError: 'k'"),
+        (SystemExit(2), "Error: fails failed: SystemExit: 2"),
+        (asyncio.CancelledError(), "Error: fails failed: CancelledError: "),
+        (StopIteration("x"), "Error: fails failed: RuntimeError: StopIteration: x"),
+        (type("Odd", (BaseException,), {})("odd"), "Error: fails failed: Odd: odd"),
+    ],
+)
+async def test_what_a_function_raises_is_its_outcome(error: BaseException, text: str) -> None:
+    def fails() -> None:
+        raise error
+
+    made = await outcome(fails)
+    assert (made.status, made.content) == ("error", text)
+    assert made.context_variables is None
+
+
+async def test_a_run_that_is_cancelled_is_no_outcome() -> None:
+    reached = asyncio.Event()
+
+    async def waits() -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(outcome(waits))
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_an_error_whose_text_fails_is_still_an_outcome() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    def fails() -> None:
+        raise Mute
+
+    made = await outcome(fails)
+    assert made.status == "error"
+    assert "Mute" in made.content
+
+
+async def test_a_timeout_says_how_long_and_that_nothing_is_sure() -> None:
+    released = threading.Event()
+
+    def blocks() -> str:
+        released.wait(SECONDS)
+        return "late"
+
+    assert "within 0.02 s." in (await outcome(blocks, seconds=0.02)).content
+    made = await outcome(tool(timeout=0.01)(blocks), seconds=None)
+    assert made.status == "timeout"
+    assert made.content == "Error: blocks did not finish within 0.01 s. It may or may not have taken effect."
+    released.set()
+
+
+async def test_a_tools_own_time_out_goes_before_the_general_one() -> None:
+    @tool(timeout=SECONDS)
+    def quick() -> str:
+        return "ok"
+
+    assert (await outcome(quick, seconds=1e-9)).status == "ok"
+
+
+async def test_a_time_out_error_of_the_functions_own_is_an_error() -> None:
+    async def fails() -> None:
+        raise TimeoutError("upstream")
+
+    made = await outcome(fails)
+    assert (made.status, made.content) == ("error", "Error: fails failed: TimeoutError: upstream")
+
+
+async def test_the_context_is_given_as_a_copy_and_given_back_changed() -> None:
+    context: Json = {"n": 1, "list": [1]}
+
+    def change(context_variables: Json) -> Result:
+        context_variables["list"].append(2)
+        context_variables["n"] = 5
+        return Result("ok", context_variables={"n": 6})
+
+    made = await outcome(change, context=context)
+    assert made.context_variables == {"n": 6, "list": [1, 2]}
+    assert context == {"n": 1, "list": [1]}
+
+
+@pytest.mark.parametrize(
+    ("context", "where"),
+    [
+        ({"a": {"b": {1, 2}}}, "context_variables.a.b is of type set"),
+        ({"a": float("nan")}, "context_variables.a is the float nan"),
+        ({1: 2}, "context_variables has a key of type int"),
+        ({"a": [b"x"]}, "context_variables.a[0] is of type bytes"),
+    ],
+)
+async def test_context_that_json_cannot_hold_is_an_error_with_its_place(context: Any, where: str) -> None:
+    def by_result() -> Result:
+        return Result("ok", context_variables=context)
+
+    def in_place(context_variables: Json) -> str:
+        context_variables.update(context)
+        return "ok"
+
+    for function in (by_result, in_place):
+        made = await outcome(function)
+        assert made.status == "error"
+        assert where in made.content
+
+
+async def test_duration_is_told() -> None:
+    def quick() -> str:
+        return "ok"
+
+    assert (await outcome(quick)).duration_ms > 0
+
+
+async def test_a_handoff_is_a_result_with_an_agent() -> None:
+    agent = Agent(name="Sales")
+    made = Tool(_to(agent))
+    given, result = await call_tool(made, Call(id="c", name="hand_over", arguments="{}"), {}, InThreads(), None)
+    assert (given.status, given.content, result.agent) == ("ok", '{"assistant": "Sales"}', agent)
+
+
+def _to(agent: Agent) -> Callable[[], Agent]:
+    def hand_over() -> Agent:
+        return agent
+
+    return hand_over
+
+
+def test_an_unknown_function_is_told_with_the_known_ones() -> None:
+    call = Call(id="c", name="lok", arguments="{}")
+    assert unknown_tool(call, ["look", "pay"]).content == (
+        "Error: there is no function called 'lok'. Valid functions: look, pay."
+    )
+    assert unknown_tool(call, []).content.endswith("Valid functions: none.")

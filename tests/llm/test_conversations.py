@@ -1,0 +1,167 @@
+"""The bundled teams on a real language model: what must hold whatever it says, calls and makes up.
+
+What it says is never looked at. It is a model of 135 million parameters that runs with the likeliest word each time,
+so a machine hears the same in each run; another machine may round otherwise and hear something else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections import Counter
+from contextlib import closing
+
+import pytest
+
+from swarmkeep.domain.fold import evolve
+from swarmkeep.domain.request import request
+from swarmkeep.domain.state import State
+from swarmkeep.engine.loading import load_registry
+from swarmkeep.store.port import DEFAULT_TENANT, SessionKey
+from swarmkeep.store.sql import open_store
+from swarmkeep_client import Event, MessageDelta, MessageStarted, StreamItem
+from tests.llm.evening import TERMINAL, Evening, done, results_in
+from tests.support.rules import body_faults
+
+pytestmark = pytest.mark.llm
+
+
+def test_enough_happened_that_nobody_scripted(evening: Evening) -> None:
+    """Calls and handoffs are the model's own choice, so that their numbers are not certain. But it was seen to call a
+    function in more than half of its turns, and to hand over in a third, so these are far exceeded.
+    """
+    turns = sum(len(talk.answers) for talk in evening.talks)
+    assert turns >= 20
+    assert sum(len(results_in(talk.events)) for talk in evening.talks) >= 5
+    assert sum(len(talk.of_type("handoff.made")) for talk in evening.talks) >= 1
+    assert {talk.team for talk in evening.talks} == {"acme", "basic", "triage", "weather"}
+
+
+def test_every_log_is_whole(evening: Evening) -> None:
+    for group in evening.groups:
+        with closing(sqlite3.connect(group.database_url.removeprefix("sqlite:///"))) as file:
+            for talk in group.talks:
+                assert [event.seq for event in talk.events] == [*range(1, len(talk.events) + 1)]
+                assert [event.hash for event in talk.events] == _hashes(file, talk.session_id)
+                assert talk.state is not None
+                assert (talk.state.seq, talk.state.hash) == (talk.events[-1].seq, talk.events[-1].hash)
+
+
+def _hashes(file: sqlite3.Connection, session_id: str) -> list[str]:
+    """What the hash of each event must be, from what is stored of it."""
+    rows = file.execute(
+        "SELECT salt, CAST(payload AS BLOB), seq, type, version, run_id, agent, recorded_at FROM events "
+        "WHERE session_id = ? ORDER BY seq",
+        (session_id,),
+    )
+    hashes, previous = [], bytes(32)
+    for salt, payload, *header in rows:
+        commitment = hashlib.sha256(salt + payload).digest()
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":"))
+        previous = hashlib.sha256(previous + text.encode() + commitment).digest()
+        hashes.append(previous.hex())
+    return hashes
+
+
+def test_every_run_ended_once(evening: Evening) -> None:
+    for talk in evening.talks:
+        begun = [event.run_id for event in talk.of_type("run.started")]
+        ended = [event.run_id for event in talk.of_type(*TERMINAL)]
+        assert Counter(ended) == Counter(set(begun))
+        assert len(begun) == len(talk.texts) + 1 + (talk in [group.talks[0] for group in evening.groups])
+
+
+def test_a_run_fails_only_where_the_model_server_did(evening: Evening) -> None:
+    refused = Counter(call.status for call in evening.calls if call.complete and call.status != 200)
+    failed = [event.data["error"] for talk in evening.talks for event in talk.of_type("run.failed")]
+    assert {error["provider_status"] for error in failed} <= set(refused)
+    assert not [event for talk in evening.talks for event in talk.of_type("run.cancelled", "run.interrupted")]
+
+
+async def test_every_prefix_of_a_log_gives_a_valid_request(evening: Evening) -> None:
+    for group in evening.groups:
+        registry = load_registry(group.agents)
+        store = open_store(group.database_url, read_only=True)
+        for talk in group.talks:
+            state = State()
+            for event in await store.read(SessionKey(DEFAULT_TENANT, talk.session_id)):
+                state = evolve(state, event)
+                profile = await registry.profile(registry.active(state.agent), state.context_variables)
+                body = request(state, profile, stream=event.seq % 2 == 0).body()
+                assert body_faults(body) == [], f"{talk.session_id} up to {event.seq}"
+        await store.close()
+
+
+def test_every_request_is_rebuilt_to_the_byte(evening: Evening) -> None:
+    """The model's server names each completion, and the log keeps that name beside the answer."""
+    received = {call.completion_id: call.body for call in evening.calls if call.complete and call.status == 200}
+    rebuilt: dict[str, bytes] = {}
+    for talk in evening.talks:
+        rebuilt |= {event.data["completion"]["id"]: talk.requests[event.seq] for event in talk.answers}
+    assert rebuilt == received
+    assert sum(len(talk.answers) for talk in evening.talks) == len(received)
+    assert [faults for body in received.values() if (faults := body_faults(body))] == []
+
+
+def test_turns_are_limited(evening: Evening) -> None:
+    for talk in evening.talks:
+        turns = Counter(event.run_id for event in talk.answers)
+        limits = {event.run_id: event.data["options"]["max_turns"] for event in talk.of_type("run.started")}
+        for end in talk.of_type(*TERMINAL):
+            assert turns[end.run_id] <= limits[end.run_id]
+            if end.data["stop_reason"] == "max_turns":
+                assert turns[end.run_id] == limits[end.run_id]
+
+
+def test_what_was_recorded_survives_a_kill(evening: Evening) -> None:
+    for talk in evening.talks:
+        assert talk.before_kill
+        assert talk.events[: len(talk.before_kill)] == talk.before_kill
+
+
+def test_the_run_that_was_cut_off_goes_on_by_itself(evening: Evening) -> None:
+    assert sum(not call.complete for call in evening.calls) == len(evening.groups)
+    for group in evening.groups:
+        (resumed,) = group.talks[0].of_type("run.resumed")[-1:]
+        assert (resumed.run_id, resumed.data["reason"]) == (group.cut_run_id, "recovery")
+        (end,) = [event for event in group.talks[0].of_type(*TERMINAL) if event.run_id == group.cut_run_id]
+        assert end.type == "run.completed"
+
+
+def test_every_session_goes_on_after_a_kill(evening: Evening) -> None:
+    for talk in evening.talks:
+        end = talk.events[-1]
+        assert (end.type, end.run_id) == ("run.completed", talk.last_run_id)
+        assert end.seq > talk.before_kill[-1].seq
+
+
+def test_a_stream_gives_each_event_once_and_the_words_as_they_are_recorded(evening: Evening) -> None:
+    streams = [items for talk in evening.talks for items in talk.streams]
+    assert any(isinstance(item, MessageDelta) for items in streams for item in items)
+    for items in streams:
+        run = done(items).run
+        seqs = [item.seq for item in items if isinstance(item, Event)]
+        assert seqs == [*range(seqs[0], seqs[0] + len(seqs))]
+        assert (seqs[0], seqs[-1]) == (run.first_seq, run.last_seq)
+        said = [item.data["message"] for item in items if isinstance(item, Event) and item.data.get("completion")]
+        assert _shown(items) == [(message["content"] or "", _arguments(message)) for message in said]
+
+
+def _shown(items: list[StreamItem]) -> list[tuple[str, list[str]]]:
+    """The text and the calls' arguments of each message, put together from its deltas."""
+    shown: list[tuple[str, list[str]]] = []
+    for item in items:
+        if isinstance(item, MessageStarted):
+            shown.append(("", []))
+        elif isinstance(item, MessageDelta):
+            text, arguments = shown[-1]
+            for call in item.tool_calls or []:
+                arguments += [""] * (call["index"] + 1 - len(arguments))
+                arguments[call["index"]] += call["function"]["arguments"] or ""
+            shown[-1] = (text + (item.content or ""), arguments)
+    return shown
+
+
+def _arguments(message: dict[str, list[dict[str, dict[str, str]]]]) -> list[str]:
+    return [call["function"]["arguments"] for call in message.get("tool_calls", [])]
