@@ -1,11 +1,10 @@
 # The server, with the routines and migrations it ships, for SQLite and PostgreSQL.
 #
 #   docker build -t swarmkeep .
-#   docker run --rm -v swarmkeep:/data swarmkeep keys create --tenant main
-#   docker run -p 127.0.0.1:8000:8000 -v swarmkeep:/data -e OPENAI_API_KEY swarmkeep
+#   docker run --network host -v swarmkeep:/data -e OPENAI_API_KEY swarmkeep
 #
-# The key comes first: inside a container the server has to listen on more than loopback, and there it refuses to
-# start as long as no API key exists. Without SWARMKEEP_DATABASE_URL, sessions are kept in a SQLite file in /data.
+# Without API keys the server listens on loopback only, so the container shares its host's network (Linux). Without
+# SWARMKEEP_DATABASE_URL, sessions are kept in a SQLite file in /data.
 
 FROM python:3.12-slim AS build
 WORKDIR /src
@@ -37,4 +36,4 @@ EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
     CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('SWARMKEEP_PORT', '8000')), timeout=4); c.request('GET', '/health/ready'); sys.exit(c.getresponse().status != 200)"]
 ENTRYPOINT ["swarmkeep"]
-CMD ["serve", "--host", "0.0.0.0"]
+CMD ["serve"]

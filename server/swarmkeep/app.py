@@ -116,8 +116,8 @@ def serve(settings: Settings) -> None:
     address = _address(settings)
     if not (has_api_keys() or ip_address(address[0]).is_loopback):
         raise ServeError(
-            f"without an API key the server is open to whoever reaches it, so it does not listen on {settings.host}; "
-            "make a key with `swarmkeep keys create`, or listen on 127.0.0.1"
+            f"without API keys the server is open to whoever reaches it, so it does not listen on {settings.host}; "
+            "listen on 127.0.0.1, and put a proxy that checks its callers in front"
         )
     try:
         app = create_app(settings)

@@ -101,12 +101,12 @@ class House:
         return asyncio.run(_fetch(self.url, statement))
 
     def lease_left(self, session_id: str) -> float:
-        """For how many seconds somebody still has the lease, by the database's clock; negative once it has expired."""
+        """For how many seconds somebody still has the lease, by the database's clock; not above 0 if nobody has."""
         now = "(julianday('now') - 2440587.5) * 86400.0"
         if not self.url.startswith("sqlite:"):
             now = "extract(epoch FROM clock_timestamp())"
         ((left,),) = self.sql(f"SELECT lease_expires_at - {now} FROM sessions WHERE id = '{session_id}'")
-        return float(left)
+        return 0.0 if left is None else float(left)
 
     def log(self, session_id: str) -> Log:
         return read_log(self.url, session_id)

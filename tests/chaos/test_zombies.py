@@ -93,7 +93,7 @@ def test_a_server_that_nobody_replaced_goes_on_where_it_was(house: House) -> Non
     run = session.run(plan(calls(("pay", {"what": "a", "door": "door"})), say("Done.")), background=True)
     until("the effect has begun", lambda: house.effects.count())
     server.pause()
-    until("the lease has expired", lambda: house.lease_left("s") < 0)
+    until("the lease has expired", lambda: house.lease_left("s") <= 0)
     server.resume()
     house.open("door")
     quiet(session)

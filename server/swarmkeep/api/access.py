@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,7 @@ from swarmkeep.api.refusals import Forbidden
 from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.inputs import checked_id
+from swarmkeep.engine.once import Once
 from swarmkeep.store.port import DEFAULT_TENANT, SessionKey
 
 
@@ -40,13 +42,32 @@ class Service:
             self.drained.set()
 
 
+_KEY_LENGTH = 255
+
+
 class Caller:
     """Whoever sent a request, and the engine as they may use it."""
 
-    def __init__(self, service: Service, tenant: str) -> None:
+    def __init__(self, service: Service, tenant: str, request: Request[Any, Any, Any]) -> None:
         self.service = service
         self.tenant = tenant
         self.engine = service.engine
+        self._request = request
+
+    async def once(self) -> Once | None:
+        """The request's `Idempotency-Key`, if it has one, with a digest of all that the request says.
+
+        Raises InvalidRequest.
+        """
+        key = self._request.headers.get("idempotency-key")
+        if key is None:
+            return None
+        if not (0 < len(key) <= _KEY_LENGTH and key.isascii() and key.isprintable()):
+            detail = f"an idempotency key is 1 to {_KEY_LENGTH} printable ASCII characters"
+            raise InvalidRequest(detail, "/header/Idempotency-Key")
+        said = "\n".join((self._request.method, self._request.url.path, self._request.headers.get("if-match", "")))
+        body = await self._request.body()
+        return Once(key, hashlib.sha256(said.encode() + b"\n" + body).hexdigest())
 
     def key(self, session_id: str) -> SessionKey:
         """The caller's session of that id; one that no session can have is not worth a look.
@@ -61,7 +82,7 @@ class Caller:
 
 def identify(request: Request[Any, Any, Any]) -> Caller:
     """The caller of a request. Every call to a session goes through here: this is where API keys are looked up."""
-    return Caller(request.app.state.service, DEFAULT_TENANT)
+    return Caller(request.app.state.service, DEFAULT_TENANT, request)
 
 
 def has_api_keys() -> bool:

@@ -23,6 +23,7 @@ from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import Decision, RunOptions
 from swarmkeep.domain.views import RunView, all_runs, run_view
 from swarmkeep.engine.inputs import checked_messages, checked_object
+from swarmkeep.engine.once import Once
 from swarmkeep.engine.runs import RunFeed
 from swarmkeep.store.port import SessionKey
 
@@ -46,7 +47,7 @@ class NewRun(Body, frozen=True, kw_only=True):
     execute_tools: bool = True
     on_busy: OnBusy = "reject"
 
-    def wish(self) -> StartRun:
+    def wish(self, once: Once | None) -> StartRun:
         if self.stream and self.background:
             raise InvalidRequest("a run in the background cannot be streamed here; join its stream", "/background")
         options = RunOptions(
@@ -58,6 +59,7 @@ class NewRun(Body, frozen=True, kw_only=True):
             options=options,
             agent=self.agent,
             context_variables=checked_object(self.context_variables or {}, "/context_variables"),
+            idempotency_key=None if once is None else once.key,
             on_busy=self.on_busy,
         )
 
@@ -121,7 +123,8 @@ async def create_run(
     once (202). A run goes on when its client goes away.
     """
     runs, key = caller.engine.runs, caller.key(session_id)
-    feed = await runs.start(key, data.wish())
+    once = await caller.once()
+    feed = await runs.start(key, data.wish(once), once=once)
     if data.stream:
         return streamed(caller, key, feed)
     if data.background:
@@ -178,10 +181,10 @@ async def stream_run(
     status_code=200,
     operation_id="cancel_run",
     summary="Cancel a run; what it produced stays",
-    responses=problems("session_not_found", "run_not_found", "overloaded"),
+    responses=problems("session_not_found", "run_not_found", "idempotency_mismatch", "overloaded"),
 )
 async def cancel_run(session_id: FromPath[str], run_id: FromPath[str], caller: NamedDependency[Caller]) -> RunView:
-    return await caller.engine.runs.cancel(caller.key(session_id), run_id)
+    return await caller.engine.runs.cancel(caller.key(session_id), run_id, once=await caller.once())
 
 
 @post(
@@ -196,6 +199,7 @@ async def cancel_run(session_id: FromPath[str], run_id: FromPath[str], caller: N
         "run_not_waiting",
         "already_decided",
         "agent_unavailable",
+        "idempotency_mismatch",
         "too_large",
         "unsupported_media_type",
         "draining",
@@ -212,6 +216,7 @@ async def resume_run(
         run_id,
         tool_results=[msgspec.convert(result, ToolAnswer, from_attributes=True) for result in data.tool_results],
         approvals=[msgspec.convert(approval, Approval, from_attributes=True) for approval in data.approvals],
+        once=await caller.once(),
     )
     return streamed(caller, key, feed) if data.stream else JsonResponse(await runs.wait(key, run_id))
 

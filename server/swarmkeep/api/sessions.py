@@ -87,6 +87,7 @@ async def create_session(data: JSONBody[NewSession], caller: NamedDependency[Cal
         context_variables=data.context_variables,
         metadata=data.metadata,
         messages=data.messages,
+        once=await caller.once(),
     )
     return shown(session, 201 if made else 200)
 
@@ -132,7 +133,13 @@ async def get_session(
     summary="Change context variables, metadata or the active agent",
     response_headers=[ETAG],
     responses=problems(
-        "session_not_found", "agent_not_found", "seq_mismatch", "too_large", "unsupported_media_type", "overloaded"
+        "session_not_found",
+        "agent_not_found",
+        "seq_mismatch",
+        "idempotency_mismatch",
+        "too_large",
+        "unsupported_media_type",
+        "overloaded",
     ),
 )
 async def update_session(
@@ -145,6 +152,7 @@ async def update_session(
         context_variables=given(data.context_variables),
         metadata=given(data.metadata),
         if_match=expected_seq(if_match),
+        once=await caller.once(),
     )
     return shown(session)
 
@@ -170,7 +178,13 @@ async def delete_session(
     summary="Make a session that shares another's history",
     response_headers=[ETAG, LOCATION],
     responses=problems(
-        "session_not_found", "event_not_found", "session_exists", "too_large", "unsupported_media_type", "overloaded"
+        "session_not_found",
+        "event_not_found",
+        "session_exists",
+        "idempotency_mismatch",
+        "too_large",
+        "unsupported_media_type",
+        "overloaded",
     ),
 )
 async def fork_session(
@@ -178,7 +192,7 @@ async def fork_session(
 ) -> Response[SessionView]:
     """The shared events keep their hashes. A run that the shared history ends in does not go on in the fork."""
     session = await caller.engine.sessions.fork(
-        caller.key(session_id), at=data.at, session_id=data.id, metadata=data.metadata
+        caller.key(session_id), at=data.at, session_id=data.id, metadata=data.metadata, once=await caller.once()
     )
     return shown(session, 201)
 

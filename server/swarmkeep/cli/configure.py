@@ -39,7 +39,7 @@ def load_settings(**flags: Any) -> Settings:
 
     from swarmkeep.settings import Settings
 
-    given = {name: value for name, value in flags.items() if value not in (None, [], False)}
+    given = {name: value for name, value in flags.items() if value is not None and value is not False and value != []}
     try:
         return Settings(**given)
     except ValidationError as error:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
+from swarmkeep.cli.background import Background
 from swarmkeep.domain.codec import decode
 from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.views import SessionView
@@ -19,7 +19,6 @@ from swarmkeep.store.port import DEFAULT_TENANT, EventStore, SessionKey
 from swarmkeep_client import Event, Message, SessionState
 
 Json = dict[str, Any]
-T = TypeVar("T")
 POLL_SECONDS = 0.5
 PAGE_SIZE = 500
 
@@ -41,10 +40,10 @@ class DatabaseSource:
 
         self._tenant = tenant or DEFAULT_TENANT
         self._store: EventStore = open_store(load_settings(database_url=url).database_url, read_only=not writes)
-        self._runner = asyncio.Runner()
+        self._background = Background()
         self._sessions = Engine(self._store, Registry(), NoModel()).sessions
         try:
-            self._runner.run(self._store.ping())
+            self._background.run(self._store.ping())
         except BaseException:
             self.close()
             raise
@@ -52,7 +51,7 @@ class DatabaseSource:
     def sessions(self, *, agent: str | None, status: str | None, metadata: Mapping[str, str]) -> Iterator[SessionState]:
         cursor = None
         while True:
-            page = self._runner.run(
+            page = self._background.run(
                 self._sessions.page(
                     self._tenant,
                     agent=agent,
@@ -67,15 +66,15 @@ class DatabaseSource:
             cursor = page.next_cursor
 
     def session(self, session_id: str, *, at: int | None = None) -> SessionState:
-        return _public(self._runner.run(self._sessions.get(self._key(session_id), at=at)))
+        return _public(self._background.run(self._sessions.get(self._key(session_id), at=at)))
 
     def messages(self, session_id: str, *, at: int | None = None) -> list[Message]:
-        state = self._runner.run(self._sessions.state(self._key(session_id), at=at))
+        state = self._background.run(self._sessions.state(self._key(session_id), at=at))
         return [entry.view() for entry in state.messages]
 
     def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
         while True:
-            page = self._runner.run(
+            page = self._background.run(
                 self._sessions.events(self._key(session_id), after=after, types=types, limit=PAGE_SIZE)
             )
             yield from map(event_of, page)
@@ -85,52 +84,28 @@ class DatabaseSource:
 
     def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
         key = self._key(session_id)
-        self._runner.run(self._sessions.state(key))
+        self._background.run(self._sessions.state(key))
         # Nothing passes through this hub: other processes write, and the log is polled.
         items = follow(self._store, Hub(), key, after=after, poll_seconds=POLL_SECONDS)
-        for item in stepped(self._runner, items):
+        for item in self._background.iterate(items):
             if isinstance(item, Recorded) and (not types or item.type in types):
                 yield event_of(item)
 
     def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState:
         key = self._key(session_id)
-        return _public(self._runner.run(self._sessions.fork(key, at=at, session_id=new_id, metadata=metadata)))
+        return _public(self._background.run(self._sessions.fork(key, at=at, session_id=new_id, metadata=metadata)))
 
     def delete(self, session_id: str, *, force: bool) -> None:
-        self._runner.run(self._sessions.delete(self._key(session_id), force=force))
+        self._background.run(self._sessions.delete(self._key(session_id), force=force))
 
     def close(self) -> None:
-        self._runner.run(self._store.close())
-        self._runner.close()
+        try:
+            self._background.run(self._store.close())
+        finally:
+            self._background.close()
 
     def _key(self, session_id: str) -> SessionKey:
         return SessionKey(self._tenant, session_id)
-
-
-def stepped(runner: asyncio.Runner, items: AsyncGenerator[T | None]) -> Iterator[T]:
-    """The items of an asynchronous generator, one step of the event loop after the other; a None is left out.
-
-    Ctrl-C while it waits cancels what it does, and is raised here.
-    """
-
-    async def step() -> tuple[T | None, bool]:
-        try:
-            return await anext(items), False
-        except StopAsyncIteration:
-            return None, True
-
-    async def close() -> None:
-        await items.aclose()
-
-    try:
-        while True:
-            item, ended = runner.run(step())
-            if ended:
-                return
-            if item is not None:
-                yield item
-    finally:
-        runner.run(close())
 
 
 def event_of(event: Recorded) -> Event:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 from uuid import uuid4
 
 import msgspec
 
-from swarmkeep.cli.database import event_of, stepped
+from swarmkeep.cli.background import Background
+from swarmkeep.cli.database import event_of
 from swarmkeep.domain import commands
 from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.events import RunOptions
@@ -58,9 +58,9 @@ class LocalTalk:
         store = cast(EventStore, OneSession(open_store(settings.database_url), self._key))
         self._client = _client(settings)
         self._engine = Engine(store, registry, ChatModel(self._client), _limits(settings))
-        self._runner = asyncio.Runner()
+        self._background = Background()
         try:
-            self._runner.run(self._open(agent, new=session_id is None))
+            self._background.run(self._open(agent, new=session_id is None))
         except BaseException:
             self.close()
             raise
@@ -80,36 +80,38 @@ class LocalTalk:
             messages=({"role": "user", "content": text},),
             options=RunOptions(stream=True),
         )
-        return self._follow(self._runner.run(self._engine.runs.start(self._key, wish)))
+        return self._follow(self._background.run(self._engine.runs.start(self._key, wish)))
 
     def join(self, run_id: str) -> Iterator[StreamItem]:
-        return self._follow(self._runner.run(self._engine.runs.feed(self._key, run_id)))
+        return self._follow(self._background.run(self._engine.runs.feed(self._key, run_id)))
 
     def decide(self, run_id: str, approvals: Sequence[Approval]) -> Iterator[StreamItem]:
         decided = msgspec.convert(approvals, list[commands.Approval])
-        return self._follow(self._runner.run(self._engine.runs.resume(self._key, run_id, approvals=decided)))
+        return self._follow(self._background.run(self._engine.runs.resume(self._key, run_id, approvals=decided)))
 
     def active(self) -> Run | None:
-        state = self._runner.run(self._engine.sessions.state(self._key))
+        state = self._background.run(self._engine.sessions.state(self._key))
         return None if state.run is None else self._run(state.run.id)
 
     def cancel(self) -> None:
         active = self.active()
         if active is not None:
-            self._runner.run(self._engine.runs.cancel(self._key, active.id))
+            self._background.run(self._engine.runs.cancel(self._key, active.id))
 
     def close(self) -> None:
-        self._runner.run(self._engine.stop())
-        self._runner.run(self._client.close())
-        self._runner.close()
+        try:
+            self._background.run(self._engine.stop())
+            self._background.run(self._client.close())
+        finally:
+            self._background.close()
 
     def _follow(self, feed: RunFeed) -> Iterator[StreamItem]:
-        items: Iterator[loop.Item] = stepped(self._runner, self._engine.runs.stream(self._key, feed))
+        items: Iterator[loop.Item] = self._background.iterate(self._engine.runs.stream(self._key, feed))
         yield from map(_shown, items)
         yield Done(run=self._run(feed.run_id))
 
     def _run(self, run_id: str) -> Run:
-        view = self._runner.run(self._engine.runs.get(self._key, run_id))
+        view = self._background.run(self._engine.runs.get(self._key, run_id))
         return msgspec.convert(view, Run, from_attributes=True)
 
 
@@ -138,7 +140,8 @@ def _client(settings: Settings) -> Any:
 def _limits(settings: Settings) -> Limits:
     return Limits(
         lease_seconds=settings.lease_seconds,
-        grace_seconds=settings.grace_seconds,
+        # Whoever leaves in the middle of an answer does not wait for it; the run can be resumed.
+        grace_seconds=0.0,
         tool_seconds=settings.tool_seconds,
         approval_seconds=settings.approval_seconds,
         poll_seconds=settings.poll_seconds,

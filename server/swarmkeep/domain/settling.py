@@ -27,8 +27,10 @@ def settle(state: State, drafts: Sequence[Draft]) -> list[Draft]:
         denied = drafted(state.agent, record_result(state, state.run, step.call, denial(step.call)), state.run.id)
         state = apply_drafts(state, denied)
         drafts += denied
-    more = _follow(state)
-    return drafts if more is None else [*drafts, *more]
+    while more := _follow(state):
+        state = apply_drafts(state, more)
+        drafts += more
+    return drafts
 
 
 def _follow(state: State) -> list[Draft] | None:

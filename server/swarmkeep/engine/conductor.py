@@ -28,6 +28,10 @@ from swarmkeep.store.port import Claim, EventStore, SessionKey
 log = logging.getLogger(__name__)
 
 
+# How often to look for runs that nobody advances: a take-over comes that much after the lease's end at the latest.
+_LOOK_SECONDS = 1.0
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds. `max_recoveries`: take-overs of one turn before a run is given up as interrupted."""
 
@@ -53,6 +57,7 @@ class Conductor:
         self._ledgers: dict[SessionKey, StoreLedger] = {}
         self._waiters: dict[tuple[SessionKey, str], set[asyncio.Future[None]]] = {}
         self._keeper: asyncio.Task[None] | None = None
+        self._stopping = False
         self.claim = Claim(owner=uuid4().hex, lease_seconds=limits.lease_seconds)
 
     def ledger(self, key: SessionKey, state: State) -> StoreLedger:
@@ -145,12 +150,17 @@ class Conductor:
         self._keeper = asyncio.create_task(self._keep())
 
     async def _keep(self) -> None:
+        renewal = self._limits.lease_seconds / 3
+        clock = asyncio.get_running_loop().time
+        renewed = clock()
         while True:
-            await asyncio.sleep(self._limits.lease_seconds / 3)
+            await asyncio.sleep(min(renewal, _LOOK_SECONDS))
             try:
-                if self._tasks:
+                if self._tasks and clock() - renewed >= renewal - _LOOK_SECONDS / 2:
+                    renewed = clock()
                     await self._store.renew(self.claim.owner, lease_seconds=self._limits.lease_seconds)
-                await self.recover()
+                if not self._stopping:
+                    await self.recover()
             except Exception:
                 log.exception("leases could not be renewed; the next attempt follows")
 
@@ -193,8 +203,7 @@ class Conductor:
 
     async def stop(self) -> None:
         """Give running runs their grace time; what still runs then is interrupted, and may be resumed."""
-        if self._keeper is not None:
-            self._keeper.cancel()
+        self._stopping = True
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()), timeout=self._limits.grace_seconds)
         for key, task in list(self._tasks.items()):
@@ -206,6 +215,11 @@ class Conductor:
             except DomainError as refused:
                 # Another process has taken over, or the session was deleted.
                 log.info("session %s: %s", key.id, refused)
+            except Exception:
+                log.exception("session %s: the run could not be interrupted; recovery will go on", key.id)
+        # Last: a lease that is not renewed while its run has its grace time could be taken over.
+        if self._keeper is not None:
+            self._keeper.cancel()
 
     async def _interrupt(self, ledger: StoreLedger) -> None:
         error = RunError(code="draining", message="the server was stopped; resume the run to go on", retryable=True)

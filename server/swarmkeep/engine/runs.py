@@ -135,7 +135,12 @@ class Runs:
         None is a sign of life, given when nothing happens for a while.
         """
         last = feed.after if after is None else max(after, feed.after)
-        if await self._is_over(key, feed.run_id, last):
+        # A stale state would do harm here: the last event of a run that has ended will not come again.
+        state = await self._store.state(key)
+        if not _goes_on(state, feed.run_id):
+            for event in await self._store.read(key, after=last, upto=state.seq):
+                if event.run_id == feed.run_id:
+                    yield event
             return
         items = follow(self._store, self._hub, key, after=last, poll_seconds=self._limits.poll_seconds)
         async with aclosing(items):
@@ -147,17 +152,11 @@ class Runs:
                     if isinstance(item, Recorded) and await self._ends(key, item):
                         return
 
-    async def _is_over(self, key: SessionKey, run_id: str, after: int) -> bool:
-        # A stale state would do harm: the run's last event will not come again.
-        run = find_run(await self._store.state(key), run_id)
-        return run is not None and run.status not in ("running", "queued") and run.last_seq <= after
-
     async def _ends(self, key: SessionKey, event: Recorded) -> bool:
         """Whether this event was the run's last; a run that waited or was interrupted may have gone on since."""
         if not isinstance(event.fact, RunEnded | RunWaiting):
             return False
-        run = find_run(await self._store.state(key), event.run_id or "")
-        return run is None or run.last_seq <= event.seq
+        return not _goes_on(await self._store.state(key), event.run_id or "")
 
     async def cancel(self, key: SessionKey, run_id: str, *, once: Once | None = None) -> RunView:
         """End a run; what it produced stays. A run that has ended already is left as it is."""
@@ -193,3 +192,8 @@ def _ended_active(events: Sequence[Recorded], state: State) -> bool:
     """Whether the active run was ended by these events, after which `state` holds; not so if a queued one was."""
     ended = any(isinstance(event.fact, RunEnded) for event in events)
     return ended and (state.run is None or any(isinstance(event.fact, RunStarted) for event in events))
+
+
+def _goes_on(state: State, run_id: str) -> bool:
+    run = find_run(state, run_id)
+    return run is not None and run.status in ("running", "queued")

@@ -1,0 +1,102 @@
+"""The same request sent again: one effect, the same answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from tests.api.service import Service
+from tests.support.scripted import ScriptedModel
+
+KEY = {"Idempotency-Key": "key-1"}
+
+
+async def test_a_session_made_twice_with_one_key_is_one_session(service: Service) -> None:
+    body = {"context_variables": {"a": 1}}
+    answers = [await service.post("/v1/sessions", body, headers=KEY) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [201, 201, 201]
+    assert answers[0].json() == answers[1].json() == answers[2].json()
+    assert len((await service.get("/v1/sessions")).json()["data"]) == 1
+
+
+async def test_a_run_posted_at_once_and_later_with_one_key_runs_once(service: Service, model: ScriptedModel) -> None:
+    model.say("Done.")
+    session = await service.session()
+    sent = [service.post(f"{session}/runs", {"input": "hi"}, headers=KEY) for _ in range(5)]
+    answers = [answer.json() for answer in await asyncio.gather(*sent)]
+    answers.append((await service.post(f"{session}/runs", {"input": "hi"}, headers=KEY)).json())
+    assert [answer["output_text"] for answer in answers] == ["Done."] * 6
+    assert all(answer == answers[0] for answer in answers)
+    started = (await service.get(f"{session}/events?type=run.started")).json()["data"]
+    assert [event["data"]["idempotency_key"] for event in started] == ["key-1"]
+
+
+async def test_a_retry_while_the_run_is_still_going_waits_for_the_same_run(
+    service: Service, model: ScriptedModel
+) -> None:
+    gate = threading.Event()
+    model.say("Done.", gate=gate)
+    session = await service.session()
+    first = asyncio.create_task(service.post(f"{session}/runs", {"input": "hi"}, headers=KEY))
+    await model.requests_reach(1)
+    second = asyncio.create_task(service.post(f"{session}/runs", {"input": "hi"}, headers=KEY))
+    gate.set()
+    assert (await first).json() == (await second).json()
+
+
+async def test_a_streamed_run_is_joined_by_its_retry(service: Service, model: ScriptedModel) -> None:
+    model.say("Done.")
+    session = await service.session()
+    run = (await service.post(f"{session}/runs", {"input": "hi"}, headers=KEY)).json()
+    mismatch = await service.post(f"{session}/runs", {"input": "hi", "stream": True}, headers=KEY)
+    assert (mismatch.status_code, mismatch.json()["code"]) == (422, "idempotency_mismatch")
+    assert (await service.get(f"{session}/runs")).json()["data"] == [run]
+
+
+async def test_a_patch_is_made_once_even_under_a_condition_that_it_has_outdated(service: Service) -> None:
+    session = await service.session()
+    headers = {**KEY, "If-Match": '"1"'}
+    answers = [await service.patch(session, {"metadata": {"a": 1}}, headers=headers) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    await service.patch(session, {"metadata": {"a": 2}})
+    assert (await service.patch(session, {"metadata": {"a": 1}}, headers=headers)).json() == answers[0].json()
+    assert (await service.get(session)).json()["metadata"] == {"a": 2}
+
+
+async def test_a_fork_made_twice_with_one_key_is_one_fork(service: Service) -> None:
+    session = await service.session()
+    first = await service.post(f"{session}/fork", {}, headers=KEY)
+    await service.patch(session, {"metadata": {"later": 1}})
+    second = await service.post(f"{session}/fork", {}, headers=KEY)
+    assert (first.status_code, first.json()) == (second.status_code, second.json())
+
+
+@pytest.mark.parametrize("path", ["/runs", "/fork", ""])
+async def test_another_body_under_the_same_key_is_refused(service: Service, model: ScriptedModel, path: str) -> None:
+    session = await service.session()
+    bodies = {"/runs": ({"input": "a"}, {"input": "b"}), "/fork": ({}, {"metadata": {"a": 1}})}
+    first, other = bodies.get(path, ({"metadata": {"a": 1}}, {"metadata": {"a": 2}}))
+    send = service.post if path else service.patch
+    if path == "/runs":
+        model.say("Done.")
+    assert (await send(f"{session}{path}", first, headers=KEY)).status_code in (200, 201)
+    refused = await send(f"{session}{path}", other, headers=KEY)
+    assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_mismatch")
+
+
+async def test_a_cancel_may_be_sent_twice(service: Service, model: ScriptedModel) -> None:
+    model.hang()
+    session = await service.session()
+    run = (await service.post(f"{session}/runs", {"input": "hi", "background": True})).json()
+    await model.requests_reach(1)
+    answers = [await service.post(f"{session}/runs/{run['id']}/cancel", headers=KEY) for _ in range(2)]
+    assert [answer.json()["status"] for answer in answers] == ["cancelled", "cancelled"]
+    model.release()
+
+
+async def test_a_key_of_the_wrong_form_is_refused(service: Service) -> None:
+    refused = await service.post("/v1/sessions", {}, headers={"Idempotency-Key": "x" * 256})
+    assert (refused.status_code, refused.json()["code"]) == (400, "invalid_request")
+    assert refused.json()["errors"][0]["pointer"] == "/header/Idempotency-Key"
