@@ -16,6 +16,7 @@ class Row:
     servers: int
     kills: int = 0
     posted: int = 0
+    sent_again: int = 0
     acknowledged: int = 0
     lost: int = 0
     tool_calls: int = 0
@@ -25,7 +26,7 @@ class Row:
 
 
 COLUMNS = (
-    "database", "servers", "kills", "runs posted", "acknowledged", "lost", "tool calls", "double starts", "stuck",
+    "database", "servers", "kills", "messages", "sent again", "acknowledged", "lost", "tool calls", "double starts", "stuck",
     "take-overs", "p50 s", "p95 s", "max s",
 )  # fmt: skip
 
@@ -44,7 +45,16 @@ class Report:
     def total(self) -> Row:
         total = Row("all", max(row.servers for row in self.rows))
         for row in self.rows:
-            for name in ("kills", "posted", "acknowledged", "lost", "tool_calls", "double_starts", "stuck"):
+            for name in (
+                "kills",
+                "posted",
+                "sent_again",
+                "acknowledged",
+                "lost",
+                "tool_calls",
+                "double_starts",
+                "stuck",
+            ):
                 setattr(total, name, getattr(total, name) + getattr(row, name))
             total.taken_over += row.taken_over
         return total
@@ -58,7 +68,7 @@ class Report:
 def _cells(row: Row) -> list[str]:
     times = sorted(row.taken_over)
     figures = [
-        row.servers, row.kills, row.posted, row.acknowledged, row.lost, row.tool_calls, row.double_starts, row.stuck,
+        row.servers, row.kills, row.posted, row.sent_again, row.acknowledged, row.lost, row.tool_calls, row.double_starts, row.stuck,
         len(times),
     ]  # fmt: skip
     shown = [f"{value:.1f}" for value in (percentile(times, 50), percentile(times, 95), percentile(times, 100))]

@@ -23,7 +23,7 @@ from tests.support.processes import ServerProcess
 # How long a server lives before it is killed: some die as they start, others get to take over a good deal.
 LIVES_SECONDS = (0.05, 4.0)
 RUNS_PER_SESSION = 15
-# While everything dies all the time, a session may need several servers. After that it is stuck.
+# While everything dies all the time, an answer may need several servers. After that the session is stuck.
 STORM_SECONDS = 90.0
 TOOK_OVER = re.compile(r"^(\S+ \S+) INFO \S+: session \S+: took over run (\S+)$", re.MULTILINE)
 
@@ -53,13 +53,14 @@ class Slot:
 
 
 class Talker:
-    """One client after another, on whichever server it finds; it posts everything once and notes what it was told."""
+    """One client, on whichever server it finds; it posts everything until it is answered and notes what it was told."""
 
     def __init__(self, storm: Storm, number: int) -> None:
         self.storm = storm
         self.dice = random.Random(storm.seed * 1000 + number)
         self.witnesses: dict[str, Witness] = {}
-        self.posted: dict[str, int] = {}
+        self.posted: dict[str, int | None] = {}
+        self.again = 0
         self.stuck: list[str] = []
 
     def talk(self) -> None:
@@ -79,31 +80,41 @@ class Talker:
         for _ in range(RUNS_PER_SESSION):
             if self.storm.over.is_set():
                 return
-            place = self.dice.randrange(self.storm.size)
-            try:
-                self._post(place, self.storm.client(place).sessions.get(session_id))
-            except SwarmkeepError:
-                if not self._settled(session_id):
-                    self.stuck.append(session_id)
-                    return
+            if not self._say(session_id, uuid4().hex):
+                self.stuck.append(session_id)
+                return
 
-    def _post(self, place: int, session: Session) -> None:
+    def _say(self, session_id: str, token: str) -> bool:
+        """Post a message until it is answered, under one key and on any server; whether it was, before long."""
+        message = json.dumps({"plan": self._plan(), "token": token})
+        deadline = time.monotonic() + STORM_SECONDS
+        streamed = self.dice.random() < 0.3
+        while time.monotonic() < deadline:
+            place = self.dice.randrange(self.storm.size)
+            # Which of several attempts it was that began the run, nobody knows.
+            self.posted[token] = place if token not in self.posted else None
+            try:
+                self._post(self.storm.client(place).sessions.get(session_id), message, token, streamed)
+                return True
+            except RunNotCompleted as ended:
+                self.witnesses[session_id].run(ended.run)
+                return True
+            except SwarmkeepError:
+                self.again += 1
+                streamed = False
+                time.sleep(0.05)
+        return False
+
+    def _post(self, session: Session, message: str, token: str, streamed: bool) -> None:
         witness = self.witnesses[session.id]
         witness.session(session)
-        token = uuid4().hex
-        message = json.dumps({"plan": self._plan(), "token": token})
-        self.posted[token] = place
-        try:
-            if self.dice.random() < 0.3:
-                for item in session.stream(message):
-                    witness.item(item)
-                    if isinstance(item, Done):
-                        witness.run(item.run)
-            else:
-                witness.run(session.run(message))
-        except RunNotCompleted as ended:
-            witness.run(ended.run)
-            raise
+        if not streamed:
+            witness.run(session.run(message, idempotency_key=token))
+            return
+        for item in session.stream(message, idempotency_key=token):
+            witness.item(item)
+            if isinstance(item, Done):
+                witness.run(item.run)
 
     def _plan(self) -> list[Json]:
         pause = self.dice.choice((0.0, 0.0, 0.05, 0.3))
@@ -118,17 +129,6 @@ class Talker:
                 [calls(put), calls(("to_boss", {}), pay), calls(("to_clerk", {}), keep), done],
             )
         )
-
-    def _settled(self, session_id: str) -> bool:
-        """Whether the session takes messages again, before long."""
-        deadline = time.monotonic() + STORM_SECONDS
-        while time.monotonic() < deadline:
-            with suppress(SwarmkeepError):
-                place = self.dice.randrange(self.storm.size)
-                if self.storm.client(place).sessions.get(session_id).status != "running":
-                    return True
-            time.sleep(0.05)
-        return False
 
 
 class Storm:
@@ -182,10 +182,10 @@ class Storm:
         """Fill in the figures, and return whatever broke a promise."""
         row.kills += sum(death < float("inf") for slot in self.slots for _, death in slot.lives)
         problems: list[str] = []
-        posted: dict[str, int] = {}
+        posted: dict[str, int | None] = {}
         for talker in self._talkers:
             posted |= talker.posted
-            problems += [f"{session_id} did not come to rest in the storm" for session_id in talker.stuck]
+            problems += [f"{session_id} gave no answer in the storm" for session_id in talker.stuck]
             for session_id, witness in talker.witnesses.items():
                 problems += self._look_at(session_id, witness, row)
         took_over = self._took_over()
@@ -195,6 +195,7 @@ class Storm:
                 problems += _posted_twice(log, posted)
                 row.taken_over += self._take_overs(log, posted, took_over)
         row.posted += len(posted)
+        row.sent_again += sum(talker.again for talker in self._talkers)
         row.tool_calls += len(self.house.effects.count())
         row.double_starts += len(self.house.effects.twice())
         problems += [f"{call_id} began twice" for call_id in self.house.effects.twice()]
@@ -224,7 +225,7 @@ class Storm:
         return found
 
     def _take_overs(
-        self, log: Log, posted: dict[str, int], took_over: dict[str, list[tuple[float, int]]]
+        self, log: Log, posted: dict[str, int | None], took_over: dict[str, list[tuple[float, int]]]
     ) -> Iterator[float]:
         """How long each take-over came after the death that made it necessary.
 
@@ -273,7 +274,7 @@ def _token(data: Json) -> str | None:
     return str(token)
 
 
-def _posted_twice(log: Log, posted: dict[str, int]) -> list[str]:
-    """Every message was sent once, so it may be there once."""
+def _posted_twice(log: Log, posted: dict[str, int | None]) -> list[str]:
+    """However often a message was sent, it was sent under one key, so it may be there once."""
     tokens = [token for data in log.data if (token := _token(data))]
     return [f"{log.session_id}: a message is there twice" for token in set(tokens) if tokens.count(token) > 1]

@@ -8,7 +8,6 @@ from functools import partial
 
 from swarmkeep_client import Done, Event, RunFailed
 from tests.chaos.house import LEASE_SECONDS, House, quiet
-from tests.chaos.known import falls_short
 from tests.chaos.plans import calls, plan, say, until
 from tests.chaos.reader import Reader
 from tests.chaos.scene import at_once
@@ -88,7 +87,6 @@ def test_what_was_queued_behind_a_straggler_runs_elsewhere(house: House) -> None
     house.checked("s")
 
 
-@falls_short("a server that is being stopped renews its leases no more, so others take over what it is about to finish")
 @at_once
 def test_a_long_grace_time_is_no_reason_to_take_over(house: House) -> None:
     server, other = house.server(GRACE_SECONDS="60"), house.server()

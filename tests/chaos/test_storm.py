@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.chaos.house import LEASE_SECONDS, PROMISED_SECONDS, SLACK_SECONDS, House
+from tests.chaos.house import House, allowed_seconds
 from tests.chaos.report import Report, Row
 from tests.chaos.scene import KINDS, Build, Scene, at_once
 from tests.chaos.storm import Storm
@@ -22,7 +22,7 @@ def weather(house: House, row: Row, *, talkers: int, kills: int) -> None:
     problems = storm.aftermath(row)
     assert not problems, problems[:20]
     assert (row.lost, row.double_starts, row.stuck) == (0, 0, 0)
-    assert max(row.taken_over, default=0.0) <= LEASE_SECONDS + PROMISED_SECONDS + SLACK_SECONDS
+    assert max(row.taken_over, default=0.0) <= allowed_seconds()
 
 
 @at_once

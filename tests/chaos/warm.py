@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tests.support.processes import ServerProcess
 from tests.support.source import ROOT
@@ -64,11 +64,8 @@ class Nursery:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.chaos.warm", str(theirs.fileno())],
+                # `-m` looks for modules here first.
                 cwd=ROOT,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]),
-                },
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -171,16 +168,17 @@ def main(line: socket.socket) -> None:
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     heard = b""
+    alive: set[int] = set()
     while True:
         for ready in select.select([line, woken], [], [])[0]:
             if ready is woken:
                 with contextlib.suppress(BlockingIOError):
                     os.read(woken, 4096)
-                _tell_the_ended(line)
+                _tell_the_ended(line, alive)
                 continue
             heard += (said := line.recv(65_536))
             if not said:
-                sys.exit()
+                _end(alive)
             *wishes, heard = heard.split(b"\n")
             for wish in wishes:
                 pid = os.fork()
@@ -195,7 +193,16 @@ def main(line: socket.socket) -> None:
                 # Here as well as in the child: whoever is told the pid may signal the group at once.
                 with contextlib.suppress(OSError):
                     os.setpgid(pid, pid)
+                alive.add(pid)
                 line.sendall(json.dumps({"pid": pid}).encode() + b"\n")
+
+
+def _end(alive: set[int]) -> NoReturn:
+    """End with whoever asked for the servers, who may have had no time to end them himself."""
+    for pid in alive:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+    sys.exit()
 
 
 def _rehearse() -> None:
@@ -206,9 +213,10 @@ def _rehearse() -> None:
     create_app(Settings(_env_file=None, offline=True, database_url="sqlite:///never.db"))  # type: ignore[call-arg]
 
 
-def _tell_the_ended(line: socket.socket) -> None:
+def _tell_the_ended(line: socket.socket, alive: set[int]) -> None:
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            alive.discard(ended[0])
             told = {"pid": ended[0], "code": os.waitstatus_to_exitcode(ended[1])}
             line.sendall(json.dumps(told).encode() + b"\n")
 

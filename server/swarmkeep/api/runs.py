@@ -23,6 +23,7 @@ from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import Decision, RunOptions
 from swarmkeep.domain.views import RunView, all_runs, run_view
 from swarmkeep.engine.inputs import checked_messages, checked_object
+from swarmkeep.engine.killpoints import REQUEST_PARSED, reach
 from swarmkeep.engine.once import Once
 from swarmkeep.engine.runs import RunFeed
 from swarmkeep.store.port import SessionKey
@@ -124,6 +125,7 @@ async def create_run(
     """
     runs, key = caller.engine.runs, caller.key(session_id)
     once = await caller.once()
+    reach(REQUEST_PARSED)
     feed = await runs.start(key, data.wish(once), once=once)
     if data.stream:
         return streamed(caller, key, feed)

@@ -16,6 +16,7 @@ from swarmkeep.domain.state import SessionStatus, State
 from swarmkeep.domain.views import SessionView, session_view
 from swarmkeep.engine.conductor import Conductor
 from swarmkeep.engine.inputs import checked_id, checked_messages, checked_object
+from swarmkeep.engine.killpoints import reach
 from swarmkeep.engine.once import Once, once_only
 from swarmkeep.engine.registry import Registry
 from swarmkeep.store.port import Appended, EventStore, Mark, SessionKey, SessionPage
@@ -65,8 +66,11 @@ class Sessions:
 
     async def _view(self, key: SessionKey, made: Appended | Mark) -> SessionView:
         """The session as a change left it, whether it was made now or before."""
-        state = made.state if isinstance(made, Appended) else await self._store.state(key, at=made.seq)
-        return session_view(key.id, state)
+        if isinstance(made, Mark):
+            return session_view(key.id, await self._store.state(key, at=made.seq))
+        for event in made.events:
+            reach(event.type)
+        return session_view(key.id, made.state)
 
     async def _made_before(self, key: SessionKey, facts: Sequence[SessionEvent]) -> SessionView:
         events = await self._store.read(key, upto=len(facts) + 1)
