@@ -25,10 +25,16 @@ class Row:
     taken_over: list[float] = field(default_factory=list)
 
 
+COUNTED = ("kills", "posted", "sent_again", "acknowledged", "lost", "tool_calls", "double_starts", "stuck")
 COLUMNS = (
-    "database", "servers", "kills", "messages", "sent again", "acknowledged", "lost", "tool calls", "double starts", "stuck",
-    "take-overs", "p50 s", "p95 s", "max s",
-)  # fmt: skip
+    "database",
+    "servers",
+    *(name.replace("_", " ") for name in COUNTED),
+    "take-overs",
+    "p50 s",
+    "p95 s",
+    "max s",
+)
 
 
 class Report:
@@ -45,16 +51,7 @@ class Report:
     def total(self) -> Row:
         total = Row("all", max(row.servers for row in self.rows))
         for row in self.rows:
-            for name in (
-                "kills",
-                "posted",
-                "sent_again",
-                "acknowledged",
-                "lost",
-                "tool_calls",
-                "double_starts",
-                "stuck",
-            ):
+            for name in COUNTED:
                 setattr(total, name, getattr(total, name) + getattr(row, name))
             total.taken_over += row.taken_over
         return total
@@ -67,10 +64,7 @@ class Report:
 
 def _cells(row: Row) -> list[str]:
     times = sorted(row.taken_over)
-    figures = [
-        row.servers, row.kills, row.posted, row.sent_again, row.acknowledged, row.lost, row.tool_calls, row.double_starts, row.stuck,
-        len(times),
-    ]  # fmt: skip
+    figures = [row.servers, *(getattr(row, name) for name in COUNTED), len(times)]
     shown = [f"{value:.1f}" for value in (percentile(times, 50), percentile(times, 95), percentile(times, 100))]
     return [row.database, *map(str, figures), *(shown if times else ["", "", ""])]
 

@@ -259,7 +259,7 @@ def test_after_a_death_anywhere_the_session_goes_on(house: House, case: Case) ->
     stage = Stage(house, death.point)
     heir = None if case.mode == "restart" else house.server()
     death.act(stage)
-    assert stage.armed.wait(DEATH_SECONDS) == KILLED
+    assert stage.armed.wait(PATIENCE_SECONDS) == KILLED
     if heir is None:
         revive(stage.armed)
     begun = time.monotonic()
