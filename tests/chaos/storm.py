@@ -101,7 +101,6 @@ class Talker:
                 return True
             except SwarmkeepError:
                 self.again += 1
-                streamed = False
                 time.sleep(0.05)
         return False
 

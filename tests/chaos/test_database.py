@@ -20,6 +20,9 @@ from tests.chaos.reader import Reader
 from tests.chaos.warm import Nursery
 from tests.support.postgres import PrivatePostgres, private_postgres
 
+# Minutes of real processes, killed and stopped: for `make chaos`.
+pytestmark = pytest.mark.chaos
+
 # Longer than any of these outages, so that what goes on does so without anybody taking over.
 LONG_LEASE_SECONDS = 5.0
 HANG_UPS = 12

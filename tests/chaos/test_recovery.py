@@ -12,6 +12,9 @@ from tests.chaos.plans import plan, say, until
 from tests.chaos.scene import at_once
 from tests.support.processes import ProcessFailed
 
+# Minutes of real processes, killed and stopped: for `make chaos`.
+pytestmark = pytest.mark.chaos
+
 KILLED = -9
 OTHERS = 'from swarmkeep import Agent\n\nother = Agent(name="Other")\n'
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from swarmkeep_client import RunCancelled
 from tests.chaos.house import House, broken_off, quiet
 from tests.chaos.known import falls_short
 from tests.chaos.plans import calls, plan, say, until
 from tests.chaos.reader import Reader
 from tests.chaos.scene import at_once
+
+# Minutes of real processes, killed and stopped: for `make chaos`.
+pytestmark = pytest.mark.chaos
 
 SOON = 8.0
 

@@ -6,11 +6,16 @@ import signal
 import time
 from functools import partial
 
+import pytest
+
 from swarmkeep_client import Done, Event, RunFailed
 from tests.chaos.house import LEASE_SECONDS, House, quiet
 from tests.chaos.plans import calls, plan, say, until
 from tests.chaos.reader import Reader
 from tests.chaos.scene import at_once
+
+# Minutes of real processes, killed and stopped: for `make chaos`.
+pytestmark = pytest.mark.chaos
 
 
 @at_once

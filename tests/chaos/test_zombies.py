@@ -9,6 +9,9 @@ from tests.chaos.known import falls_short
 from tests.chaos.plans import calls, plan, say, until
 from tests.chaos.scene import at_once
 
+# Minutes of real processes, killed and stopped: for `make chaos`.
+pytestmark = pytest.mark.chaos
+
 
 @at_once
 def test_a_late_answer_of_the_model_is_not_recorded(house: House) -> None:
