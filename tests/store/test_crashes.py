@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 WRITER = """
 import asyncio, itertools, os, signal, sys
 from sqlalchemy import Engine, event
-from swarmkeep.domain.events import Draft, SessionUpdated
+from swarmkeep.domain.envelope import Draft
+from swarmkeep.domain.events import SessionUpdated
 from swarmkeep.domain.state import State
 from swarmkeep.store.port import Claim, Mark
 from swarmkeep.store.sql import open_store
