@@ -72,5 +72,5 @@ def test_a_server_whose_run_was_replaced_before_it_began_still_takes_over(house:
     house.client(other).sessions.get("s").run(plan(say("Hello.", hold="gate")), background=True)
     house.mind.wait_for("gate")
     other.kill()
-    quiet(session)
+    quiet(session, 2 * SOON)
     assert house.checked("s").of("run.resumed") == [{"reason": "recovery"}]
