@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -10,6 +9,7 @@ from typing import Any
 
 from swarmkeep.agent import Agent, Response
 from swarmkeep.domain.messages import asked_calls
+from swarmkeep.domain.wording import as_keywords
 
 Json = dict[str, Any]
 
@@ -115,17 +115,6 @@ class _Calls:
 
     def whole(self) -> Iterable[tuple[str, str]]:
         return self._calls.values()
-
-
-def as_keywords(arguments: str) -> str:
-    """A call's JSON arguments as Python writes them in a call."""
-    try:
-        values = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        return arguments
-    if not isinstance(values, dict):
-        return arguments
-    return ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items())
 
 
 def _coloured(text: str, colour: str) -> str:

@@ -140,3 +140,8 @@ def test_a_shape_s_own_message_about_ranges_is_no_malformed_json() -> None:
     with pytest.raises(msgspec.ValidationError) as refused:
         decode('{"Number out of range": "Integer value out of range"}', dict[str, int])
     assert not isinstance(refused.value, MalformedJson)
+
+
+def test_an_encoded_part_stays_as_it_is_beside_text_that_utf_8_cannot_hold() -> None:
+    value = {"name": "\ud800", "data": msgspec.Raw(b'{"n":1e16,"m":1.50}')}
+    assert encode(value) == b'{"name":"\\ud800","data":{"n":1e16,"m":1.50}}'

@@ -172,7 +172,7 @@ class _Chat:
         return decisions
 
     def _ask(self, call: PendingCall) -> Literal["approve", "deny"] | None:
-        from swarmkeep.cli.summary import call_text
+        from swarmkeep.domain.wording import call_text
 
         while True:
             if not self._prompts:

@@ -8,8 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from swarmkeep.cli.summary import call_text, calls_in, compact, text_of
+from swarmkeep.cli.summary import compact
 from swarmkeep.cli.terminal import has_colours, printable, shortened
+from swarmkeep.domain.wording import call_text, calls_in, text_of
 from swarmkeep_client import Done, Event, MessageDelta, MessageStarted, StreamItem
 
 Json = dict[str, Any]

@@ -191,7 +191,7 @@ def _put_state(state: SessionState) -> None:
 
 
 def _in_lines(message: Message) -> str:
-    from swarmkeep.cli.summary import calls_in, text_of
+    from swarmkeep.domain.wording import calls_in, text_of
 
     place = f"{message.get('seq', ''):>5}  "
     text = text_of(message.get("content"))

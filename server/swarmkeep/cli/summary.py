@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from swarmkeep.cli.terminal import shortened
-from swarmkeep.domain.messages import asked_calls
-from swarmkeep.repl import as_keywords
+from swarmkeep.domain.wording import call_text, calls_in, text_of
 
 if TYPE_CHECKING:
     from swarmkeep_client import Event
@@ -30,23 +29,6 @@ def summary(event: Event, length: int = LONGEST) -> str:
 
 def compact(value: Any) -> str:
     return "" if value in (None, {}, []) else json.dumps(value, ensure_ascii=False)
-
-
-def text_of(content: Any) -> str:
-    """The text of a message's content, which may come in parts."""
-    if isinstance(content, list):
-        return "".join(str(part.get("text") or f"[{part.get('type')}]") for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""
-
-
-def calls_in(message: Json) -> list[str]:
-    """The calls that a message asks for, as Python writes calls."""
-    return [call_text(name, arguments) for _, name, arguments in asked_calls(message)]
-
-
-def call_text(name: str, arguments: str) -> str:
-    """A call as Python writes one."""
-    return f"{name}({as_keywords(arguments)})"
 
 
 def _message(data: Json) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from typing import Any, NoReturn, TypeVar, overload
+from uuid import uuid4
 
 import msgspec
 
@@ -31,8 +32,24 @@ def encode(value: Any) -> bytes:
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError:
-        plain = msgspec.to_builtins(value)
-        return json.dumps(plain, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
+        return _escaped(value)
+
+
+def _escaped(value: Any) -> bytes:
+    # Encoded parts within the value stay as they are, to the byte: something unguessable holds their places.
+    parts: dict[str, bytes] = {}
+
+    def hold(part: Any) -> str:
+        if not isinstance(part, msgspec.Raw):
+            raise TypeError(f"JSON cannot hold a {type(part).__name__}")
+        parts[place := uuid4().hex] = bytes(part)
+        return place
+
+    plain = msgspec.to_builtins(value, enc_hook=hold)
+    text = json.dumps(plain, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
+    for place, part in parts.items():
+        text = text.replace(f'"{place}"'.encode(), part)
+    return text
 
 
 def encode_text(value: Any) -> str:

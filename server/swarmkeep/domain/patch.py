@@ -52,7 +52,7 @@ def _diff(before: Json, after: Json, patch: Json, nulls: list[str], path: str) -
         if key not in after:
             patch[key] = None
     for key, value in after.items():
-        here = f"{path}/{_escape(key)}"
+        here = f"{path}/{escape(key)}"
         old = before.get(key)
         if value is None:
             if key not in before or old is not None:
@@ -73,7 +73,7 @@ def _set_null(target: Json, path: list[str]) -> Json:
     return {**target, head: _set_null(inner if isinstance(inner, dict) else {}, rest) if rest else None}
 
 
-def _escape(key: str) -> str:
+def escape(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 

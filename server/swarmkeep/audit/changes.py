@@ -1,0 +1,36 @@
+"""What is different between two JSON values: place by place, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from swarmkeep.domain.codec import encode
+from swarmkeep.domain.patch import escape
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One place (an RFC 6901 pointer, or "" for the whole) with what stood there and what stands there.
+
+    A side that has nothing there is left out; null is a value.
+    """
+
+    path: str
+    before: Any = UNSET
+    after: Any = UNSET
+
+
+def changes(before: Any, after: Any, path: str = "") -> tuple[Change, ...]:
+    """Every place where two JSON values differ. Types count: 1, 1.0 and true are different. Lists are one place."""
+    return tuple(_changes(before, after, path))
+
+
+def _changes(before: Any, after: Any, path: str) -> Iterator[Change]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in [*before, *(key for key in after if key not in before)]:
+            yield from _changes(before.get(key, UNSET), after.get(key, UNSET), f"{path}/{escape(key)}")
+    elif before is UNSET or after is UNSET or encode(before) != encode(after):
+        yield Change(path=path, before=before, after=after)
