@@ -14,14 +14,15 @@ from ipaddress import ip_address
 from types import FrameType
 from typing import Any
 
+import msgspec
 from litestar import Litestar
 from uvicorn import Config, Server
 from uvicorn.server import HANDLED_SIGNALS
 
 from swarmkeep.api.access import Service, has_api_keys
 from swarmkeep.api.routes import build_api
-from swarmkeep.engine.conductor import Limits
 from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loading import load_registry
 from swarmkeep.engine.model import ChatModel
 from swarmkeep.engine.offline import offline_client
@@ -64,7 +65,8 @@ def create_app(settings: Settings) -> Litestar:
         if settings.migrate or isinstance(location, SqliteFile):
             await asyncio.to_thread(upgrade, settings.database_url)
         client = _client(settings)
-        engine = Engine(open_store(settings.database_url), registry, ChatModel(client), _limits(settings))
+        limits = msgspec.convert(settings, Limits, from_attributes=True)
+        engine = Engine(open_store(settings.database_url), registry, ChatModel(client), limits)
         try:
             await engine.start()
             app.state.service = Service(engine, hosts=_names(settings), origins=frozenset(settings.cors_origins))
@@ -85,16 +87,6 @@ def _client(settings: Settings) -> Any:
         base_url=settings.openai_base_url,
         timeout_seconds=settings.model_timeout_seconds,
         max_retries=settings.model_retries,
-    )
-
-
-def _limits(settings: Settings) -> Limits:
-    return Limits(
-        lease_seconds=settings.lease_seconds,
-        grace_seconds=settings.grace_seconds,
-        tool_seconds=settings.tool_seconds,
-        approval_seconds=settings.approval_seconds,
-        poll_seconds=settings.poll_seconds,
     )
 
 

@@ -68,11 +68,23 @@ class Settings(BaseSettings):
     grace_seconds: float = Field(
         default=10.0, ge=0, description="How long running runs may go on once the server is told to stop."
     )
+    run_seconds: Seconds | None = Field(
+        default=3600.0,
+        description="How long a run may take, without the time that it waits for somebody; `none` is without limit.",
+    )
     tool_seconds: Seconds | None = Field(
         default=300.0, description="The time-out of tools that set none themselves; `none` is without limit."
     )
     approval_seconds: Seconds | None = Field(
         default=None, description="How long an approval may be waited for; by default without limit."
+    )
+    loop_turns: Annotated[int, Field(ge=3)] | None = Field(
+        default=10,
+        description="After how many turns in a circle (the same calls again, the same handoffs) a run is ended; `none` "
+        "is without limit.",
+    )
+    history_turns: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="How many of a session's last turns a model is sent; by default all of them."
     )
     poll_seconds: Seconds = Field(
         default=0.5, description="How soon, at the latest, a stream shows what another server has recorded."
@@ -100,7 +112,7 @@ class Settings(BaseSettings):
             text = text.replace(os.pathsep, ",")
         return [part.strip() for part in text.split(",") if part.strip()]
 
-    @field_validator("tool_seconds", "approval_seconds", mode="before")
+    @field_validator("run_seconds", "tool_seconds", "approval_seconds", "loop_turns", "history_turns", mode="before")
     @classmethod
     def _no_limit(cls, value: object) -> object:
         return None if isinstance(value, str) and value.strip().lower() == "none" else value

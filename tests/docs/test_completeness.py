@@ -24,7 +24,7 @@ from swarmkeep.domain import errors as domain
 from swarmkeep.domain.events import FACTS, CompletionRecord, Fact, PendingCall, RequestRecord, StopReason, ToolStatus
 from swarmkeep.domain.state import RunStatus, SessionStatus
 from swarmkeep.domain.views import RunView, SessionView
-from swarmkeep.engine.conductor import Limits
+from swarmkeep.engine.limits import Limits
 from swarmkeep.settings import Settings
 from tests.docs.pages import DOCS, PAGES, README, ROOT, anchors, code_spans, sections, text_of
 from tests.support.markdown import blocks

@@ -47,7 +47,7 @@ from tests.support.logs import any_logs, record
 
 USER = {"role": "user", "content": "hello", "sender": "user"}
 ENDING: dict[str, Any] = {"stop_reason": "end_turn", "usage": Usage(), "error": RunError(code="x", message="y")}
-OPTIONS = {"max_turns", "model", "execute_tools", "stream"}
+OPTIONS = {"max_turns", "model", "execute_tools", "stream", "loop_turns", "history_turns"}
 
 # Each fact with every field, and the keys that its `data` then has: the table of the public contract.
 EXAMPLES: list[tuple[str, Fact, set[str]]] = [

@@ -17,8 +17,8 @@ from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.errors import SessionNotFound
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import RunView
-from swarmkeep.engine.conductor import Limits
 from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loop import Item
 from swarmkeep.engine.model import ChatModel
 from swarmkeep.engine.registry import Registry

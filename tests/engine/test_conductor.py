@@ -12,8 +12,8 @@ from swarmkeep import Agent, Result, ToolCallId, tool
 from swarmkeep.domain.commands import Approval
 from swarmkeep.domain.errors import Draining, RunNotWaiting
 from swarmkeep.domain.events import RunOptions
-from swarmkeep.engine.conductor import Limits
 from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.limits import Limits
 from swarmkeep.store.port import SessionKey
 from swarmkeep.store.sql import SqlStore
 from tests.engine.house import (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from asyncio import timeout
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.ledger import Decide, MemoryLedger
 from swarmkeep.engine.loop import Item, Loop, MessageDelta, MessageStarted
 from swarmkeep.engine.model import Delta, Reply, TurnFailed
+from swarmkeep.engine.policy import RunTimedOut
 from swarmkeep.engine.registry import Registry
 from swarmkeep.engine.tools import Inline
 from tests.support.rules import body_faults
@@ -71,9 +74,28 @@ class Told:
 
     tool_seconds = None
 
-    def __init__(self, *, streams: bool = False, expires_at: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        streams: bool = False,
+        expires_at: str | None = None,
+        seconds: float | None = None,
+        shortens: bool = True,
+    ) -> None:
         self._streams = streams
         self._expires_at = expires_at
+        self._seconds = seconds
+        self.shortens_history = shortens
+
+    @asynccontextmanager
+    async def time_limit(self, run: Run) -> AsyncGenerator[None]:
+        try:
+            async with timeout(self._seconds) as limit:
+                yield
+        except TimeoutError:
+            assert limit.expired()
+            assert self._seconds is not None
+            raise RunTimedOut(self._seconds) from None
 
     def streams(self, run: Run) -> bool:
         return self._streams

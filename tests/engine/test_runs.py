@@ -22,8 +22,8 @@ from swarmkeep.domain.errors import (
     SessionNotFound,
 )
 from swarmkeep.domain.events import RunOptions
-from swarmkeep.engine.conductor import Limits
 from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loop import MessageDelta
 from swarmkeep.store.port import SessionKey
 from tests.engine.house import (

@@ -92,9 +92,9 @@ async def test_an_older_schema_names_the_command(
 ) -> None:
     from swarmkeep.store import revision
 
-    monkeypatch.setattr(revision, "REVISIONS", (HEAD, "0002"))
-    monkeypatch.setattr(revision, "HEAD", "0002")
-    with pytest.raises(SchemaBehind, match=rf"at revision {HEAD}, this release needs 0002; run `swarmkeep db upgrade`"):
+    monkeypatch.setattr(revision, "REVISIONS", (HEAD, "9999"))
+    monkeypatch.setattr(revision, "HEAD", "9999")
+    with pytest.raises(SchemaBehind, match=rf"at revision {HEAD}, this release needs 9999; run `swarmkeep db upgrade`"):
         await store.ping()
 
 

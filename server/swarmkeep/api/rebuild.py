@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from swarmkeep.domain.errors import EventNotFound
 from swarmkeep.domain.request import build
 from swarmkeep.engine.engine import Engine
@@ -23,4 +25,5 @@ async def rebuilt_request(engine: Engine, key: SessionKey, seq: int) -> bytes:
     if any(name not in texts for name in hashes):
         raise EventNotFound(seq, f"the request behind event {seq} is not kept any more")
     tools = None if record.tools is None else texts[record.tools]
-    return build(state.messages[:-1], texts[record.instructions], tools, record.params).body()
+    history_from = None if record.history_from is UNSET else record.history_from
+    return build(state.messages[:-1], texts[record.instructions], tools, record.params, history_from).body()

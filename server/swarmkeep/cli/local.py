@@ -14,8 +14,8 @@ from swarmkeep.domain import commands
 from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.events import RunOptions
 from swarmkeep.engine import loop
-from swarmkeep.engine.conductor import Limits
 from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loading import load_registry
 from swarmkeep.engine.model import ChatModel
 from swarmkeep.engine.offline import offline_client
@@ -57,7 +57,9 @@ class LocalTalk:
         self._key = SessionKey(DEFAULT_TENANT, self.session_id)
         store = cast(EventStore, OneSession(open_store(settings.database_url), self._key))
         self._client = _client(settings)
-        self._engine = Engine(store, registry, ChatModel(self._client), _limits(settings))
+        # Whoever leaves in the middle of an answer does not wait for it; the run can be resumed.
+        limits = msgspec.structs.replace(msgspec.convert(settings, Limits, from_attributes=True), grace_seconds=0.0)
+        self._engine = Engine(store, registry, ChatModel(self._client), limits)
         self._background = Background()
         try:
             self._background.run(self._open(agent, new=session_id is None))
@@ -134,15 +136,4 @@ def _client(settings: Settings) -> Any:
         base_url=settings.openai_base_url,
         timeout_seconds=settings.model_timeout_seconds,
         max_retries=settings.model_retries,
-    )
-
-
-def _limits(settings: Settings) -> Limits:
-    return Limits(
-        lease_seconds=settings.lease_seconds,
-        # Whoever leaves in the middle of an answer does not wait for it; the run can be resumed.
-        grace_seconds=0.0,
-        tool_seconds=settings.tool_seconds,
-        approval_seconds=settings.approval_seconds,
-        poll_seconds=settings.poll_seconds,
     )

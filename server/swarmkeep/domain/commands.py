@@ -16,6 +16,7 @@ from swarmkeep.domain.events import (
     ContextUpdated,
     Decision,
     MessageAdded,
+    ResumeReason,
     RunCancelled,
     RunOptions,
     RunQueued,
@@ -158,12 +159,18 @@ def cancel_run(state: State, run_id: str, partial: str = "") -> list[Draft]:
 
 
 def resume_run(
-    state: State, run_id: str, answers: Sequence[ToolAnswer] = (), approvals: Sequence[Approval] = ()
+    state: State,
+    run_id: str,
+    answers: Sequence[ToolAnswer] = (),
+    approvals: Sequence[Approval] = (),
+    *,
+    now: str = "",
 ) -> list[Draft]:
     """Decide approvals and deliver results for a waiting run; it goes on once nothing that it needs is missing.
 
-    The first decision of a call wins: a second one is AlreadyDecided, whatever it says. All of it is taken, or none.
-    An interrupted run is tried again by a resume with neither.
+    The first decision of a call wins: a second one is AlreadyDecided, whatever it says, and so is one that comes after
+    the request has expired at `now`. All of it is taken, or none. An interrupted run is tried again by a resume with
+    neither.
     """
     run = state.run
     wishes: list[Approval | ToolAnswer] = [*approvals, *answers]
@@ -175,24 +182,50 @@ def resume_run(
     current = state
     for wish in wishes:
         assert current.run is not None
-        fact = (
-            _decide(current, current.run, wish) if isinstance(wish, Approval) else _deliver(current, current.run, wish)
-        )
+        if isinstance(wish, Approval):
+            fact: SessionEvent = _decide(current, current.run, wish, now)
+        else:
+            fact = _deliver(current, current.run, wish)
         drafts += drafted(state.agent, [fact], run_id)
         current = apply_drafts(current, drafts[-1:])
     if not drafts:
         raise InvalidRequest("say what to resume with: `approvals` or `tool_results`")
-    if current.run is not None and not current.run.pending:
-        drafts += drafted(state.agent, [RunResumed(reason="approval" if approvals else "tool_results")], run_id)
-    return drafts
+    return drafts + _resumed(current, "approval" if approvals else "tool_results")
 
 
-def _decide(state: State, run: Run, approval: Approval) -> ApprovalDecided:
+def _resumed(state: State, reason: ResumeReason) -> list[Draft]:
+    """Go on, once nothing is pending any more."""
+    run = state.run
+    return [] if run is None or run.pending else drafted(state.agent, [RunResumed(reason=reason)], run.id)
+
+
+def expire_approvals(state: State, now: str) -> list[Draft]:
+    """Deny what nobody decided in time; the run goes on once nothing that it needs is missing."""
+    run = state.run
+    overdue = [] if run is None or run.status != "waiting" else [call for call in run.open_calls if _expired(call, now)]
+    if run is None or not overdue:
+        return []
+    denials = [
+        ApprovalDecided(tool_call_id=call.id, decision="deny", reason=f"nobody decided before {call.expires_at}")
+        for call in overdue
+    ]
+    drafts = drafted(state.agent, denials, run.id)
+    return drafts + _resumed(apply_drafts(state, drafts), "approval")
+
+
+def _expired(call: Call, now: str) -> bool:
+    # Times are written in one form, so their texts compare as they do.
+    return call.approval == "requested" and call.expires_at is not None and call.expires_at <= now
+
+
+def _decide(state: State, run: Run, approval: Approval, now: str) -> ApprovalDecided:
     call = _call(state, run, approval.tool_call_id, "approvals")
     if call.approval in ("approve", "deny"):
         raise AlreadyDecided(call.id, call.approval)
     if run.status != "waiting":
         raise RunNotWaiting(run.id, run.status)
+    if _expired(call, now):
+        raise AlreadyDecided(call.id, "deny, because nobody decided in time")
     if call.approval is None:
         raise InvalidRequest(f"call {call.id} asked for no approval", "/approvals")
     return ApprovalDecided(tool_call_id=call.id, decision=approval.decision, reason=approval.reason, by=approval.by)

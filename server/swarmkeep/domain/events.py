@@ -56,12 +56,18 @@ class SessionRedacted(Fact, frozen=True, kw_only=True):
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run was asked for. `max_turns` counts model calls; None is without limit."""
+    """How a run was asked for, and the limits that hold for it; None is without limit.
+
+    `max_turns` counts model calls. After `loop_turns` turns in a circle the run ends. A model is sent the last
+    `history_turns` turns.
+    """
 
     max_turns: int | None = None
     model: str | None = None
     execute_tools: bool = True
     stream: bool = False
+    loop_turns: int | None = None
+    history_turns: int | None = None
 
 
 class RunQueued(Fact, frozen=True, kw_only=True):
@@ -82,11 +88,15 @@ class RunStarted(Fact, frozen=True, kw_only=True):
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model was sent, beside the messages: two content hashes (SHA-256, hex) and the other parameters."""
+    """What a model was sent, beside the messages: two content hashes (SHA-256, hex) and the other parameters.
+
+    `history_from`: the seq that the messages begin with, when earlier ones were left out.
+    """
 
     instructions: str
     tools: str | None = None
     params: Json = {}
+    history_from: int | UnsetType = UNSET
 
 
 class CompletionRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -186,6 +186,7 @@ def _run_started(state: State, event: Recorded, fact: RunStarted) -> State:
         first_seq=event.seq,
         last_seq=event.seq,
         created_at=event.at,
+        active_since=event.at,
         agent=state.agent,
         context_variables=state.context_variables,
         first_message=len(state.messages),
@@ -196,13 +197,17 @@ def _run_started(state: State, event: Recorded, fact: RunStarted) -> State:
 
 
 def _run_resumed(state: State, event: Recorded, fact: RunResumed) -> State:
-    if state.run is None and state.finished and state.finished[-1].id == event.run_id:
+    anew = state.run is None and bool(state.finished) and state.finished[-1].id == event.run_id
+    if anew:
         again = replace(state.finished[-1], recoveries=-1)
         state = replace(state, run=again, finished=state.finished.drop_last())
     if state.run is None:
         return state
+    # A take-over goes on with the time that the run has left; whoever resumes it gives it time anew.
+    taken_over = fact.reason == "recovery" and not anew
     return _with_run(
         state,
+        active_since=state.run.active_since if taken_over else event.at,
         status="running",
         pending=(),
         stop_reason=None,

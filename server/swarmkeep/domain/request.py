@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.events import RequestRecord
 from swarmkeep.domain.messages import Entry, paired, sendable
 from swarmkeep.domain.state import State
+from swarmkeep.domain.window import sent_from, start_of
 
 Json = dict[str, Any]
 
@@ -35,6 +37,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     tools: str | None
     params: Json
     entries: tuple[Entry, ...]
+    history_from: int | None = None
 
     @functools.cached_property
     def record(self) -> RequestRecord:
@@ -43,6 +46,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             instructions=digest(self.instructions),
             tools=None if self.tools is None else digest(self.tools),
             params=self.params,
+            history_from=UNSET if self.history_from is None else self.history_from,
         )
 
     @property
@@ -66,8 +70,11 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return b"{" + b",".join(parts) + b"}"
 
 
-def request(state: State, profile: Profile, *, stream: bool = False) -> ModelRequest:
-    """What the active agent's model is asked next. Total: any state gives a request that providers accept."""
+def request(state: State, profile: Profile, *, stream: bool = False, turns: int | None = None) -> ModelRequest:
+    """What the active agent's model is asked next. Total: any state gives a request that providers accept.
+
+    At most the last `turns` turns are sent, by default as many as the run's options allow.
+    """
     model = state.run.options.model if state.run is not None else None
     params: Json = {"model": model or profile.model}
     if profile.tools is not None:
@@ -76,12 +83,40 @@ def request(state: State, profile: Profile, *, stream: bool = False) -> ModelReq
         params["parallel_tool_calls"] = profile.parallel_tool_calls
     if stream:
         params |= {"stream": True, "stream_options": {"include_usage": True}}
-    return build(state.messages, profile.instructions, profile.tools, params)
+    history_from = _history_from(state, params["model"], turns)
+    return build(state.messages, profile.instructions, profile.tools, params, history_from)
 
 
-def build(entries: Iterable[Entry], instructions: str, tools: str | None, params: Json) -> ModelRequest:
+def _history_from(state: State, model: str, turns: int | None) -> int | None:
+    if turns is None and state.run is not None:
+        turns = state.run.options.history_turns
+    limit = None if turns is None else start_of(state.messages, turns)
+    # What was too long for a model once is so with the next message, too; asking in vain each time would cost a call.
+    last = _last_request(state)
+    kept = last.history_from if last is not None and last.params.get("model") == model else UNSET
+    return max((seq for seq in (limit, kept) if isinstance(seq, int)), default=None)
+
+
+def _last_request(state: State) -> RequestRecord | None:
+    for index in range(len(state.messages) - 1, -1, -1):
+        completion = state.messages[index].completion
+        if completion is not None and completion.request is not None:
+            return completion.request
+    return None
+
+
+def build(
+    entries: Sequence[Entry], instructions: str, tools: str | None, params: Json, history_from: int | None = None
+) -> ModelRequest:
     """Put a request together from its parts, as `request` does and as rebuilding a past one does."""
-    return ModelRequest(instructions=instructions, tools=tools, params=params, entries=tuple(paired(entries)))
+    sent = entries if history_from is None else sent_from(entries, history_from)
+    return ModelRequest(
+        instructions=instructions,
+        tools=tools,
+        params=params,
+        entries=tuple(paired(sent)),
+        history_from=history_from,
+    )
 
 
 def digest(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -43,6 +44,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A run. While it is active, `agent` and `context_variables` are those it began with; then those it ended with.
 
     `answered`: the last model reply asked for no tools. `recoveries`: take-overs since the last model reply.
+    `active_since`: when it began, or last went on after a wait.
     Its messages are `state.messages[first_message:last_message]`.
     """
 
@@ -52,6 +54,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     first_seq: int
     last_seq: int
     created_at: str
+    active_since: str
     agent: str
     first_message: int
     last_message: int
@@ -112,6 +115,19 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
             return "idle"
         return "waiting" if self.run.status == "waiting" else "running"
 
+    @property
+    def due_at(self) -> float | None:
+        """When somebody has to go on with a session that is not running, in seconds since 1970.
+
+        One whose runs wait in the queue is due at once (0), one that waits for approvals when the first expires.
+        """
+        if self.run is None:
+            return 0.0 if self.queue else None
+        if self.run.status != "waiting":
+            return None
+        ends = [call.expires_at for call in self.run.open_calls if call.approval == "requested" and call.expires_at]
+        return datetime.fromisoformat(min(ends)).timestamp() if ends else None
+
 
 def calls_of(message: Json) -> tuple[Call, ...]:
     """The tool calls an assistant message asks for, each id once."""
@@ -127,6 +143,7 @@ def queued_run(state: State, queued: Queued) -> Run:
         first_seq=queued.seq,
         last_seq=queued.seq,
         created_at=queued.at,
+        active_since=queued.at,
         agent=queued.fact.agent or state.agent,
         first_message=len(state.messages),
         last_message=len(state.messages),

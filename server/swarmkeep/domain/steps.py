@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from swarmkeep.domain.events import PendingCall, StopReason
+from swarmkeep.domain.rounds import goes_round
 from swarmkeep.domain.state import Call, Queued, Run, State
 
 
@@ -59,6 +60,8 @@ def next_step(state: State) -> Step | None:
         return Finish("end_turn")
     if run.options.max_turns is not None and run.turns >= run.options.max_turns:
         return Finish("max_turns")
+    if goes_round(state, run):
+        return Finish("loop_detected")
     return AskModel()
 
 

@@ -6,18 +6,17 @@ import asyncio
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import aclosing, contextmanager
-from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
-import msgspec
-
+from swarmkeep.domain.commands import expire_approvals
 from swarmkeep.domain.drafts import drafted
 from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.errors import DomainError, LeaseLost, SessionNotFound
 from swarmkeep.domain.events import RunEnded, RunError, RunFailed, RunInterrupted, RunResumed, RunWaiting
 from swarmkeep.domain.state import Run, State
 from swarmkeep.domain.turns import ended
-from swarmkeep.engine.ledger import StoreLedger
+from swarmkeep.engine.ledger import StoreLedger, now
+from swarmkeep.engine.limits import Limits, SessionPolicy
 from swarmkeep.engine.live import Hub
 from swarmkeep.engine.loop import Loop
 from swarmkeep.engine.model import Model
@@ -30,17 +29,6 @@ log = logging.getLogger(__name__)
 
 # How often to look for runs that nobody advances: a take-over comes that much after the lease's end at the latest.
 _LOOK_SECONDS = 1.0
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in seconds. `max_recoveries`: take-overs of one turn before a run is given up as interrupted."""
-
-    lease_seconds: float = 15.0
-    grace_seconds: float = 10.0
-    tool_seconds: float | None = 300.0
-    approval_seconds: float | None = None
-    poll_seconds: float = 0.5
-    max_recoveries: int = 5
 
 
 class Conductor:
@@ -123,7 +111,7 @@ class Conductor:
                 self._wake(ledger.key)
 
     async def _advance(self, ledger: StoreLedger, begun: list[Recorded]) -> None:
-        policy = _Policy(self._limits, self._hub, ledger.key)
+        policy = SessionPolicy(self._limits, self._hub, ledger.key)
         loop = Loop(ledger, self._registry, self._model, self._caller, policy, begun)
         async with aclosing(loop.advance()) as items:
             async for item in items:
@@ -185,8 +173,11 @@ class Conductor:
 
     def _recovered(self, state: State) -> list[Draft] | None:
         run = state.run
-        if run is None or run.status != "running":
-            return None
+        if run is None:
+            # What waits in the queue follows by itself.
+            return [] if state.queue else None
+        if run.status != "running":
+            return expire_approvals(state, now())
         error = self._hopeless(state, run)
         if error is not None:
             return drafted(state.agent, ended(state, run, RunInterrupted, "interrupted", error), run.id)
@@ -237,22 +228,3 @@ def _wake_all(waiters: Iterable[asyncio.Future[None]]) -> None:
     for waiter in waiters:
         if not waiter.done():
             waiter.set_result(None)
-
-
-class _Policy:
-    """What the loop of one session is told."""
-
-    def __init__(self, limits: Limits, hub: Hub, key: SessionKey) -> None:
-        self._limits = limits
-        self._hub = hub
-        self._key = key
-        self.tool_seconds = limits.tool_seconds
-
-    def streams(self, run: Run) -> bool:
-        return run.options.stream or self._hub.watched(self._key)
-
-    def approval_expires_at(self) -> str | None:
-        if self._limits.approval_seconds is None:
-            return None
-        at = datetime.now(UTC) + timedelta(seconds=self._limits.approval_seconds)
-        return at.isoformat(timespec="microseconds").replace("+00:00", "Z")

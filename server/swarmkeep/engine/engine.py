@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from swarmkeep.engine.conductor import Conductor, Limits
+from swarmkeep.engine.conductor import Conductor
+from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.live import Hub
 from swarmkeep.engine.model import Model
 from swarmkeep.engine.registry import Registry

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from swarmkeep.agent import Agent, FunctionSchemaError, InvalidFunctionError, Tool
+from swarmkeep.agent import Agent, FunctionSchemaError, InvalidFunctionError
 from swarmkeep.domain.drafts import drafted
 from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.errors import AgentUnavailable
 from swarmkeep.domain.events import RunError, RunFailed, SessionEvent, ToolStarted
-from swarmkeep.domain.request import ModelRequest, request
+from swarmkeep.domain.request import ModelRequest, Profile, request
 from swarmkeep.domain.state import Call, Run, State
 from swarmkeep.domain.steps import AskModel, CallTool, next_step
-from swarmkeep.domain.turns import Outcome, ended, record_reply, record_result, tool_started
+from swarmkeep.domain.turns import ended, record_reply, record_result, tool_started
+from swarmkeep.domain.window import count_turns
+from swarmkeep.engine.calls import Calls, unknown_outcome
 from swarmkeep.engine.killpoints import MODEL_DELTA, MODEL_SENT, TOOL_DONE, reach
 from swarmkeep.engine.ledger import Decide, Ledger
 from swarmkeep.engine.model import Delta, Model, Reply, TurnFailed, normalised
+from swarmkeep.engine.policy import Policy, RunTimedOut
+from swarmkeep.engine.provider_errors import CONTEXT_TOO_LONG
 from swarmkeep.engine.registry import Registry
-from swarmkeep.engine.tools import Caller, call_tool, unknown_tool
+from swarmkeep.engine.tools import Caller
 
 Json = dict[str, Any]
 
@@ -46,21 +50,6 @@ class MessageDelta(msgspec.Struct, frozen=True):
 Item = Recorded | MessageStarted | MessageDelta
 
 
-class Policy(Protocol):
-    """What the loop is told from outside."""
-
-    def streams(self, run: Run) -> bool:
-        """Whether anybody looks on as the model speaks."""
-        ...
-
-    def approval_expires_at(self) -> str | None: ...
-
-    @property
-    def tool_seconds(self) -> float | None:
-        """The time-out of tools that set none."""
-        ...
-
-
 class Loop:
     """Advances one session, run after run, until there is nothing left to do or somebody must be waited for.
 
@@ -82,7 +71,7 @@ class Loop:
         self._ledger = ledger
         self._registry = registry
         self._model = model
-        self._caller = caller
+        self._calls = Calls(registry, caller, policy)
         self._policy = policy
         self._fresh = _starts(begun)
         self._speaker: Agent | None = None
@@ -107,12 +96,16 @@ class Loop:
                         yield item
 
     async def _ask(self, run: Run) -> AsyncGenerator[Item]:
+        said: list[str] = []
         try:
-            async with aclosing(self._turn(run)) as items:
+            async with self._policy.time_limit(run), aclosing(self._turn(run)) as items:
                 async for item in items:
+                    if isinstance(item, MessageDelta):
+                        said.append(item.delta.get("content") or "")
                     yield item
-        except TurnFailed as failed:
-            error, partial = failed.error, failed.partial
+        except (TurnFailed, RunTimedOut) as failed:
+            error = failed.error if isinstance(failed, TurnFailed) else _timed_out(failed)
+            partial = failed.partial if isinstance(failed, TurnFailed) else "".join(said)
 
             def fail(state: State, run: Run) -> list[SessionEvent]:
                 return ended(state, run, RunFailed, "error", error, partial=partial)
@@ -123,21 +116,42 @@ class Loop:
     async def _turn(self, run: Run) -> AsyncGenerator[Item]:
         stream = self._policy.streams(run)
         state = self._ledger.state
-        agent, asked = await self._prepare(state, stream)
+        agent, profile = await self._prepare(state)
         self._speaker = agent
         if stream:
             yield MessageStarted(run.id, agent.name, state.seq)
+        asked: ModelRequest | None = request(state, profile, stream=stream)
+        while asked is not None:
+            try:
+                async with aclosing(self._ask_once(run, agent, asked, stream)) as items:
+                    async for item in items:
+                        yield item
+                return
+            except TurnFailed as failed:
+                turns = self._fewer_turns(asked, failed)
+                if turns is None:
+                    raise
+                asked = request(state, profile, stream=stream, turns=turns)
+
+    def _fewer_turns(self, asked: ModelRequest, failed: TurnFailed) -> int | None:
+        """How much of the history to try next with a model that it was too long for: half, down to the last turn."""
+        if not self._policy.shortens_history or failed.error.code != CONTEXT_TOO_LONG:
+            return None
+        return count_turns(asked.entries) // 2 or None
+
+    async def _ask_once(self, run: Run, agent: Agent, asked: ModelRequest, stream: bool) -> AsyncGenerator[Item]:
+        seq = self._ledger.state.seq
         reach(MODEL_SENT)
         async with aclosing(self._model.ask(asked, stream=stream)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, Delta):
                     reach(MODEL_DELTA)
-                    yield MessageDelta(run.id, agent.name, state.seq, piece.delta)
+                    yield MessageDelta(run.id, agent.name, seq, piece.delta)
                     continue
                 for event in await self._record(run, agent, asked, piece):
                     yield event
 
-    async def _prepare(self, state: State, stream: bool) -> tuple[Agent, ModelRequest]:
+    async def _prepare(self, state: State) -> tuple[Agent, Profile]:
         try:
             agent = self._registry.active(state.agent)
             profile = await self._registry.profile(agent, state.context_variables)
@@ -148,7 +162,7 @@ class Loop:
         except Exception as error:
             text = f"the instructions of {state.agent!r} failed: {type(error).__name__}: {error}"
             raise TurnFailed(RunError(code="instructions_failed", message=text)) from error
-        return agent, request(state, profile, stream=stream)
+        return agent, profile
 
     async def _record(self, run: Run, agent: Agent, asked: ModelRequest, reply: Reply) -> list[Recorded]:
         taken = _call_ids(self._ledger.state) if reply.message.get("tool_calls") else ()
@@ -167,7 +181,7 @@ class Loop:
         tool = None if agent is None else self._registry.tools(agent).get(call.name)
         if (call.id, call.attempts) in self._fresh:
             self._fresh.discard((call.id, call.attempts))
-            outcome = await self._perform(agent, tool, call)
+            outcome = await self._calls.perform(self._ledger.state, agent, tool, call)
             reach(TOOL_DONE)
         elif tool is not None and tool.idempotent:
             return await self._commit(_while_active(run, lambda state, run: [tool_started(call)]))
@@ -181,19 +195,14 @@ class Loop:
             return self._speaker
         return self._registry.active(name) if name in self._registry else None
 
-    async def _perform(self, agent: Agent | None, tool: Tool | None, call: Call) -> Outcome:
-        if tool is None:
-            return unknown_tool(call, list(self._registry.tools(agent)) if agent is not None else [])
-        context = self._ledger.state.context_variables
-        outcome, result = await call_tool(tool, call, context, self._caller, self._policy.tool_seconds)
-        if result.agent is None:
-            return outcome
-        return handed_over(self._registry, outcome, result.agent)
-
     async def _commit(self, decide: Decide, blobs: Json | None = None) -> list[Recorded]:
         events = await self._ledger.commit(decide, blobs)
         self._fresh |= _starts(events)
         return events
+
+
+def _timed_out(over: RunTimedOut) -> RunError:
+    return RunError(code="run_timeout", message=str(over), retryable=True)
 
 
 def _starts(events: Sequence[Recorded]) -> set[tuple[str, int]]:
@@ -216,19 +225,3 @@ def _while_active(run: Run, decide: Callable[[State, Run], list[SessionEvent]]) 
         return drafted(state.agent, decide(state, state.run), run.id)
 
     return guarded
-
-
-def handed_over(registry: Registry, outcome: Outcome, agent: Agent) -> Outcome:
-    """The outcome of a call that returned an agent; one that is not served would leave the session stranded."""
-    if registry.admits(agent):
-        return msgspec.structs.replace(outcome, handoff=agent.name)
-    content = f"Error: agent {agent.name!r} is not served here, so nothing was handed over to it."
-    return msgspec.structs.replace(outcome, status="error", content=content, context_variables=None)
-
-
-def unknown_outcome(call: Call) -> Outcome:
-    text = (
-        f"Interrupted: {call.name} had been started when the process stopped. It may or may not have taken effect; "
-        "find out before doing it again."
-    )
-    return Outcome(status="unknown_outcome", content=text)

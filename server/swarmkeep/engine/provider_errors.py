@@ -8,6 +8,8 @@ from typing import Any
 from swarmkeep.domain.events import RunError
 from swarmkeep.engine.assemble import MalformedReply, StreamCut
 
+CONTEXT_TOO_LONG = "context_length_exceeded"
+
 _BY_STATUS = {
     400: ("provider_bad_request", False),
     401: ("provider_authentication", False),
@@ -15,11 +17,11 @@ _BY_STATUS = {
     404: ("provider_not_found", False),
     408: ("provider_timeout", True),
     409: ("provider_conflict", True),
-    413: ("context_length_exceeded", False),
+    413: (CONTEXT_TOO_LONG, False),
     422: ("provider_bad_request", False),
     429: ("provider_rate_limited", True),
 }
-_TOO_LONG = ("context_length_exceeded", "maximum context length", "context window", "too many tokens")
+_TOO_LONG = (CONTEXT_TOO_LONG, "maximum context length", "context window", "too many tokens")
 _FILTERED = ("content_filter", "content management policy")
 
 
@@ -51,7 +53,7 @@ def _status_error(error: Any) -> RunError:
     haystack = f"{getattr(error, 'code', '') or ''} {message}".lower()
     code, retryable = _BY_STATUS.get(status, ("provider_error", status >= 500))
     if status < 500 and any(sign in haystack for sign in _TOO_LONG):
-        code, retryable = "context_length_exceeded", False
+        code, retryable = CONTEXT_TOO_LONG, False
     elif status < 500 and any(sign in haystack for sign in _FILTERED):
         code, retryable = "content_filter", False
     elif status == 429 and "insufficient_quota" in haystack:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 import msgspec
+from msgspec.structs import replace
 
 from swarmkeep.domain.commands import Approval, StartRun, ToolAnswer, cancel_run, resume_run, start_run
 from swarmkeep.domain.envelope import Draft, Recorded
@@ -14,9 +15,10 @@ from swarmkeep.domain.errors import DomainError, Draining, RunNotFound, SessionB
 from swarmkeep.domain.events import RunEnded, RunStarted, RunWaiting
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import RunView, all_runs, find_run, run_view
-from swarmkeep.engine.conductor import Conductor, Limits
+from swarmkeep.engine.conductor import Conductor
 from swarmkeep.engine.killpoints import ANSWER_READY, reach
-from swarmkeep.engine.ledger import Decide
+from swarmkeep.engine.ledger import Decide, now
+from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.live import Hub, follow
 from swarmkeep.engine.loop import Item
 from swarmkeep.engine.once import Once, once_only
@@ -47,6 +49,7 @@ class Runs:
 
         Raises SessionBusy, AgentNotFound, AgentUnavailable, SessionNotFound, Draining, IdempotencyMismatch.
         """
+        wish = self._limited(wish)
         if wish.agent is not None:
             self._registry.get(wish.agent)
 
@@ -61,6 +64,10 @@ class Runs:
                 if wish.on_busy != "interrupt":
                     raise
                 await self.cancel(key, busy.run_id)
+
+    def _limited(self, wish: StartRun) -> StartRun:
+        options = replace(wish.options, loop_turns=self._limits.loop_turns, history_turns=self._limits.history_turns)
+        return replace(wish, options=options)
 
     async def _begin(self, key: SessionKey, decide: Decide, run_id: str, once: Once | None) -> RunFeed:
         """Start or resume a run; where an earlier request has done so already, its run is the answer."""
@@ -183,7 +190,7 @@ class Runs:
 
         def decide(state: State) -> Sequence[Draft]:
             self._registry.active(state.agent)
-            return resume_run(state, run_id, tool_results, approvals)
+            return resume_run(state, run_id, tool_results, approvals, now=now())
 
         return await self._begin(key, decide, run_id, once)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
 from typing import Any, TypeVar
 
 from swarmkeep.agent import Agent, Response
@@ -61,12 +61,17 @@ class _Conversation:
         self._history = [_message(message, index) for index, message in enumerate(messages)]
 
     tool_seconds = None
+    # As Swarm does, it tells its caller that the history is too long, and leaves the rest to them.
+    shortens_history = False
 
     def streams(self, run: Run) -> bool:
         return self._options.stream
 
     def approval_expires_at(self) -> str | None:
         return None
+
+    def time_limit(self, run: Run) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     async def items(self) -> AsyncGenerator[Item]:
         def begin(state: State) -> Any:

@@ -63,6 +63,7 @@ def _head_row(step: Step) -> Row:
         "new_status": state.status,
         "new_updated_at": state.updated_at,
         "new_view": step.view,
+        "new_due_at": state.due_at,
         "tenant_": step.key.tenant,
         "id_": step.key.id,
     }
@@ -108,6 +109,7 @@ _HEAD = {
     "status": "new_status",
     "updated_at": "new_updated_at",
     "view": "new_view",
+    "due_at": "new_due_at",
 }
 
 

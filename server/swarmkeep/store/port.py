@@ -154,7 +154,9 @@ class EventStore(Protocol):
         ...
 
     async def abandoned(self, *, limit: int = 100) -> list[SessionKey]:
-        """Sessions whose run is running while nobody holds an unexpired lease on them."""
+        """Sessions that somebody has to go on with: those running while nobody holds an unexpired lease on them, and
+        those that have become due (see `State.due_at`).
+        """
         ...
 
     async def ping(self) -> None:

@@ -18,7 +18,7 @@ from swarmkeep.store.hashing import Sealed
 from swarmkeep.store.labels import label_of
 from swarmkeep.store.port import Mark, SessionKey, SessionPage
 from swarmkeep.store.prepared import Prepared
-from swarmkeep.store.tables import RUNNING, blobs, events, idempotency, session_labels, sessions
+from swarmkeep.store.tables import DUE, RUNNING, blobs, events, idempotency, session_labels, sessions
 from swarmkeep.store.upcast import upcast
 
 # The texts come as they are stored: a conversion by SQLAlchemy costs more than all else for a row.
@@ -170,12 +170,12 @@ def find_mark(connection: Connection, key: SessionKey, name: str) -> Mark | None
 
 
 def find_abandoned(connection: Connection, limit: int) -> list[SessionKey]:
-    """Running sessions that nobody holds, longest abandoned first."""
+    """Running sessions that nobody holds, longest abandoned first, and those that have become due."""
     columns = sessions.c
+    free = or_(columns.lease_owner.is_(None), columns.lease_expires_at <= database_now())
     statement = (
         select(columns.tenant, columns.id)
-        .where(RUNNING)
-        .where(or_(columns.lease_owner.is_(None), columns.lease_expires_at <= database_now()))
+        .where(or_(RUNNING & free, DUE & (columns.due_at <= database_now())))
         .order_by(columns.lease_expires_at.nulls_first(), columns.tenant, columns.id)
         .limit(limit)
     )

@@ -18,6 +18,7 @@ metadata = MetaData(
 )
 
 RUNNING = text("status = 'running'")
+DUE = text("due_at IS NOT NULL")
 
 sessions = Table(
     "sessions",
@@ -34,10 +35,12 @@ sessions = Table(
     Column("lease_owner", Verbatim),
     Column("lease_epoch", BigInteger, nullable=False),
     Column("lease_expires_at", Double, comment="seconds since 1970, by this database's clock"),
+    Column("due_at", Double, comment="when somebody has to go on with it though it is not running; seconds since 1970"),
     Index("ix_sessions_created", "tenant", "created_at", "id"),
     # For renewing a process's leases and for finding those that nobody renews. The expiry stays out of it: it changes
     # with every append, and PostgreSQL keeps updates of unindexed columns within the page.
     Index("ix_sessions_running", "lease_owner", sqlite_where=RUNNING, postgresql_where=RUNNING),
+    Index("ix_sessions_due_at", "due_at", sqlite_where=DUE, postgresql_where=DUE),
     comment="one row per session: its last event, what lists show, and its lease",
 )
 

@@ -1,0 +1,52 @@
+"""One tool call of a run: carried out within the run's time, its handoff checked."""
+
+from __future__ import annotations
+
+import msgspec
+
+from swarmkeep.agent import Agent, Tool
+from swarmkeep.domain.state import Call, State
+from swarmkeep.domain.turns import Outcome
+from swarmkeep.engine.policy import Policy, RunTimedOut
+from swarmkeep.engine.registry import Registry
+from swarmkeep.engine.tools import Caller, call_tool, unknown_tool
+
+
+class Calls:
+    """Carries out calls with the tools of a registry."""
+
+    def __init__(self, registry: Registry, caller: Caller, policy: Policy) -> None:
+        self._registry = registry
+        self._caller = caller
+        self._policy = policy
+
+    async def perform(self, state: State, agent: Agent | None, tool: Tool | None, call: Call) -> Outcome:
+        """Run the call; whatever happens becomes an outcome, the end of the run's time as well."""
+        if tool is None:
+            return unknown_tool(call, list(self._registry.tools(agent)) if agent is not None else [])
+        assert state.run is not None
+        try:
+            async with self._policy.time_limit(state.run):
+                outcome, result = await call_tool(
+                    tool, call, state.context_variables, self._caller, self._policy.tool_seconds
+                )
+        except RunTimedOut as over:
+            text = f"Error: {call.name} was abandoned: {over}. It may or may not have taken effect."
+            return Outcome(status="timeout", content=text)
+        return outcome if result.agent is None else handed_over(self._registry, outcome, result.agent)
+
+
+def handed_over(registry: Registry, outcome: Outcome, agent: Agent) -> Outcome:
+    """The outcome of a call that returned an agent; one that is not served would leave the session stranded."""
+    if registry.admits(agent):
+        return msgspec.structs.replace(outcome, handoff=agent.name)
+    content = f"Error: agent {agent.name!r} is not served here, so nothing was handed over to it."
+    return msgspec.structs.replace(outcome, status="error", content=content, context_variables=None)
+
+
+def unknown_outcome(call: Call) -> Outcome:
+    text = (
+        f"Interrupted: {call.name} had been started when the process stopped. It may or may not have taken effect; "
+        "find out before doing it again."
+    )
+    return Outcome(status="unknown_outcome", content=text)
