@@ -28,6 +28,7 @@ from swarmkeep.engine.model import ChatModel
 from swarmkeep.engine.offline import offline_client
 from swarmkeep.engine.provider import provider_client
 from swarmkeep.engine.registry import AgentsError
+from swarmkeep.engine.retries import Retries
 from swarmkeep.settings import Settings
 from swarmkeep.store.port import SchemaBehind, StoreUnavailable
 from swarmkeep.store.schema import upgrade
@@ -66,7 +67,8 @@ def create_app(settings: Settings) -> Litestar:
             await asyncio.to_thread(upgrade, settings.database_url)
         client = _client(settings)
         limits = msgspec.convert(settings, Limits, from_attributes=True)
-        engine = Engine(open_store(settings.database_url), registry, ChatModel(client), limits)
+        model = ChatModel(client, Retries(count=settings.model_retries))
+        engine = Engine(open_store(settings.database_url), registry, model, limits)
         try:
             await engine.start()
             app.state.service = Service(engine, hosts=_names(settings), origins=frozenset(settings.cors_origins))
@@ -86,7 +88,6 @@ def _client(settings: Settings) -> Any:
         api_key=None if key is None else key.get_secret_value(),
         base_url=settings.openai_base_url,
         timeout_seconds=settings.model_timeout_seconds,
-        max_retries=settings.model_retries,
     )
 
 

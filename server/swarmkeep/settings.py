@@ -57,7 +57,10 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices("OPENAI_BASE_URL", "openai_base_url"),
         description="The base URL of any server that speaks Chat Completions; by default OpenAI's.",
     )
-    model_timeout_seconds: Seconds = Field(default=120.0, description="How long a model call may take.")
+    model_timeout_seconds: Seconds = Field(
+        default=120.0,
+        description="How long a model may be silent: until its answer begins, and between two pieces of it.",
+    )
     model_retries: int = Field(
         default=2, ge=0, description="How often a model call that failed in passing is made again."
     )

@@ -176,7 +176,8 @@ def test_every_reason_for_a_run_to_fail_is_in_the_table() -> None:
     codes |= {
         code for text in engine for code in re.findall(r'"((?:provider|context|content)_\w+)", (?:True|False)', text)
     }
-    codes |= {code for text in engine for code in re.findall(r'code, retryable = "(\w+)"', text)}
+    codes |= {code for text in engine for code in re.findall(r'\bcode(?:: ClassVar\[str\])? = "(\w+)"', text)}
+    codes |= {code for text in engine for code in re.findall(r'\("((?:provider|context|content)_\w+)", ', text)}
     assert len(codes) > 15
     rows = {row[0].strip("`") for row in table_rows(sections(HTTP)["Why a run fails"])}
     assert codes <= rows

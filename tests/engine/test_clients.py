@@ -176,6 +176,48 @@ async def test_a_stream_that_is_closed_closes_its_connection(
     await model.disconnects_reach(1)
 
 
+CALLED: Json = {"index": 0, "id": "c", "function": {"name": "look", "arguments": '{"q": 1}'}}
+
+
+@pytest.mark.parametrize("delta", [{"content": "Hello"}, {"tool_calls": [CALLED]}])
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_done_is_an_end_for_servers_that_give_no_reason(
+    model: ScriptedModel, client: OpenAI, async_client: AsyncOpenAI, delta: Json, kind: str
+) -> None:
+    model.chunks([{"choices": [{"index": 0, "delta": delta}]}])
+    chat = ChatModel(async_client if kind == "async" else client)
+    _, reply = await replies(chat, asking(HELLO, stream=True), stream=True)
+    assert reply.completion.finish_reason is None
+    assert reply.message["content"] == delta.get("content")
+    assert len(reply.message.get("tool_calls", [])) == len(delta.get("tool_calls", []))
+
+
+async def test_done_is_no_end_in_the_middle_of_a_call(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+    cut = {**CALLED, "function": {"name": "look", "arguments": '{"q": '}}
+    model.chunks([{"choices": [{"index": 0, "delta": {"tool_calls": [cut]}}]}])
+    failed = await failure(ChatModel(async_client), asking(HELLO, stream=True), stream=True)
+    assert failed.error.code == "provider_stream_cut"
+
+
+async def test_a_connection_cut_after_the_replys_end_takes_nothing_away(
+    model: ScriptedModel, async_client: AsyncOpenAI
+) -> None:
+    model.chunks([{"choices": [{"index": 0, "delta": {"content": "All."}, "finish_reason": "stop"}]}], drop=True)
+    _, reply = await replies(ChatModel(async_client), asking(HELLO, stream=True), stream=True)
+    assert (reply.message["content"], reply.completion.usage) == ("All.", None)
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_a_server_that_does_not_stream_is_understood(
+    model: ScriptedModel, client: OpenAI, async_client: AsyncOpenAI, kind: str
+) -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "All at once."}, "finish_reason": "stop"}
+    model.raw({"id": "x", "choices": [choice]})
+    chat = ChatModel(async_client if kind == "async" else client)
+    deltas, reply = await replies(chat, asking(HELLO, stream=True), stream=True)
+    assert [delta["content"] for delta in deltas] == [reply.message["content"]] == ["All at once."]
+
+
 async def test_a_double_may_answer_with_objects_or_dicts_at_once_or_later() -> None:
     message = openai.types.chat.ChatCompletionMessage(role="assistant", content="hi")
     whole: Json = {"choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]}
@@ -199,17 +241,17 @@ async def test_a_double_may_stream_from_a_list() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "stream", "told"),
+    ("answer", "stream", "code", "told"),
     [
-        (lambda: 5, False, "int where a completion was expected"),
-        (lambda: 5, True, "gave no stream"),
-        (lambda: [5], True, "int where a completion was expected"),
-        (lambda: {"choices": []}, False, "no choice"),
+        (lambda: 5, False, "provider_malformed", "int where a completion was expected"),
+        (lambda: 5, True, "provider_malformed", "gave no stream"),
+        (lambda: [5], True, "provider_malformed", "int where a completion was expected"),
+        (lambda: {"choices": []}, False, "provider_empty_answer", "no choice"),
     ],
 )
-async def test_a_double_that_answers_nonsense(answer: Any, stream: bool, told: str) -> None:
+async def test_a_double_that_answers_nonsense(answer: Any, stream: bool, code: str, told: str) -> None:
     failed = await failure(ChatModel(double(answer)), asking(HELLO, stream=stream), stream=stream)
-    assert failed.error.code == "provider_malformed"
+    assert failed.error.code == code
     assert told in failed.error.message
 
 

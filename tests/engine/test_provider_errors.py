@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
@@ -14,6 +15,7 @@ from tests.engine.talks import open_async
 from tests.engine.test_clients import HELLO, asking, failure
 from tests.support.scripted import ScriptedModel
 
+Json = dict[str, Any]
 STREAM = pytest.mark.parametrize("stream", [False, True])
 
 
@@ -55,6 +57,7 @@ async def test_each_status_has_its_code(
         (400, "context_length_exceeded", "too long", "context_length_exceeded"),
         (400, None, "This model's maximum context length is 8192 tokens.", "context_length_exceeded"),
         (400, "content_filter", "blocked", "content_filter"),
+        (404, "model_not_found", "The model `gpt-9` does not exist.", "provider_not_found"),
         (429, "insufficient_quota", "You exceeded your current quota.", "provider_quota_exceeded"),
         (500, None, "crashed: context window of the worker", "provider_error"),
     ],
@@ -69,37 +72,51 @@ async def test_what_the_provider_says_makes_it_more_precise(
     assert error.retryable is (status == 500)
 
 
+PAGE = "<html><head><title>502 Bad\nGateway &amp; more</title></head><body><h1>nginx</h1></body></html>"
+
+
 @STREAM
 async def test_an_error_page_of_some_proxy(model: ScriptedModel, async_client: AsyncOpenAI, stream: bool) -> None:
-    model.raw("<html><h1>502 Bad Gateway</h1></html>", status=502, content_type="text/html")
+    model.raw(PAGE, status=502, content_type="text/html")
     error = await error_of(async_client, stream)
     assert (error.code, error.retryable, error.provider_status) == ("provider_error", True, 502)
-    assert "Bad Gateway" in error.message or "502" in error.message
+    assert error.message == "a web page instead of an answer: 502 Bad Gateway & more"
 
 
+@STREAM
+async def test_a_page_where_an_answer_was_expected(
+    model: ScriptedModel, async_client: AsyncOpenAI, stream: bool
+) -> None:
+    model.raw("<html><h1>Welcome to nginx!</h1></html>", content_type="text/html; charset=utf-8")
+    error = await error_of(async_client, stream)
+    assert (error.code, error.retryable, error.provider_status) == ("provider_web_page", False, None)
+    assert error.message.endswith("a web page instead of an answer: Welcome to nginx!")
+
+
+@STREAM
 @pytest.mark.parametrize(
-    ("body", "content_type"),
+    ("body", "code"),
     [
-        ("<html>Welcome to nginx!</html>", "text/html"),
-        ('{"choices": [', "application/json"),
-        ("", "application/json"),
-        ("[]", "application/json"),
-        ("null", "application/json"),
-        ("{}", "application/json"),
-        ('{"choices": null}', "application/json"),
-        ('{"choices": []}', "application/json"),
-        ('{"choices": [null]}', "application/json"),
-        ('{"choices": [{"message": null}]}', "application/json"),
-        ('{"choices": [{"text": "a completion of old"}]}', "application/json"),
-        ("\xff\xfe", "application/json"),
+        ('{"choices": [', "provider_not_json"),
+        ("", "provider_not_json"),
+        ("<html>", "provider_not_json"),
+        ("[" * 20_000, "provider_not_json"),
+        ("[]", "provider_malformed"),
+        ("null", "provider_malformed"),
+        ("{}", "provider_empty_answer"),
+        ('{"choices": null}', "provider_empty_answer"),
+        ('{"choices": []}', "provider_empty_answer"),
+        ('{"choices": [{"message": null}]}', "provider_empty_answer"),
+        ('{"choices": [{"text": "a completion of old"}]}', "provider_empty_answer"),
+        ("\xff\xfe", "provider_not_json"),
     ],
 )
 async def test_an_answer_that_is_no_completion(
-    model: ScriptedModel, async_client: AsyncOpenAI, body: str, content_type: str
+    model: ScriptedModel, async_client: AsyncOpenAI, body: str, code: str, stream: bool
 ) -> None:
-    model.raw(body.encode("latin-1"), content_type=content_type)
-    error = await error_of(async_client, stream=False)
-    assert (error.code, error.retryable, error.provider_status) == ("provider_malformed", True, None)
+    model.raw(body.encode("latin-1"), content_type="application/json")
+    error = await error_of(async_client, stream)
+    assert (error.code, error.retryable, error.provider_status) == (code, True, None)
 
 
 @pytest.mark.parametrize(
@@ -107,10 +124,14 @@ async def test_an_answer_that_is_no_completion(
     [
         ("<html>Welcome to nginx!</html>", "provider_stream_cut"),
         ("", "provider_stream_cut"),
-        ("data: [DONE]\n\n", "provider_stream_cut"),
-        ('data: {"choices": [\n\n', "provider_malformed"),
+        (": working on it\n\n", "provider_stream_cut"),
+        ("data: [DONE]\n\n", "provider_empty_answer"),
+        ('data: {"choices": []}\n\ndata: [DONE]\n\n', "provider_empty_answer"),
+        ('data: {"choices": [\n\n', "provider_not_json"),
         ("data: []\n\n", "provider_malformed"),
-        ('data: {"error": {"message": "overloaded"}}\n\n', "provider_malformed"),
+        ('data: {"choices": [5]}\n\n', "provider_malformed"),
+        ('data: {"error": {"message": "overloaded"}}\n\n', "provider_error"),
+        ('data: {"error": "overloaded"}\n\n', "provider_error"),
     ],
 )
 async def test_a_stream_that_is_none(model: ScriptedModel, async_client: AsyncOpenAI, body: str, code: str) -> None:
@@ -119,9 +140,45 @@ async def test_a_stream_that_is_none(model: ScriptedModel, async_client: AsyncOp
     assert (error.code, error.retryable) == (code, True)
 
 
-async def test_an_error_in_a_stream_is_told_in_its_words(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
-    model.chunks([{"error": {"message": "the worker ran out of memory", "code": 500}}])
-    assert "the worker ran out of memory" in (await error_of(async_client, stream=True)).message
+@STREAM
+@pytest.mark.parametrize(
+    ("reported", "code", "retryable", "status"),
+    [
+        ({"message": "out of memory"}, "provider_error", True, None),
+        ({"message": "out of memory", "code": 500}, "provider_error", True, 500),
+        ({"message": "slow down", "code": "429"}, "provider_rate_limited", True, 429),
+        ({"message": "slow down", "type": "rate_limit_error"}, "provider_rate_limited", True, None),
+        ({"message": "no", "code": 401}, "provider_authentication", False, 401),
+        ({"message": "no", "code": "context_length_exceeded"}, "context_length_exceeded", False, None),
+        ({"message": "blocked", "code": "content_filter"}, "content_filter", False, None),
+        ({"message": "no", "code": 99999999999, "type": None}, "provider_error", True, None),
+    ],
+)
+async def test_an_error_in_the_place_of_an_answer(
+    model: ScriptedModel,
+    async_client: AsyncOpenAI,
+    reported: Json,
+    code: str,
+    retryable: bool,
+    status: int | None,
+    stream: bool,
+) -> None:
+    if stream:
+        model.chunks([{"choices": [{"index": 0, "delta": {"content": "Half"}}]}, {"error": reported}])
+    else:
+        model.raw({"error": reported})
+    failed = await failure(ChatModel(async_client), asking(HELLO, stream=stream), stream=stream)
+    expected = RunError(code=code, message=reported["message"], retryable=retryable, provider_status=status)
+    assert failed.error == expected
+    assert failed.partial == ("Half" if stream else "")
+
+
+@STREAM
+async def test_an_answer_that_the_filter_stopped(model: ScriptedModel, async_client: AsyncOpenAI, stream: bool) -> None:
+    model.say("This is how to", finish_reason="content_filter")
+    failed = await failure(ChatModel(async_client), asking(HELLO, stream=stream), stream=stream)
+    assert (failed.error.code, failed.error.retryable) == ("content_filter", False)
+    assert failed.partial == "This is how to"
 
 
 async def test_half_a_stream_keeps_what_was_said(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
@@ -132,7 +189,7 @@ async def test_half_a_stream_keeps_what_was_said(model: ScriptedModel, async_cli
 
 
 async def test_a_stream_that_ends_without_saying_why_is_cut(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
-    model.chunks([{"choices": [{"index": 0, "delta": {"content": "Half a"}}]}])
+    model.chunks([{"choices": [{"index": 0, "delta": {"content": "Half a"}}]}], done=False)
     failed = await failure(ChatModel(async_client), asking(HELLO, stream=True), stream=True)
     assert (failed.error.code, failed.partial) == ("provider_stream_cut", "Half a")
 

@@ -136,7 +136,6 @@ async def _ask_provider(settings: Settings, names: list[str]) -> Finding:
         api_key=None if key is None else key.get_secret_value(),
         base_url=settings.openai_base_url,
         timeout_seconds=ONLINE_SECONDS,
-        max_retries=0,
     )
     async with client:
         try:

@@ -20,6 +20,7 @@ from swarmkeep.engine.loading import load_registry
 from swarmkeep.engine.model import ChatModel
 from swarmkeep.engine.offline import offline_client
 from swarmkeep.engine.provider import provider_client
+from swarmkeep.engine.retries import Retries
 from swarmkeep.engine.runs import RunFeed
 from swarmkeep.settings import Settings
 from swarmkeep.store.port import DEFAULT_TENANT, EventStore, SessionKey
@@ -59,7 +60,8 @@ class LocalTalk:
         self._client = _client(settings)
         # Whoever leaves in the middle of an answer does not wait for it; the run can be resumed.
         limits = msgspec.structs.replace(msgspec.convert(settings, Limits, from_attributes=True), grace_seconds=0.0)
-        self._engine = Engine(store, registry, ChatModel(self._client), limits)
+        model = ChatModel(self._client, Retries(count=settings.model_retries))
+        self._engine = Engine(store, registry, model, limits)
         self._background = Background()
         try:
             self._background.run(self._open(agent, new=session_id is None))
@@ -135,5 +137,4 @@ def _client(settings: Settings) -> Any:
         api_key=None if key is None else key.get_secret_value(),
         base_url=settings.openai_base_url,
         timeout_seconds=settings.model_timeout_seconds,
-        max_retries=settings.model_retries,
     )

@@ -2,18 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from swarmkeep.domain.codec import decode
 
 Json = dict[str, Any]
 
+# What a stream says where it ends on purpose.
+DONE: Json = {"object": "done"}
+
 
 class MalformedReply(Exception):
-    """The model's answer is no Chat Completion."""
+    """The model's answer is no Chat Completion. `passing`: the call may be made again by itself."""
+
+    code: ClassVar[str] = "provider_malformed"
+    retryable: ClassVar[bool] = True
+    passing: ClassVar[bool] = False
+
+
+class NotJson(MalformedReply):
+    """The answer, or a piece of a stream, is no JSON."""
+
+    code = "provider_not_json"
+
+
+class WebPage(MalformedReply):
+    """A proxy answered, or the base URL leads to something else than a model."""
+
+    code = "provider_web_page"
+    retryable = False
+
+
+class EmptyReply(MalformedReply):
+    """A completion without a choice, or a choice without a message."""
+
+    code = "provider_empty_answer"
+
+
+class Filtered(MalformedReply):
+    """The provider's filter stopped the model in mid-answer."""
+
+    code = "content_filter"
+    retryable = False
 
 
 class StreamCut(MalformedReply):
     """The stream ended before the reply did."""
+
+    code = "provider_stream_cut"
+    passing = True
+
+
+class ReportedError(MalformedReply):
+    """The provider reports an error in the place of an answer; `body` is what it says."""
+
+    def __init__(self, body: object) -> None:
+        super().__init__(f"the model reported an error: {body}")
+        self.body: Mapping[str, Any] = body if isinstance(body, dict) else {"message": str(body)}
 
 
 class Assembly:
@@ -28,6 +74,17 @@ class Assembly:
         self._calls: list[Json] = []
         self._by_index: dict[int, int] = {}
         self._started = False
+        self._done = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether the reply's end has been seen, whatever may follow it."""
+        return self._finish_reason is not None or (self._done and self._whole)
+
+    @property
+    def _whole(self) -> bool:
+        """Whether what is there could be all: some servers end their streams without a reason."""
+        return all(_is_json(call["function"]["arguments"]) for call in self._calls) and bool(self.text or self._calls)
 
     @property
     def text(self) -> str:
@@ -36,9 +93,15 @@ class Assembly:
 
     def add(self, chunk: Json) -> Iterator[Json]:
         """Take a chunk; gives the deltas in it, in a regular shape."""
+        if chunk is DONE:
+            self._done = True
+            return
         self._head = self._head or {key: chunk[key] for key in ("id", "model") if chunk.get(key)}
         self._usage = chunk.get("usage") or self._usage
-        for choice in chunk.get("choices") or ():
+        choices = chunk.get("choices") or ()
+        if not all(isinstance(choice, dict) for choice in choices):
+            raise MalformedReply("a piece of the model's stream holds choices that are none")
+        for choice in choices:
             # Only the first alternative is asked for and used.
             if choice.get("index"):
                 continue
@@ -48,8 +111,13 @@ class Assembly:
                 yield self._take(delta)
 
     def completion(self) -> Json:
-        """The whole, as a request without streaming would have answered. Raises StreamCut if its end is missing."""
-        if self._finish_reason is None:
+        """The whole, as a request without streaming would have answered.
+
+        Raises StreamCut if its end is missing, and EmptyReply if it ended and held nothing.
+        """
+        if not self.complete:
+            if self._done and not self._started:
+                raise EmptyReply("the model's stream holds no message")
             raise StreamCut(
                 "the stream was cut before the reply was complete"
                 if self._started
@@ -115,3 +183,14 @@ class Assembly:
             # Some servers count from 1, or leave numbers out.
             self._by_index[index] = position
         return position
+
+
+def _is_json(arguments: object) -> bool:
+    if not isinstance(arguments, str) or not arguments.strip():
+        # A call without arguments, or with an object for them.
+        return True
+    try:
+        decode(arguments)
+    except ValueError:
+        return False
+    return True

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from swarmkeep.domain.codec import decode
 from swarmkeep.domain.request import ModelRequest
-from swarmkeep.engine.assemble import MalformedReply
+from swarmkeep.engine.assemble import DONE, MalformedReply, NotJson, ReportedError, WebPage
+from swarmkeep.engine.provider_errors import is_page, page_title
 
 Json = dict[str, Any]
 _PATH = "/chat/completions"
@@ -43,7 +44,7 @@ class AsyncSdk:
         import httpx2
 
         response = await self._client.post(_PATH, cast_to=httpx2.Response, content=request.body(), options=_HEADERS)
-        return _object(response.content)
+        return _completion(response)
 
     async def chunks(self, request: ModelRequest) -> AsyncGenerator[Json]:
         import httpx2
@@ -58,6 +59,11 @@ class AsyncSdk:
             stream_cls=openai.AsyncStream[object],
         )
         try:
+            if not _is_stream(response):
+                await response.aread()
+                yield _completion(response)
+                yield DONE
+                return
             async for line in response.aiter_lines():
                 if (chunk := _sse_data(line)) is not None:
                     yield chunk
@@ -75,7 +81,7 @@ class SyncSdk:
         import httpx2
 
         response = self._client.post(_PATH, cast_to=httpx2.Response, content=request.body(), options=_HEADERS)
-        return _object(response.content)
+        return _completion(response)
 
     async def chunks(self, request: ModelRequest) -> AsyncGenerator[Json]:
         import httpx2
@@ -90,6 +96,11 @@ class SyncSdk:
             stream_cls=openai.Stream[object],
         )
         try:
+            if not _is_stream(response):
+                response.read()
+                yield _completion(response)
+                yield DONE
+                return
             for line in response.iter_lines():
                 if (chunk := _sse_data(line)) is not None:
                     yield chunk
@@ -125,25 +136,36 @@ class AnyClient:
         return await created if inspect.isawaitable(created) else created
 
 
+def _is_stream(response: Any) -> bool:
+    """Whether an answer to a request for a stream is one; some servers send the whole at once all the same."""
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind not in ("application/json", "text/html")
+
+
+def _completion(response: Any) -> Json:
+    if is_page(response):
+        raise WebPage(f"the model's address gave {page_title(response.text)}")
+    return _object(response.content)
+
+
 def _sse_data(line: str) -> Json | None:
     if not line.startswith("data:"):
         return None
     data = line[5:].strip()
-    if not data or data == "[DONE]":
+    if not data:
         return None
-    chunk = _object(data)
-    if chunk.get("error"):
-        raise MalformedReply(f"the model reported an error in its stream: {chunk['error']}")
-    return chunk
+    return DONE if data == "[DONE]" else _object(data)
 
 
 def _object(text: str | bytes) -> Json:
     try:
         value = decode(text)
     except ValueError as error:
-        raise MalformedReply(f"the model's answer is no JSON: {error}") from error
+        raise NotJson(f"the model's answer is no JSON: {error}") from error
     if not isinstance(value, dict):
         raise MalformedReply("the model's answer is no JSON object")
+    if value.get("error"):
+        raise ReportedError(value["error"])
     return value
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
@@ -13,9 +15,12 @@ import msgspec
 from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.events import CompletionRecord, RunError
 from swarmkeep.domain.request import ModelRequest
-from swarmkeep.engine.assemble import Assembly, MalformedReply
+from swarmkeep.engine.assemble import Assembly, EmptyReply, Filtered, MalformedReply
 from swarmkeep.engine.clients import Transport, transport_for
-from swarmkeep.engine.provider_errors import run_error
+from swarmkeep.engine.provider_errors import Trouble, trouble
+from swarmkeep.engine.retries import Retries
+
+log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
@@ -52,38 +57,94 @@ class ChatModel:
     """A model behind any client with OpenAI's Chat Completions interface.
 
     The official clients take the encoded request as it is (their own walk over typed messages costs more than
-    everything else in a turn); any other object gets ordinary `messages=` and `tools=`.
+    everything else in a turn); any other object gets ordinary `messages=` and `tools=`. Without `retries` a call is
+    made again as often as the client does so by itself.
     """
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, retries: Retries | None = None) -> None:
         self._transport: Transport = transport_for(client)
+        self._retries = retries or Retries()
 
     async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
+        retried, pause = 0, 0.0
+        while True:
+            attempt = _Attempt()
+            try:
+                async with aclosing(attempt.pieces(self._transport, request, stream)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+                return
+            except Exception as error:
+                met = trouble(error)
+                # What was shown cannot be taken back, so it is kept, and the run ends here.
+                again = None if attempt.shown else self._retries.pause_seconds(met, retried)
+                if again is None:
+                    raise TurnFailed(_told(met), attempt.text) from error
+                pause, retried = again, retried + 1
+                log.warning("a model call failed (%s); again in %.1f s: %s", met.error.code, pause, met.error.message)
+            await asyncio.sleep(pause)
+
+
+class _Attempt:
+    """One request and what came of it."""
+
+    def __init__(self) -> None:
+        self.shown = False
+        self._assembly = Assembly()
+        self._withheld = ""
+
+    @property
+    def text(self) -> str:
+        """What the model has said."""
+        return self._assembly.text or self._withheld
+
+    async def pieces(self, transport: Transport, request: ModelRequest, stream: bool) -> AsyncGenerator[Delta | Reply]:
         started = time.perf_counter()
-        assembly = Assembly()
-        try:
-            if stream:
-                async with aclosing(self._transport.chunks(request)) as chunks:
-                    async for chunk in chunks:
-                        for delta in assembly.add(chunk):
-                            yield Delta(delta)
-                completion = assembly.completion()
-            else:
-                completion = await self._transport.complete(request)
-            message, choice = _first_choice(completion)
-        except Exception as error:
-            raise TurnFailed(run_error(error), assembly.text) from error
+        if stream:
+            async with aclosing(self._deltas(transport, request)) as deltas:
+                async for delta in deltas:
+                    yield delta
+            completion = self._assembly.completion()
+        else:
+            completion = await transport.complete(request)
+        message, choice = _first_choice(completion)
+        finish_reason = _text(choice.get("finish_reason"))
+        if finish_reason == "content_filter":
+            self._withheld = _text(message.get("content")) or ""
+            raise Filtered("the provider's filter stopped the answer")
         yield Reply(
             message,
             CompletionRecord(
                 id=_text(completion.get("id")),
                 model=_text(completion.get("model")),
-                finish_reason=_text(choice.get("finish_reason")),
+                finish_reason=finish_reason,
                 usage=completion.get("usage"),
                 duration_ms=round((time.perf_counter() - started) * 1000, 3),
                 request=request.record,
             ),
         )
+
+    async def _deltas(self, transport: Transport, request: ModelRequest) -> AsyncGenerator[Delta]:
+        try:
+            async with aclosing(transport.chunks(request)) as chunks:
+                async for chunk in chunks:
+                    for delta in self._assembly.add(chunk):
+                        self.shown = self.shown or bool(delta.get("content") or delta.get("tool_calls"))
+                        yield Delta(delta)
+        except MalformedReply:
+            raise
+        except Exception:
+            # Cut off after the reply's own end, it lacks the count of tokens at most.
+            if not self._assembly.complete:
+                raise
+
+
+def _told(met: Trouble) -> RunError:
+    """The error, with the time that the provider asks for: nobody else tells those who want to try again."""
+    if met.wait_seconds is None:
+        return met.error
+    text = f"{met.error.message.rstrip('. ')}; the provider asks to wait {met.wait_seconds:.0f} s"
+    return msgspec.structs.replace(met.error, message=text)
 
 
 def _text(value: object) -> str | None:
@@ -93,10 +154,10 @@ def _text(value: object) -> str | None:
 def _first_choice(completion: Json) -> tuple[Json, Json]:
     choices = completion.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise MalformedReply("the model's answer holds no choice")
+        raise EmptyReply("the model's answer holds no choice")
     message = choices[0].get("message")
     if not isinstance(message, dict):
-        raise MalformedReply("the model's answer holds no message")
+        raise EmptyReply("the model's answer holds no message")
     return message, choices[0]
 
 
