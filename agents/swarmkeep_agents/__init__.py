@@ -1,8 +1,9 @@
 """Teams of agents to read, to run and to start from. Each is a module that `swarmkeep serve --agents` takes.
 
-They use only what `swarmkeep` exports. What their functions do, they do to context variables alone: nothing is
-bought, refunded, repaired or sent. Names are unique within a team, not between teams: acme and triage both have a
-"Triage Agent", so a server takes one of the two.
+They use only what `swarmkeep` exports. What the functions of acme, basic, triage and weather do, they do to context
+variables alone; those of airline, personal_shopper and support_bot write rows into a SQLite file, see `records`.
+Nothing is bought, repaired or sent beyond that. Names are unique within a team, not between teams: acme and triage
+both have a "Triage Agent", so a server takes one of the two.
 """
 
 import json
@@ -15,7 +16,10 @@ __all__ = ["TEAMS", "conversations"]
 TEAMS: Mapping[str, str] = MappingProxyType(
     {
         "acme": "swarmkeep_agents.acme",
+        "airline": "swarmkeep_agents.airline",
         "basic": "swarmkeep_agents.basic",
+        "personal_shopper": "swarmkeep_agents.personal_shopper",
+        "support_bot": "swarmkeep_agents.support_bot",
         "triage": "swarmkeep_agents.triage",
         "weather": "swarmkeep_agents.weather",
     }

@@ -13,7 +13,8 @@ from tests.cli.commands import ACME, CommandLine, Within
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 
-TALK = "Hello, I'd like to buy a lantern for a hut trip.\nYes, please place the order.\n"
+# The last line approves the order.
+TALK = "Hello, I'd like to buy a lantern for a hut trip.\nYes, please place the order.\nyes\n"
 
 
 @pytest.fixture

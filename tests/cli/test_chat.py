@@ -53,15 +53,15 @@ def test_piped_lines_are_answered_one_after_the_other(cli: CommandLine, here: li
     assert talk.lines[3].startswith("  → 1 x Hut lantern: 24.50 euros.")
     assert talk.lines[4].startswith('  context: {"cart": [{')
     assert talk.lines[5].startswith("Sales Agent: Here is what quote price returned: 1 x Hut lantern")
-    assert talk.lines[6] == "Sales Agent: place_order()"
+    assert talk.lines[6:8] == ["Sales Agent: place_order()", "  place_order() waits for an approval"]
     assert talk.lines[-1].startswith("Sales Agent: Here is what place order returned: Order ORD-")
-    assert len(talk.lines) == 10
+    assert len(talk.lines) == 11
     assert "\x1b" not in talk.out
 
 
 def test_a_session_can_be_gone_on_with(cli: CommandLine, here: list[str], place: list[str]) -> None:
     session_id = session_of(cli("chat", *here, text="Hello, I'd like to buy a lantern.\n").err)
-    again = cli("chat", *here, "--session", session_id, text="Yes, please place the order.\n")
+    again = cli("chat", *here, "--session", session_id, text="Yes, please place the order.\nyes\n")
     assert "place_order" in again.out
     kept = cli("sessions", "show", session_id, "--json", *place).json
     assert [message["content"] for message in kept["messages"] if message["role"] == "user"] == [

@@ -26,7 +26,8 @@ def test_a_conversation_outlives_its_server(process: CommandLine, cli: CommandLi
     assert len(state["context_variables"]["refunds"]) == 1
 
     events = cli("events", session_id, "--json", *kept).json
-    assert [event["data"]["reason"] for event in events if event["type"] == "run.resumed"] == ["recovery"]
+    resumed = [event["data"]["reason"] for event in events if event["type"] == "run.resumed"]
+    assert resumed == ["approval", "recovery"]
     assert [event["type"] for event in events].count("run.completed") == 5
     handoffs = [(event["data"]["from"], event["data"]["to"]) for event in events if event["type"] == "handoff.made"]
     assert handoffs == [

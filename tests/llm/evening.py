@@ -18,7 +18,7 @@ from tests.support.llm import ModelCall, Recorder
 from tests.support.processes import ServerProcess
 
 # Two servers, because acme and triage both have a "Triage Agent".
-GROUPS = (("acme",), ("triage", "basic", "weather"))
+GROUPS = (("acme", "airline"), ("triage", "basic", "weather", "personal_shopper", "support_bot"))
 
 # The conversations of `basic` are with its first agent, which has no functions. These are with the others.
 WITH_OTHERS = {
@@ -137,10 +137,12 @@ def _hold_conversations(teams: tuple[str, ...], recorder: Recorder, folder: Path
                 # A run that failed is looked at in the log.
                 with suppress(RunFailed):
                     next(ways)(talk, session, text)
+                _approve(session)
         sessions = {talk.session_id: client.sessions.get(talk.session_id) for talk in talks}
         group.cut_run_id = _kill_in_a_model_call(server, recorder, group, sessions)
         for talk in talks:
             session = sessions[talk.session_id]
+            _approve(session)
             talk.last_run_id = session.run(LAST_WORDS, max_turns=1).id
             talk.state = session.state()
             talk.events = list(session.events())
@@ -165,6 +167,14 @@ def _answer_for_tools(talk: Talk, session: Session, text: str) -> None:
     while run.status == "waiting":
         results = [ToolResult(tool_call_id=call.tool_call_id, content="It is done.") for call in run.pending]
         run = session.resume(run.id, tool_results=results)
+
+
+def _approve(session: Session) -> None:
+    """Say yes to whatever the session waits for."""
+    while (run_id := session.refresh().active_run_id) is not None:
+        pending = session.get_run(run_id).pending
+        with suppress(RunFailed):
+            session.resume(run_id, approvals=[{"tool_call_id": c.tool_call_id, "decision": "approve"} for c in pending])
 
 
 def _kill_in_a_model_call(server: ServerProcess, recorder: Recorder, group: Group, sessions: dict[str, Session]) -> str:

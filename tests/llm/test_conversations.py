@@ -20,6 +20,7 @@ from swarmkeep.domain.state import State
 from swarmkeep.engine.loading import load_registry
 from swarmkeep.store.port import DEFAULT_TENANT, SessionKey
 from swarmkeep.store.sql import open_store
+from swarmkeep_agents import TEAMS
 from swarmkeep_client import Event, MessageDelta, MessageStarted, StreamItem
 from tests.llm.evening import TERMINAL, Evening, done, results_in
 from tests.support.rules import body_faults
@@ -35,7 +36,7 @@ def test_enough_happened_that_nobody_scripted(evening: Evening) -> None:
     assert turns >= 20
     assert sum(len(results_in(talk.events)) for talk in evening.talks) >= 5
     assert sum(len(talk.of_type("handoff.made")) for talk in evening.talks) >= 1
-    assert {talk.team for talk in evening.talks} == {"acme", "basic", "triage", "weather"}
+    assert {talk.team for talk in evening.talks} == set(TEAMS)
 
 
 def test_every_log_is_whole(evening: Evening) -> None:

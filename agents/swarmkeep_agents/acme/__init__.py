@@ -122,7 +122,7 @@ def quote_price(product: str, context_variables: dict[str, Any], quantity: int =
     )
 
 
-@tool(idempotent=True)
+@tool(requires_approval=True, idempotent=True)
 def place_order(
     context_variables: dict[str, Any], tool_call_id: ToolCallId, product: str = "", price: float | None = None
 ) -> str | Result:
