@@ -124,6 +124,9 @@ def serve(settings: Settings) -> None:
                 # Clients keep connections; one that closes just as a request is sent would make that request fail.
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=_CLOSING_SECONDS,
+                # A larger frame ends the connection; one between the two is refused by name, and it goes on.
+                ws_max_size=2 * settings.max_body_bytes,
+                ws_ping_interval=15,
             )
             _run(config, _serve(app, StoppableServer(config, app, settings.host), listener))
     except Exception as error:

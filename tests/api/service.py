@@ -177,7 +177,14 @@ def settings(**given: Any) -> Settings:
 async def serving(given: Settings) -> AsyncIterator[Service]:
     """The application on a port of its own, without the pauses of a server process; see test_serve for that."""
     app = create_app(given)
-    config = Config(app, lifespan="off", log_config=None, access_log=False, server_header=False)
+    config = Config(
+        app,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        ws_max_size=2 * given.max_body_bytes,
+    )
     config.load()
     state = ServerState()
     before = asyncio.all_tasks()

@@ -18,6 +18,7 @@ import swarmkeep
 import swarmkeep_client
 from swarmkeep.agent import Agent
 from swarmkeep.api import errors
+from swarmkeep.api.live_commands import COMMANDS
 from swarmkeep.api.routes import build_api
 from swarmkeep.cli import app
 from swarmkeep.domain import errors as domain
@@ -98,8 +99,13 @@ def test_passing_frames_are_explained() -> None:
     assert set(PASSING) <= {row[0].strip("`") for row in table_rows(sections(HTTP)["Streams"])}
     # That these are all.
     api = "".join(file.read_text() for file in modules_of("swarmkeep") if "api" in file.parts)
-    written = re.findall(r'\bframe\("([\w.]+)"', api)
+    written = re.findall(r'(?:\bframe\(|\breturn )"([\w.]+)", encode', api)
     assert set(written) == set(PASSING)
+
+
+def test_the_live_connection_is_explained() -> None:
+    named = code_spans(sections(HTTP)["Live"])
+    assert {"done", "accepted", "error", "after", "ref", "idempotency_key", *COMMANDS} <= named
 
 
 # HTTP.

@@ -48,7 +48,7 @@ _KEY_LENGTH = 255
 class Caller:
     """Whoever sent a request, and the engine as they may use it."""
 
-    def __init__(self, service: Service, tenant: str, request: Request[Any, Any, Any]) -> None:
+    def __init__(self, service: Service, tenant: str, request: Request[Any, Any, Any] | None = None) -> None:
         self.service = service
         self.tenant = tenant
         self.engine = service.engine
@@ -59,8 +59,7 @@ class Caller:
 
         Raises InvalidRequest.
         """
-        key = self._request.headers.get("idempotency-key")
-        if key is None:
+        if self._request is None or (key := self._request.headers.get("idempotency-key")) is None:
             return None
         if not (0 < len(key) <= _KEY_LENGTH and key.isascii() and key.isprintable()):
             detail = f"an idempotency key is 1 to {_KEY_LENGTH} printable ASCII characters"
@@ -101,11 +100,12 @@ def refuse_other_sites(service: Service, headers: Iterable[tuple[bytes, bytes]])
     host, origin = given.get(b"host", b"").decode("latin-1"), given.get(b"origin")
     if host and _name_of(host) not in service.hosts:
         raise Forbidden("without API keys the server answers only to its own name; use 127.0.0.1 or localhost")
-    if origin is not None and not _is_ours(service, origin.decode("latin-1"), host):
+    if origin is not None and not is_ours(service, origin.decode("latin-1"), host):
         raise Forbidden("without API keys the server takes no requests from other sites' pages")
 
 
-def _is_ours(service: Service, origin: str, host: str) -> bool:
+def is_ours(service: Service, origin: str, host: str) -> bool:
+    """Whether a page of that origin is the server's own, or one that may call it."""
     return origin.partition("://")[2] == host or bool(service.origins & {origin, "*"})
 
 

@@ -44,13 +44,7 @@ class JsonRequest(Request[Any, Any, State]):
         wanted = self._wanted
         if self._body == b"" and not wanted.may_be_absent:
             raise InvalidRequest("a JSON object is needed as the body")
-        try:
-            _refuse_repeated_keys(body)
-            return decode(body, wanted)
-        except msgspec.ValidationError as error:
-            raise refused(error) from error
-        except MalformedJson as error:
-            raise InvalidRequest(f"the body is not valid JSON: {error}") from error
+        return parsed(body, wanted, "the body")
 
     @property
     def _wanted(self) -> type[Body]:
@@ -63,6 +57,20 @@ class JsonRequest(Request[Any, Any, State]):
         for name, value in self.scope["headers"]:
             if name == b"content-type" and not _is_json(value.decode("latin-1")):
                 raise UnsupportedMediaType("the body is to be application/json")
+
+
+def parsed(text: bytes, wanted: Any, what: str) -> Any:
+    """What somebody sent, checked against the type `wanted`; `what` is its name in a refusal.
+
+    Raises InvalidRequest.
+    """
+    try:
+        _refuse_repeated_keys(text)
+        return decode(text, wanted)
+    except msgspec.ValidationError as error:
+        raise refused(error) from error
+    except MalformedJson as error:
+        raise InvalidRequest(f"{what} is not valid JSON: {error}") from error
 
 
 def _is_json(content_type: str) -> bool:

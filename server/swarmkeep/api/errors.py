@@ -105,13 +105,19 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 def problem_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """The answer to a request that ended in an error."""
-    status, code, detail, extra, headers = _described(error)
-    if "errors" in extra and request.method in _WITHOUT_BODY:
-        extra = {**extra, "errors": [_in_query(found) for found in extra["errors"]]}
-    if status == 500:
+    body, headers = described(error)
+    if "errors" in body and request.method in _WITHOUT_BODY:
+        body = {**body, "errors": [_in_query(found) for found in body["errors"]]}
+    if body["status"] == 500:
         log.error("%s %s: unexpected error", request.method, request.url.path, exc_info=error)
+    return JsonResponse(body, status_code=body["status"], media_type=PROBLEM_JSON, headers=headers)
+
+
+def described(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
+    """The problem document of an error, and the headers that go with it."""
+    status, code, detail, extra, headers = _described(error)
     body = {"type": f"urn:swarmkeep:problem:{code}", "title": TITLES[code], "status": status, "detail": detail}
-    return JsonResponse({**body, "code": code, **extra}, status_code=status, media_type=PROBLEM_JSON, headers=headers)
+    return {**body, "code": code, **extra}, headers
 
 
 _WITHOUT_BODY = ("GET", "DELETE")

@@ -10,9 +10,10 @@ from litestar.config.cors import CORSConfig
 from litestar.di import Provide
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.types import ControllerRouterHandler
 
 import swarmkeep
-from swarmkeep.api import agents, docs, health, history, runs, sessions
+from swarmkeep.api import agents, docs, health, history, live, runs, sessions
 from swarmkeep.api.access import identify
 from swarmkeep.api.bodies import JsonRequest, JsonResponse
 from swarmkeep.api.errors import problem_response
@@ -34,7 +35,11 @@ ends with `done`, whose data is the run.
 
 def build_api(*, lifespan: Lifespan, max_body_bytes: int, cors_origins: Sequence[str] = ()) -> Litestar:
     """The application. `lifespan` sets `app.state.service` before the first request."""
-    resources = {"sessions": [*sessions.ROUTES, *history.ROUTES], "runs": runs.ROUTES, "agents": agents.ROUTES}
+    resources: dict[str, list[ControllerRouterHandler]] = {
+        "sessions": [*sessions.ROUTES, *history.ROUTES, *live.ROUTES],
+        "runs": [*runs.ROUTES],
+        "agents": [*agents.ROUTES],
+    }
     v1 = Router(
         "/v1", route_handlers=[Router("/", route_handlers=routes, tags=[tag]) for tag, routes in resources.items()]
     )

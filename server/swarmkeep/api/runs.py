@@ -212,15 +212,20 @@ async def resume_run(
     session_id: FromPath[str], run_id: FromPath[str], data: JSONBody[Resume], caller: NamedDependency[Caller]
 ) -> Response[RunView]:
     """The first decision about a call wins. Answers like the making of a run."""
-    runs, key = caller.engine.runs, caller.key(session_id)
-    feed = await runs.resume(
+    key = caller.key(session_id)
+    feed = await resumed(caller, key, run_id, data, await caller.once())
+    return streamed(caller, key, feed) if data.stream else JsonResponse(await caller.engine.runs.wait(key, run_id))
+
+
+async def resumed(caller: Caller, key: SessionKey, run_id: str, data: Resume, once: Once | None) -> RunFeed:
+    """Give the run what it waits for; returns once that is durable."""
+    return await caller.engine.runs.resume(
         key,
         run_id,
         tool_results=[msgspec.convert(result, ToolAnswer, from_attributes=True) for result in data.tool_results],
         approvals=[msgspec.convert(approval, Approval, from_attributes=True) for approval in data.approvals],
-        once=await caller.once(),
+        once=once,
     )
-    return streamed(caller, key, feed) if data.stream else JsonResponse(await runs.wait(key, run_id))
 
 
 ROUTES = [create_run, list_runs, get_run, stream_run, cancel_run, resume_run]

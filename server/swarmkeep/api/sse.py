@@ -89,15 +89,24 @@ def comment(text: str) -> bytes:
     return f": {text}\n\n".encode()
 
 
-def shown(item: Item) -> bytes:
-    """The frame of an item; empty for a delta that says nothing."""
+Parts = tuple[str, bytes, int | None]
+
+
+def parts_of(item: Item) -> Parts | None:
+    """An item's event, data and seq; None for a delta that says nothing."""
     match item:
         case Recorded():
-            return frame(item.type, encode(view(item)), item.seq)
+            return item.type, encode(view(item)), item.seq
         case MessageStarted():
-            return frame("message.started", encode({"run_id": item.run_id, "agent": item.agent}))
+            return "message.started", encode({"run_id": item.run_id, "agent": item.agent}), None
         case MessageDelta():
             said = {key: value for key in _SHOWN if (value := item.delta.get(key))}
             if not said:
-                return b""
-            return frame("message.delta", encode({"run_id": item.run_id, "agent": item.agent, **said}))
+                return None
+            return "message.delta", encode({"run_id": item.run_id, "agent": item.agent, **said}), None
+
+
+def shown(item: Item) -> bytes:
+    """The frame of an item; empty for a delta that says nothing."""
+    parts = parts_of(item)
+    return b"" if parts is None else frame(*parts)

@@ -68,7 +68,7 @@ async def _framed(
     """The items as frames, and a ping where there are none; ends when the session is gone, and at `leave`."""
     heard = time.monotonic()
     with suppress(SessionNotFound):
-        async with aclosing(_present(caller, key, items, leave)) as present:
+        async with aclosing(present_items(caller, key, items, leave)) as present:
             async for item in present:
                 wanted = item is not None and (not types or (isinstance(item, Recorded) and item.type in types))
                 part = shown(item) if item is not None and wanted else b""
@@ -82,7 +82,7 @@ async def _framed(
         yield STOPPING
 
 
-async def _present(
+async def present_items(
     caller: Caller, key: SessionKey, items: AsyncGenerator[Item | None], leave: asyncio.Event
 ) -> AsyncGenerator[Item | None]:
     """The items, for as long as it is still the same session and nobody is asked to leave."""
