@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 
-from swarmkeep.domain.commands import Approval, ToolAnswer, resume_run
+from swarmkeep.domain.commands import Approval, ToolAnswer, expire_approvals, resume_run
 from swarmkeep.domain.errors import AlreadyDecided, InvalidRequest, RunNotFound, RunNotWaiting
 from swarmkeep.domain.events import (
     ApprovalDecided,
+    ApprovalRequested,
     Decision,
     MessageAdded,
     RunCompleted,
@@ -17,6 +20,7 @@ from swarmkeep.domain.events import (
     RunResumed,
     ToolRecord,
 )
+from swarmkeep.domain.settling import settle
 from swarmkeep.domain.state import State
 from swarmkeep.domain.steps import AskModel, CallTool, Deny, next_step
 from tests.domain.given import (
@@ -285,3 +289,52 @@ def test_an_interrupted_run_that_another_one_followed_is_over() -> None:
         resume_run(state, RUN)
     with pytest.raises(RunNotWaiting):
         resume_run(when(state, RunCompleted(stop_reason="end_turn")), RUN)
+
+
+# Approvals that nobody decides in time.
+
+
+def expiring(**ends: str) -> State:
+    state = given(started(), said(), reply(asks(*(call(call_id, "danger") for call_id in ends))))
+    asked = [
+        ApprovalRequested(tool_call_id=call_id, name="danger", arguments="{}", expires_at=end)
+        for call_id, end in ends.items()
+    ]
+    return applied(when(state, *asked), settle(when(state, *asked), []))
+
+
+def test_what_nobody_decided_in_time_is_denied_and_the_run_goes_on() -> None:
+    state = expiring(c1="2026-01-02")
+    drafts = expire_approvals(state, "2026-01-02")
+    assert types_of(drafts) == ["approval.decided", "run.resumed"]
+    state = applied(state, settle(state, drafts))
+    assert next_step(state) == AskModel()
+    assert "not approved and did not run" in str(state.messages[-1].message["content"])
+    assert "2026-01-02" in str(state.messages[-1].message["content"])
+
+
+def test_before_that_nothing_expires() -> None:
+    assert expire_approvals(expiring(c1="2026-01-02"), "2026-01-01") == []
+    assert expire_approvals(given(started(), said()), "2030") == []
+
+
+def test_what_is_decided_in_time_is_still_waited_for_with_the_rest() -> None:
+    state = expiring(c1="2026-01-02", c2="2026-01-03")
+    assert state.due_at == datetime(2026, 1, 2).timestamp()
+    state = applied(state, expire_approvals(state, "2026-01-02"))
+    assert state.status == "waiting"
+    assert state.due_at == datetime(2026, 1, 3).timestamp()
+    drafts = resume_run(state, RUN, approvals=[approve("c2")], now="2026-01-02")
+    assert types_of(drafts) == ["approval.decided", "run.resumed"]
+
+
+def test_a_decision_after_the_end_is_refused() -> None:
+    with pytest.raises(AlreadyDecided, match="in time"):
+        resume_run(expiring(c1="2026-01-02"), RUN, approvals=[approve("c1")], now="2026-01-02")
+
+
+def test_a_session_is_due_when_something_waits_that_nobody_works_on() -> None:
+    assert given(started(), said()).due_at is None
+    assert given().due_at is None
+    assert given(RunQueued(options=RunOptions(), messages=())).due_at == 0.0
+    assert waiting_for_approval("c1").due_at is None
