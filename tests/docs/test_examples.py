@@ -17,8 +17,13 @@ from tests.support.processes import Process, ServerProcess, free_port
 
 PAGE_SECONDS = 300.0
 
-# Where the pages have Ollama, and PostgreSQL.
-OLLAMA = "127.0.0.1:11434"
+# Where the pages have the servers of models, and PostgreSQL.
+MODELS = (
+    "http://127.0.0.1:11434",
+    "http://127.0.0.1:8001",
+    "http://127.0.0.1:8081",
+    "https://YOUR-RESOURCE.openai.azure.com",
+)
 POSTGRES = "postgresql://swarmkeep:secret@127.0.0.1/swarmkeep"
 
 
@@ -38,7 +43,7 @@ def test_every_block_of_the_page_works(page: Path, model: str, tmp_path: Path, r
     if not running:
         return
     shop = _shop(tmp_path / "reader")
-    replaced = {OLLAMA: model}
+    replaced = dict.fromkeys(MODELS, f"http://{model}")
     if any(POSTGRES in block.code for block in running):
         replaced[POSTGRES] = request.getfixturevalue("postgres_url")
     port = free_port()
