@@ -50,6 +50,7 @@ ONLY_IN: dict[str, set[str]] = {
     "uvicorn": {"cli", "app"},
     "typer": {"cli"},
     "swarmkeep_client": {"cli"},
+    "prompt_toolkit": {"repl"},
 }
 
 

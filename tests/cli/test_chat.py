@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from dataclasses import dataclass
 
 import pytest
 
 from tests.cli.commands import ACME, CommandLine
 from tests.cli.conftest import TALK, Recorded
-from tests.cli.pseudo_terminal import CTRL_D, Terminal
+from tests.cli.pseudo_terminal import CTRL_C, CTRL_D, Terminal
 from tests.support.scripted import ScriptedModel
 
 CHAT = [sys.executable, "-m", "swarmkeep", "chat"]
 OFFLINE = ["--offline", "--agents", ACME]
+
+ALT_ENTER, UP = "\x1b\r", "\x1b[A"
+PASTED_FROM, PASTED_TO = "\x1b[200~", "\x1b[201~"
 
 CLERK = '''
 from swarmkeep import Agent, tool
@@ -136,9 +141,11 @@ def test_what_a_terminal_would_obey_is_shown_instead(
 
 def test_a_person_is_prompted_and_ends_with_ctrl_d(cli: CommandLine) -> None:
     with Terminal([*CHAT, *OFFLINE], folder=cli.folder) as terminal:
-        terminal.wait_for("User: ")
+        terminal.wait_for("User:")
         terminal.type("Hello, I'd like to buy a lantern.\n")
-        answer = terminal.wait_for("User: ")
+        # The line that is typed is drawn more than once, so that another prompt alone tells nothing.
+        answer = terminal.wait_for("Here is what")
+        terminal.wait_for("User:")
         assert "\x1b[1;34mTriage Agent\x1b[0m: " in answer
         assert "\x1b[35mtransfer_to_sales()\x1b[0m" in answer
         terminal.type(CTRL_D)
@@ -147,9 +154,12 @@ def test_a_person_is_prompted_and_ends_with_ctrl_d(cli: CommandLine) -> None:
 
 def test_no_color_means_none(cli: CommandLine) -> None:
     with Terminal([*CHAT, *OFFLINE], folder=cli.folder, env={"NO_COLOR": "1"}) as terminal:
-        terminal.wait_for("User: ")
+        terminal.wait_for("User:")
         terminal.type("Hello, I'd like to buy a lantern.\n")
-        assert "\x1b[" not in terminal.wait_for("User: ").replace("\x1b[?2004h", "").replace("\x1b[?2004l", "")
+        shown = terminal.wait_for("Here is what")
+        # What moves the cursor of the line editor is no colour.
+        assert set(re.findall(r"\x1b\[[0-9;]*m", shown)) <= {"\x1b[0m"}
+        terminal.wait_for("User:")
         terminal.type(CTRL_D)
         assert terminal.wait() == 0
 
@@ -160,16 +170,175 @@ def test_ctrl_c_cancels_an_answer_and_the_chat_goes_on(
     model.hang("Let me think")
     model.say("I am listening.")
     with Terminal(CHAT, folder=cli.folder, env=scripted) as terminal:
-        terminal.wait_for("User: ")
+        terminal.wait_for("User:")
         terminal.type("How are you?\n")
         terminal.wait_for("Let me think")
         terminal.interrupt(until="cancelled")
-        terminal.wait_for("User: ")
+        terminal.wait_for("User:")
         terminal.type("Hello?\n")
         terminal.wait_for("I am listening.")
-        terminal.wait_for("User: ")
+        terminal.wait_for("User:")
         terminal.type(CTRL_D)
         assert terminal.wait() == 0
     (session,) = cli("sessions", "list", "--json").json
     runs = [event["type"] for event in cli("events", session["id"], "--json").json if event["type"].startswith("run.")]
     assert runs == ["run.started", "run.cancelled", "run.started", "run.completed"]
+
+
+def test_commands_look_at_the_session_and_change_nothing(cli: CommandLine, here: list[str], place: list[str]) -> None:
+    talk = cli(
+        "chat", *here, text="I want to buy a lantern.\n/state\n/events 3\n/at 3\n/help\n/resume\n/quit\nHello?\n"
+    )
+    assert talk.code == 0, talk
+    session_id = session_of(talk.err)
+    state = talk.lines.index(f"id:          {session_id}")
+    assert talk.lines[state + 2] == "agent:       Sales Agent"
+    seqs = [int(line.split()[0]) for line in talk.lines if re.match(r" *\d+  \d\d:\d\d:\d\d", line)]
+    events = cli("events", session_id, "--json", *place).json
+    assert seqs == [event["seq"] for event in events if event["seq"] > 3]
+    (then,) = [index for index, line in enumerate(talk.lines) if line.startswith("events:      3,")]
+    assert "agent:       Triage Agent" in talk.lines[then - 3 : then]
+    assert "    3  user: I want to buy a lantern." in talk.lines[then:]
+    for name in ("state", "at SEQ", "events [SEQ]", "fork [SEQ]", "resume [ID]", "help", "quit"):
+        assert any(line.startswith(f"/{name} ") for line in talk.lines)
+    assert "nothing waits here" in talk.err
+    # What comes after /quit is not said.
+    assert [event["type"] for event in events].count("run.started") == 1
+
+
+def test_a_fork_is_gone_on_with_and_the_way_back_is_open(cli: CommandLine, here: list[str], place: list[str]) -> None:
+    first = session_of(cli("chat", *here, text="I want to buy a lantern.\n").err)
+    text = f"/fork 1\nIs anybody there?\n/resume {first}\nThanks!\n"
+    talk = cli("chat", *here, "--session", first, text=text)
+    assert talk.code == 0, talk
+    opened = [line.split()[1] for line in talk.err.splitlines() if line.startswith("session ")]
+    assert (len(opened), opened[0], opened[2]) == (3, first, first)
+
+    def texts(session_id: str) -> list[str]:
+        messages = cli("sessions", "show", session_id, "--json", *place).json["messages"]
+        return [message["content"] for message in messages if message["role"] == "user"]
+
+    assert texts(opened[1]) == ["Is anybody there?"]
+    assert texts(first) == ["I want to buy a lantern.", "Thanks!"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("/stat\nHello?\n", "no command /stat; /help lists them"),
+        ("/at\nHello?\n", "as of which event"),
+        ("/at x\nHello?\n", "'x' is not the number of an event"),
+        ("/at 99\nHello?\n", "99"),
+        ("/resume nowhere\nHello?\n", "nowhere"),
+    ],
+)
+def test_a_program_is_refused_at_once(cli: CommandLine, text: str, said: str) -> None:
+    talk = cli("chat", *OFFLINE, text=text)
+    assert talk.code == 1
+    assert said in talk.err.splitlines()[-1]
+    assert talk.out == ""
+
+
+def test_two_slashes_say_one(cli: CommandLine, model: ScriptedModel, scripted: dict[str, str]) -> None:
+    model.say("That is a file.")
+    cli("chat", text="//etc/hosts\n", env=scripted)
+    assert model.requests[-1]["messages"][-1]["content"] == "/etc/hosts"
+
+
+def test_a_denial_may_give_its_reason(cli: CommandLine, model: ScriptedModel, scripted: dict[str, str]) -> None:
+    model.call("delete_account", {"name": "Robin"})
+    model.say("As you wish.")
+    talk = cli("chat", text="Delete Robin.\nNo, she still pays.\n", env=scripted)
+    assert "Reason: she still pays." in talk.lines[-2]
+
+
+@dataclass(frozen=True)
+class Chatting:
+    """A chat with the clerk at a terminal."""
+
+    cli: CommandLine
+    env: dict[str, str]
+
+    def open(self, *arguments: str) -> Terminal:
+        return Terminal([*CHAT, *arguments], folder=self.cli.folder, env=self.env)
+
+    def events(self) -> list[str]:
+        (session,) = self.cli("sessions", "list", "--json").json
+        return [event["type"] for event in self.cli("events", session["id"], "--json").json]
+
+
+@pytest.fixture
+def chatting(cli: CommandLine, scripted: dict[str, str]) -> Chatting:
+    return Chatting(cli, scripted)
+
+
+def test_a_message_may_have_several_lines_and_comes_back_by_arrow(chatting: Chatting, model: ScriptedModel) -> None:
+    for _ in range(3):
+        model.say("I see.")
+    with chatting.open() as terminal:
+        terminal.wait_for("User:")
+        terminal.type(f"one{ALT_ENTER}two\r")
+        terminal.wait_for("I see.")
+        terminal.wait_for("User:")
+        terminal.type(f"{PASTED_FROM}three\rfour{PASTED_TO}\r")
+        terminal.wait_for("I see.")
+        terminal.wait_for("User:")
+        terminal.type(CTRL_D)
+        session_id = terminal.wait_for("--session ").split() and terminal.wait_for("\r\n").strip()
+        assert terminal.wait() == 0
+    # A session that is gone on with brings its history along.
+    with chatting.open("--session", session_id) as terminal:
+        terminal.wait_for("User:")
+        terminal.type(f"{UP}{UP}{UP}{UP}\r")
+        terminal.wait_for("I see.")
+        terminal.wait_for("User:")
+        terminal.type(CTRL_D)
+        assert terminal.wait() == 0
+    said = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "user"]
+    assert said == ["one\ntwo", "three\nfour", "one\ntwo"]
+
+
+def test_a_person_approves_on_the_spot(chatting: Chatting, model: ScriptedModel) -> None:
+    model.call("delete_account", {"name": "Robin"})
+    model.say("Gone.")
+    with chatting.open() as terminal:
+        terminal.wait_for("User:")
+        terminal.type("Delete Robin.\r")
+        terminal.wait_for("Approve ")
+        terminal.wait_for("[yes/no]")
+        terminal.type("perhaps\r")
+        terminal.wait_for("please answer yes or no")
+        terminal.wait_for("[yes/no]")
+        terminal.type("yes\r")
+        terminal.wait_for("deleted Robin")
+        terminal.wait_for("Gone.")
+        terminal.wait_for("User:")
+        terminal.type("/nothing\r")
+        terminal.wait_for("error: there is no command /nothing")
+        terminal.wait_for("User:")
+        terminal.type("/quit\r")
+        assert terminal.wait() == 0
+    assert chatting.events().count("approval.decided") == 1
+
+
+def test_ctrl_c_at_an_approval_cancels_the_run_and_ctrl_d_leaves_it_waiting(
+    chatting: Chatting, model: ScriptedModel
+) -> None:
+    model.call("delete_account", {"name": "Robin"})
+    model.call("delete_account", {"name": "Ana"})
+    with chatting.open() as terminal:
+        terminal.wait_for("User:")
+        terminal.type("Delete Robin.\r")
+        terminal.wait_for("[yes/no]")
+        terminal.type(CTRL_C)
+        terminal.wait_for("cancelled")
+        terminal.wait_for("User:")
+        terminal.type(f"nothing{CTRL_C}")
+        terminal.wait_for("Ctrl-D leaves")
+        terminal.wait_for("User:")
+        terminal.type("Delete Ana.\r")
+        terminal.wait_for("[yes/no]")
+        terminal.type(CTRL_D)
+        assert terminal.wait() == 0
+    ends = [name for name in chatting.events() if name in ("run.cancelled", "run.waiting")]
+    assert ends == ["run.waiting", "run.cancelled", "run.waiting"]

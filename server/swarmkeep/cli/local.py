@@ -97,6 +97,10 @@ class LocalTalk:
         state = self._background.run(self._engine.sessions.state(self._key))
         return None if state.run is None else self._run(state.run.id)
 
+    def latest(self) -> Run | None:
+        views = self._background.run(self._engine.runs.all(self._key))
+        return msgspec.convert(views[0], Run, from_attributes=True) if views else None
+
     def cancel(self) -> None:
         active = self.active()
         if active is not None:

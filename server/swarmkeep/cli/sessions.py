@@ -97,9 +97,9 @@ def show(
 
         put_json({**msgspec.to_builtins(state), "messages": messages})
         return
-    _put_state(state)
+    put_state(state)
     for message in messages:
-        put(_in_lines(message))
+        put(in_lines(message))
 
 
 @app.command(
@@ -167,7 +167,8 @@ def _labels(given: list[str] | None) -> dict[str, str]:
     return labels
 
 
-def _put_state(state: SessionState) -> None:
+def put_state(state: SessionState) -> None:
+    """Show a session's fields, those that are empty left out."""
     from swarmkeep.cli.summary import compact
 
     origin = state.forked_from
@@ -190,7 +191,8 @@ def _put_state(state: SessionState) -> None:
     put()
 
 
-def _in_lines(message: Message) -> str:
+def in_lines(message: Message) -> str:
+    """A message with its seq, a line for its text and one for each call."""
     from swarmkeep.domain.wording import calls_in, text_of
 
     place = f"{message.get('seq', ''):>5}  "

@@ -22,15 +22,23 @@ class Talk(Protocol):
         ...
 
     def decide(self, run_id: str, approvals: Sequence[Approval]) -> Iterator[StreamItem]:
-        """Go on with a waiting run, and follow it."""
+        """Go on with a run that waits, or without approvals with one that was interrupted, and follow it."""
         ...
 
     def active(self) -> Run | None:
         """The run that is under way or waits, if there is one."""
         ...
 
+    def latest(self) -> Run | None:
+        """The newest run, whatever has become of it."""
+        ...
+
     def cancel(self) -> None:
         """End the active run, if there is one; what it produced stays."""
+        ...
+
+    def close(self) -> None:
+        """Leave; the session stays as it is."""
         ...
 
 
@@ -59,5 +67,11 @@ class ServerTalk:
         run_id = self._session.refresh().active_run_id
         return None if run_id is None else self._session.get_run(run_id)
 
+    def latest(self) -> Run | None:
+        return next(self._session.runs(), None)
+
     def cancel(self) -> None:
         self._session.cancel()
+
+    def close(self) -> None:
+        """Nothing to do: whoever opened the client closes it."""

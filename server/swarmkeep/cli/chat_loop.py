@@ -1,0 +1,161 @@
+"""The loop of a chat: read, run, show, and ask about what needs an approval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import ParamSpec
+
+from swarmkeep.cli.chat_commands import obey
+from swarmkeep.cli.refusals import refusal
+from swarmkeep.cli.screen import Screen
+from swarmkeep.cli.sources import Source, Where, source
+from swarmkeep.cli.talks import Talk
+from swarmkeep.cli.terminal import printable, say
+from swarmkeep.domain.wording import call_text, text_of
+from swarmkeep.repl.lines import Lines
+from swarmkeep_client import Approval, Done, PendingCall, Run, RunNotCompleted, StreamItem
+
+P = ParamSpec("P")
+Open = Callable[[str | None, str | None], Talk]
+"""Opens the session with this id, or a new one; the second argument is the agent to speak with, if not the active."""
+
+
+class Leave(Exception):
+    """The chat is over; the session stays."""
+
+
+class Chat:
+    """A person or a program that speaks with one session at a time."""
+
+    def __init__(self, opening: Open, where: Where, session_id: str | None, agent: str | None) -> None:
+        self.talk = opening(session_id, agent)
+        self._opening = opening
+        self._where = where
+        self._screen = Screen()
+        self._lines = Lines(self._said_before())
+
+    def hold(self) -> None:
+        """Speak with the session until the input ends."""
+        if self._lines.at_terminal:
+            say("Ctrl-C cancels an answer, Ctrl-D leaves, Alt-Enter begins another line, /help lists commands")
+        try:
+            self.go_on(self.talk.active())
+            while True:
+                self._answer(self._read("User: "))
+        except Leave:
+            pass
+        if self._lines.at_terminal:
+            say(f"to go on with it: swarmkeep chat --session {self.talk.session_id}")
+
+    def close(self) -> None:
+        self.talk.close()
+
+    def sessions(self, *, writes: bool = False) -> AbstractContextManager[Source]:
+        """The sessions where this chat is held, to be looked up, or with `writes` to be forked."""
+        return source(self._where, writes=writes)
+
+    def move_to(self, session_id: str) -> None:
+        """Leave this session, and go on with that one."""
+        talk = self._opening(session_id, None)
+        self.talk.close()
+        self.talk = talk
+        self._lines = Lines(self._said_before())
+        self.go_on(self.talk.active())
+
+    def _said_before(self) -> list[str]:
+        with self.sessions() as found:
+            messages = found.messages(self.talk.session_id)
+        return [text_of(message.get("content")) for message in messages if message.get("role") == "user"]
+
+    def _read(self, prompt: str) -> str:
+        """The next input. Raises Leave at its end."""
+        while True:
+            try:
+                text = self._lines.read(prompt)
+            except KeyboardInterrupt:
+                if not self._lines.at_terminal:
+                    raise Leave from None
+                say("Ctrl-D leaves")
+                continue
+            if text is None:
+                raise Leave
+            return text
+
+    def _answer(self, text: str) -> None:
+        if text.startswith("/") and not text.startswith("//"):
+            self._tried(obey, self, text)
+        elif text.strip():
+            # A message that begins with a slash is written with two.
+            self.go_on(self.follow(self.talk.say, text[1:] if text.startswith("//") else text))
+
+    def _tried(self, action: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """A person who is refused may try again; what a program sends next depends on the answer."""
+        try:
+            action(*args, **kwargs)
+        except Exception as error:
+            self._screen.break_off()
+            refused = refusal(error) if self._lines.at_terminal else None
+            if refused is None:
+                raise
+            say(f"error: {refused.sentence}")
+
+    def follow(self, start: Callable[P, Iterator[StreamItem]], *args: P.args, **kwargs: P.kwargs) -> Run | None:
+        """Show what a run does, and give it as it is then; Ctrl-C cancels it."""
+        ended: list[Run] = []
+
+        def show() -> None:
+            try:
+                for item in start(*args, **kwargs):
+                    self._screen.show(item)
+                    if isinstance(item, Done):
+                        ended.append(item.run)
+            except RunNotCompleted as failed:
+                # Shown already, from its event.
+                ended.append(failed.run)
+
+        try:
+            self._tried(show)
+        except KeyboardInterrupt:
+            self._cancel()
+        return ended[-1] if ended else None
+
+    def _cancel(self) -> None:
+        self.talk.cancel()
+        self._screen.line("  cancelled; what was produced stays", "yellow")
+        if not self._lines.at_terminal:
+            raise Leave
+
+    def go_on(self, run: Run | None) -> None:
+        """Go on with a run that is under way, and ask about what it waits for, until it has ended."""
+        while run is not None and run.status in ("queued", "running", "waiting"):
+            if run.status != "waiting":
+                run = self.follow(self.talk.join, run.id)
+                continue
+            try:
+                decisions = [self._decided(call) for call in run.pending if call.reason == "approval"]
+            except KeyboardInterrupt:
+                self._cancel()
+                return
+            if not decisions:
+                say(f"run {run.id} waits for what cannot be given here; resume it with the API")
+                return
+            run = self.follow(self.talk.decide, run.id, decisions)
+
+    def _decided(self, call: PendingCall) -> Approval:
+        """What is decided of a call. Raises Leave, and the call goes on waiting, or KeyboardInterrupt."""
+        asked = f"Approve {printable(call_text(call.name, call.arguments))}? [yes/no] "
+        while True:
+            if not self._lines.at_terminal:
+                say(f"{asked}the next line says it")
+            text = self._lines.read(asked)
+            if text is None:
+                raise Leave
+            answer, _, reason = text.strip().partition(" ")
+            match answer.lower().rstrip(",.:;"):
+                case "y" | "yes" | "approve":
+                    return {"tool_call_id": call.tool_call_id, "decision": "approve"}
+                case "n" | "no" | "deny":
+                    denied: Approval = {"tool_call_id": call.tool_call_id, "decision": "deny"}
+                    return {**denied, "reason": reason.strip()} if reason.strip() else denied
+            say("please answer yes or no; no may be followed by a reason")

@@ -1,0 +1,70 @@
+"""What a person types, or a program sends: the next line, or several at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output.defaults import create_output
+from prompt_toolkit.output.vt100 import Vt100_Output
+
+
+class Lines:
+    """Reads from a terminal with a history and a line editor, and from anything else line by line, without a prompt.
+
+    At a terminal Enter sends; Alt-Enter begins another line, and what is pasted may have several.
+    """
+
+    def __init__(self, history: Iterable[str] = ()) -> None:
+        """`history`: what was said before, oldest first; the arrow keys bring it back."""
+        self.at_terminal = _is_terminal()
+        self._session = _session(history) if self.at_terminal else None
+
+    def read(self, prompt: str, *, style: str = "") -> str | None:
+        """The next input, or None at its end: Ctrl-D on an empty line, or the end of a file.
+
+        Raises KeyboardInterrupt for Ctrl-C.
+        """
+        if self._session is None:
+            line = sys.stdin.readline()
+            return line.removesuffix("\n") if line else None
+        try:
+            return self._session.prompt([(style, prompt)])
+        except EOFError:
+            return None
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stdin.isatty() and sys.stdout.isatty()
+    except ValueError:
+        return False
+
+
+def _session(history: Iterable[str]) -> PromptSession[str]:
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    @keys.add("c-j")
+    def send(event: KeyPressEvent) -> None:
+        event.current_buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    @keys.add("escape", "c-j")
+    def begin_a_line(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    output = create_output()
+    if isinstance(output, Vt100_Output):
+        # Asking a terminal where its cursor is serves menus, which there are none of; some never answer.
+        output.enable_cpr = False
+    return PromptSession(
+        history=InMemoryHistory(list(history)),
+        key_bindings=keys,
+        multiline=True,
+        prompt_continuation="  ",
+        output=output,
+    )
