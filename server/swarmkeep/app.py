@@ -77,7 +77,12 @@ def create_app(settings: Settings) -> Litestar:
             await engine.stop()
             await client.close()
 
-    return build_api(lifespan=lifespan, max_body_bytes=settings.max_body_bytes, cors_origins=settings.cors_origins)
+    return build_api(
+        lifespan=lifespan,
+        max_body_bytes=settings.max_body_bytes,
+        max_import_bytes=settings.max_import_bytes,
+        cors_origins=settings.cors_origins,
+    )
 
 
 def _client(settings: Settings) -> Any:

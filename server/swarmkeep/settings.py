@@ -93,6 +93,7 @@ class Settings(BaseSettings):
         default=0.5, description="How soon, at the latest, a stream shows what another server has recorded."
     )
     max_body_bytes: int = Field(default=10_000_000, ge=1, description="The largest request body that is read.")
+    max_import_bytes: int = Field(default=1_000_000_000, ge=1, description="The largest file that is imported.")
     cors_origins: Names = Field(
         default=(), description="Origins of web pages that may call the API, separated by commas; by default none."
     )

@@ -131,6 +131,9 @@ def body_fields(operation: Json) -> set[str]:
     content = operation.get("requestBody", {}).get("content", {})
     found: set[str] = set()
     for body in content.values():
+        if not body["schema"]:
+            # A file.
+            continue
         reference = str(body["schema"]).rpartition("/components/schemas/")[2].partition("'")[0]
         found |= set(openapi()["components"]["schemas"][reference]["properties"])
     return found

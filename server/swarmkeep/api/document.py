@@ -10,11 +10,12 @@ from litestar import Litestar
 
 from swarmkeep.api import agents, errors, health, history, runs, sessions
 from swarmkeep.api.bodies import Body
+from swarmkeep.audit import import_
 from swarmkeep.domain import views
 from swarmkeep.domain.codec import encode
 
 Json = dict[str, Any]
-_HOMES = (agents, errors, health, history, runs, sessions, views)
+_HOMES = (agents, errors, health, history, import_, runs, sessions, views)
 
 
 def document(app: Litestar) -> bytes:
@@ -41,7 +42,7 @@ def _complete(schema: Json, struct: type[msgspec.Struct]) -> None:
 
 def _mark_absent(operation: Json) -> None:
     body = operation.get("requestBody")
-    if body is not None:
+    if body is not None and "application/json" in body["content"]:
         name = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
         struct = _struct(name)
         body["required"] = not (issubclass(struct, Body) and struct.may_be_absent)

@@ -23,6 +23,7 @@ PROBLEM_JSON = "application/problem+json"
 
 STATUS: dict[type[domain.DomainError], int] = {
     domain.InvalidRequest: 400,
+    domain.InvalidImport: 400,
     Forbidden: 403,
     domain.SessionNotFound: 404,
     domain.RunNotFound: 404,
@@ -45,6 +46,7 @@ STATUS: dict[type[domain.DomainError], int] = {
 # The phrase that goes with each code, and whatever else has one: the framework's errors and the database's.
 TITLES = {
     "invalid_request": "The request is not valid",
+    "invalid_import": "The file cannot be imported",
     "forbidden": "This is not allowed",
     "not_found": "There is nothing here",
     "session_not_found": "No such session",
@@ -101,6 +103,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     known_agents: list[str] | msgspec.UnsetType = msgspec.UNSET
     active_run_id: str | msgspec.UnsetType = msgspec.UNSET
     seq: int | msgspec.UnsetType = msgspec.UNSET
+    line: int | msgspec.UnsetType = msgspec.UNSET
 
 
 def problem_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:

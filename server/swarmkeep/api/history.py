@@ -16,8 +16,9 @@ from swarmkeep.api.bodies import JsonResponse
 from swarmkeep.api.errors import problems
 from swarmkeep.api.queries import After, At, Cursor, LastEventId, Limit, Seq, last_event_id, seq_cursor
 from swarmkeep.api.rebuild import rebuilt_request
-from swarmkeep.api.sse import EVENT_STREAM, JSON_LINES, Stream, StreamableOperation
+from swarmkeep.api.sse import EVENT_STREAM, Stream, StreamableOperation
 from swarmkeep.api.streams import followed_session
+from swarmkeep.audit.export import JSON_LINES, exported, named, one_by_one
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import EventView, view
 from swarmkeep.store.port import SessionKey
@@ -85,7 +86,8 @@ async def list_events(
     last_seen: LastEventId = None,
 ) -> Response[EventList]:
     """`Accept: text/event-stream` replays what comes after `after` or `Last-Event-ID` and then follows what happens.
-    `Accept: application/x-ndjson` exports, one event per line. Neither has pages.
+    `Accept: application/x-ndjson` exports the session; with `after` or `type` it gives these events, one per line.
+    Neither has pages.
     """
     key = caller.key(session_id)
     types = tuple(name for text in type_ or () for name in text.split(",") if name)
@@ -96,8 +98,10 @@ async def list_events(
         await caller.engine.sessions.state(key)
         return Stream(followed_session(caller, key, start, types), EVENT_STREAM)
     if form == JSON_LINES:
-        await caller.engine.sessions.state(key)
-        return Stream(_exported(caller, key, start, types), JSON_LINES)
+        store = caller.engine.store
+        keys = await named(store, caller.tenant, [session_id])
+        part = bool(start or types)
+        return Stream(_lines(caller, key, start, types) if part else exported(store, one_by_one(keys)), JSON_LINES)
     events = await caller.engine.sessions.events(key, after=start, types=types, limit=limit + 1)
     page = events[:limit]
     following = str(page[-1].seq) if len(events) > limit else None
@@ -113,7 +117,7 @@ def _preferred(accept: str) -> str:
     return "application/json"
 
 
-async def _exported(caller: Caller, key: SessionKey, after: int, types: tuple[str, ...]) -> AsyncGenerator[bytes]:
+async def _lines(caller: Caller, key: SessionKey, after: int, types: tuple[str, ...]) -> AsyncGenerator[bytes]:
     while events := await caller.engine.store.read(key, after=after, types=types, limit=_EXPORT_PAGE):
         yield b"".join(encode(view(event)) + b"\n" for event in events)
         after = events[-1].seq

@@ -13,7 +13,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ControllerRouterHandler
 
 import swarmkeep
-from swarmkeep.api import agents, docs, health, history, live, runs, sessions
+from swarmkeep.api import agents, docs, health, history, live, portable, runs, sessions
 from swarmkeep.api.access import identify
 from swarmkeep.api.bodies import JsonRequest, JsonResponse
 from swarmkeep.api.errors import problem_response
@@ -33,12 +33,16 @@ ends with `done`, whose data is the run.
 """
 
 
-def build_api(*, lifespan: Lifespan, max_body_bytes: int, cors_origins: Sequence[str] = ()) -> Litestar:
+def build_api(
+    *, lifespan: Lifespan, max_body_bytes: int, max_import_bytes: int = 0, cors_origins: Sequence[str] = ()
+) -> Litestar:
     """The application. `lifespan` sets `app.state.service` before the first request."""
+    imports = Router("/", route_handlers=portable.IMPORTS, request_max_body_size=max_import_bytes or max_body_bytes)
     resources: dict[str, list[ControllerRouterHandler]] = {
         "sessions": [*sessions.ROUTES, *history.ROUTES, *live.ROUTES],
         "runs": [*runs.ROUTES],
         "agents": [*agents.ROUTES],
+        "exports": [*portable.EXPORTS, imports],
     }
     v1 = Router(
         "/v1", route_handlers=[Router("/", route_handlers=routes, tags=[tag]) for tag, routes in resources.items()]

@@ -20,7 +20,6 @@ from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
 log = logging.getLogger(__name__)
 
 EVENT_STREAM = "text/event-stream"
-JSON_LINES = "application/x-ndjson"
 
 _SHOWN = ("content", "tool_calls")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -16,7 +16,7 @@ from swarmkeep.engine.live import Hub, follow
 from swarmkeep.engine.model import Delta, Reply
 from swarmkeep.engine.registry import Registry
 from swarmkeep.store.port import DEFAULT_TENANT, EventStore, SessionKey
-from swarmkeep_client import Event, Message, SessionState
+from swarmkeep_client import Event, ImportReport, Message, SessionState
 
 Json = dict[str, Any]
 POLL_SECONDS = 0.5
@@ -34,12 +34,17 @@ class NoModel:
 class DatabaseSource:
     """The sessions of one tenant. Opened without `writes`, it cannot change a byte of the database."""
 
-    def __init__(self, url: str | None, tenant: str | None, *, writes: bool) -> None:
+    def __init__(self, url: str | None, tenant: str | None, *, writes: bool, creates: bool = False) -> None:
         from swarmkeep.cli.configure import load_settings
+        from swarmkeep.store.schema import upgrade
         from swarmkeep.store.sql import open_store
+        from swarmkeep.store.urls import SqliteFile, locate
 
         self._tenant = tenant or DEFAULT_TENANT
-        self._store: EventStore = open_store(load_settings(database_url=url).database_url, read_only=not writes)
+        location = load_settings(database_url=url).database_url
+        if creates and isinstance(locate(location), SqliteFile):
+            upgrade(location)
+        self._store: EventStore = open_store(location, read_only=not writes)
         self._background = Background()
         self._sessions = Engine(self._store, Registry(), NoModel()).sessions
         try:
@@ -97,6 +102,29 @@ class DatabaseSource:
 
     def delete(self, session_id: str, *, force: bool) -> None:
         self._background.run(self._sessions.delete(self._key(session_id), force=force))
+
+    def export(
+        self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str]
+    ) -> Iterator[bytes]:
+        from swarmkeep.audit.export import exported, filtered, named, one_by_one
+
+        if ids:
+            chosen = one_by_one(self._background.run(named(self._store, self._tenant, ids)))
+        else:
+            chosen = filtered(
+                self._store,
+                self._tenant,
+                agent=agent,
+                status=status,  # type: ignore[arg-type]
+                metadata=metadata,
+            )
+        return self._background.iterate(exported(self._store, chosen))
+
+    def import_sessions(self, file: BinaryIO, *, as_id: str | None, dry_run: bool) -> ImportReport:
+        from swarmkeep.audit.import_ import import_export
+
+        report = self._background.run(import_export(self._store, self._tenant, file, as_id=as_id, dry_run=dry_run))
+        return msgspec.convert(report, ImportReport, from_attributes=True)
 
     def close(self) -> None:
         try:

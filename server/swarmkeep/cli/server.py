@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import typer
 
 from swarmkeep.cli.terminal import Refused
-from swarmkeep_client import Client, ConnectionFailed, Event, Message, Session, SessionState
+from swarmkeep_client import Client, ConnectionFailed, Event, ImportReport, Message, Session, SessionState
 
 Json = dict[str, Any]
 
@@ -77,6 +77,14 @@ class ServerSource:
 
     def delete(self, session_id: str, *, force: bool) -> None:
         self._client.sessions.get(session_id).delete(force=force)
+
+    def export(
+        self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str]
+    ) -> Iterator[bytes]:
+        return self._client.export(ids, agent=agent, status=status, metadata=metadata)
+
+    def import_sessions(self, file: BinaryIO, *, as_id: str | None, dry_run: bool) -> ImportReport:
+        return self._client.import_sessions(file, as_id=as_id, dry_run=dry_run)
 
     def close(self) -> None:
         self._client.close()

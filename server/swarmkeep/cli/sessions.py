@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.sources import AsJson, DatabaseUrl, ServerUrl, SessionId, Tenant, Where, source
+from swarmkeep.cli.sources import AsJson, DatabaseUrl, Labels, ServerUrl, SessionId, Tenant, Where, labels_of, source
 from swarmkeep.cli.terminal import put, put_json, put_table, say, shortened
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ app = typer.Typer(
 )
 
 At = Annotated[int | None, typer.Option("--at", metavar="SEQ", min=1, help="As of this event instead of now.")]
-Labels = Annotated[
-    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="A metadata value; may be given again.")
-]
 
 
 @app.command(
@@ -49,7 +46,7 @@ def list_sessions(
     """List sessions, newest first."""
     if status not in (None, "idle", "running", "waiting"):
         raise typer.BadParameter("it is idle, running or waiting", param_hint="'--status'")
-    labels = _labels(metadata)
+    labels = labels_of(metadata)
     with source(Where(url, database_url, tenant)) as found:
         sessions = found.sessions(agent=agent, status=status, metadata=labels)
         shown = list(islice(sessions, limit or None))
@@ -126,7 +123,7 @@ def fork(
     tenant: Tenant = None,
 ) -> None:
     """Make a new session that shares another's history; prints its id."""
-    labels = _labels(metadata)
+    labels = labels_of(metadata)
     with source(Where(url, database_url, tenant), writes=True) as found:
         state = found.fork(session_id, at=at, new_id=new_id, metadata=dict(labels) or None)
     if as_json:
@@ -155,16 +152,6 @@ def delete(
     with source(Where(url, database_url, tenant), writes=True) as found:
         found.delete(session_id, force=force)
     say(f"deleted session {session_id}")
-
-
-def _labels(given: list[str] | None) -> dict[str, str]:
-    labels = {}
-    for text in given or ():
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise typer.BadParameter(f"write KEY=VALUE, not {text!r}", param_hint="'--metadata'")
-        labels[key] = value
-    return labels
 
 
 def put_state(state: SessionState) -> None:

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Protocol
 
 import typer
 
 if TYPE_CHECKING:
-    from swarmkeep_client import Event, Message, SessionState
+    from swarmkeep_client import Event, ImportReport, Message, SessionState
 
 Json = dict[str, Any]
 
@@ -40,6 +40,9 @@ Tenant = Annotated[
     typer.Option("--tenant", metavar="NAME", help="Whose sessions, in a database. On a server the API key says so."),
 ]
 SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.")]
+Labels = Annotated[
+    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="A metadata value; may be given again.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -63,6 +66,14 @@ class Source(Protocol):
     def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState: ...
 
     def delete(self, session_id: str, *, force: bool) -> None: ...
+
+    def export(
+        self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str]
+    ) -> Iterator[bytes]:
+        """The sessions with these ids, or all by these filters, as a file that leaves nothing out."""
+        ...
+
+    def import_sessions(self, file: BinaryIO, *, as_id: str | None, dry_run: bool) -> ImportReport: ...
 
     def close(self) -> None: ...
 
@@ -88,9 +99,23 @@ class Where:
         return url
 
 
+def labels_of(given: list[str] | None) -> dict[str, str]:
+    """The metadata that is wanted, from `KEY=VALUE`."""
+    labels = {}
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"write KEY=VALUE, not {text!r}", param_hint="'--metadata'")
+        labels[key] = value
+    return labels
+
+
 @contextmanager
-def source(where: Where, *, writes: bool = False) -> Iterator[Source]:
-    """The server or database that is meant; without `writes` nothing in it can be changed."""
+def source(where: Where, *, writes: bool = False, creates: bool = False) -> Iterator[Source]:
+    """The server or database that is meant; without `writes` nothing in it can be changed.
+
+    `creates`: a SQLite file that is not there yet is made, or brought to this release's schema.
+    """
     url = where.server_url
     with ExitStack() as opened:
         found: Source
@@ -102,6 +127,6 @@ def source(where: Where, *, writes: bool = False) -> Iterator[Source]:
         else:
             from swarmkeep.cli.database import DatabaseSource
 
-            found = DatabaseSource(where.database_url, where.tenant, writes=writes)
+            found = DatabaseSource(where.database_url, where.tenant, writes=writes, creates=creates)
         opened.callback(found.close)
         yield found

@@ -29,6 +29,19 @@ class InvalidRequest(DomainError):
         return {"errors": self.errors}
 
 
+class InvalidImport(DomainError):
+    """A file that was to be imported is cut, edited, or something else. `line` is where that shows, if it has lines."""
+
+    code = "invalid_import"
+
+    def __init__(self, why: str, *, line: int | None = None) -> None:
+        super().__init__(why if line is None else f"line {line}: {why}")
+        self.line = line
+
+    def extra(self) -> dict[str, Any]:
+        return {} if self.line is None else {"line": self.line}
+
+
 class SessionNotFound(DomainError):
     code = "session_not_found"
 
@@ -40,8 +53,8 @@ class SessionNotFound(DomainError):
 class SessionExists(DomainError):
     code = "session_exists"
 
-    def __init__(self, session_id: str) -> None:
-        super().__init__(f"session {session_id!r} exists and was made from another request")
+    def __init__(self, session_id: str, how: str = "exists and was made from another request") -> None:
+        super().__init__(f"session {session_id!r} {how}")
         self.session_id = session_id
 
 

@@ -108,7 +108,7 @@ def _payload(fact: SessionEvent) -> tuple[str, SessionEvent]:
         raise InvalidRequest("an event of a type that this release does not know can be read, not recorded")
     try:
         payload = payload_of(fact)
-        if payload.count("[") + payload.count("{") > MAX_DEPTH and _depth(decode(payload)) > MAX_DEPTH:
+        if payload.count("[") + payload.count("{") > MAX_DEPTH and depth(decode(payload)) > MAX_DEPTH:
             raise InvalidRequest(f"{fact.type}: nested deeper than {MAX_DEPTH} levels")
         return payload, fact_of(fact.type, payload)
     except RecursionError:
@@ -117,9 +117,10 @@ def _payload(fact: SessionEvent) -> tuple[str, SessionEvent]:
         raise InvalidRequest(f"{fact.type}: {error}") from None
 
 
-def _depth(value: object) -> int:
-    depth, level = 0, [value]
+def depth(value: object) -> int:
+    """How many levels of arrays and objects a JSON value has."""
+    levels, level = 0, [value]
     while nested := [item for item in level if isinstance(item, dict | list)]:
-        depth += 1
+        levels += 1
         level = [child for item in nested for child in (item.values() if isinstance(item, dict) else item)]
-    return depth
+    return levels

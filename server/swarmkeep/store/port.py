@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.state import SessionStatus, State
 from swarmkeep.domain.views import SessionView
+from swarmkeep.store.hashing import Sealed
 
 DEFAULT_TENANT = "default"
 
@@ -58,6 +59,20 @@ class Appended(msgspec.Struct, frozen=True):
 class SessionPage(msgspec.Struct, frozen=True):
     sessions: list[SessionView]
     next_cursor: str | None
+
+
+class Head(msgspec.Struct, frozen=True):
+    """Where a session's log ends."""
+
+    seq: int
+    hash: str
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """Some events of a session that was recorded elsewhere, oldest first, and texts that they name by their hashes."""
+
+    events: Sequence[Sealed]
+    blobs: Mapping[str, str] = {}
 
 
 class EventStore(Protocol):
@@ -118,6 +133,18 @@ class EventStore(Protocol):
         """
         ...
 
+    async def restore(
+        self, key: SessionKey, chunks: Callable[[], Iterable[Chunk]], *, closing: Callable[[State], Sequence[Draft]]
+    ) -> State:
+        """Record a session that was recorded elsewhere, event for event as it was: all of it, or nothing.
+
+        `chunks` begins anew each time it is called, as it is when a connection breaks; what it raises undoes all. The
+        chain is the caller's to verify. What `closing` makes of the last state is recorded with it, as new events.
+
+        Raises SeqConflict if the session exists.
+        """
+        ...
+
     async def delete(self, key: SessionKey, *, expected: State | None = None) -> None:
         """Remove every row of a session. With `expected`, only if that is still its last state (else SeqConflict).
 
@@ -139,6 +166,18 @@ class EventStore(Protocol):
 
         Raises InvalidRequest for a cursor that this store did not make.
         """
+        ...
+
+    async def head(self, key: SessionKey) -> Head | None:
+        """The last event of a session, None if there is no such session."""
+        ...
+
+    async def sealed(self, key: SessionKey, *, after: int = 0, limit: int = 1000) -> list[Sealed]:
+        """Events with the salts and commitments that their hashes are made of, oldest first: for auditors."""
+        ...
+
+    async def all_blobs(self, key: SessionKey, *, after: str = "", limit: int = 100) -> dict[str, str]:
+        """A page of a session's texts by content hash, in the order of the hashes, from after `after` on."""
         ...
 
     async def blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:

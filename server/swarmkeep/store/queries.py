@@ -16,7 +16,7 @@ from swarmkeep.store.columns import database_now, unescape
 from swarmkeep.store.cursors import cursor_of
 from swarmkeep.store.hashing import Sealed
 from swarmkeep.store.labels import label_of
-from swarmkeep.store.port import Mark, SessionKey, SessionPage
+from swarmkeep.store.port import Head, Mark, SessionKey, SessionPage
 from swarmkeep.store.prepared import Prepared
 from swarmkeep.store.tables import DUE, RUNNING, blobs, events, idempotency, session_labels, sessions
 from swarmkeep.store.upcast import upcast
@@ -114,6 +114,13 @@ def head_seq(connection: Connection, key: SessionKey) -> int | None:
     return connection.scalar(select(sessions.c.head_seq).where(*this))
 
 
+def head(connection: Connection, key: SessionKey) -> Head | None:
+    """The last seq of a session and its hash; None if there is no such session."""
+    this = (sessions.c.tenant == key.tenant, sessions.c.id == key.id)
+    row = connection.execute(select(sessions.c.head_seq, sessions.c.head_hash).where(*this)).one_or_none()
+    return None if row is None else Head(row.head_seq, row.head_hash.hex())
+
+
 def list_sessions(
     connection: Connection,
     tenant: str,
@@ -157,6 +164,13 @@ def find_blobs(connection: Connection, key: SessionKey, hashes: Sequence[str]) -
         rows = connection.execute(select(blobs.c.hash, blobs.c.text).where(*mine, wanted))
         found |= {row.hash: row.text for row in rows}
     return found
+
+
+def read_blobs(connection: Connection, key: SessionKey, *, after: str, limit: int) -> dict[str, str]:
+    """A session's texts by content hash, in the order of the hashes, from the one after `after` on."""
+    mine = (blobs.c.tenant == key.tenant, blobs.c.session_id == key.id, blobs.c.hash > after)
+    rows = connection.execute(select(blobs.c.hash, blobs.c.text).where(*mine).order_by(blobs.c.hash).limit(limit))
+    return {row.hash: row.text for row in rows}
 
 
 def find_mark(connection: Connection, key: SessionKey, name: str) -> Mark | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,8 @@ from swarmkeep.store.cursors import parse_cursor
 from swarmkeep.store.database import Database
 from swarmkeep.store.hashing import Sealed, seal
 from swarmkeep.store.heads import Step, renew
-from swarmkeep.store.port import Appended, Claim, EventStore, Lease, Mark, SessionKey, SessionPage
+from swarmkeep.store.port import Appended, Chunk, Claim, EventStore, Head, Lease, Mark, SessionKey, SessionPage
+from swarmkeep.store.restoring import restore
 from swarmkeep.store.sqlite import SqliteDatabase
 from swarmkeep.store.urls import SqliteFile, locate
 
@@ -116,6 +117,17 @@ class SqlStore:
         self._remember(target, step)
         return Appended([one.event for one in sealed], state, None)
 
+    async def restore(
+        self, key: SessionKey, chunks: Callable[[], Iterable[Chunk]], *, closing: Callable[[State], Sequence[Draft]]
+    ) -> State:
+        _refuse_long(key, None)
+
+        def close(state: State) -> Chunk:
+            return Chunk(seal(key.id, state, closing(state), at=self._now()))
+
+        self._cache.drop(key)
+        return await self.database.write(lambda connection: restore(connection, key, chunks(), close))
+
     async def delete(self, key: SessionKey, *, expected: State | None = None) -> None:
         self._cache.drop(key)
         await self.database.write(lambda connection: writes.remove(connection, key, expected), erases=True)
@@ -177,8 +189,10 @@ class SqlStore:
             lambda connection: queries.read_events(connection, key, after=after, upto=upto, types=types, limit=limit)
         )
 
+    async def head(self, key: SessionKey) -> Head | None:
+        return await self.database.read(lambda connection: queries.head(connection, key))
+
     async def sealed(self, key: SessionKey, *, after: int = 0, limit: int = 1000) -> list[Sealed]:
-        """Events with the salts and commitments that their hashes are made of, oldest first: for auditors."""
         return await self.database.read(
             lambda connection: queries.read_sealed(connection, key, after=after, limit=limit)
         )
@@ -204,6 +218,11 @@ class SqlStore:
         )
         return await self.database.read(query)
 
+    async def all_blobs(self, key: SessionKey, *, after: str = "", limit: int = 100) -> dict[str, str]:
+        return await self.database.read(
+            lambda connection: queries.read_blobs(connection, key, after=after, limit=limit)
+        )
+
     async def blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
         return await self.database.read(lambda connection: queries.find_blobs(connection, key, hashes))
 
@@ -220,9 +239,11 @@ class SqlStore:
         await self.database.close()
 
     def _sealed(self, key: SessionKey, base: State, drafts: Sequence[Draft]) -> tuple[list[Sealed], State]:
-        at = self._clock().astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        sealed = seal(key.id, base, drafts, at=at)
+        sealed = seal(key.id, base, drafts, at=self._now())
         return sealed, fold((one.event for one in sealed), base)
+
+    def _now(self) -> str:
+        return self._clock().astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
     async def _nothing_yet(self, key: SessionKey) -> Appended:
         last = await self.database.read(lambda connection: queries.head_seq(connection, key))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from swarmkeep_client._json import decode
 from swarmkeep_client._requests import Query, path, plain, query, streamed, write
@@ -14,6 +14,7 @@ from swarmkeep_client.models import (
     AgentInfo,
     Event,
     Health,
+    ImportReport,
     Json,
     Message,
     Page,
@@ -155,6 +156,32 @@ def resume(session_id: str, run_id: str, given: ResumeInput) -> Call[Run]:
 
 def resume_stream(session_id: str, run_id: str, given: ResumeInput) -> Request:
     return streamed(_resume(session_id, run_id, given, stream=True))
+
+
+def export(
+    ids: Sequence[str] | None,
+    *,
+    agent: str | None = None,
+    status: str | None = None,
+    metadata: Mapping[str, MetadataValue] | None = None,
+) -> Request:
+    wanted = {f"metadata.{key}": plain(value) for key, value in (metadata or {}).items()}
+    filters = query(agent=agent, status=status, **wanted)
+    return Request(
+        method="GET", path=path("v1", "export"), query=(*filters, *(("id", session_id) for session_id in ids or ()))
+    )
+
+
+def import_sessions(file: bytes | BinaryIO, *, as_id: str | None, dry_run: bool) -> Call[ImportReport]:
+    # Sent again it does nothing more, so it may be sent again.
+    request = write("POST", path("v1", "import"), None, None)
+    request = replace(
+        request,
+        body=file,
+        query=query(dry_run="true" if dry_run else None, **({} if as_id is None else {"as": as_id})),
+        headers={**request.headers, "Content-Type": "application/x-ndjson"},
+    )
+    return Call(request, _as(ImportReport))
 
 
 def list_agents() -> Call[Page[AgentInfo]]:

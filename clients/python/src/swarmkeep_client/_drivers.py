@@ -6,23 +6,26 @@ They read alike line by line. What to send, when to send it again and what an an
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import aclosing, closing
-from typing import TypeVar
+from dataclasses import replace
+from typing import BinaryIO, TypeVar, cast
 
 import httpx2
 
 from swarmkeep_client._retries import Retries
 from swarmkeep_client._settings import Settings
 from swarmkeep_client._streams import Stream
-from swarmkeep_client._wire import Answer, Call, Lost, Outcome, Request, after
+from swarmkeep_client._wire import Answer, Call, Lost, Outcome, Request, after, failure
 from swarmkeep_client.models import Page
 
 T = TypeVar("T")
 
 # Each stream holds a connection for as long as it is read, so the number of connections must not be a limit.
 _LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+_PIECE_BYTES = 256 * 1024
 _ENDED_EARLY = Lost("the stream ended before its last frame")
 
 
@@ -81,6 +84,25 @@ class Driver:
             except httpx2.RequestError as error:
                 outcome = _lost(error)
             self._sleep(stream.interrupted(outcome))
+
+    def download(self, request: Request) -> Generator[bytes, None, None]:
+        """An answer of any length, piece by piece. It is asked for again only if nothing of it came."""
+        retries = self.retries()
+        while True:
+            begun, outcome = False, cast(Outcome, _ENDED_EARLY)
+            try:
+                with closing(self._open(request)) as response:
+                    if request.settled_by(outcome := Answer(response.status_code, response.headers, b"")):
+                        begun = True
+                        yield from response.iter_bytes()
+                        return
+                    outcome = Answer(response.status_code, response.headers, response.read())
+            except httpx2.RequestError as error:
+                outcome = _lost(error)
+            pause = None if begun else retries.pause_after(request, outcome)
+            if pause is None:
+                raise failure(request, outcome)
+            self._sleep(pause)
 
     def _send(self, request: Request) -> Outcome:
         try:
@@ -152,6 +174,26 @@ class AsyncDriver:
                 outcome = _lost(error)
             await self._sleep(stream.interrupted(outcome))
 
+    async def download(self, request: Request) -> AsyncGenerator[bytes, None]:
+        """An answer of any length, piece by piece. It is asked for again only if nothing of it came."""
+        retries = self.retries()
+        while True:
+            begun, outcome = False, cast(Outcome, _ENDED_EARLY)
+            try:
+                async with aclosing(await self._open(request)) as response:
+                    if request.settled_by(outcome := Answer(response.status_code, response.headers, b"")):
+                        begun = True
+                        async for piece in response.aiter_bytes():
+                            yield piece
+                        return
+                    outcome = Answer(response.status_code, response.headers, await response.aread())
+            except httpx2.RequestError as error:
+                outcome = _lost(error)
+            pause = None if begun else retries.pause_after(request, outcome)
+            if pause is None:
+                raise failure(request, outcome)
+            await self._sleep(pause)
+
     async def _send(self, request: Request) -> Outcome:
         try:
             response = await self._http.send(_built(self._http, self.settings, request))
@@ -167,15 +209,35 @@ class AsyncDriver:
 def _built(
     http: httpx2.Client | httpx2.AsyncClient, settings: Settings, request: Request, *, streaming: bool = False
 ) -> httpx2.Request:
+    body = request.body
+    content: bytes | Generator[bytes, None, None] | AsyncGenerator[bytes, None] | None
+    if body is None or isinstance(body, bytes):
+        content = body
+    else:
+        content = _pieces(body) if isinstance(http, httpx2.Client) else _pieces_in_turn(body)
+        # With its length a server can refuse a file that is too large before it has come.
+        request = replace(request, headers={**request.headers, "Content-Length": str(body.seek(0, os.SEEK_END))})
     # Compressed, a frame would wait in somebody's buffer for the next one.
     uncompressed = {"Accept-Encoding": "identity", "Cache-Control": "no-store"}
     return http.build_request(
         request.method,
         settings.base_url + request.target,
-        content=request.body,
+        content=content,
         headers={**request.headers, **uncompressed} if streaming else request.headers,
         timeout=settings.stream_timeout if streaming else settings.timeout,
     )
+
+
+def _pieces(file: BinaryIO) -> Generator[bytes, None, None]:
+    file.seek(0)
+    while piece := file.read(_PIECE_BYTES):
+        yield piece
+
+
+async def _pieces_in_turn(file: BinaryIO) -> AsyncGenerator[bytes, None]:
+    await asyncio.to_thread(file.seek, 0)
+    while piece := await asyncio.to_thread(file.read, _PIECE_BYTES):
+        yield piece
 
 
 def _lost(error: httpx2.RequestError) -> Lost:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, BinaryIO, Generic, Literal, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -25,13 +25,14 @@ Method = Literal["GET", "POST", "PATCH", "DELETE"]
 class Request:
     """One request, below the server's base URL. `path` is percent-encoded.
 
-    `accepts` names the statuses beside 2xx that are an answer and no refusal.
+    A `body` that is a file is sent from its beginning. `accepts` names the statuses beside 2xx that are an answer and
+    no refusal.
     """
 
     method: Method
     path: str
     query: tuple[tuple[str, str], ...] = ()
-    body: bytes | None = None
+    body: bytes | BinaryIO | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     accepts: tuple[int, ...] = ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Self
+from typing import BinaryIO, Self
 
 import httpx2
 
@@ -13,7 +13,7 @@ from swarmkeep_client._calls import MetadataValue
 from swarmkeep_client._drivers import AsyncDriver
 from swarmkeep_client._settings import READ_TIMEOUT_SECONDS, STREAM_IDLE_SECONDS, settings
 from swarmkeep_client.async_session import AsyncSession
-from swarmkeep_client.models import AgentInfo, Health, Json, Message
+from swarmkeep_client.models import AgentInfo, Health, ImportReport, Json, Message
 
 
 class AsyncClient:
@@ -52,6 +52,32 @@ class AsyncClient:
     async def health(self) -> Health:
         """Whether the server takes requests; that it does not is told, not raised."""
         return await self._driver.perform(calls.health())
+
+    def export(
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        agent: str | None = None,
+        status: str | None = None,
+        metadata: Mapping[str, MetadataValue] | None = None,
+    ) -> AsyncIterator[bytes]:
+        """Sessions as a file that leaves nothing out, piece by piece: those with these ids, or all by these filters.
+
+        Raises SessionNotFound, and ConnectionFailed if it breaks off: what has come cannot be imported then.
+        """
+        return self._driver.download(calls.export(ids, agent=agent, status=status, metadata=metadata))
+
+    async def import_sessions(
+        self, file: bytes | BinaryIO, *, as_id: str | None = None, dry_run: bool = False
+    ) -> ImportReport:
+        """Record the sessions of an export, if the whole file proves to be sound; those that are there are left alone.
+
+        `file` is its bytes, or a file opened in binary mode. `as_id` is another id for the one session in it.
+        `dry_run` verifies and checks only.
+
+        Raises InvalidImport, which names the line, and SessionExists; nothing was recorded then.
+        """
+        return await self._driver.perform(calls.import_sessions(file, as_id=as_id, dry_run=dry_run))
 
     async def close(self) -> None:
         """Close every connection."""

@@ -85,6 +85,15 @@ class InvalidRequest(ApiError):
         return msgspec.convert(self.problem.get("errors") or [], list[FieldError])
 
 
+class InvalidImport(ApiError):
+    code = "invalid_import"
+
+    @property
+    def line(self) -> int | None:
+        """The line of the file where it shows, if the file has lines."""
+        return self.problem.get("line")
+
+
 class Unauthenticated(ApiError):
     code = "unauthenticated"
 

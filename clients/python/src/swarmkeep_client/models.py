@@ -193,6 +193,25 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     detail: Json = {}
 
 
+class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A session of an imported file. `outcome`: `imported`, or `present` if it was on the server before."""
+
+    id: str
+    seq: int
+    hash: str
+    outcome: str
+
+
+class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What an import did, or with `dry_run` would do. `sessions` names the first thousand."""
+
+    dry_run: bool
+    imported: int
+    present: int
+    events: int
+    sessions: list[ImportedSession] = []
+
+
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """Part of a list. `next_cursor` is None on the last one."""
 

@@ -1,0 +1,111 @@
+"""Sessions on their way out and in: exports as a stream, imports as a file that is verified before it counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from tempfile import SpooledTemporaryFile
+from typing import Annotated, Any, BinaryIO, cast
+
+from litestar import Request, Response, get, post
+from litestar.di import NamedDependency
+from litestar.exceptions import InternalServerException
+from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, RequestBody, Schema
+from litestar.params import QueryParameter
+
+from swarmkeep.api.access import Caller
+from swarmkeep.api.errors import problems
+from swarmkeep.api.queries import OPEN_PREFIX, metadata_filter
+from swarmkeep.api.sse import Stream
+from swarmkeep.audit.export import JSON_LINES, exported, filtered, named, one_by_one
+from swarmkeep.audit.import_ import ImportReport, import_export
+from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.domain.state import SessionStatus
+
+_IN_MEMORY = 1024 * 1024
+_MOST_IDS = 200
+
+
+@dataclass
+class ExportOperation(Operation):
+    """In the OpenAPI document: an answer in JSON lines."""
+
+    def __post_init__(self) -> None:
+        answer = (self.responses or {}).get("200")
+        if isinstance(answer, OpenAPIResponse):
+            answer.content = {JSON_LINES: OpenAPIMediaType(schema=Schema())}
+
+
+@dataclass
+class ImportOperation(Operation):
+    """In the OpenAPI document: a body that is a file."""
+
+    def __post_init__(self) -> None:
+        content = {JSON_LINES: OpenAPIMediaType(schema=Schema())}
+        self.request_body = RequestBody(content=content, required=True, description="The file.")
+
+
+@get(
+    "/export",
+    operation_id="export_sessions",
+    summary="Export sessions",
+    description="Any `metadata.KEY=VALUE` parameters narrow the sessions down to those with that metadata.",
+    operation_class=ExportOperation,
+    response_description="The export, in JSON lines; one that was cut off has no last line",
+    opt={OPEN_PREFIX: "metadata."},
+    responses=problems("session_not_found"),
+)
+async def export_sessions(
+    request: Request[Any, Any, Any],
+    caller: NamedDependency[Caller],
+    ids: Annotated[
+        list[str] | None, QueryParameter(name="id", description="Only these sessions (repeat), in this order.")
+    ] = None,
+    agent: Annotated[str | None, QueryParameter(description="Only those with this active agent.")] = None,
+    status: Annotated[SessionStatus | None, QueryParameter(description="Only those in this state.")] = None,
+) -> Response[Any]:
+    """All of the caller's sessions, newest first, unless parameters say which."""
+    store, metadata = caller.engine.store, metadata_filter(request)
+    if not ids:
+        keys = filtered(store, caller.tenant, agent=agent, status=status, metadata=metadata)
+        return Stream(exported(store, keys), JSON_LINES)
+    if agent or status or metadata:
+        raise InvalidRequest("give either ids or filters", "/query/id")
+    if len(ids) > _MOST_IDS:
+        raise InvalidRequest(f"give at most {_MOST_IDS} ids", "/query/id")
+    for session_id in ids:
+        caller.key(session_id)
+    return Stream(exported(store, one_by_one(await named(store, caller.tenant, ids))), JSON_LINES)
+
+
+@post(
+    "/import",
+    status_code=200,
+    operation_id="import_sessions",
+    summary="Import sessions",
+    operation_class=ImportOperation,
+    responses=problems("invalid_import", "session_exists", "too_large", "overloaded"),
+)
+async def import_sessions(
+    request: Request[Any, Any, Any],
+    caller: NamedDependency[Caller],
+    as_id: Annotated[
+        str | None, QueryParameter(name="as", description="The id that the one session of the file is to have here.")
+    ] = None,
+    dry_run: Annotated[bool, QueryParameter(description="Verify and check only.")] = False,
+) -> ImportReport:
+    """The body is an export. All of it is verified before anything is recorded; sessions that are here already, with
+    what the file has of them, are left as they are.
+    """
+    with SpooledTemporaryFile(max_size=_IN_MEMORY) as spooled:
+        file = cast(BinaryIO, spooled)
+        try:
+            async for piece in request.stream():
+                file.write(piece)
+        except InternalServerException:
+            # The client left in the middle of it; nobody reads the answer.
+            raise InvalidRequest("the body ended early") from None
+        return await import_export(caller.engine.store, caller.tenant, file, as_id=as_id, dry_run=dry_run)
+
+
+EXPORTS = [export_sessions]
+IMPORTS = [import_sessions]

@@ -1,0 +1,104 @@
+"""Sessions as bytes that leave nothing out: everything that an import needs to record them again as they were."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
+
+from swarmkeep.audit.export_lines import BlobLine, End, Header, event_line, line_of
+from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.domain.state import SessionStatus
+from swarmkeep.store.port import EventStore, SessionKey, StoreUnavailable
+
+JSON_LINES = "application/x-ndjson"
+
+# How much of a log is read at once: a page is followed by a smaller one when it was large.
+_PAGE_BYTES = 1024 * 1024
+_MOST_EVENTS = 500
+_BLOBS = 20
+
+
+async def exported(store: EventStore, keys: AsyncIterable[SessionKey]) -> AsyncGenerator[bytes]:
+    """The export of these sessions, piece by piece. A session that is not there any more is left out.
+
+    Each is as it was when its turn came. Raises StoreUnavailable if one is deleted in the middle of it: what has come
+    until then has no end, and cannot be imported.
+    """
+    tally = _Tally()
+    async for key in keys:
+        head = await store.head(key)
+        if head is None:
+            continue
+        tally.sessions += 1
+        yield tally.add(line_of(Header(session_id=key.id, seq=head.seq, hash=head.hash)))
+        after = ""
+        while texts := await store.all_blobs(key, after=after, limit=_BLOBS):
+            tally.blobs += len(texts)
+            yield tally.add(b"".join(line_of(BlobLine(hash=name, text=text)) for name, text in texts.items()))
+            after = max(texts)
+        async for page in _event_lines(store, key, head.seq):
+            tally.events += len(page)
+            yield tally.add(b"".join(page))
+    yield tally.end()
+
+
+async def _event_lines(store: EventStore, key: SessionKey, last: int) -> AsyncGenerator[list[bytes]]:
+    seq, limit = 0, 10
+    while seq < last:
+        events = await store.sealed(key, after=seq, limit=min(limit, last - seq))
+        if not events:
+            raise StoreUnavailable(f"session {key.id!r} was deleted while it was exported")
+        page = [event_line(one) for one in events]
+        yield page
+        seq = events[-1].event.seq
+        size = max(sum(map(len, page)), 1)
+        limit = max(1, min(limit * 4, limit * _PAGE_BYTES // size, _MOST_EVENTS))
+
+
+class _Tally:
+    """What was exported so far, for the last line."""
+
+    def __init__(self) -> None:
+        self.sessions = self.blobs = self.events = 0
+        self._digest = hashlib.sha256()
+
+    def add(self, piece: bytes) -> bytes:
+        self._digest.update(piece)
+        return piece
+
+    def end(self) -> bytes:
+        return line_of(
+            End(sessions=self.sessions, blobs=self.blobs, events=self.events, sha256=self._digest.hexdigest())
+        )
+
+
+async def named(store: EventStore, tenant: str, session_ids: Sequence[str]) -> list[SessionKey]:
+    """The sessions with these ids, each once. Raises SessionNotFound for the first that is not there."""
+    keys = [SessionKey(tenant, session_id) for session_id in dict.fromkeys(session_ids)]
+    for key in keys:
+        if await store.head(key) is None:
+            raise SessionNotFound(key.id)
+    return keys
+
+
+async def one_by_one(keys: Sequence[SessionKey]) -> AsyncGenerator[SessionKey]:
+    for key in keys:
+        yield key
+
+
+async def filtered(
+    store: EventStore,
+    tenant: str,
+    *,
+    agent: str | None = None,
+    status: SessionStatus | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> AsyncGenerator[SessionKey]:
+    """A tenant's sessions, newest first, by the filters of a list."""
+    cursor = None
+    while True:
+        page = await store.sessions(tenant, agent=agent, status=status, metadata=metadata, limit=100, cursor=cursor)
+        for session in page.sessions:
+            yield SessionKey(tenant, session.id)
+        if (cursor := page.next_cursor) is None:
+            return

@@ -1,0 +1,153 @@
+"""The export format, line by line: written here and read back here, byte for byte.
+
+A document is the header of a session, its texts, its events, then the next session, and at last the end. An event's
+line has its members in one order and its payload as it is stored, so the bytes that were hashed can be cut out of it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+from swarmkeep.domain.codec import MalformedJson, decode, encode
+from swarmkeep.domain.envelope import Recorded
+from swarmkeep.store.hashing import MAX_DEPTH, Sealed, depth
+from swarmkeep.store.upcast import upcast
+
+FORMAT = 1
+MAX_LINE_BYTES = 64 * 1024 * 1024
+MAX_INTEGER = 2**31 - 1
+MAX_SEQ = 2**53 - 1
+
+_TEXT = rb'"(?:[^"\\\x00-\x1f]|\\.)*"'
+_EVENT = re.compile(
+    rb'\{"session_id":(' + _TEXT + rb'),"seq":([0-9]{1,16}),"type":(' + _TEXT + rb'),"version":([0-9]{1,10}),'
+    rb'"run_id":(null|' + _TEXT + rb'),"agent":(' + _TEXT + rb"),"
+    rb'"at":"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z)","data":(.*),'
+    rb'"hash":"([0-9a-f]{64})","salt":(?:null|"([0-9a-f]{32})"),"commitment":"([0-9a-f]{64})"\}',
+    re.DOTALL,
+)
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The first line of a session: how far it goes, and the hash that this proves it by."""
+
+    record: Literal["session"] = "session"
+    format: int = FORMAT
+    session_id: str
+    seq: int
+    hash: str
+
+
+class BlobLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A text that the session's events name by its hash: instructions, or tool schemas."""
+
+    record: Literal["blob"] = "blob"
+    hash: str
+    text: str
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The last line: what came before it, and SHA-256 over its bytes. Where it is missing, the rest is too."""
+
+    record: Literal["end"] = "end"
+    sessions: int
+    blobs: int
+    events: int
+    sha256: str
+
+
+class BadLine(ValueError):
+    """A line that is not what this format has there."""
+
+
+def line_of(record: Header | BlobLine | End) -> bytes:
+    return encode(record) + b"\n"
+
+
+def event_line(one: Sealed) -> bytes:
+    """An event as the API shows it, and what its hash is made of."""
+    event = one.event
+    salt = b"null" if one.salt is None else b'"%b"' % one.salt.hex().encode()
+    return (
+        b'{"session_id":%b,"seq":%d,"type":%b,"version":%d,"run_id":%b,"agent":%b,"at":"%b","data":%b,'
+        b'"hash":"%b","salt":%b,"commitment":"%b"}\n'
+    ) % (
+        encode(event.session_id),
+        event.seq,
+        encode(event.type),
+        event.version,
+        encode(event.run_id),
+        encode(event.agent),
+        event.at.encode(),
+        event.payload.encode(),
+        event.hash.encode(),
+        salt,
+        one.commitment.hex().encode(),
+    )
+
+
+def read_line(line: bytes) -> Header | BlobLine | End | Sealed:
+    """What a line, without its break, says. Raises BadLine."""
+    if line.startswith(b'{"session_id":'):
+        return _event(line)
+    try:
+        value = decode(line)
+    except MalformedJson as error:
+        raise BadLine(f"this is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BadLine("this is no JSON object")
+    kind = value.get("record")
+    known = {"session": Header, "blob": BlobLine, "end": End}.get(kind) if isinstance(kind, str) else None
+    if known is None:
+        raise BadLine("this is no line of an export" + (f": its record is {kind!r}" if "record" in value else ""))
+    if known is Header and isinstance(made := value.get("format"), int) and made > FORMAT:
+        raise BadLine(f"it was made by a newer release: its format is {made}, and this one reads {FORMAT}")
+    try:
+        record: Header | BlobLine | End = msgspec.convert(value, known)
+    except msgspec.ValidationError as error:
+        raise BadLine(str(error).replace("`", "'")) from None
+    return record
+
+
+def _event(line: bytes) -> Sealed:
+    found = _EVENT.fullmatch(line)
+    if found is None:
+        raise BadLine(_why_no_event(line))
+    session_id, seq, type_, version, run_id, agent, at, data, digest, salt, commitment = found.groups()
+    try:
+        texts = [decode(text, str) for text in (session_id, type_, agent)]
+        payload = data.decode()
+        value = decode(payload)
+        run = None if run_id == b"null" else decode(run_id, str)
+    except (MalformedJson, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise BadLine(f"this is no JSON: {error}") from None
+    if depth(value) > MAX_DEPTH:
+        raise BadLine(f"its data is nested deeper than {MAX_DEPTH} levels")
+    if not 1 <= int(seq) <= MAX_SEQ or not 0 <= int(version) <= MAX_INTEGER:
+        raise BadLine("its seq or its version is out of range")
+    event = Recorded(
+        session_id=texts[0],
+        seq=int(seq),
+        type=texts[1],
+        version=int(version),
+        run_id=run,
+        agent=texts[2],
+        at=at.decode(),
+        hash=digest.decode(),
+        payload=payload,
+        fact=upcast(texts[1], int(version), payload),
+    )
+    return Sealed(event, None if salt is None else bytes.fromhex(salt.decode()), bytes.fromhex(commitment.decode()))
+
+
+def _why_no_event(line: bytes) -> str:
+    try:
+        value = decode(line)
+    except MalformedJson as error:
+        return f"this is no JSON: {error}"
+    if isinstance(value, dict) and "salt" not in value and "hash" in value:
+        return "this event has no salt: it comes from a list of events, not from an export"
+    return "this is no event as an export has it: members are missing, in another order, or written differently"

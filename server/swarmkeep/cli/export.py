@@ -1,0 +1,95 @@
+"""`swarmkeep export`: sessions as a file that leaves nothing out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swarmkeep.cli.sources import DatabaseUrl, Labels, ServerUrl, Tenant, Where, labels_of, source
+from swarmkeep.cli.terminal import Refused, is_terminal, say
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "export",
+        short_help="Export sessions to a file.",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep export order-4711 --output order-4711.jsonl
+          swarmkeep export --all --output backup.jsonl
+          swarmkeep export --all --metadata team=sales | gzip > sales.jsonl.gz
+        """,
+    )(export)
+
+
+def export(
+    session_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The sessions' ids.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All sessions, or all that the filters leave.")] = False,
+    agent: Annotated[str | None, typer.Option(help="With --all: only those with this active agent.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="With --all: only those that are idle, running or waiting.")
+    ] = None,
+    metadata: Labels = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of standard output.")
+    ] = None,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+) -> None:
+    """Export sessions in JSON lines: every event as it was recorded, and what else an import needs.
+
+    A FILE appears once it is complete.
+    """
+    ids, labels = session_ids or [], labels_of(metadata)
+    if bool(ids) == everything:
+        raise typer.BadParameter("name sessions, or give --all", param_hint="'ID'")
+    if ids and (agent or status or labels):
+        raise typer.BadParameter("filters go with --all", param_hint="'ID'")
+    if status not in (None, "idle", "running", "waiting"):
+        raise typer.BadParameter("it is idle, running or waiting", param_hint="'--status'")
+    with source(Where(url, database_url, tenant)) as found:
+        pieces = found.export(ids, agent=agent, status=status, metadata=labels)
+        if output is None:
+            _to_stdout(pieces)
+        else:
+            write_whole(output, pieces)
+
+
+def _to_stdout(pieces: Iterable[bytes]) -> None:
+    binary = sys.stdout.buffer
+    for piece in pieces:
+        binary.write(piece)
+    binary.flush()
+    if is_terminal(sys.stdout):
+        say("this goes to a file with --output FILE")
+
+
+def write_whole(output: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file that is there under its name only once all of it is. It may be read by its owner only."""
+    folder = Path(tempfile.gettempdir()) if output.exists() and not output.is_file() else output.parent
+    partial = folder / f".{output.name}.{os.getpid()}.part"
+    try:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        if output.exists() and not output.is_file():
+            # A device or a pipe: its place is not to be taken.
+            with partial.open("rb") as file, output.open("wb") as target:
+                shutil.copyfileobj(file, target)
+        else:
+            partial.replace(output)
+    except OSError as error:
+        raise Refused(f"cannot write {output}: {error.strerror or error}") from None
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,81 @@
+"""Exports and imports over HTTP."""
+
+from __future__ import annotations
+
+import json
+
+from tests.api.service import Service, problem, serving, settings
+from tests.support.scripted import ScriptedModel
+
+LINES = {"Content-Type": "application/x-ndjson"}
+
+
+async def test_what_is_exported_comes_back_after_a_loss(service: Service, model: ScriptedModel) -> None:
+    model.call("get_weather", {"city": "Rome"}, id="c1")
+    model.say("It is sunny.")
+    model.say("Still.")
+    session = await service.session(id="s", metadata={"team": "sales"})
+    await service.run(session, "Weather?")
+    await service.session(id="t")
+    before = await service.get("/v1/export")
+    assert before.headers["content-type"].startswith("application/x-ndjson")
+    state, request = await service.get(session), await service.get(f"{session}/events/4/request")
+    await service.delete(session)
+    report = (await service.client.post("/v1/import", content=before.content, headers=LINES)).json()
+    assert (report["imported"], report["present"], report["dry_run"]) == (1, 1, False)
+    assert {found["id"]: found["outcome"] for found in report["sessions"]} == {"s": "imported", "t": "present"}
+    assert (await service.get("/v1/export")).content == before.content
+    assert (await service.get(session)).content == state.content
+    assert (await service.get(f"{session}/events/4/request")).content == request.content
+    # And the conversation goes on.
+    assert (await service.run(session, "And now?"))["output_text"] == "Still."
+
+
+async def test_an_export_is_narrowed_down_as_a_list_is(service: Service) -> None:
+    for name, team in (("a", "sales"), ("b", "help"), ("c", "sales")):
+        await service.session(id=name, metadata={"team": team})
+
+    async def ids(query: str) -> list[str]:
+        lines = (await service.get(f"/v1/export?{query}")).content.splitlines()
+        return [found["session_id"] for line in lines if (found := json.loads(line)).get("record") == "session"]
+
+    assert await ids("") == ["c", "b", "a"]
+    assert await ids("metadata.team=sales") == ["c", "a"]
+    assert await ids("status=idle&agent=nobody") == []
+    assert await ids("id=b&id=a&id=b") == ["b", "a"]
+    problem(await service.get("/v1/export?id=a&id=no"), 404, "session_not_found")
+    problem(await service.get("/v1/export?id=a/b"), 404, "session_not_found")
+    problem(await service.get("/v1/export?id=a&status=idle"), 400, "invalid_request")
+    problem(await service.get("/v1/export?status=lazy"), 400, "invalid_request")
+    many = "&".join(f"id={number}" for number in range(201))
+    problem(await service.get(f"/v1/export?{many}"), 400, "invalid_request")
+
+
+async def test_a_bad_file_is_refused_by_its_line(service: Service) -> None:
+    await service.session(id="s", messages=[{"role": "user", "content": "hello"}])
+    text = (await service.get("/v1/export")).content
+    await service.delete("/v1/sessions/s")
+    for sent, line in ((text.replace(b"hello", b"hallo"), 3), (text[:-1], 4), (b"", 1), (b"{}\n", 1)):
+        found = problem(await service.client.post("/v1/import", content=sent, headers=LINES), 400, "invalid_import")
+        assert found["line"] == line
+    problem(await service.get("/v1/sessions/s"), 404, "session_not_found")
+
+
+async def test_a_session_is_imported_under_another_id_or_only_tried(service: Service) -> None:
+    await service.session(id="s")
+    text = (await service.get("/v1/export")).content
+    tried = await service.client.post("/v1/import?as=t&dry_run=true", content=text)
+    assert (tried.json()["dry_run"], tried.json()["imported"]) == (True, 1)
+    problem(await service.get("/v1/sessions/t"), 404, "session_not_found")
+    assert (await service.client.post("/v1/import?as=t", content=text)).json()["sessions"][0]["id"] == "t"
+    assert (await service.get("/v1/sessions/t")).json()["hash"] == (await service.get("/v1/sessions/s")).json()["hash"]
+    await service.patch("/v1/sessions/t", {"metadata": {"a": 1}})
+    await service.session(id="u", metadata={"other": True})
+    problem(await service.client.post("/v1/import?as=u", content=text), 409, "session_exists")
+    problem(await service.client.post("/v1/import?as=a/b", content=text), 400, "invalid_request")
+
+
+async def test_a_file_that_is_too_large_is_not_read(sqlite_ready: str) -> None:
+    async with serving(settings(database_url=sqlite_ready, max_import_bytes=1000, max_body_bytes=10)) as service:
+        problem(await service.client.post("/v1/import", content=b"x" * 1001), 413, "too_large")
+        problem(await service.client.post("/v1/import", content=b"x" * 900), 400, "invalid_import")

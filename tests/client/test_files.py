@@ -1,0 +1,90 @@
+"""Exports and imports with the client: files of any length, there and back."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from swarmkeep_client import AsyncClient, Client, ConnectionFailed, InvalidImport, SessionNotFound
+from tests.client import samples
+from tests.client.stub_server import DROPPED, Reply, StubServer, json_reply, problem, reply
+
+REPORT = {
+    "dry_run": False,
+    "imported": 1,
+    "present": 0,
+    "events": 3,
+    "sessions": [{"id": "s1", "seq": 3, "hash": "h3", "outcome": "imported"}],
+}
+
+
+def lines(*pieces: bytes, complete: bool = True) -> Reply:
+    head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/x-ndjson\r\n"
+    chunks = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces]
+    return Reply((head + b"transfer-encoding: chunked\r\n\r\n", *chunks, b"0\r\n\r\n" if complete else b""))
+
+
+def test_an_export_comes_piece_by_piece(server: StubServer, client: Client) -> None:
+    server.script(lines(b"one\n", b"two\n"), lines(b"one\n"), json_reply(samples.session()), lines(b"own\n"))
+    assert b"".join(client.export()) == b"one\ntwo\n"
+    assert b"".join(client.export(["a", "b"])) == b"one\n"
+    assert b"".join(client.sessions.get("s1").export()) == b"own\n"
+    targets = [received.target for received in server.received]
+    assert targets == ["/v1/export", "/v1/export?id=a&id=b", "/v1/sessions/s1", "/v1/export?id=s1"]
+
+
+def test_an_export_is_narrowed_down_as_a_list_is(server: StubServer, client: Client) -> None:
+    server.script(lines())
+    assert list(client.export(agent="Ann", status="idle", metadata={"vip": True})) == []
+    assert server.received[0].query == {"agent": "Ann", "status": "idle", "metadata.vip": "true"}
+
+
+def test_an_export_that_breaks_off_is_an_error(server: StubServer, client: Client) -> None:
+    server.script(lines(b"one\n", complete=False))
+    pieces = client.export()
+    assert next(pieces) == b"one\n"
+    with pytest.raises(ConnectionFailed):
+        list(pieces)
+
+
+def test_an_export_is_asked_for_again_if_nothing_came(server: StubServer, client: Client) -> None:
+    server.script(DROPPED, reply(503, b"busy", "text/plain"), lines(b"one\n"))
+    assert list(client.export()) == [b"one\n"]
+    server.script(problem(404, "session_not_found"))
+    with pytest.raises(SessionNotFound):
+        list(client.export(["no"]))
+
+
+def test_an_import_sends_the_whole_file_each_time(server: StubServer, client: Client) -> None:
+    file = io.BytesIO(b"x" * 1_000_000)
+    server.script(reply(503, b"", "text/plain"), json_reply(REPORT))
+    report = client.import_sessions(file, as_id="s1", dry_run=True)
+    assert (report.imported, report.sessions[0].outcome) == (1, "imported")
+    assert [len(received.body) for received in server.received] == [1_000_000, 1_000_000]
+    assert server.received[0].query == {"as": "s1", "dry_run": "true"}
+    server.script(json_reply(REPORT))
+    client.import_sessions(b"text")
+    assert (server.received[-1].body, server.received[-1].target) == (b"text", "/v1/import")
+
+
+def test_a_refused_import_names_the_line(server: StubServer, client: Client) -> None:
+    server.script(problem(400, "invalid_import", detail="line 3: no", line=3))
+    with pytest.raises(InvalidImport) as refused:
+        client.import_sessions(b"text")
+    assert refused.value.line == 3
+
+
+async def test_the_asynchronous_client_does_the_same(server: StubServer, async_client: AsyncClient) -> None:
+    server.script(DROPPED, lines(b"one\n"), json_reply(samples.session()), lines(b"own\n"), json_reply(REPORT))
+    assert [piece async for piece in async_client.export(["s1"])] == [b"one\n"]
+    session = await async_client.sessions.get("s1")
+    assert [piece async for piece in session.export()] == [b"own\n"]
+    assert (await async_client.import_sessions(io.BytesIO(b"x" * 600_000))).events == 3
+    assert len(server.received[-1].body) == 600_000
+    server.script(lines(b"one\n", complete=False))
+    with pytest.raises(ConnectionFailed):
+        [piece async for piece in async_client.export()]
+    server.script(reply(200, json.dumps(REPORT).encode(), "application/json"))
+    assert (await async_client.import_sessions(b"text")).imported == 1
