@@ -54,7 +54,8 @@ def _updated(data: Json) -> str:
 
 def _started(data: Json) -> str:
     options = data.get("options") or {}
-    return compact({key: value for key, value in options.items() if value not in (None, True, False)})
+    # The server's own limits are the same with every run.
+    return compact({key: options[key] for key in ("model", "max_turns") if options.get(key) is not None})
 
 
 def _tool_started(data: Json) -> str:
