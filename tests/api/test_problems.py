@@ -21,6 +21,7 @@ CODES = {
     405: {"method_not_allowed"},
     409: {
         "session_busy", "session_exists", "already_decided", "run_not_waiting", "agent_unavailable",
+        "request_not_kept",
     },
     412: {"seq_mismatch"},
     413: {"too_large"},

@@ -110,6 +110,7 @@ def test_session_has_the_fields_of_the_contract(session: Session) -> None:
 
 
 REPLAY = {"matches": False, "turns": 2, "divergences": [{"seq": 4, "kind": "tools", "recorded": [], "actual": ["x"]}]}
+SIDE = {"id": "s1", "seq": 4, "hash": "h4", "agent": "A"}
 VERBS: list[tuple[Callable[[Session], object], Reply, str, Any]] = [
     (lambda s: s.run("Hi"), json_reply(samples.run()), "POST /v1/sessions/s1/runs", {"input": "Hi"}),
     (
@@ -174,6 +175,36 @@ VERBS: list[tuple[Callable[[Session], object], Reply, str, Any]] = [
     ),
     (lambda s: s.request(4)["model"], json_reply({"model": "m"}), "GET /v1/sessions/s1/events/4/request", None),
     (lambda s: s.replay().divergences[0].actual, json_reply(REPLAY), "POST /v1/sessions/s1/replay", None),
+    (
+        lambda s: s.replay(ignore=["model", "instructions"]).last_seq,
+        json_reply(REPLAY),
+        "POST /v1/sessions/s1/replay",
+        {"ignore": ["model", "instructions"]},
+    ),
+    (
+        lambda s: s.diff(3, 9).changes[0].before,
+        json_reply({"before": 3, "after": 9, "changes": [{"path": "/agent", "before": "A", "after": "B"}]}),
+        "GET /v1/sessions/s1/diff?before=3&after=9",
+        None,
+    ),
+    (
+        lambda s: s.compare("s2").a.id,
+        json_reply({"shared_seq": 3, "shared_hash": "h", "identical": False, "a": SIDE, "b": SIDE}),
+        "GET /v1/sessions/s1/compare?with=s2",
+        None,
+    ),
+    (
+        lambda s: s.compare(s).b.calls,
+        json_reply({"shared_seq": 3, "shared_hash": "h", "identical": True, "a": SIDE, "b": SIDE}),
+        "GET /v1/sessions/s1/compare?with=s1",
+        None,
+    ),
+    (
+        lambda s: s.fork(3, agent="B"),
+        json_reply(samples.session()),
+        "POST /v1/sessions/s1/fork",
+        {"at": 3, "agent": "B"},
+    ),
     (lambda s: s.delete(force=True), NOTHING, "DELETE /v1/sessions/s1?force=true", None),
 ]
 

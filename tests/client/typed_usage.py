@@ -9,17 +9,20 @@ from swarmkeep_client import (
     AsyncClient,
     AsyncSession,
     Client,
+    Comparison,
     Done,
     Event,
     Health,
     MessageDelta,
     MessageStarted,
+    Replay,
     Run,
     RunError,
     RunFailed,
     Session,
     SessionBusy,
     SessionState,
+    StateDiff,
     StreamItem,
     Usage,
     Verification,
@@ -40,6 +43,9 @@ def blocking() -> None:
         assert_type(session.state(at=3), SessionState)
         assert_type(session.fork(at=3), Session)
         assert_type(session.verify(), Verification)
+        assert_type(session.replay(ignore=["model"]), Replay)
+        assert_type(session.diff(1, 2), StateDiff)
+        assert_type(session.compare(session), Comparison)
         assert_type(session.cancel("r1"), Run)
         assert_type(session.cancel(), Run | None)
         assert_type(client.sessions.list(), Iterator[Session])

@@ -8,14 +8,16 @@ from typing import Any
 import msgspec
 from litestar import Litestar
 
-from swarmkeep.api import agents, errors, health, history, runs, sessions
+from swarmkeep.api import agents, errors, health, history, replays, runs, sessions
 from swarmkeep.api.bodies import Body
-from swarmkeep.audit import import_
+from swarmkeep.audit import changes, compare, divergences, import_
 from swarmkeep.domain import views
 from swarmkeep.domain.codec import encode
 
 Json = dict[str, Any]
-_HOMES = (agents, errors, health, history, import_, runs, sessions, views)
+_HOMES = (
+    agents, changes, compare, divergences, errors, health, history, import_, replays, runs, sessions, views,
+)  # fmt: skip
 
 
 def document(app: Litestar) -> bytes:

@@ -15,10 +15,10 @@ from swarmkeep.api.access import Caller
 from swarmkeep.api.bodies import JsonResponse
 from swarmkeep.api.errors import problems
 from swarmkeep.api.queries import After, At, Cursor, LastEventId, Limit, Seq, last_event_id, seq_cursor
-from swarmkeep.api.rebuild import rebuilt_request
 from swarmkeep.api.sse import EVENT_STREAM, Stream, StreamableOperation
 from swarmkeep.api.streams import followed_session
 from swarmkeep.audit.export import JSON_LINES, exported, named, one_by_one
+from swarmkeep.audit.request import rebuilt_request
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import EventView, view
 from swarmkeep.store.port import SessionKey
@@ -128,10 +128,10 @@ async def _lines(caller: Caller, key: SessionKey, after: int, types: tuple[str, 
     operation_id="get_event_request",
     summary="Get the exact model request behind an assistant message",
     response_description="The bytes that were sent to the model",
-    responses=problems("session_not_found", "event_not_found"),
+    responses=problems("session_not_found", "event_not_found", "request_not_kept"),
 )
 async def get_event_request(session_id: FromPath[str], seq: Seq, caller: NamedDependency[Caller]) -> Response[Json]:
-    body = await rebuilt_request(caller.engine, caller.key(session_id), seq)
+    body = await rebuilt_request(caller.engine.store, caller.key(session_id), seq)
     return Response[Any](body, media_type="application/json")
 
 

@@ -13,7 +13,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ControllerRouterHandler
 
 import swarmkeep
-from swarmkeep.api import agents, docs, health, history, live, portable, runs, sessions
+from swarmkeep.api import agents, docs, health, history, live, portable, replays, runs, sessions
 from swarmkeep.api.access import identify
 from swarmkeep.api.bodies import JsonRequest, JsonResponse
 from swarmkeep.api.errors import problem_response
@@ -39,7 +39,7 @@ def build_api(
     """The application. `lifespan` sets `app.state.service` before the first request."""
     imports = Router("/", route_handlers=portable.IMPORTS, request_max_body_size=max_import_bytes or max_body_bytes)
     resources: dict[str, list[ControllerRouterHandler]] = {
-        "sessions": [*sessions.ROUTES, *history.ROUTES, *live.ROUTES],
+        "sessions": [*sessions.ROUTES, *history.ROUTES, *replays.ROUTES, *live.ROUTES],
         "runs": [*runs.ROUTES],
         "agents": [*agents.ROUTES],
         "exports": [*portable.EXPORTS, imports],

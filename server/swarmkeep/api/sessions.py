@@ -47,12 +47,14 @@ class SessionPatch(Body, frozen=True, kw_only=True):
 
 
 class Fork(Body, frozen=True, kw_only=True):
-    """`at` is the last seq that the fork shares, by default the session's last. `metadata` is merged over its own."""
+    """`at` is the last seq that the fork shares, by default the session's last. `metadata` is merged over its own.
+    `agent` becomes the active one."""
 
     may_be_absent: ClassVar[bool] = True
     at: Annotated[int, Meta(ge=1, le=MAX_SEQ)] | None = None
     id: SessionId | None = None
     metadata: Json | None = None
+    agent: str | None = None
 
 
 class SessionList(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +182,7 @@ async def delete_session(
     responses=problems(
         "session_not_found",
         "event_not_found",
+        "agent_not_found",
         "session_exists",
         "idempotency_mismatch",
         "too_large",
@@ -192,7 +195,12 @@ async def fork_session(
 ) -> Response[SessionView]:
     """The shared events keep their hashes. A run that the shared history ends in does not go on in the fork."""
     session = await caller.engine.sessions.fork(
-        caller.key(session_id), at=data.at, session_id=data.id, metadata=data.metadata, once=await caller.once()
+        caller.key(session_id),
+        at=data.at,
+        session_id=data.id,
+        metadata=data.metadata,
+        agent=data.agent,
+        once=await caller.once(),
     )
     return shown(session, 201)
 

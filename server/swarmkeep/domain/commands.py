@@ -73,7 +73,7 @@ def create_session(agent: str, context_variables: Json, metadata: Json, messages
 
 def sent_by_user(message: Json) -> Json:
     """A message from outside, with a sender: its own if it names one."""
-    return message if "sender" in message else {**message, "sender": message["role"]}
+    return message if "sender" in message else {**message, "sender": message.get("role", "")}
 
 
 def update_session(

@@ -74,6 +74,16 @@ class EventNotFound(DomainError):
         self.seq = seq
 
 
+class RequestNotKept(DomainError):
+    """A past model request cannot be rebuilt to the byte."""
+
+    code = "request_not_kept"
+
+    def __init__(self, seq: int, reason: str) -> None:
+        super().__init__(f"the request behind event {seq} cannot be rebuilt exactly: {reason}")
+        self.seq = seq
+
+
 class AgentNotFound(DomainError):
     code = "agent_not_found"
 

@@ -141,17 +141,21 @@ class Sessions:
         at: int | None = None,
         session_id: str | None = None,
         metadata: Json | None = None,
+        agent: str | None = None,
         once: Once | None = None,
     ) -> SessionView:
         """A new session with this one's history up to `at` (by default all of it), its hashes included.
 
-        A run that the copied history ends in does not go on there. Raises SessionExists.
+        A run that the copied history ends in does not go on there. `agent` becomes the active one. Raises
+        SessionExists, AgentNotFound.
         """
+        if agent is not None:
+            self._registry.get(agent)
         base = await self._store.state(key, at=at)
         target = _named(key.tenant, session_id, once)
         forked = SessionForked(from_session_id=key.id, from_seq=base.seq, from_hash=base.hash)
         labels = checked_object(metadata or {}, "/metadata")
-        facts: list[SessionEvent] = [forked, *update_session(base, metadata=labels)]
+        facts: list[SessionEvent] = [forked, *update_session(base, agent=agent, metadata=labels)]
         drafts = drafted(base.agent, facts, None)
         mark = None if once is None else once.mark()
         try:

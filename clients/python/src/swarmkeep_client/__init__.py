@@ -8,6 +8,16 @@ with Client("http://127.0.0.1:8000") as client:
 from swarmkeep_client.async_client import AsyncAgents, AsyncClient, AsyncSessions
 from swarmkeep_client.async_session import AsyncSession
 from swarmkeep_client.client import Agents, Client, Sessions
+from swarmkeep_client.comparisons import (
+    Change,
+    Comparison,
+    Divergence,
+    Replay,
+    RunStatusChange,
+    Side,
+    StateDiff,
+    ToolCall,
+)
 from swarmkeep_client.errors import (
     AgentNotFound,
     AgentUnavailable,
@@ -38,7 +48,6 @@ from swarmkeep_client.models import (
     AgentInfo,
     Approval,
     ChainProblem,
-    Divergence,
     Done,
     Event,
     Head,
@@ -50,7 +59,6 @@ from swarmkeep_client.models import (
     MessageStarted,
     Origin,
     PendingCall,
-    Replay,
     ResumeInput,
     Run,
     RunError,
@@ -76,7 +84,9 @@ __all__ = [
     "AsyncSession",
     "AsyncSessions",
     "ChainProblem",
+    "Change",
     "Client",
+    "Comparison",
     "ConnectionFailed",
     "Divergence",
     "Done",
@@ -107,6 +117,7 @@ __all__ = [
     "RunNotFound",
     "RunNotWaiting",
     "RunOptions",
+    "RunStatusChange",
     "SeqMismatch",
     "Session",
     "SessionBusy",
@@ -114,9 +125,12 @@ __all__ = [
     "SessionNotFound",
     "SessionState",
     "Sessions",
+    "Side",
+    "StateDiff",
     "StreamItem",
     "SwarmkeepError",
     "TooLarge",
+    "ToolCall",
     "ToolResult",
     "Unauthenticated",
     "Usage",

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO, TypeVar
 
+from swarmkeep_client._fields import SessionFields
 from swarmkeep_client._json import decode
 from swarmkeep_client._requests import Query, path, plain, query, streamed, write
 from swarmkeep_client._wire import Answer, Call, Request
+from swarmkeep_client.comparisons import Comparison, Replay, StateDiff
 from swarmkeep_client.errors import ended
 from swarmkeep_client.models import (
     AgentInfo,
@@ -18,7 +20,6 @@ from swarmkeep_client.models import (
     Json,
     Message,
     Page,
-    Replay,
     ResumeInput,
     Run,
     RunOptions,
@@ -90,9 +91,15 @@ def delete_session(session_id: str, *, force: bool) -> Call[None]:
 
 
 def fork(
-    session_id: str, *, at: int | None, id: str | None, metadata: Json | None, idempotency_key: str | None
+    session_id: str,
+    *,
+    at: int | None,
+    id: str | None,
+    metadata: Json | None,
+    agent: str | None,
+    idempotency_key: str | None,
 ) -> Call[SessionState]:
-    body = {"at": at, "id": id, "metadata": metadata}
+    body = {"at": at, "id": id, "metadata": metadata, "agent": agent}
     return Call(write("POST", _session(session_id, "fork"), body, idempotency_key), _as(SessionState))
 
 
@@ -122,8 +129,18 @@ def verify(session_id: str) -> Call[Verification]:
     return Call(_read(session_id, "verify"), _as(Verification))
 
 
-def replay(session_id: str, *, idempotency_key: str | None) -> Call[Replay]:
-    return Call(write("POST", _session(session_id, "replay"), None, idempotency_key), _as(Replay))
+def replay(session_id: str, *, ignore: Sequence[str], idempotency_key: str | None) -> Call[Replay]:
+    body = {"ignore": list(ignore)} if ignore else None
+    return Call(write("POST", _session(session_id, "replay"), body, idempotency_key), _as(Replay))
+
+
+def diff(session_id: str, before: int, after: int) -> Call[StateDiff]:
+    return Call(_read(session_id, "diff", query=query(before=before, after=after)), _as(StateDiff))
+
+
+def compare(session_id: str, other: str | SessionFields) -> Call[Comparison]:
+    other_id = other if isinstance(other, str) else other.id
+    return Call(_read(session_id, "compare", query=(("with", other_id),)), _as(Comparison))
 
 
 def run(session_id: str, input: Input, options: RunOptions, *, background: bool) -> Call[Run]:

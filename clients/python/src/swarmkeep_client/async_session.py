@@ -10,11 +10,11 @@ from swarmkeep_client._calls import Input
 from swarmkeep_client._drivers import AsyncDriver
 from swarmkeep_client._fields import SessionFields
 from swarmkeep_client._streams import RunStream, Tail
+from swarmkeep_client.comparisons import Comparison, Replay, StateDiff
 from swarmkeep_client.models import (
     Event,
     Json,
     Message,
-    Replay,
     ResumeInput,
     Run,
     RunOptions,
@@ -145,10 +145,11 @@ class AsyncSession(SessionFields):
         *,
         id: str | None = None,
         metadata: Json | None = None,
+        agent: str | None = None,
         idempotency_key: str | None = None,
     ) -> Self:
-        """A new session that shares this one's history, up to event `at` if given."""
-        call = calls.fork(self.id, at=at, id=id, metadata=metadata, idempotency_key=idempotency_key)
+        """A new session that shares this one's history, up to event `at` if given. `agent` becomes its active one."""
+        call = calls.fork(self.id, at=at, id=id, metadata=metadata, agent=agent, idempotency_key=idempotency_key)
         return type(self)(self._driver, await self._driver.perform(call))
 
     def export(self) -> AsyncIterator[bytes]:
@@ -167,9 +168,20 @@ class AsyncSession(SessionFields):
         """Check the session's hash chain."""
         return await self._driver.perform(calls.verify(self.id))
 
-    async def replay(self, *, idempotency_key: str | None = None) -> Replay:
-        """Compare today's agents with what is recorded, without calling a model or a tool."""
-        return await self._driver.perform(calls.replay(self.id, idempotency_key=idempotency_key))
+    async def replay(self, *, ignore: Sequence[str] = (), idempotency_key: str | None = None) -> Replay:
+        """Compare today's agents with what is recorded, without calling a model or a tool.
+
+        `ignore` names kinds of differences that are not to be told.
+        """
+        return await self._driver.perform(calls.replay(self.id, ignore=ignore, idempotency_key=idempotency_key))
+
+    async def diff(self, before: int, after: int) -> StateDiff:
+        """What changed from after event `before` (0: from nothing) to after event `after`."""
+        return await self._driver.perform(calls.diff(self.id, before, after))
+
+    async def compare(self, other: str | SessionFields) -> Comparison:
+        """Where this session and another one part, and what each did since. `other` is a session or its id."""
+        return await self._driver.perform(calls.compare(self.id, other))
 
     async def delete(self, *, force: bool = False) -> None:
         """Delete the session and every event of it. Raises SessionBusy while a run is active, unless `force`."""

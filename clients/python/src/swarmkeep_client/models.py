@@ -160,23 +160,6 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[ChainProblem] = []
 
 
-class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """Where today's agents would have acted differently from what is recorded."""
-
-    seq: int | None = None
-    kind: str = ""
-    recorded: Any = None
-    actual: Any = None
-
-
-class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """Today's agents run against the recorded completions and tool results. `turns` counts those compared."""
-
-    matches: bool
-    turns: int = 0
-    divergences: list[Divergence] = []
-
-
 class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     """An agent that the server has. `tools` are Chat Completions schemas."""
 

@@ -1,0 +1,87 @@
+"""What a server answers about the past: against today's agents, at two points, and beside another session's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from swarmkeep_client.models import Message, Usage
+
+
+class Divergence(msgspec.Struct, frozen=True, kw_only=True):
+    """Where today's agents would have acted differently from what is recorded."""
+
+    seq: int | None = None
+    kind: str = ""
+    recorded: Any = None
+    actual: Any = None
+
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """Today's agents run against the recorded completions and tool results. `turns` counts those compared, `last_seq`
+    is the last event that was."""
+
+    matches: bool
+    turns: int = 0
+    last_seq: int = 0
+    divergences: list[Divergence] = []
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One place (an RFC 6901 pointer) with what stood there and what stands there; UNSET is nothing, None is null."""
+
+    path: str
+    before: Any = msgspec.UNSET
+    after: Any = msgspec.UNSET
+
+
+class RunStatusChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A run whose status is another one; `before` is None for one that was not there."""
+
+    id: str
+    before: str | None = None
+    after: str = ""
+
+
+class StateDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session's events from `before` to `after` made of its state. `messages` are new ones, or different."""
+
+    before: int
+    after: int
+    changes: list[Change] = []
+    messages: list[Message] = []
+    runs: list[RunStatusChange] = []
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call and how it ended. `arguments` is the model's JSON text."""
+
+    seq: int
+    name: str
+    arguments: str
+    status: str
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """A session since it parted from another: its own messages, calls and usage, and what it is now."""
+
+    id: str
+    seq: int
+    hash: str
+    agent: str
+    messages: list[Message] = []
+    calls: list[ToolCall] = []
+    usage: Usage = Usage()
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two sessions, which share their events up to `shared_seq` (0: none). `changes` lead from `a` to `b` as they are
+    now."""
+
+    shared_seq: int
+    shared_hash: str | None
+    identical: bool
+    a: Side
+    b: Side
+    changes: list[Change] = []

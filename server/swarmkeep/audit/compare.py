@@ -1,0 +1,182 @@
+"""One session at two points, and two sessions side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from swarmkeep.audit.changes import Change, changes
+from swarmkeep.domain.envelope import Recorded
+from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
+from swarmkeep.domain.events import Usage
+from swarmkeep.domain.fold import fold
+from swarmkeep.domain.messages import Entry
+from swarmkeep.domain.state import State
+from swarmkeep.domain.views import all_runs
+from swarmkeep.store.port import EventStore, SessionKey
+
+Json = dict[str, Any]
+
+
+class RunStatusChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A run whose status is another one; `before` is null for a run that was not there."""
+
+    id: str
+    before: str | None
+    after: str
+
+
+class StateDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session's events from `before` to `after` made of its state.
+
+    `changes` are of the agent, the status, the context variables, the metadata and the usage; `messages` those that
+    are new or different, as they are after it.
+    """
+
+    before: int
+    after: int
+    changes: tuple[Change, ...]
+    messages: list[Json]
+    runs: list[RunStatusChange]
+
+
+class CallView(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call and how it ended."""
+
+    seq: int
+    name: str
+    arguments: str
+    status: str
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """A session since it parted from another: its own messages, tool calls and usage, and what it is now."""
+
+    id: str
+    seq: int
+    hash: str
+    agent: str
+    messages: list[Json]
+    calls: list[CallView]
+    usage: Usage
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two sessions. They share their events up to `shared_seq`, by hash; 0 if they share none.
+
+    `identical`: neither has an event that the other has not. `changes` lead from the one's present state to the
+    other's.
+    """
+
+    shared_seq: int
+    shared_hash: str | None
+    identical: bool
+    a: Side
+    b: Side
+    changes: tuple[Change, ...]
+
+
+async def diff_session(store: EventStore, key: SessionKey, before: int, after: int) -> StateDiff:
+    """What happened to a session between two of its events. Raises SessionNotFound, EventNotFound, InvalidRequest."""
+    if before > after:
+        raise InvalidRequest("`before` is to be no later than `after`", "/query/before")
+    first = await store.state(key, at=before) if before else State()
+    return state_diff(first, await store.state(key, at=after))
+
+
+def state_diff(before: State, after: State) -> StateDiff:
+    known = {entry.seq: entry for entry in before.messages}
+    statuses = {run.id: run.status for run in all_runs(before)}
+    return StateDiff(
+        before=before.seq,
+        after=after.seq,
+        changes=changes(_summary(before), _summary(after)),
+        messages=[entry.view() for entry in after.messages if not _same(known.get(entry.seq), entry)],
+        runs=[
+            RunStatusChange(id=run.id, before=statuses.get(run.id), after=run.status)
+            for run in all_runs(after)
+            if statuses.get(run.id) != run.status
+        ],
+    )
+
+
+def _same(before: Entry | None, after: Entry) -> bool:
+    return before is not None and before.message == after.message
+
+
+def _summary(state: State) -> Json:
+    if not state.seq:
+        return {}
+    return {
+        "agent": state.agent,
+        "status": state.status,
+        "context_variables": state.context_variables,
+        "metadata": state.metadata,
+        "usage": msgspec.to_builtins(state.usage),
+    }
+
+
+async def compare_sessions(store: EventStore, a: SessionKey, b: SessionKey) -> Comparison:
+    """Where two sessions part, and what each did since. Raises SessionNotFound."""
+    logs = []
+    for key in (a, b):
+        logs.append(await store.read(key))
+        if not logs[-1]:
+            raise SessionNotFound(key.id)
+    return compare(a.id, logs[0], b.id, logs[1])
+
+
+def compare(a_id: str, a: Sequence[Recorded], b_id: str, b: Sequence[Recorded]) -> Comparison:
+    shared = _shared(a, b)
+    common = fold(a[:shared])
+    states = fold(a[shared:], common), fold(b[shared:], common)
+    return Comparison(
+        shared_seq=common.seq,
+        shared_hash=common.hash or None,
+        identical=shared == len(a) == len(b),
+        a=_side(a_id, common, states[0]),
+        b=_side(b_id, common, states[1]),
+        changes=changes(_summary(states[0]), _summary(states[1])),
+    )
+
+
+def _shared(a: Sequence[Recorded], b: Sequence[Recorded]) -> int:
+    """How many events are the same; a hash covers all that came before it."""
+    count = 0
+    for one, other in zip(a, b, strict=False):
+        if one.hash != other.hash:
+            break
+        count += 1
+    return count
+
+
+def _side(session_id: str, common: State, now: State) -> Side:
+    own = now.messages[len(common.messages) :]
+    return Side(
+        id=session_id,
+        seq=now.seq,
+        hash=now.hash,
+        agent=now.agent,
+        messages=[entry.view() for entry in own],
+        calls=_calls(own),
+        usage=Usage(
+            prompt_tokens=now.usage.prompt_tokens - common.usage.prompt_tokens,
+            completion_tokens=now.usage.completion_tokens - common.usage.completion_tokens,
+            total_tokens=now.usage.total_tokens - common.usage.total_tokens,
+            model_calls=now.usage.model_calls - common.usage.model_calls,
+        ),
+    )
+
+
+def _calls(entries: Iterable[Entry]) -> list[CallView]:
+    arguments = {}
+    calls = []
+    for entry in entries:
+        for call in entry.sent.get("tool_calls", ()) if entry.role == "assistant" else ():
+            arguments[call["id"]] = call["function"]["arguments"]
+        if entry.tool is not None:
+            asked = arguments.get(entry.message.get("tool_call_id"), "")
+            calls.append(CallView(seq=entry.seq, name=entry.tool.name, arguments=asked, status=entry.tool.status))
+    return calls
