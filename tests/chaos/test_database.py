@@ -14,7 +14,6 @@ import pytest
 from swarmkeep.store import schema
 from swarmkeep_client import Session, SwarmkeepError
 from tests.chaos.house import House, Witness, quiet
-from tests.chaos.known import falls_short
 from tests.chaos.plans import calls, plan, say, until
 from tests.chaos.reader import Reader
 from tests.chaos.warm import Nursery
@@ -84,7 +83,6 @@ def test_runs_go_on_after_the_database_was_stopped_at_once(server: PrivatePostgr
     assert not house.effects.twice()
 
 
-@falls_short("a server renews all of its leases, also of runs that it gave up on, as long as it has any other run")
 def test_a_run_that_could_not_be_recorded_is_taken_up_while_others_go_on(server: PrivatePostgres, house: House) -> None:
     one = house.server(LEASE_SECONDS=str(LONG_LEASE_SECONDS))
     client = house.client(one)
@@ -130,7 +128,6 @@ def test_broken_connections_lose_nothing(house: House) -> None:
     assert not house.effects.twice()
 
 
-@falls_short("a run ends as failed, not to be retried, when its connection breaks twice at one commit")
 def test_a_connection_that_keeps_breaking_fails_no_run(house: House) -> None:
     server = house.server(LEASE_SECONDS="60")
     session = house.client(server).sessions.create(id="s")

@@ -6,7 +6,6 @@ import pytest
 
 from swarmkeep_client import RunCancelled
 from tests.chaos.house import House, broken_off, quiet
-from tests.chaos.known import falls_short
 from tests.chaos.plans import calls, plan, say, until
 from tests.chaos.reader import Reader
 from tests.chaos.scene import at_once
@@ -17,7 +16,6 @@ pytestmark = pytest.mark.chaos
 SOON = 8.0
 
 
-@falls_short("a server begins the next run only once its own call for a run that was ended elsewhere has returned")
 @at_once
 def test_a_run_that_was_cancelled_elsewhere_does_not_delay_the_next_one(house: House) -> None:
     one, other = house.server(), house.server()
@@ -29,7 +27,6 @@ def test_a_run_that_was_cancelled_elsewhere_does_not_delay_the_next_one(house: H
     house.checked("s")
 
 
-@falls_short("who waits on the server that drives a run learns of its end elsewhere only once its call has returned")
 @at_once
 def test_whoever_waits_for_a_run_is_told_that_it_was_cancelled_elsewhere(house: House) -> None:
     one, other = house.server(), house.server()
@@ -42,7 +39,6 @@ def test_whoever_waits_for_a_run_is_told_that_it_was_cancelled_elsewhere(house: 
     house.checked("s")
 
 
-@falls_short("a session that is idle with runs in its queue is not found by recovery")
 @at_once
 def test_what_was_queued_runs_although_whoever_cancelled_the_run_before_it_died(house: House) -> None:
     one, other = house.server(), house.server(kill_at="run.cancelled")
@@ -58,7 +54,6 @@ def test_what_was_queued_runs_although_whoever_cancelled_the_run_before_it_died(
     house.checked("s")
 
 
-@falls_short("a run that is replaced while it waits for the one before it leaves its server thinking that it drives it")
 @at_once
 def test_a_server_whose_run_was_replaced_before_it_began_still_takes_over(house: House) -> None:
     one, other = house.server(), house.server()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.chaos.house import House, quiet
-from tests.chaos.known import falls_short
 from tests.chaos.plans import calls, plan, say, until
 from tests.chaos.scene import at_once
 
@@ -76,7 +75,6 @@ def test_a_late_answer_does_not_get_into_the_run_that_came_next(house: House) ->
     assert [data["message"]["content"] for data in log.of("message.added") if "completion" in data] == ["Old.", "New."]
 
 
-@falls_short("a server begins the next run only once its own call for a run that was ended elsewhere has returned")
 @at_once
 def test_a_server_that_woke_up_does_not_keep_others_waiting_for_its_old_work(house: House) -> None:
     zombie, heir = house.server(), house.server()

@@ -9,6 +9,7 @@ from hypothesis import given as for_any
 from hypothesis import settings
 
 from swarmkeep.domain.commands import StartRun, cancel_run, create_session, start_queued, start_run, update_session
+from swarmkeep.domain.drafts import drafted
 from swarmkeep.domain.errors import DomainError, RunNotFound, SessionBusy
 from swarmkeep.domain.events import (
     ApprovalRequested,
@@ -21,6 +22,7 @@ from swarmkeep.domain.events import (
     RunCompleted,
     RunError,
     RunFailed,
+    RunInterrupted,
     RunOptions,
     RunQueued,
     RunStarted,
@@ -30,6 +32,7 @@ from swarmkeep.domain.events import (
     ToolRecord,
 )
 from swarmkeep.domain.patch import apply, merge
+from swarmkeep.domain.settling import settle
 from swarmkeep.domain.state import State
 from swarmkeep.domain.turns import Outcome, ended, record_reply, record_result
 from tests.domain.given import (
@@ -126,12 +129,41 @@ def test_a_run_may_change_the_agent_and_the_context_before_its_input() -> None:
     assert (state.agent, state.context_variables) == ("refunds", {"k": 1})
 
 
-@pytest.mark.parametrize("on_busy", ["reject", "interrupt"])
-def test_a_second_run_is_refused_while_one_is_active(on_busy: Any) -> None:
+def test_a_second_run_is_refused_while_one_is_active() -> None:
     for state, status in ((given(started()), "running"), (given(started(), RunWaiting(pending=())), "waiting")):
         with pytest.raises(SessionBusy, match=status) as refused:
-            start_run(state, wish(on_busy=on_busy))
+            start_run(state, wish())
         assert refused.value.extra() == {"active_run_id": RUN}
+
+
+def test_a_run_that_may_not_queue_does_not_overtake_the_queue() -> None:
+    state = given(started(), by(OTHER, RunQueued(options=RunOptions(), messages=())))
+    state = when(state, RunCompleted(stop_reason="end_turn"))
+    with pytest.raises(SessionBusy, match="queued") as refused:
+        start_run(state, wish(THIRD))
+    assert refused.value.extra() == {"active_run_id": OTHER}
+
+
+def test_an_interrupting_run_takes_the_active_ones_place_and_leaves_the_queue() -> None:
+    queued = by(OTHER, RunQueued(options=RunOptions(), messages=()))
+    for state in (given(started(), queued), given(started(), RunWaiting(pending=()), queued)):
+        drafts = start_run(state, wish(THIRD, on_busy="interrupt"), "Once upon")
+        assert [(draft.fact.type, draft.run_id) for draft in drafts] == [
+            ("message.added", RUN), ("run.cancelled", RUN), ("run.started", THIRD), ("message.added", THIRD),
+        ]  # fmt: skip
+        state = applied(state, settle(state, drafts))
+        assert active(state).id == THIRD
+        assert [waiting.run_id for waiting in state.queue] == [OTHER]
+        state = applied(state, settle(state, drafted(state.agent, [RunCompleted(stop_reason="end_turn")], THIRD)))
+        assert active(state).id == OTHER
+
+
+def test_an_interrupting_run_comes_before_a_queue_that_has_not_begun() -> None:
+    state = given(started(), by(OTHER, RunQueued(options=RunOptions(), messages=())))
+    state = when(state, RunCompleted(stop_reason="end_turn"))
+    drafts = start_run(state, wish(THIRD, on_busy="interrupt"))
+    assert types_of(drafts) == ["run.started", "message.added"]
+    assert [waiting.run_id for waiting in applied(state, drafts).queue] == [OTHER]
 
 
 def test_a_second_run_may_queue_up() -> None:
@@ -327,6 +359,21 @@ def test_a_handoff_is_made_once_the_last_call_is_answered_whatever_that_one_did(
     state = when(state, *results(state, "c1", handoff="sales"))
     facts = results(state, "c2", status="error")
     assert facts[1:] == [HandoffMade(from_agent="triage", to_agent="sales", tool_call_id="c1")]
+
+
+@pytest.mark.parametrize(("ending", "made"), [(RunCancelled, True), (RunFailed, True), (RunInterrupted, False)])
+def test_a_run_that_ends_between_its_calls_keeps_the_handoff_unless_it_may_go_on(ending: Any, made: bool) -> None:
+    state = given(started(), said(), reply(asks(call("c1"), call("c2"), call("c3"))))
+    state = when(state, *results(state, "c1", handoff="sales"))
+    state = when(state, *results(state, "c2", handoff="refunds"))
+    facts = ended(state, active(state), ending, "cancelled")
+    handoffs = [
+        HandoffIgnored(from_agent="triage", to_agent="sales", tool_call_id="c1"),
+        HandoffMade(from_agent="triage", to_agent="refunds", tool_call_id="c2"),
+    ]
+    assert facts[:-1] == (handoffs if made else [])
+    assert isinstance(facts[-1], ending)
+    assert applied(state, drafted(state.agent, facts, RUN)).agent == ("refunds" if made else "triage")
 
 
 def test_tools_of_one_reply_run_as_the_agent_that_asked_for_them() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarmkeep.domain.commands import Approval, StartRun, ToolAnswer, resume_run, start_run
+from swarmkeep.domain.drafts import drafted
 from swarmkeep.domain.events import MessageAdded, RunCompleted, RunOptions, RunQueued, ToolStarted
 from swarmkeep.domain.settling import settle
 from swarmkeep.domain.state import State
@@ -56,6 +57,14 @@ def test_a_result_and_the_start_of_the_next_tool_share_a_commit() -> None:
     state = applied(state, model_says(state, asks(call("c1"), call("c2"))))
     outcome = Outcome(status="ok", content="done", context_variables={"k": 1})
     assert types_of(tool_says(state, "c1", outcome)) == ["message.added", "context.updated", "tool.started"]
+
+
+def test_a_queue_may_be_left_to_others() -> None:
+    state = given(started(), by(OTHER, RunQueued(options=RunOptions(), messages=())))
+    ends = drafted(state.agent, [RunCompleted(stop_reason="end_turn")], RUN)
+    assert types_of(settle(state, ends)) == ["run.completed", "run.started"]
+    assert types_of(settle(state, ends, queue=False)) == ["run.completed"]
+    assert settle(applied(state, ends), [], queue=False) == []
 
 
 def test_the_last_result_and_the_handoff_share_a_commit() -> None:

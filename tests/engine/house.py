@@ -71,8 +71,8 @@ class House:
         assert [task for task in left if not task.done()] == []
         for engine in self._engines:
             assert engine.hub.reader_count == 0
-            assert engine._conductor._waiters == {}
-            assert engine._conductor._tasks == {}
+            assert len(engine._conductor.waiters) == 0
+            assert len(engine._conductor.drivers) == 0
 
     async def engine(self, *agents: Agent, model: Any = None, limits: Limits = LIMITS, start: bool = True) -> Engine:
         """Another server on the database; by default on the scripted model, and started."""
@@ -87,13 +87,13 @@ class House:
 async def cut(engine: Engine) -> None:
     """As kill -9 would: its tasks stop where they are and record nothing; its leases stay and run out."""
     conductor = engine._conductor
-    tasks = [*conductor._tasks.values(), *([conductor._keeper] if conductor._keeper else [])]
+    tasks = [*conductor.drivers._tasks, *conductor._keepers]
     for task in tasks:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks)
-    conductor._tasks.clear()
-    conductor._keeper = None
+    conductor.drivers._drives.clear()
+    conductor._keepers = []
     await expire_leases(engine)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from swarmkeep import Agent, Result, ToolCallId, tool
 from swarmkeep.domain.commands import Approval
-from swarmkeep.domain.errors import Draining, RunNotWaiting
+from swarmkeep.domain.errors import Draining, RunNotWaiting, SessionNotFound
 from swarmkeep.domain.events import RunOptions
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
@@ -370,10 +370,10 @@ async def test_of_many_servers_one_takes_over(house: House, model: ScriptedModel
     model.hang(then="Hello.")
     engines = [await house.engine(AGENT, start=False) for _ in range(4)]
     await asyncio.gather(*(engine._conductor.recover() for engine in engines))
-    assert sum(engine._conductor.drives(KEY) for engine in engines) == 1
+    [heir] = [engine for engine in engines if engine._conductor.drives(KEY)]
     await model.requests_reach(2)
     model.release()
-    assert (await ended(engines[0])).output_text == "Hello."
+    assert (await ended(heir)).output_text == "Hello."
     assert await resumptions(one) == ["recovery"]
     assert model.request_count == 2
 
@@ -414,7 +414,7 @@ async def test_a_zombie_is_stopped_at_its_next_commit_in_the_middle_of_the_other
     await gate.until_reached()
     model.release()
     await until(one, lambda state: not one._conductor.drives(KEY))
-    assert "another process has taken the run over" in caplog.text
+    assert "by another process" in caplog.text
     model.say("Alive.")
     await gate.open()
     assert contents((await ended(two)).messages)[-2:] == ["ok", "Alive."]
@@ -449,9 +449,10 @@ async def test_leases_are_renewed_while_runs_go_on(
     renewed = asyncio.Event()
     renew = SqlStore.renew
 
-    async def noticed(self: SqlStore, owner: str, *, lease_seconds: float) -> None:
-        await renew(self, owner, lease_seconds=lease_seconds)
+    async def noticed(self: SqlStore, leases: Any, *, lease_seconds: float) -> set[SessionKey]:
+        lost = await renew(self, leases, lease_seconds=lease_seconds)
         renewed.set()
+        return lost
 
     monkeypatch.setattr(SqlStore, "renew", noticed)
     engine = await begun(house, limits=Limits(lease_seconds=0.03, grace_seconds=0.05, poll_seconds=0.01))
@@ -501,7 +502,71 @@ async def test_a_database_that_fails_for_a_while_does_not_end_the_care_for_lease
     await cut(one)
     mended.set()
     assert (await ended(two)).status == "completed"
-    assert "leases could not be renewed" in caplog.text
+    assert "abandoned runs could not be looked for" in caplog.text
+
+
+# What other servers do.
+
+
+async def test_a_run_that_was_ended_elsewhere_stops_here_at_once(house: House, model: ScriptedModel) -> None:
+    one, two = await begun(house), await house.engine(AGENT)
+    model.hang()
+    await one.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    waiting = asyncio.create_task(ended(one))
+    await two.runs.cancel(KEY, "r1")
+    # The model never answers; the call is dropped, and whoever waits is told.
+    await model.disconnects_reach(1)
+    assert (await waiting).status == "cancelled"
+    assert not one._conductor.drives(KEY)
+
+
+async def test_a_change_made_elsewhere_does_not_stop_a_run(house: House, model: ScriptedModel) -> None:
+    one, two = await begun(house), await house.engine(AGENT)
+    model.hang(then="Hello.")
+    await one.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    for n in range(5):
+        await two.sessions.update(KEY, context_variables={"n": n})
+    await until(one, lambda state: state.context_variables == {"n": 4})
+    await one._conductor._moved({KEY})
+    assert one._conductor.drives(KEY)
+    model.release()
+    assert (await ended(one)).output_text == "Hello."
+
+
+async def test_a_session_that_was_deleted_elsewhere_is_let_go(house: House, model: ScriptedModel) -> None:
+    one, two = await begun(house), await house.engine(AGENT)
+    model.hang()
+    await one.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    waiting = asyncio.create_task(ended(one))
+    await two.sessions.delete(KEY, force=True)
+    await model.disconnects_reach(1)
+    with pytest.raises(SessionNotFound):
+        await waiting
+
+
+async def test_a_run_begins_although_the_tool_of_the_one_before_will_not_end(
+    house: House, model: ScriptedModel
+) -> None:
+    reached, end = asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> str:
+        reached.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await end.wait()
+        return "never"
+
+    engine = await begun(house, Agent(name="A", functions=[stubborn]))
+    model.call("stubborn")
+    await engine.runs.start(KEY, wish())
+    await reached.wait()
+    model.say("Here I am.")
+    assert (await run(engine, "Hello?", "r2", on_busy="interrupt")).output_text == "Here I am."
+    end.set()
 
 
 # Stopping.
@@ -577,6 +642,43 @@ async def test_what_waits_in_the_queue_of_a_server_that_stops_runs_elsewhere(
     assert (await ended(two, "r2")).output_text == "Two."
 
 
+async def test_a_server_that_stops_does_not_begin_with_its_queue(house: House, model: ScriptedModel) -> None:
+    one = await begun(house, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
+    model.hang(then="One.")
+    await one.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    for run_id in ("r2", "r3"):
+        await one.runs.start(KEY, wish(run_id, run_id, on_busy="queue"))
+    stopping = asyncio.create_task(one.drain())
+    await shown(lambda: one.runs.draining)
+    model.release()
+    await stopping
+    assert [(await one.runs.get(KEY, run_id)).status for run_id in ("r1", "r2", "r3")] == [
+        "completed", "queued", "queued",
+    ]  # fmt: skip
+    # Nobody has to wait for a lease: there is none.
+    model.say("Two.")
+    model.say("Three.")
+    two = await house.engine(AGENT)
+    assert [(await ended(two, run_id)).output_text for run_id in ("r2", "r3")] == ["Two.", "Three."]
+
+
+async def test_a_cancel_on_a_server_that_stops_leaves_the_queue_to_others(house: House, model: ScriptedModel) -> None:
+    one = await begun(house, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
+    model.hang()
+    await one.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    await one.runs.start(KEY, wish("next", "r2", on_busy="queue"))
+    stopping = asyncio.create_task(one.drain())
+    await shown(lambda: one.runs.draining)
+    await one.runs.cancel(KEY, "r1")
+    await stopping
+    assert (await one.runs.get(KEY, "r2")).status == "queued"
+    model.say("Two.")
+    two = await house.engine(AGENT)
+    assert (await ended(two, "r2")).output_text == "Two."
+
+
 async def test_only_the_last_run_can_be_tried_again(house: House, model: ScriptedModel) -> None:
     one = await begun(house)
     model.hang()
@@ -622,5 +724,5 @@ async def test_many_runs_leave_nothing_behind(house: House, model: ScriptedModel
         view = await run(engine, run_id=f"r{n}")
         assert view.status == "completed"
     conductor = engine._conductor
-    assert (conductor._tasks, conductor._ledgers, conductor._waiters) == ({}, {}, {})
+    assert (len(conductor.drivers), len(conductor.waiters)) == (0, 0)
     assert (engine.hub._feeds, engine.hub._passing) == ({}, {})

@@ -148,6 +148,7 @@ async def test_an_event_that_is_read_and_published_is_given_once() -> None:
         assert await anext(items) is None
         for _ in range(5):
             made = shelf.add()
+            hub.stir(KEY)
             assert await first(items, 1) == [made]
             hub.publish(KEY, made)
         hub.publish(KEY, last := shelf.add())
@@ -163,6 +164,19 @@ async def test_events_of_another_server_are_found_in_the_log() -> None:
         # Nobody tells of theirs, but the number of the next one does.
         hub.publish(KEY, next_one)
         assert await first(items, 2) == [theirs, next_one]
+
+
+async def test_a_reader_that_is_stirred_looks_into_the_log() -> None:
+    shelf, hub = Shelf(), Hub(feed_size=2)
+    async with aclosing(following(shelf, hub)) as items:
+        made = [shelf.add()]
+        assert await first(items, 1) == made
+        theirs = shelf.add()
+        hub.stir(KEY)
+        # However much passes in between, the sign is not lost.
+        for _ in range(10):
+            hub.publish(KEY, said("a", seq=2))
+        assert theirs in await first(items, 3)
 
 
 async def test_a_slow_reader_finds_in_the_log_what_its_feed_lost() -> None:

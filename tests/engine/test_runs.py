@@ -257,7 +257,7 @@ async def test_whoever_stops_waiting_does_not_end_the_run(engine: Engine, model:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert engine._conductor._waiters == {}
+    assert len(engine._conductor.waiters) == 0
     model.release()
     assert (await ended(engine)).output_text == "Hello."
 
@@ -350,6 +350,39 @@ async def test_an_interrupting_run_takes_the_place_of_the_active_one(engine: Eng
     assert (before.status, before.stop_reason, before.output_text) == ("cancelled", "cancelled", "Once upon ")
     assert contents(model.requests[1]["messages"][1:]) == ["A story!", "Once upon ", "Stop!"]
     await model.disconnects_reach(1)
+
+
+async def test_an_interrupting_run_comes_before_the_queue_on_any_server(
+    house: House, engine: Engine, model: ScriptedModel
+) -> None:
+    other = await house.engine(Agent(name="A"))
+    model.hang()
+    await engine.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    for run_id in ("r2", "r3"):
+        await engine.runs.start(KEY, wish(run_id, run_id, on_busy="queue"))
+    for text in ("Stopped.", "Two.", "Three."):
+        model.say(text)
+    feed = await other.runs.start(KEY, wish("Stop!", "r4", on_busy="interrupt"))
+    assert [(await ended(other, run_id)).output_text for run_id in ("r4", "r2", "r3")] == ["Stopped.", "Two.", "Three."]
+    await model.disconnects_reach(1)
+    events = await log(engine)
+    # One commit: nothing can come in between, and nothing of the queue begins only to be cancelled.
+    assert [(event.type, event.run_id) for event in events[5:8]] == [
+        ("run.cancelled", "r1"), ("run.started", "r4"), ("message.added", "r4"),
+    ]  # fmt: skip
+    assert feed.after == events[5].seq
+    assert [event.run_id for event in events if event.type == "run.started"] == ["r1", "r4", "r2", "r3"]
+    assert [event.run_id for event in events if event.type == "run.cancelled"] == ["r1"]
+
+
+async def test_a_run_that_was_started_before_is_not_started_again(engine: Engine, model: ScriptedModel) -> None:
+    model.say("Hello.")
+    feed = await engine.runs.start(KEY, wish())
+    await ended(engine)
+    for on_busy in ("reject", "queue", "interrupt"):
+        assert await engine.runs.start(KEY, wish(on_busy=on_busy)) == feed
+    assert model.request_count == 1
 
 
 async def test_an_interrupting_run_in_an_idle_session_just_starts(engine: Engine, model: ScriptedModel) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy import text
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.domain.state import State
 from swarmkeep.store import schema
-from swarmkeep.store.port import SchemaBehind, StoreUnavailable
+from swarmkeep.store.port import Lease, SchemaBehind, StoreUnavailable
 from swarmkeep.store.sql import SqlStore, open_store
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, begun, created, key, said, seqs
@@ -183,7 +183,11 @@ async def test_a_store_for_reading_only_refuses_to_write(opener: Opener) -> None
     reader = opener(read_only=True)
     await reader.ping()
     assert await reader.state(KEY) == state
-    for call in (reader.append(KEY, state, said("x")), reader.delete(KEY), reader.renew("a", lease_seconds=1)):
+    for call in (
+        reader.append(KEY, state, said("x")),
+        reader.delete(KEY),
+        reader.renew({KEY: Lease("a", 1)}, lease_seconds=1),
+    ):
         with pytest.raises(StoreUnavailable, match="reading only"):
             await call
 

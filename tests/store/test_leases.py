@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+import asyncpg
 import pytest
 from sqlalchemy import select
 
+from swarmkeep.domain.drafts import apply_drafts
 from swarmkeep.domain.envelope import Draft
 from swarmkeep.domain.errors import LeaseLost, SeqConflict
-from swarmkeep.domain.events import ContextUpdated
+from swarmkeep.domain.events import ContextUpdated, RunOptions, RunQueued
 from swarmkeep.domain.state import State
-from swarmkeep.store.port import Appended, Claim, Lease
-from swarmkeep.store.sql import SqlStore
+from swarmkeep.store.port import Appended, Claim, Head, Lease, SessionKey
+from swarmkeep.store.sql import SqlStore, open_store
 from swarmkeep.store.tables import sessions
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, OTHER, begun, created, everything, key, run_completed, run_started, running, said
@@ -143,17 +145,76 @@ async def test_only_running_sessions_that_nobody_holds_are_abandoned(store: SqlS
     assert len(await store.abandoned(limit=1)) == 1
 
 
-async def test_renewal_extends_what_the_owner_still_holds(store: SqlStore) -> None:
-    mine, taken = key(), key()
-    for session in (mine, taken):
-        state = await begun(store, session)
-        state = (await store.append(session, state, run_started(state), lease=Claim("a", 0))).state
-    await store.append(taken, state, [], lease=Claim("b", 0))
-    assert set(await store.abandoned()) == {mine, taken}
-    await store.renew("a", lease_seconds=60)
-    assert await store.abandoned() == [taken]
-    await store.renew("nobody", lease_seconds=60)
-    assert await store.abandoned() == [taken]
+async def given_up(store: SqlStore, session: SessionKey) -> Lease:
+    """A running session whose lease has expired."""
+    state = await begun(store, session)
+    appended = await store.append(session, state, run_started(state), lease=Claim("a", 0))
+    assert appended.lease is not None
+    return appended.lease
+
+
+async def test_renewal_extends_the_leases_it_names_and_says_which_are_not_held_any_more(store: SqlStore) -> None:
+    mine, unnamed, taken, ended, gone = key(), key(), key(), key(), key()
+    leases = {session: await given_up(store, session) for session in (mine, unnamed, taken, ended, gone)}
+    await store.append(taken, await store.state(taken), [], lease=Claim("b", 0))
+    state = await store.state(ended)
+    await store.append(ended, state, run_completed(state))
+    await store.delete(gone)
+    del leases[unnamed]
+    assert await store.renew(leases, lease_seconds=60) == {taken, ended, gone}
+    assert set(await store.abandoned()) == {unnamed, taken}
+    assert await store.renew({}, lease_seconds=60) == set()
+
+
+async def test_a_renewal_of_many_is_one_of_each(store: SqlStore) -> None:
+    lease = await given_up(store, KEY)
+    others = {key(): Lease("a", 1) for _ in range(1000)}
+    assert await store.renew({**others, KEY: lease}, lease_seconds=60) == set(others)
+    assert await store.abandoned() == []
+
+
+async def test_a_row_that_somebody_keeps_locked_holds_up_no_renewal(postgres_ready: str) -> None:
+    store = open_store(postgres_ready)
+    other = await asyncpg.connect(postgres_ready)
+    try:
+        free, locked = key(), key()
+        leases = {session: await given_up(store, session) for session in (free, locked)}
+        async with other.transaction():
+            await other.execute("SELECT 1 FROM sessions WHERE id = $1 FOR UPDATE", locked.id)
+            async with asyncio.timeout(20):
+                assert await store.renew(leases, lease_seconds=60) == set()
+            assert await store.abandoned() == [locked]
+    finally:
+        await other.close()
+        await store.close()
+
+
+async def test_heads_say_where_sessions_end_and_who_holds_them(store: SqlStore) -> None:
+    state, lease = await running(store, KEY)
+    idle = await begun(store, OTHER)
+    heads = await store.heads([KEY, OTHER, key()])
+    assert heads == {KEY: Head(state.seq, state.hash, lease), OTHER: Head(idle.seq, idle.hash)}
+    assert await store.head(KEY) == heads[KEY]
+    assert await store.head(key()) is None
+
+
+async def test_a_claim_for_another_run_takes_the_lease_from_the_one_before(store: SqlStore) -> None:
+    state, lease = await running(store, owner="a")
+    ends = run_completed(state)
+    drafts = [*ends, *run_started(apply_drafts(state, ends), "r2")]
+    appended = await store.append(KEY, state, drafts, lease=Claim("b", 60))
+    assert appended.lease == Lease("b", lease.epoch + 1)
+    with pytest.raises(LeaseLost):
+        await store.append(KEY, appended.state, said("x"), lease=lease)
+
+
+async def test_a_session_with_a_queue_and_no_run_is_abandoned_at_once(store: SqlStore) -> None:
+    state, _ = await running(store)
+    queued = Draft(RunQueued(options=RunOptions(), messages=()), "r2", "Triage")
+    appended = await store.append(KEY, state, [queued, *run_completed(state)])
+    assert appended.lease is None
+    assert await held(store) == (None, 2, False)
+    assert await store.abandoned() == [KEY]
 
 
 async def test_a_lease_expires_by_the_database_s_clock_alone(opener: Opener) -> None:

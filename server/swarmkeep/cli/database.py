@@ -12,7 +12,7 @@ from swarmkeep.domain.codec import decode
 from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.views import SessionView
 from swarmkeep.engine.engine import Engine
-from swarmkeep.engine.live import Hub, follow
+from swarmkeep.engine.lookout import follow_elsewhere
 from swarmkeep.engine.model import Delta, Reply
 from swarmkeep.engine.registry import Registry
 from swarmkeep.store.port import DEFAULT_TENANT, EventStore, SessionKey
@@ -90,8 +90,7 @@ class DatabaseSource:
     def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
         key = self._key(session_id)
         self._background.run(self._sessions.state(key))
-        # Nothing passes through this hub: other processes write, and the log is polled.
-        items = follow(self._store, Hub(), key, after=after, poll_seconds=POLL_SECONDS)
+        items = follow_elsewhere(self._store, key, after=after, poll_seconds=POLL_SECONDS)
         for item in self._background.iterate(items):
             if isinstance(item, Recorded) and (not types or item.type in types):
                 yield event_of(item)

@@ -39,7 +39,11 @@ OnBusy = Literal["reject", "queue", "interrupt"]
 
 
 class StartRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A wish to run. `messages` are the input, `context_variables` a merge patch applied first."""
+    """A wish to run. `messages` are the input, `context_variables` a merge patch applied first.
+
+    `on_busy`, where another run is active or queued: `reject` refuses this one, `queue` puts it at the end of the
+    queue, `interrupt` cancels the active run and begins this one in its place, before whatever is queued.
+    """
 
     run_id: str
     messages: tuple[Json, ...]
@@ -94,16 +98,31 @@ def _changes(target: Json, patch: Json) -> bool:
     return any(diff(target, merge(target, patch)))
 
 
-def start_run(state: State, wish: StartRun) -> list[Draft]:
-    """Start a run, or queue it behind the active one. Raises SessionBusy when it may do neither."""
+def start_run(state: State, wish: StartRun, partial: str = "") -> list[Draft]:
+    """Start a run, queue it, or have it take the active one's place, of which `partial` is kept. No events for a run
+    that is there already.
+
+    Raises SessionBusy when it may do none of these.
+    """
     active = state.run
     if _is_known(state, wish.run_id):
         return []
     if wish.on_busy == "queue" and (active is not None or state.queue):
         return drafted(state.agent, [_queued(wish)], wish.run_id)
-    if active is not None:
-        raise SessionBusy(active.id, active.status)
+    if wish.on_busy == "interrupt":
+        stopped = [] if active is None else cancel_run(state, active.id, partial)
+        agent = apply_drafts(state, stopped).agent
+        return [*stopped, *drafted(agent, _started(wish), wish.run_id)]
+    refuse_if_busy(state)
     return drafted(state.agent, _started(wish), wish.run_id)
+
+
+def refuse_if_busy(state: State) -> None:
+    """Raise SessionBusy if a run is active, or about to begin."""
+    if state.run is not None:
+        raise SessionBusy(state.run.id, state.run.status)
+    if state.queue:
+        raise SessionBusy(state.queue[0].run_id, "queued")
 
 
 def _is_known(state: State, run_id: str) -> bool:

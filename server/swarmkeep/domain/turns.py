@@ -77,11 +77,16 @@ def record_result(state: State, run: Run, call: Call, outcome: Outcome) -> list[
         if patch or nulls:
             facts.append(ContextUpdated(patch=patch, tool_call_id=call.id, nulls=nulls or UNSET))
     if all(other.done or other.id == call.id for other in run.calls):
-        proposed = [(other.id, other.handoff) for other in run.calls if other.handoff is not None]
+        proposed = _proposed(run)
         if outcome.handoff is not None:
             proposed.append((call.id, outcome.handoff))
         facts += _handoffs(state.agent, proposed)
     return facts
+
+
+def _proposed(run: Run) -> list[tuple[str, str]]:
+    """The handoffs that the answered calls of the current turn returned, by call."""
+    return [(call.id, call.handoff) for call in run.calls if call.handoff is not None]
 
 
 def _handoffs(agent: str, proposed: Sequence[tuple[str, str]]) -> list[SessionEvent]:
@@ -98,8 +103,15 @@ Ending = type[RunCompleted] | type[RunFailed] | type[RunCancelled] | type[RunInt
 def ended(
     state: State, run: Run, ending: Ending, stop_reason: StopReason, error: RunError | None = None, *, partial: str = ""
 ) -> list[SessionEvent]:
-    """The end of an active run. What it produced stays, and so does what its model was saying (`partial`), marked."""
-    if not partial or run.open_calls:
+    """The end of an active run. What it produced stays, and so does what its model was saying (`partial`), marked.
+
+    A handoff that was to be made with the last of its calls is made now; of one that was interrupted, and may go on, it
+    is not.
+    """
+    if run.open_calls:
+        proposed = [] if ending is RunInterrupted else _proposed(run)
+        return [*_handoffs(state.agent, proposed), ending(stop_reason=stop_reason, usage=run.usage, error=error)]
+    if not partial:
         return [ending(stop_reason=stop_reason, usage=run.usage, error=error)]
     message = {"role": "assistant", "content": partial, "sender": state.agent}
     said = MessageAdded(message=message, completion=CompletionRecord(partial=True))

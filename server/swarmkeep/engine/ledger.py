@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+import msgspec
 
 from swarmkeep.domain.drafts import provisional
 from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.errors import LeaseLost, SeqConflict
-from swarmkeep.domain.events import RunEnded, RunResumed, RunStarted
+from swarmkeep.domain.events import RunResumed, RunStarted
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.settling import settle
 from swarmkeep.domain.state import State
+from swarmkeep.engine.insisting import insisting
 from swarmkeep.engine.killpoints import reach
-from swarmkeep.store.port import Claim, EventStore, Lease, Mark, SessionKey
+from swarmkeep.store.port import Appended, Claim, EventStore, Lease, Mark, MarkExists, OutcomeUnknown, SessionKey
 
+T = TypeVar("T")
 Decide = Callable[[State], Sequence[Draft] | None]
 
 
@@ -49,15 +54,34 @@ class MemoryLedger:
         return recorded
 
 
-class StoreLedger:
-    """A stored session. Whoever starts or resumes a run in it claims the lease with that append, and then holds it."""
+# How long a caller waits to hear whether what it asked for was recorded, when the connection broke at that very moment.
+_SETTLING_SECONDS = 5.0
 
-    def __init__(self, store: EventStore, key: SessionKey, state: State, claim: Claim) -> None:
+
+class StoreLedger:
+    """A stored session. Whoever starts or resumes a run in it claims the lease with that append, and then holds it.
+
+    With the lease, a commit waits for a database that cannot be used, for as long as it takes: the run must not fail
+    for it, and whether it may go on afterwards the lease's epoch says. Without, it is refused at once.
+    """
+
+    def __init__(
+        self,
+        store: EventStore,
+        key: SessionKey,
+        state: State,
+        claim: Claim,
+        *,
+        begins_queued: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.key = key
         self.state = state
         self.lease: Lease | None = None
+        self.committing = False
+        """Whether a commit is under way, which finds out by itself whether the lease is lost."""
         self._store = store
         self._claim = claim
+        self._begins_queued = begins_queued
         self._blobs: set[str] = set()
 
     async def commit(
@@ -69,44 +93,79 @@ class StoreLedger:
         IdempotencyMismatch when the mark was used before.
         """
         new = {name: text for name, text in (blobs or {}).items() if name not in self._blobs}
-        alone = False
-        while (decided := decide(self.state)) is not None:
-            drafts = list(decided) if alone else settle(self.state, decided)
-            if not drafts and mark is None:
-                break
-            try:
-                events = await self._append(drafts, new, mark)
-            except SeqConflict:
-                await self._catch_up()
-            except LeaseLost:
-                # A run may be ended by anybody, but what waits behind it begins under a lease, and that is still with
-                # whoever advances the run. It ends with the run: so that comes first, and then what follows from it.
-                alone = len(drafts) > len(decided) and any(isinstance(draft.fact, RunEnded) for draft in decided)
-                if not alone or self.lease is not None:
-                    raise
-            else:
-                return events + await self.commit(lambda state: []) if alone else events
-        return []
+        self.committing = True
+        try:
+            while (decided := decide(self.state)) is not None:
+                drafts = settle(self.state, decided, queue=self._begins_queued())
+                if not drafts and mark is None:
+                    break
+                try:
+                    return await self._append(drafts, new, mark)
+                except SeqConflict:
+                    await self._catch_up()
+            return []
+        finally:
+            self.committing = False
 
     async def _append(self, drafts: Sequence[Draft], blobs: Mapping[str, str], mark: Mark | None) -> list[Recorded]:
         begins = any(isinstance(draft.fact, RunStarted | RunResumed) for draft in drafts)
-        appended = await self._store.append(
-            self.key,
-            self.state,
-            drafts,
-            lease=self._claim if begins and self.lease is None else self.lease,
-            lease_seconds=self._claim.lease_seconds,
-            blobs=blobs,
-            mark=mark,
-        )
+        unsure: list[Appended] = []
+
+        async def attempt() -> Appended:
+            try:
+                return await self._store.append(
+                    self.key,
+                    self.state,
+                    drafts,
+                    lease=self._claim if begins and self.lease is None else self.lease,
+                    lease_seconds=self._claim.lease_seconds,
+                    blobs=blobs,
+                    mark=mark,
+                )
+            except OutcomeUnknown as unknown:
+                if unknown.appended is not None:
+                    unsure.append(unknown.appended)
+                raise
+            except (SeqConflict, LeaseLost, MarkExists):
+                # It may be an earlier attempt of this very append that is in the way.
+                if (made := await self._made(unsure)) is None:
+                    raise
+                return made
+
+        appended = await self._insist(attempt, unsure)
         self.state, self.lease = appended.state, appended.lease
         self._blobs.update(blobs)
         for event in appended.events:
             reach(event.type)
         return appended.events
 
+    async def _insist(self, attempt: Callable[[], Awaitable[T]], unsure: Sequence[object] = ()) -> T:
+        patience = asyncio.get_running_loop().time() + _SETTLING_SECONDS
+
+        def worthwhile(error: Exception) -> bool:
+            return self.lease is not None or (bool(unsure) and asyncio.get_running_loop().time() < patience)
+
+        return await insisting(attempt, worthwhile, f"session {self.key.id}")
+
+    async def _made(self, unsure: Sequence[Appended]) -> Appended | None:
+        """The attempt that was recorded after all, if one was: the log has the same hashes."""
+        for appended in unsure:
+            hashes = [event.hash for event in appended.events]
+            found = await self._store.read(self.key, after=self.state.seq, limit=len(hashes))
+            if hashes and hashes == [event.hash for event in found]:
+                return msgspec.structs.replace(appended, lease=await self._lease_after(appended.state))
+        return None
+
+    async def _lease_after(self, state: State) -> Lease | None:
+        if state.run is None or state.run.status != "running":
+            return None
+        head = await self._store.head(self.key)
+        current = None if head is None else head.lease
+        # One that was held and is not any more stays in the hand: the next append is refused for it.
+        return self.lease or (current if current is not None and current.owner == self._claim.owner else None)
+
     async def _catch_up(self) -> None:
-        before, self.state = self.state.run, await self._store.state(self.key)
+        before, self.state = self.state.run, await self._insist(lambda: self._store.state(self.key))
         after = self.state.run
         if self.lease is not None and before is not None and after is not None and after.id != before.id:
             # Somebody ended the run, and with it the lease; the next one is not for this process to advance.

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import contextmanager
+from enum import Enum, auto
 
 from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed, RunStarted
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
 from swarmkeep.store.port import EventStore, SessionKey
+
+
+class Stir(Enum):
+    """A sign that the log holds more than the feed was given."""
+
+    STIR = auto()
+
+
+STIR = Stir.STIR
 
 
 class Feed:
@@ -20,20 +30,29 @@ class Feed:
     def __init__(self, size: int) -> None:
         self._items: deque[Item] = deque(maxlen=size)
         self._arrived = asyncio.Event()
+        self._stirred = False
 
     def put(self, item: Item) -> None:
         self._items.append(item)
         self._arrived.set()
 
-    async def get(self, seconds: float) -> Item | None:
-        """The next item, or None when none came within that time."""
-        if not self._items:
+    def stir(self) -> None:
+        """Send the reader to the log."""
+        self._stirred = True
+        self._arrived.set()
+
+    async def get(self, seconds: float) -> Item | Stir | None:
+        """The next item, STIR when it is time to read the log, or None when nothing came within that time."""
+        if not (self._items or self._stirred):
             self._arrived.clear()
             try:
                 async with asyncio.timeout(seconds):
                     await self._arrived.wait()
             except TimeoutError:
                 return None
+        if self._stirred:
+            self._stirred = False
+            return STIR
         return self._items.popleft()
 
 
@@ -70,8 +89,17 @@ class Hub:
         """Forget the message in progress: nobody goes on with it here."""
         self._passing.pop(key, None)
 
+    def stir(self, key: SessionKey) -> None:
+        """Have the session's readers look into the log: another process has added to it."""
+        for feed in self._feeds.get(key, ()):
+            feed.stir()
+
     def watched(self, key: SessionKey) -> bool:
         return key in self._feeds
+
+    def sessions(self) -> Iterable[SessionKey]:
+        """Those that somebody looks at."""
+        return self._feeds.keys()
 
     @property
     def reader_count(self) -> int:
@@ -112,8 +140,8 @@ async def follow(
 ) -> AsyncGenerator[Item | None]:
     """Every event after `after`, once and in order, and what passes in between; never ends by itself.
 
-    Gives None when nothing has happened for `poll_seconds`: events of other processes are found in the log within
-    that time, and the reader may use the moment for a sign of life.
+    Gives None when nothing has happened for `poll_seconds`, for the reader to give a sign of life. Of what other
+    processes record the hub has to be told (see Lookout): then the log is read.
     """
     with hub.subscribe(key) as feed:
         spoken: dict[str | None, int] = {}
@@ -121,8 +149,10 @@ async def follow(
             for event in await store.read(key, after=after):
                 yield event
                 after = _passed(event, spoken)
-            while (item := await feed.get(poll_seconds)) is not None:
-                if not isinstance(item, Recorded):
+            while (item := await feed.get(poll_seconds)) is not STIR:
+                if item is None:
+                    yield None
+                elif not isinstance(item, Recorded):
                     # Pieces of a message that has meanwhile been given whole are stale.
                     if item.seq >= spoken.get(item.run_id, 0):
                         yield item
@@ -131,5 +161,3 @@ async def follow(
                     after = _passed(item, spoken)
                 elif item.seq > after:
                     break
-            if item is None:
-                yield None

@@ -92,7 +92,10 @@ class Loop:
                     for item in await self._call(run, call):
                         yield item
                 case _:
-                    for item in await self._commit(lambda state: []):
+                    if not (settled := await self._commit(lambda state: [])):
+                        # What is queued is left to others.
+                        return
+                    for item in settled:
                         yield item
 
     async def _ask(self, run: Run) -> AsyncGenerator[Item]:

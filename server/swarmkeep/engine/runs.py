@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from swarmkeep.domain.commands import Approval, StartRun, ToolAnswer, cancel_run, resume_run, start_run
 from swarmkeep.domain.envelope import Draft, Recorded
-from swarmkeep.domain.errors import DomainError, Draining, RunNotFound, SessionBusy
+from swarmkeep.domain.errors import DomainError, Draining, RunNotFound
 from swarmkeep.domain.events import RunEnded, RunStarted, RunWaiting
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import RunView, all_runs, find_run, run_view
@@ -55,15 +55,10 @@ class Runs:
 
         def decide(state: State) -> Sequence[Draft]:
             self._registry.active(wish.agent or state.agent)
-            return start_run(state, wish)
+            # What an interrupted run's model was just saying here is kept with it.
+            return start_run(state, wish, "" if state.run is None else self._hub.partial(key, state.run.id))
 
-        while True:
-            try:
-                return await self._begin(key, decide, wish.run_id, once)
-            except SessionBusy as busy:
-                if wish.on_busy != "interrupt":
-                    raise
-                await self.cancel(key, busy.run_id)
+        return await self._begin(key, decide, wish.run_id, once)
 
     def _limited(self, wish: StartRun) -> StartRun:
         options = replace(wish.options, loop_turns=self._limits.loop_turns, history_turns=self._limits.history_turns)
@@ -80,7 +75,8 @@ class Runs:
         begun = await once_only(self._store, key, once, begin)
         if isinstance(begun, Mark):
             return await self.feed(key, begun.run_id or run_id)
-        return RunFeed(run_id, begun[0].seq - 1)
+        started = next((event.seq for event in begun if event.run_id == run_id), None)
+        return await self.feed(key, run_id) if started is None else RunFeed(run_id, started - 1)
 
     async def _change(self, key: SessionKey, decide: Decide, mark: Mark | None = None) -> list[Recorded]:
         """Commit a decision, and drive what it set going.
@@ -93,17 +89,15 @@ class Runs:
         except DomainError:
             ledger = self._conductor.ledger(key, await self._store.state(key))
             events = await ledger.commit(decide, mark=mark)
-        self._conductor.publish(key, events)
         if _ended_active(events, ledger.state):
             self._conductor.abandon(key)
-        if ledger.lease is not None:
-            self._conductor.drive(ledger, events)
+        self._conductor.go_on(ledger, events)
         return events
 
     async def wait(self, key: SessionKey, run_id: str) -> RunView:
         """The run once it has ended or waits for somebody; at once if it does already."""
         while True:
-            with self._conductor.expecting(key, run_id) as waiter:
+            with self._conductor.waiters.expecting(key, run_id) as waiter:
                 state = await self._store.state(key, fresh=not self._conductor.drives(key))
                 run = find_run(state, run_id)
                 if run is None:
@@ -111,11 +105,7 @@ class Runs:
                 if run.status not in ("running", "queued"):
                     reach(ANSWER_READY)
                     return run_view(key.id, state, run)
-                await asyncio.wait([waiter], timeout=self._patience(key))
-
-    def _patience(self, key: SessionKey) -> float | None:
-        # A run that another process advances is looked up in the log; one of ours tells us itself.
-        return self._limits.lease_seconds if self._conductor.drives(key) else self._limits.poll_seconds
+                await asyncio.wait([waiter], timeout=self._limits.lease_seconds)
 
     async def get(self, key: SessionKey, run_id: str) -> RunView:
         state = await self._store.state(key)

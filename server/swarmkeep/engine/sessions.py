@@ -7,10 +7,10 @@ from typing import Any
 from uuid import uuid4
 
 from swarmkeep.domain.codec import encode
-from swarmkeep.domain.commands import create_session, update_session
+from swarmkeep.domain.commands import create_session, refuse_if_busy, update_session
 from swarmkeep.domain.drafts import drafted
 from swarmkeep.domain.envelope import Draft, Recorded
-from swarmkeep.domain.errors import SeqConflict, SeqMismatch, SessionBusy, SessionExists
+from swarmkeep.domain.errors import SeqConflict, SeqMismatch, SessionExists
 from swarmkeep.domain.events import MessageAdded, SessionEvent, SessionForked
 from swarmkeep.domain.state import SessionStatus, State
 from swarmkeep.domain.views import SessionView, session_view
@@ -170,8 +170,8 @@ class Sessions:
         """Remove every row of the session. Raises SessionBusy while a run is active, unless forced."""
         while True:
             state = await self._store.state(key)
-            if state.run is not None and not force:
-                raise SessionBusy(state.run.id, state.run.status)
+            if not force:
+                refuse_if_busy(state)
             try:
                 await self._store.delete(key, expected=None if force else state)
             except SeqConflict:

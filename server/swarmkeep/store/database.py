@@ -7,6 +7,8 @@ from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
 
+from swarmkeep.store.port import SessionKey
+
 T = TypeVar("T")
 
 
@@ -22,7 +24,16 @@ class Database(Protocol):
 
         What it raises undoes all it did, and nothing else. A caller that is cancelled while it waits does not stop
         the job. `erases`: what it removes must not stay readable in the database's files.
+        Raises OutcomeUnknown when nobody can say whether it was committed.
         """
+        ...
+
+    def tell(self, key: SessionKey) -> None:
+        """Let other processes hear, soon, that a session was changed."""
+        ...
+
+    async def hear(self, heard: Callable[[SessionKey], None]) -> None:
+        """See EventStore."""
         ...
 
     async def close(self) -> None: ...

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, Table, bindparam, null, or_, select, update
+from sqlalchemy import Connection, Table, bindparam, null, or_, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from swarmkeep.domain.errors import LeaseLost, SeqConflict
 from swarmkeep.domain.state import State
 from swarmkeep.store.columns import database_now
 from swarmkeep.store.hashing import Sealed
-from swarmkeep.store.port import Claim, Lease, Mark, SessionKey
+from swarmkeep.store.port import Claim, Head, Lease, Mark, SessionKey
 from swarmkeep.store.prepared import Prepared
 from swarmkeep.store.tables import RUNNING, sessions
 
 Row = dict[str, Any]
-Hold = Literal["none", "held", "claim"]
+Hold = Literal["none", "held", "claim", "seize"]
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,11 +42,18 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     def hold(self) -> Hold:
         if self.lease is None:
             return "none"
-        return "held" if isinstance(self.lease, Lease) else "claim"
+        if isinstance(self.lease, Lease):
+            return "held"
+        # The lease that there is was for a run which is over with this append.
+        return "claim" if _run_id(self.base) == _run_id(self.state) else "seize"
 
     @property
     def running(self) -> bool:
         return self.state.status == "running"
+
+
+def _run_id(state: State) -> str | None:
+    return None if state.run is None else state.run.id
 
 
 def is_head(state: State) -> Any:
@@ -154,22 +161,61 @@ def _head_update(hold: Hold, running: bool) -> Prepared:
         values |= {"lease_owner": null(), "lease_expires_at": null(), "lease_epoch": columns.lease_epoch + 1}
     elif hold == "held":
         values |= {"lease_expires_at": _expiry()}
-    elif hold == "claim":
+    elif hold in ("claim", "seize"):
         values |= {"lease_owner": owner, "lease_expires_at": _expiry(), "lease_epoch": columns.lease_epoch + 1}
     return Prepared(statement.values(**values).returning(columns.lease_epoch))
 
 
-def renew(connection: Connection, owner: str, lease_seconds: float) -> None:
-    """Extend the leases that `owner` holds and that nobody has taken over."""
-    connection.execute(_RENEW, {"owner": owner, "seconds": lease_seconds})
+def renew(connection: Connection, leases: Mapping[SessionKey, Lease], lease_seconds: float) -> None:
+    """Extend those of these leases that are still held.
+
+    Rows that somebody has locked are left out: an append that hangs must not take the other leases down with it, and
+    what it does to its own lease is its own affair.
+    """
+    owners = sorted({lease.owner for lease in leases.values()})
+    for some in chunks(leases):
+        mine = select(sessions.c.tenant, sessions.c.id).where(
+            RUNNING, is_one_of(some), sessions.c.lease_owner.in_(owners)
+        )
+        connection.execute(
+            update(sessions)
+            .where(_NAME.in_(mine.with_for_update(skip_locked=True)))
+            .values(lease_expires_at=database_now() + lease_seconds)
+        )
 
 
-_RENEW = (
-    update(sessions)
-    .where(RUNNING)
-    .where(sessions.c.lease_owner == bindparam("owner"))
-    .values(lease_expires_at=_expiry())
-)
+def find_heads(connection: Connection, keys: Collection[SessionKey]) -> dict[SessionKey, Head]:
+    """Where these sessions end."""
+    columns = sessions.c
+    wanted = (
+        columns.tenant,
+        columns.id,
+        columns.head_seq,
+        columns.head_hash,
+        columns.lease_owner,
+        columns.lease_epoch,
+    )
+    found: dict[SessionKey, Head] = {}
+    for some in chunks(keys):
+        for tenant, name, seq, digest, owner, epoch in connection.execute(select(*wanted).where(is_one_of(some))):
+            lease = None if owner is None else Lease(owner, epoch)
+            found[SessionKey(tenant, name)] = Head(seq, digest.hex(), lease)
+    return found
+
+
+_NAME = tuple_(sessions.c.tenant, sessions.c.id)
+# Below every database's limit of parameters in one statement.
+_CHUNK = 250
+
+
+def chunks(keys: Iterable[SessionKey]) -> Iterator[list[SessionKey]]:
+    left = list(keys)
+    for start in range(0, len(left), _CHUNK):
+        yield left[start : start + _CHUNK]
+
+
+def is_one_of(keys: Iterable[SessionKey]) -> Any:
+    return _NAME.in_([(key.tenant, key.id) for key in keys])
 
 
 def insert_if_absent(table: Table, dialect: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -62,10 +62,11 @@ class SessionPage(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """Where a session's log ends."""
+    """Where a session's log ends, and the lease on it, be it expired or not."""
 
     seq: int
     hash: str
+    lease: Lease | None = None
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -95,12 +96,14 @@ class EventStore(Protocol):
         be no such session yet). Times are UTC and set here; hashes continue the chain. `blobs` are texts by content
         hash; those already there are left. `mark` is kept with the seq of the last event.
 
-        A Lease must still be the session's, and is renewed; a Claim takes it, with the next epoch. An append after
+        A Lease must still be the session's, and is renewed; a Claim takes it, with the next epoch. A lease is for one
+        run after the other of whoever holds it: a claim with which another run than that of `base` becomes the active
+        one is granted whoever held the lease, one that goes on with the same run only if nobody does. An append after
         which no run is running gives the lease up and moves the epoch on, whoever appends. Without a lease given,
         the lease is left as it is otherwise. Empty `drafts` are allowed (a claim, a mark) and obey the same rules.
 
         Raises SeqConflict (also when the session is gone), LeaseLost, and IdempotencyMismatch or MarkExists when
-        `mark.key` was used before.
+        `mark.key` was used before; OutcomeUnknown when the connection broke as it was committed.
         """
         ...
 
@@ -168,10 +171,6 @@ class EventStore(Protocol):
         """
         ...
 
-    async def head(self, key: SessionKey) -> Head | None:
-        """The last event of a session, None if there is no such session."""
-        ...
-
     async def sealed(self, key: SessionKey, *, after: int = 0, limit: int = 1000) -> list[Sealed]:
         """Events with the salts and commitments that their hashes are made of, oldest first: for auditors."""
         ...
@@ -188,13 +187,28 @@ class EventStore(Protocol):
         """What an idempotency key was used for, if it was."""
         ...
 
-    async def renew(self, owner: str, *, lease_seconds: float) -> None:
-        """Extend every lease that `owner` still holds, by the database's clock."""
+    async def renew(self, leases: Mapping[SessionKey, Lease], *, lease_seconds: float) -> set[SessionKey]:
+        """Extend these leases, by the database's clock. Returns the sessions on which they are not held any more."""
         ...
 
     async def abandoned(self, *, limit: int = 100) -> list[SessionKey]:
         """Sessions that somebody has to go on with: those running while nobody holds an unexpired lease on them, and
         those that have become due (see `State.due_at`).
+        """
+        ...
+
+    async def heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, Head]:
+        """Where these sessions end by now; those that do not exist are left out."""
+        ...
+
+    async def head(self, key: SessionKey) -> Head | None:
+        """Where one session ends, None if there is no such session."""
+        ...
+
+    async def hear(self, heard: Callable[[SessionKey], None]) -> None:
+        """Call `heard` with each session that another process has just changed, until cancelled.
+
+        These are hints: they may be late, doubled or lost, and where the database cannot give any, none come.
         """
         ...
 
@@ -217,6 +231,13 @@ class MarkExists(Exception):
 
 class StoreUnavailable(Exception):
     """The database cannot be reached; the message names it without its password."""
+
+
+class OutcomeUnknown(StoreUnavailable):
+    """The connection broke during a commit, which may have worked. `appended` is what it recorded if it did, but for a
+    claimed lease, whose epoch nobody knows."""
+
+    appended: Appended | None = None
 
 
 class SchemaBehind(Exception):

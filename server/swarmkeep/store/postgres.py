@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, NoReturn, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -13,7 +13,8 @@ from sqlalchemy.util import greenlet_spawn
 
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.store.faults import lost_connection, of_postgres
-from swarmkeep.store.port import StoreUnavailable
+from swarmkeep.store.notices import Notices
+from swarmkeep.store.port import OutcomeUnknown, SessionKey, StoreUnavailable
 from swarmkeep.store.urls import PostgresServer
 
 T = TypeVar("T")
@@ -23,35 +24,43 @@ _POOL_SECONDS = 30.0
 _COMMAND_SECONDS = 60.0
 
 
+# A process that stands still in the middle of a transaction, or a row that somebody else keeps locked, holds nobody up
+# for longer. Only for the short jobs of a server: a migration may take its time.
+_BRIEF = {"idle_in_transaction_session_timeout": "5s", "lock_timeout": "5s"}
+
+
+async def connect(server: PostgresServer, settings: Mapping[str, str]) -> Any:
+    """A connection of asyncpg's. Raises StoreUnavailable."""
+    try:
+        import asyncpg  # type: ignore[import-untyped]
+    except ImportError:
+        raise StoreUnavailable("PostgreSQL needs the driver: pip install 'swarmkeep[postgres]'") from None
+    try:
+        return await asyncpg.connect(
+            server.dsn,
+            user=server.user,
+            password=server.password,
+            timeout=server.connect_seconds,
+            command_timeout=_COMMAND_SECONDS,
+            server_settings=dict(settings),
+            **({} if server.prepare else {"statement_cache_size": 0}),
+        )
+    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        reason = str(error) or "it did not answer in time"
+        raise StoreUnavailable(f"cannot connect to the database at {server.display}: {reason}") from error
+
+
 def engine_for(server: PostgresServer, *, read_only: bool = False, pooled: bool = True) -> AsyncEngine:
     """An engine for the running loop. Connections are made when they are needed."""
     settings = {"default_transaction_read_only": "on"} if read_only else {}
-
-    async def connect() -> Any:
-        try:
-            import asyncpg  # type: ignore[import-untyped]
-        except ImportError:
-            raise StoreUnavailable("PostgreSQL needs the driver: pip install 'swarmkeep[postgres]'") from None
-        try:
-            return await asyncpg.connect(
-                server.dsn,
-                user=server.user,
-                password=server.password,
-                timeout=server.connect_seconds,
-                command_timeout=_COMMAND_SECONDS,
-                server_settings=settings,
-                **({} if server.prepare else {"statement_cache_size": 0}),
-            )
-        except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            reason = str(error) or "it did not answer in time"
-            raise StoreUnavailable(f"cannot connect to the database at {server.display}: {reason}") from error
-
     pool: dict[str, Any] = {"poolclass": NullPool}
     if pooled:
         pool = {"pool_size": _POOL_SIZE, "max_overflow": 0, "pool_timeout": _POOL_SECONDS}
+        # What pools connections itself refuses settings that it does not know.
+        settings |= _BRIEF if server.prepare else {}
     return create_async_engine(
         "postgresql+asyncpg://",
-        async_creator=connect,
+        async_creator=lambda: connect(server, settings),
         isolation_level="READ COMMITTED",
         connect_args={} if server.prepare else {"prepared_statement_cache_size": 0},
         **pool,
@@ -68,6 +77,7 @@ class PostgresDatabase:
         self._engine: AsyncEngine | None = None
         self._reading: AsyncEngine | None = None
         self._writes: set[asyncio.Task[Any]] = set()
+        self._notices = Notices(lambda: connect(server, {}))
         self._closed = False
 
     async def read(self, query: Callable[[Connection], T]) -> T:
@@ -91,6 +101,14 @@ class PostgresDatabase:
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
         return await asyncio.shield(task)
+
+    def tell(self, key: SessionKey) -> None:
+        self._notices.tell(key)
+
+    async def hear(self, heard: Callable[[SessionKey], None]) -> None:
+        # What pools connections passes no notifications on.
+        if self._server.prepare:
+            await self._notices.run(heard)
 
     async def close(self) -> None:
         self._closed = True
@@ -116,7 +134,7 @@ class PostgresDatabase:
             except Exception as error:
                 if transaction.committing and lost_connection(error):
                     message = f"the connection to {self._server.display} broke during a commit, which may have worked"
-                    raise StoreUnavailable(message) from error
+                    raise OutcomeUnknown(message) from error
                 # Before the commit nothing has happened, so to do it again is to do it once.
                 if last or not lost_connection(error):
                     raise_fault(error, self._server)

@@ -16,7 +16,7 @@ from swarmkeep.store.columns import database_now, unescape
 from swarmkeep.store.cursors import cursor_of
 from swarmkeep.store.hashing import Sealed
 from swarmkeep.store.labels import label_of
-from swarmkeep.store.port import Head, Mark, SessionKey, SessionPage
+from swarmkeep.store.port import Mark, SessionKey, SessionPage
 from swarmkeep.store.prepared import Prepared
 from swarmkeep.store.tables import DUE, RUNNING, blobs, events, idempotency, session_labels, sessions
 from swarmkeep.store.upcast import upcast
@@ -112,13 +112,6 @@ def head_seq(connection: Connection, key: SessionKey) -> int | None:
     """The last seq of a session; None if there is no such session."""
     this = (sessions.c.tenant == key.tenant, sessions.c.id == key.id)
     return connection.scalar(select(sessions.c.head_seq).where(*this))
-
-
-def head(connection: Connection, key: SessionKey) -> Head | None:
-    """The last seq of a session and its hash; None if there is no such session."""
-    this = (sessions.c.tenant == key.tenant, sessions.c.id == key.id)
-    row = connection.execute(select(sessions.c.head_seq, sessions.c.head_hash).where(*this)).one_or_none()
-    return None if row is None else Head(row.head_seq, row.head_hash.hex())
 
 
 def list_sessions(

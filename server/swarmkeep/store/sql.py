@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,19 @@ from swarmkeep.store.columns import escape
 from swarmkeep.store.cursors import parse_cursor
 from swarmkeep.store.database import Database
 from swarmkeep.store.hashing import Sealed, seal
-from swarmkeep.store.heads import Step, renew
-from swarmkeep.store.port import Appended, Chunk, Claim, EventStore, Head, Lease, Mark, SessionKey, SessionPage
+from swarmkeep.store.heads import Step, find_heads, renew
+from swarmkeep.store.port import (
+    Appended,
+    Chunk,
+    Claim,
+    EventStore,
+    Head,
+    Lease,
+    Mark,
+    OutcomeUnknown,
+    SessionKey,
+    SessionPage,
+)
 from swarmkeep.store.restoring import restore
 from swarmkeep.store.sqlite import SqliteDatabase
 from swarmkeep.store.urls import SqliteFile, locate
@@ -102,8 +113,13 @@ class SqlStore:
             blobs=blobs or {},
             mark=mark,
         )
-        granted = await self.database.write(lambda connection: writes.append(connection, step))
+        try:
+            granted = await self.database.write(lambda connection: writes.append(connection, step))
+        except OutcomeUnknown as unknown:
+            unknown.appended = Appended([one.event for one in sealed], state, None)
+            raise
         self._remember(key, step)
+        self.database.tell(key)
         return Appended([one.event for one in sealed], state, granted)
 
     async def fork(
@@ -126,15 +142,29 @@ class SqlStore:
             return Chunk(seal(key.id, state, closing(state), at=self._now()))
 
         self._cache.drop(key)
-        return await self.database.write(lambda connection: restore(connection, key, chunks(), close))
+        state = await self.database.write(lambda connection: restore(connection, key, chunks(), close))
+        self.database.tell(key)
+        return state
 
     async def delete(self, key: SessionKey, *, expected: State | None = None) -> None:
         self._cache.drop(key)
         await self.database.write(lambda connection: writes.remove(connection, key, expected), erases=True)
         self._cache.drop(key)
+        self.database.tell(key)
 
-    async def renew(self, owner: str, *, lease_seconds: float) -> None:
-        await self.database.write(lambda connection: renew(connection, owner, lease_seconds))
+    async def renew(self, leases: Mapping[SessionKey, Lease], *, lease_seconds: float) -> set[SessionKey]:
+        await self.database.write(lambda connection: renew(connection, leases, lease_seconds))
+        heads = await self.heads(leases)
+        return {key for key, lease in leases.items() if key not in heads or heads[key].lease != lease}
+
+    async def heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, Head]:
+        return await self.database.read(lambda connection: find_heads(connection, keys))
+
+    async def head(self, key: SessionKey) -> Head | None:
+        return (await self.heads([key])).get(key)
+
+    async def hear(self, heard: Callable[[SessionKey], None]) -> None:
+        await self.database.hear(heard)
 
     async def state(self, key: SessionKey, *, at: int | None = None, fresh: bool = True) -> State:
         known = self._cache.get(key)
@@ -188,9 +218,6 @@ class SqlStore:
         return await self.database.read(
             lambda connection: queries.read_events(connection, key, after=after, upto=upto, types=types, limit=limit)
         )
-
-    async def head(self, key: SessionKey) -> Head | None:
-        return await self.database.read(lambda connection: queries.head(connection, key))
 
     async def sealed(self, key: SessionKey, *, after: int = 0, limit: int = 1000) -> list[Sealed]:
         return await self.database.read(

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.store.faults import of_sqlite
-from swarmkeep.store.port import StoreUnavailable
+from swarmkeep.store.port import OutcomeUnknown, SessionKey, StoreUnavailable
 from swarmkeep.store.sqlite_file import ReadOnlyFile, connect, raise_fault
 from swarmkeep.store.urls import SqliteFile
 
@@ -51,6 +51,10 @@ class _Undone(Exception):
         self.cause = cause
 
 
+class _Unsure(_Undone):
+    """It failed as it was to be committed."""
+
+
 class SqliteDatabase:
     """A SQLite file as a Database. Threads and connections are made when first needed."""
 
@@ -83,6 +87,12 @@ class SqliteDatabase:
         self._jobs.put(waiting)
         result: T = await waiting.future
         return result
+
+    def tell(self, key: SessionKey) -> None:
+        """Other processes look by themselves: a file tells nobody."""
+
+    async def hear(self, heard: Callable[[SessionKey], None]) -> None:
+        """Nothing, ever."""
 
     async def close(self) -> None:
         if self._closed:
@@ -158,6 +168,8 @@ class SqliteDatabase:
         return batch
 
     def _fault(self, error: Exception) -> Exception:
+        if isinstance(error, _Unsure):
+            return OutcomeUnknown(f"the database at {self._file.display} failed during a commit: {error.cause}")
         cause = error.cause if isinstance(error, _Undone) else error
         fault = of_sqlite(cause, self._file.display)
         if fault is cause and not isinstance(cause, StoreUnavailable):
@@ -167,7 +179,7 @@ class SqliteDatabase:
 
 def _commit(connection: Connection, batch: Iterable[_Job], display: str) -> None:
     """Do all jobs in one transaction; one that fails is undone alone."""
-    with connection.begin():
+    with connection.begin() as transaction:
         raw: Any = connection.connection.dbapi_connection
         for job in batch:
             raw.execute("SAVEPOINT job")
@@ -179,6 +191,10 @@ def _commit(connection: Connection, batch: Iterable[_Job], display: str) -> None
                 job.fail(of_sqlite(error, display))
                 raw.execute("ROLLBACK TO job")
             raw.execute("RELEASE job")
+        try:
+            transaction.commit()
+        except Exception as error:
+            raise _Unsure(error) from error
 
 
 def _scrub(connection: Connection) -> bool:

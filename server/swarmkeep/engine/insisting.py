@@ -1,0 +1,36 @@
+"""Trying again while the database cannot be used."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from swarmkeep.domain.errors import Overloaded
+from swarmkeep.store.port import SchemaBehind, StoreUnavailable
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+_SHORTEST_SECONDS = 0.05
+_LONGEST_SECONDS = 1.0
+
+
+async def insisting(attempt: Callable[[], Awaitable[T]], worthwhile: Callable[[Exception], bool], what: str) -> T:
+    """What `attempt` gives, tried again and again while the database cannot be used and it is `worthwhile`.
+
+    The pauses grow to a second, and differ, so that not everybody comes back at the same moment.
+    """
+    pause = _SHORTEST_SECONDS
+    while True:
+        try:
+            return await attempt()
+        except (StoreUnavailable, SchemaBehind, Overloaded) as error:
+            if not worthwhile(error):
+                raise
+            log.log(logging.WARNING if pause == _SHORTEST_SECONDS else logging.DEBUG, "%s waits: %s", what, error)
+        await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(2 * pause, _LONGEST_SECONDS)

@@ -1,0 +1,112 @@
+"""Taking over what nobody advances: fold, and go on with what comes next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from swarmkeep.domain.commands import expire_approvals
+from swarmkeep.domain.drafts import drafted
+from swarmkeep.domain.envelope import Draft, Recorded
+from swarmkeep.domain.errors import LeaseLost, SessionNotFound
+from swarmkeep.domain.events import RunError, RunInterrupted, RunResumed
+from swarmkeep.domain.state import Run, State
+from swarmkeep.domain.turns import ended
+from swarmkeep.engine.ledger import StoreLedger, now
+from swarmkeep.engine.registry import Registry
+from swarmkeep.store.port import EventStore, SessionKey
+
+log = logging.getLogger(__name__)
+
+# After a server's death there may be hundreds. So many at a time leave connections for everything else.
+_AT_ONCE = 4
+_PAGE = 100
+
+
+class Recovery:
+    """Finds the sessions that have something to run and nobody who does it, and begins with what there is to do.
+
+    `take_up` is given the ledger that then holds the lease, and what was recorded.
+    """
+
+    def __init__(
+        self,
+        store: EventStore,
+        registry: Registry,
+        max_recoveries: int,
+        *,
+        ledger: Callable[[SessionKey, State], StoreLedger],
+        drives: Callable[[SessionKey], bool],
+        take_up: Callable[[StoreLedger, list[Recorded]], None],
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._max_recoveries = max_recoveries
+        self._ledger = ledger
+        self._drives = drives
+        self._take_up = take_up
+        self._failed: set[SessionKey] = set()
+
+    async def recover(self) -> None:
+        """Take over whatever is found, page after page while that gets on."""
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(key: SessionKey) -> bool:
+            async with gate:
+                return await self._try(key)
+
+        while True:
+            found = await self._store.abandoned(limit=_PAGE)
+            keys = [key for key in found if not self._drives(key)]
+            # Other servers find the same ones: in another order, so that each gets a share.
+            random.shuffle(keys)
+            taken = await asyncio.gather(*(one(key) for key in keys))
+            if len(found) < _PAGE or not any(taken):
+                return
+
+    async def _try(self, key: SessionKey) -> bool:
+        try:
+            taken = await self._take_over(key)
+        except (LeaseLost, SessionNotFound):
+            # Another process was quicker, or the session was deleted.
+            return False
+        except Exception:
+            # One that cannot be read keeps nobody from the others. It is said once.
+            if key not in self._failed:
+                log.exception("session %s: its run could not be taken over", key.id)
+            self._failed.add(key)
+            return False
+        self._failed.discard(key)
+        return taken
+
+    async def _take_over(self, key: SessionKey) -> bool:
+        ledger = self._ledger(key, await self._store.state(key))
+        events = await ledger.commit(self._recovered)
+        run = ledger.state.run
+        if ledger.lease is not None and run is not None:
+            log.info("session %s: took over run %s", key.id, run.id)
+        self._take_up(ledger, events)
+        return bool(events)
+
+    def _recovered(self, state: State) -> list[Draft] | None:
+        run = state.run
+        if run is None:
+            # What waits in the queue follows by itself.
+            return [] if state.queue else None
+        if run.status != "running":
+            return expire_approvals(state, now())
+        error = self._hopeless(state, run)
+        if error is not None:
+            return drafted(state.agent, ended(state, run, RunInterrupted, "interrupted", error), run.id)
+        return drafted(state.agent, [RunResumed(reason="recovery")], run.id)
+
+    def _hopeless(self, state: State, run: Run) -> RunError | None:
+        if state.agent not in self._registry:
+            return RunError(code="agent_unavailable", message=f"agent {state.agent!r} is not served here")
+        if run.recoveries >= self._max_recoveries:
+            return RunError(
+                code="too_many_recoveries", message=f"the run was taken over {run.recoveries} times in vain"
+            )
+        return None
