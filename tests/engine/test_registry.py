@@ -115,7 +115,6 @@ defined_later = Agent(name="Later")
         (wrapped(to_sales), ["Sales"]),
         (wrapped(enclosed(support)), ["Support"]),
     ],
-    ids=str,
 )
 def test_agents_are_found_in_what_a_function_mentions(function: Callable[..., Any], names: list[str]) -> None:
     assert list(dict.fromkeys(agent.name for agent in agents_in(function))) == names
