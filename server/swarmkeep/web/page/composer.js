@@ -1,0 +1,79 @@
+// Where a message is written. Enter sends; while a run is active the message waits for its turn.
+
+import { button, clear, h } from "./dom.js";
+import { text } from "./text.js";
+
+export class Composer {
+  constructor({ send, cancel }) {
+    this.on = { send, cancel };
+    this.busy = false;
+    this.input = h("textarea", { id: "composer", class: "input", rows: 1, dir: "auto", "aria-label": text.chat.input, "aria-describedby": "composer-hint", enterkeyhint: "send" });
+    this.send = button(text.chat.send, { icon: "send", kind: "primary", quiet: true, type: "submit" });
+    this.cancel = button(text.chat.cancel, { icon: "stop", kind: "danger", onclick: () => this.on.cancel(), hidden: true });
+    this.node = h(
+      "form",
+      { class: "composer", onsubmit: (event) => this.submit(event) },
+      h("div", { class: "column" },
+        h("div", { class: "composer-box" }, this.input, h("div", { class: "composer-actions" }, this.cancel, this.send)),
+        h("p", { id: "composer-hint", class: "muted hint" }, text.chat.hint)),
+    );
+    this.input.addEventListener("keydown", (event) => {
+      // While an input method is composing, Enter chooses a character.
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) this.submit(event);
+    });
+    this.input.addEventListener("input", () => this.grow());
+  }
+
+  show({ agent, busy }) {
+    this.busy = busy;
+    this.input.placeholder = text.chat.placeholder(agent);
+    this.cancel.hidden = !busy;
+    if (!busy) this.cancelling(false);
+    const label = busy ? text.chat.queue : text.chat.send;
+    this.send.title = label;
+    this.send.setAttribute("aria-label", label);
+  }
+
+  cancelling(yes) {
+    this.cancel.disabled = yes;
+    this.cancel.lastChild.textContent = yes ? text.chat.cancelling : text.chat.cancel;
+  }
+
+  async submit(event) {
+    event.preventDefault();
+    const words = this.input.value;
+    if (!words.trim() || this.sending) return;
+    this.sending = true;
+    this.send.disabled = true;
+    this.input.value = "";
+    this.grow();
+    const taken = await this.on.send(words, this.busy);
+    this.sending = false;
+    this.send.disabled = false;
+    // Nothing that was written is lost.
+    if (!taken && !this.input.value) this.input.value = words;
+    this.grow();
+  }
+
+  grow() {
+    this.input.style.height = "auto";
+    this.input.style.height = `${Math.min(this.input.scrollHeight, 220)}px`;
+  }
+
+  focus() {
+    this.input.focus({ preventScroll: true });
+  }
+}
+
+// The agents to begin with, as one choice.
+export function agentChoice(agents, chosen, onChoose) {
+  const list = h("div", { class: "agents", role: "radiogroup", "aria-label": text.chat.agents });
+  const option = (agent) => {
+    const radio = h("input", { type: "radio", name: "agent", value: agent.name, checked: agent.name === chosen, onchange: () => onChoose(agent.name) });
+    const does = [agent.tools.length && text.chat.tools(agent.tools.length), agent.handoffs.length && text.chat.handsOver(agent.handoffs.join(", "))].filter(Boolean);
+    return h("label", { class: "agent-card" }, radio,
+      h("span", { class: "agent-name", dir: "auto" }, agent.name), h("span", { class: "agent-model muted" }, agent.model),
+      h("span", { class: "agent-does muted", dir: "auto" }, does.join(" · ")));
+  };
+  return clear(list, agents.map(option));
+}

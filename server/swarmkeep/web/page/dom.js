@@ -1,0 +1,98 @@
+// Elements without markup: text stays text, whatever it holds.
+
+const PROPERTIES = new Set(["value", "checked", "disabled", "hidden", "textContent", "tabIndex", "open", "dir"]);
+
+export function h(tag, props = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name === "class") node.className = value;
+    else if (PROPERTIES.has(name)) node[name] = value;
+    else node.setAttribute(name, value === true ? "" : String(value));
+  }
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return node;
+}
+
+const PATHS = {
+  brand: "M8 1.8 13.4 4.9v6.2L8 14.2 2.6 11.1V4.9zM5.4 6.5h5.2M5.4 9.5h3.2",
+  menu: "M2 4h12M2 8h12M2 12h12",
+  plus: "M8 3v10M3 8h10",
+  send: "M3 8h9M8.5 4.5 12 8l-3.5 3.5",
+  stop: "M4.5 4.5h7v7h-7z",
+  tool: "M9.5 3.2a3.3 3.3 0 0 0-3.9 4.4L2.6 10.6l2.8 2.8 3-3a3.3 3.3 0 0 0 4.4-3.9L10.6 8.7 8.2 7.8 7.4 5.400z",
+  handoff: "M2.5 5h9M8.5 2 11.5 5 8.5 8M13.5 11h-9M7.5 8 4.5 11 7.5 14",
+  key: "M5 5.200a2.8 2.8 0 1 0 0 5.6 2.8 2.8 0 0 0 0-5.600zM7.8 8H14M11 8v2.300M14 8v2.8",
+  sun: "M8 5.200a2.8 2.8 0 1 0 0 5.6 2.8 2.8 0 0 0 0-5.600zM8 1.500v1.500M8 13v1.500M1.5 8H3M13 8h1.500M3.4 3.400l1 1M11.6 11.600l1 1M12.6 3.400l-1 1M4.4 11.600l-1 1",
+  moon: "M13 9.500A5.5 5.5 0 0 1 6.5 3a5.5 5.5 0 1 0 6.5 6.500z",
+  auto: "M8 2.500a5.5 5.5 0 1 0 0 11zM8 2.500a5.5 5.5 0 0 1 0 11",
+  fork: "M5 3v4a3 3 0 0 0 3 3h3M5 3v10M8.5 7.5 11 10l-2.5 2.5",
+  download: "M8 2.500v7.500M5 7.2 8 10.200l3-3M3 13h10",
+  check: "M3.5 8.5 6.5 11.5 12.5 4.5",
+  cross: "M4 4l8 8M12 4l-8 8",
+  left: "M10 3.5 5.5 8l4.5 4.5",
+  right: "M6 3.5 10.5 8 6 12.5",
+  down: "M3.5 6 8 10.5 12.5 6",
+};
+
+export function icon(name) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", "0 0 16 16");
+  svg.setAttribute("class", "icon");
+  svg.setAttribute("aria-hidden", "true");
+  const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+  path.setAttribute("d", PATHS[name]);
+  svg.append(path);
+  return svg;
+}
+
+export function button(label, { icon: sign, kind = "", quiet = false, ...props } = {}) {
+  const named = quiet ? { "aria-label": label, title: label } : {};
+  return h("button", { type: "button", class: `button ${kind}`, ...named, ...props }, sign && icon(sign), !quiet && h("span", {}, label));
+}
+
+export const bdi = (value) => h("bdi", {}, value);
+
+// Once per frame at most, and also while the tab is hidden, when there are no frames.
+export function throttled(work) {
+  let due = false;
+  const run = () => {
+    due = false;
+    work();
+  };
+  return () => {
+    if (due) return;
+    due = true;
+    if (document.hidden) setTimeout(run, 200);
+    else requestAnimationFrame(run);
+  };
+}
+
+export function clear(node, ...children) {
+  node.replaceChildren(...children.flat(Infinity).filter(Boolean));
+  return node;
+}
+
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
+export const timeOf = (at) => clock.format(new Date(at));
+export const dayAndTime = (at) => `${day.format(new Date(at))}, ${timeOf(at)}`;
+
+const ago = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "narrow" });
+export function since(at, now = Date.now()) {
+  const seconds = Math.round((new Date(at) - now) / 1000);
+  if (seconds > -60) return ago.format(Math.min(seconds, 0), "second");
+  if (seconds > -3600) return ago.format(Math.trunc(seconds / 60), "minute");
+  if (seconds > -86400) return ago.format(Math.trunc(seconds / 3600), "hour");
+  return day.format(new Date(at));
+}
+
+export function pretty(value) {
+  if (typeof value !== "string") return JSON.stringify(value, null, 2) ?? "";
+  try {
+    return JSON.stringify(JSON.parse(value), null, 2);
+  } catch {
+    return value;
+  }
+}

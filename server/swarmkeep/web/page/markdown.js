@@ -1,0 +1,37 @@
+// Markdown from models and people, made harmless: no scripts, no images, no forms, no styles, no foreign frames.
+
+import DOMPurify from "./purify.es.mjs";
+import { Marked } from "./marked.esm.js";
+
+const marked = new Marked({ gfm: true, breaks: true });
+
+const ALLOWED = {
+  ALLOWED_TAGS: [
+    "p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "strong", "em", "b", "i", "s", "del", "sub", "sup", "code", "pre", "blockquote",
+    "ul", "ol", "li", "a", "table", "thead", "tbody", "tr", "th", "td",
+  ],
+  ALLOWED_ATTR: ["href", "title", "align", "start"],
+  ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,
+  ALLOW_DATA_ATTR: false,
+  ALLOW_ARIA_ATTR: false,
+  RETURN_DOM_FRAGMENT: true,
+};
+
+// A conversation's headings stand below the page's own.
+const LEVELS = { H1: "h4", H2: "h5", H3: "h6", H4: "h6", H5: "h6" };
+
+export function markdown(source) {
+  const fragment = DOMPurify.sanitize(marked.parse(source), ALLOWED);
+  for (const link of fragment.querySelectorAll("a")) {
+    link.rel = "noopener noreferrer nofollow";
+    link.target = "_blank";
+  }
+  for (const heading of fragment.querySelectorAll("h1,h2,h3,h4,h5")) {
+    const lower = document.createElement(LEVELS[heading.tagName]);
+    lower.append(...heading.childNodes);
+    heading.replaceWith(lower);
+  }
+  for (const wide of fragment.querySelectorAll("pre,table")) wide.tabIndex = 0;
+  for (const block of fragment.querySelectorAll("p,li,blockquote,h4,h5,h6,td,th")) block.dir = "auto";
+  return fragment;
+}

@@ -1,0 +1,77 @@
+// An event in a line: its kind, and what it says.
+
+import { textOf } from "./fold.js";
+import { text } from "./text.js";
+
+const t = text.timeline;
+
+export function kindOf({ type, data }) {
+  if (type === "message.added") return data?.message?.role === "tool" ? "tool" : "message";
+  return type.split(".")[0];
+}
+
+export function titleOf({ type, data }) {
+  if (type !== "message.added" || !data?.message) return text.event[type] ?? type;
+  const { role, content, tool_calls: calls } = data.message;
+  if (role === "assistant" && calls?.length && !textOf(content)) return text.event.call;
+  return text.event[role] ?? role;
+}
+
+export function summaryOf(event) {
+  if (event.data === null) return text.notice.removed;
+  return (SUMMARIES[event.type] ?? (() => ""))(event.data, event);
+}
+
+const keys = (patch) => Object.keys(patch ?? {}).join(", ");
+const ended = ({ stop_reason: reason, error }) => error?.message ?? reason ?? "";
+
+const SUMMARIES = {
+  "session.created": ({ agent }) => agent,
+  "session.forked": ({ from_session_id: from, from_seq: seq }) => `${from} · ${seq}`,
+  "session.updated": ({ agent, metadata }) => [agent, keys(metadata)].filter(Boolean).join(" · "),
+  "session.redacted": ({ seqs, reason }) => `${seqs.join(", ")} · ${reason}`,
+  "run.queued": ({ messages }) => messages.map((message) => textOf(message.content)).join(" "),
+  "run.started": ({ options }) => options?.model ?? "",
+  "run.waiting": ({ pending }) => pending.map((call) => call.name).join(", "),
+  "run.resumed": ({ reason }) => reason,
+  "run.completed": ended,
+  "run.failed": ended,
+  "run.cancelled": ended,
+  "run.interrupted": ended,
+  "tool.started": ({ name, arguments: given }) => `${name} ${given}`,
+  "handoff.made": ({ from, to }) => `${from} → ${to}`,
+  "handoff.ignored": ({ from, to }) => `${from} → ${to}`,
+  "context.updated": ({ patch }) => keys(patch),
+  "approval.requested": ({ name, arguments: given }) => `${name} ${given}`,
+  "approval.decided": ({ decision, reason }) => [decision, reason].filter(Boolean).join(" · "),
+  "message.added": ({ message, tool }) => {
+    const calls = (message.tool_calls ?? []).map((call) => `${call.function?.name} ${call.function?.arguments}`);
+    const said = textOf(message.content);
+    const name = tool?.name ?? message.tool_name;
+    return [name, said, ...calls].filter(Boolean).join(" · ");
+  },
+};
+
+export const tokensOf = ({ data }) => data?.completion?.usage?.total_tokens ?? null;
+
+export function elapsed(from, to) {
+  const ms = Math.max(new Date(to) - new Date(from), 0);
+  if (ms < 1000) return `+${ms} ms`;
+  if (ms < 60_000) return `+${(ms / 1000).toFixed(1)} s`;
+  if (ms < 3_600_000) return `+${Math.floor(ms / 60_000)} m ${Math.round((ms % 60_000) / 1000)} s`;
+  return `+${(ms / 3_600_000).toFixed(1)} h`;
+}
+
+export function matches(event, kind, words) {
+  if (kind !== "all" && kindOf(event) !== kind) return false;
+  if (!words) return true;
+  return `${event.type} ${event.agent} ${titleOf(event)} ${summaryOf(event)}`.toLowerCase().includes(words);
+}
+
+// What a change did to an object's keys: one entry each that is not as it was.
+export function changes(before, after) {
+  const names = [...new Set([...Object.keys(before), ...Object.keys(after)])];
+  return names
+    .filter((name) => JSON.stringify(before[name]) !== JSON.stringify(after[name]))
+    .map((name) => ({ name, before: before[name], after: after[name], how: !Object.hasOwn(before, name) ? t.added : !Object.hasOwn(after, name) ? t.removed : t.changed }));
+}

@@ -1,0 +1,79 @@
+"""One Chromium and one server for all tests of the page; a window of its own for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.support.chromium import ARGUMENTS, NEEDED, chromium, is_needed
+from tests.support.processes import ServerProcess
+from tests.support.scripted import ScriptedModel
+from tests.web.window import Api, Window
+
+TEAM = Path(__file__).with_name("team.py")
+MISSING = "there is no Chromium: install one (apt-get install chromium), or `playwright install chromium`"
+
+
+# For this package only: as long as it runs, the library holds the thread's event loop.
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        path = chromium(playwright.chromium.executable_path)
+        if path is None and is_needed():
+            pytest.fail(f"{MISSING}; {NEEDED} or CI is set")
+        if path is None:
+            pytest.skip(MISSING)
+        running = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="package")
+def _scripted() -> Iterator[ScriptedModel]:
+    with ScriptedModel() as model:
+        yield model
+
+
+@pytest.fixture(scope="package")
+def server(_scripted: ScriptedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    env = {"OPENAI_API_KEY": "test", "OPENAI_BASE_URL": _scripted.url, "SWARMKEEP_MODEL_RETRIES": "0"}
+    folder = tmp_path_factory.mktemp("page")
+    with ServerProcess(folder, agents=[str(TEAM)], offline=False, env=env) as running:
+        yield running
+
+
+@pytest.fixture
+def model(_scripted: ScriptedModel) -> Iterator[ScriptedModel]:
+    yield _scripted
+    _scripted.assert_done()
+
+
+@pytest.fixture
+def api(server: ServerProcess) -> Iterator[Api]:
+    api = Api(server.url)
+    yield api
+    api.client.close()
+
+
+@pytest.fixture
+def windows(browser: Browser) -> Iterator[Callable[..., Window]]:
+    """Makes windows on a server; at the end none of them may have met anything that should not be."""
+    opened: list[Window] = []
+
+    def open_window(url: str, **options: Any) -> Window:
+        opened.append(Window(browser, url, **options))
+        return opened[-1]
+
+    yield open_window
+    for window in opened:
+        window.close()
+    assert [wrong for window in opened for wrong in window.wrongs] == []
+
+
+@pytest.fixture
+def window(windows: Callable[..., Window], server: ServerProcess) -> Window:
+    return windows(server.url)

@@ -1,0 +1,228 @@
+"""The chat: what is said, done, decided and broken off, as a person sees it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from playwright.sync_api import expect
+
+from tests.support.processes import ServerProcess
+from tests.support.scripted import ScriptedModel
+from tests.web.window import Api, Window
+
+
+def test_a_conversation_begins_with_an_agent_and_is_kept(window: Window, model: ScriptedModel, api: Api) -> None:
+    model.say("We have **two** kinds.")
+    window.open()
+    window.page.get_by_role("radio", name=re.compile("^Sales")).check()
+    expect(window.composer).to_have_attribute("placeholder", "Message Sales")
+    window.say("What do you sell?")
+    expect(window.answers).to_have_text(["We have two kinds."])
+    expect(window.answers.locator("strong")).to_have_text("two")
+    session = api.get(f"sessions/{window.session_id}")
+    assert (session["agent"], session["message_count"]) == ("Sales", 2)
+    window.page.reload()
+    expect(window.questions).to_have_text(["What do you sell?"])
+    expect(window.answers).to_have_text(["We have two kinds."])
+
+
+def test_an_answer_is_shown_while_it_is_written(window: Window, model: ScriptedModel) -> None:
+    model.hang("It **will", then="** be sunny.")
+    window.open()
+    window.say("hello")
+    expect(window.draft).to_contain_text("It **will")
+    expect(window.draft).to_contain_text("Front Desk")
+    model.release()
+    expect(window.answers.locator("strong")).to_have_text("will")
+    window.idle()
+
+
+def test_tools_are_folded_and_handoffs_are_moments(window: Window, model: ScriptedModel) -> None:
+    model.calls([("get_weather", {"city": "Rome"}, "c1"), ("transfer_to_sales", {}, "c2")])
+    model.say("Sales speaking.")
+    window.open()
+    window.say("Weather in Rome, then sales")
+    expect(window.answers).to_have_text(["Sales speaking."])
+    expect(window.log.locator(".handoff")).to_have_text("Front Desk hands over to Sales")
+    expect(window.log.locator(".speaker .name")).to_have_text(["Front Desk", "Sales"])
+    call = window.calls.first
+    expect(call.locator("summary")).to_contain_text("get_weather")
+    expect(call.locator("summary")).to_contain_text("done")
+    expect(call.get_by_text("sunny in Rome")).to_be_hidden()
+    call.locator("summary").press("Enter")
+    expect(call.locator("pre")).to_have_text([re.compile('"city": "Rome"'), "sunny in Rome"])
+    expect(window.page.get_by_label("Active agent")).to_have_value("Sales")
+
+
+def test_an_approval_is_given(window: Window, model: ScriptedModel) -> None:
+    model.call("refund", {"order": "A-17"}, id="c1")
+    model.say("Paid back.")
+    window.open()
+    window.say("Refund A-17")
+    asked = window.page.get_by_role("region", name="Approval")
+    expect(asked).to_contain_text("May refund run?")
+    expect(asked).to_contain_text("A-17")
+    asked.get_by_role("button", name="Approve").click()
+    expect(window.answers).to_have_text(["Paid back."])
+    expect(asked).to_be_hidden()
+    expect(window.calls.first).to_contain_text("Approved")
+
+
+def test_an_approval_is_denied_with_a_reason(window: Window, model: ScriptedModel, api: Api) -> None:
+    model.call("refund", {"order": "A-17"}, id="c1")
+    model.say("I may not.")
+    window.open()
+    window.say("Refund A-17")
+    window.page.get_by_label("Reason (the agent reads it)").fill("not ours")
+    window.page.get_by_role("button", name="Deny").click()
+    expect(window.answers).to_have_text(["I may not."])
+    expect(window.calls.first).to_contain_text("Denied")
+    expect(window.calls.first.locator("q")).to_have_text("not ours")
+    (decided,) = [event for event in api.events(window.session_id) if event["type"] == "approval.decided"]
+    assert (decided["data"]["decision"], decided["data"]["reason"]) == ("deny", "not ours")
+
+
+def test_a_run_is_cancelled_and_what_it_said_stays(window: Window, model: ScriptedModel) -> None:
+    model.hang("Half an", then=" answer")
+    window.open()
+    window.say("hello")
+    expect(window.draft).to_contain_text("Half an")
+    window.page.get_by_role("button", name="Cancel run").click()
+    expect(window.log).to_contain_text("The run was cancelled. What it had said stays.")
+    expect(window.answers).to_have_text(["Half an"])
+    expect(window.log).to_contain_text("cut off here")
+    window.idle()
+    model.wait_for_disconnects(1)
+
+
+def test_what_is_said_meanwhile_waits_for_its_turn(window: Window, model: ScriptedModel) -> None:
+    model.hang("One", then=".")
+    model.say("Two.")
+    window.open()
+    window.say("first")
+    expect(window.draft).to_contain_text("One")
+    window.say("second")
+    expect(window.log.locator(".queued")).to_contain_text("second")
+    model.release()
+    expect(window.answers).to_have_text(["One.", "Two."])
+    expect(window.questions).to_have_text(["first", "second"])
+    expect(window.log.locator(".queued")).to_have_count(0)
+
+
+def test_an_error_says_what_to_do(window: Window, model: ScriptedModel) -> None:
+    model.fail(401, message="no such key")
+    window.open()
+    window.say("hello")
+    failed = window.log.locator(".end.bad")
+    expect(failed).to_contain_text("The run failed")
+    expect(failed).to_contain_text("provider_authentication")
+    expect(failed).to_contain_text("Whoever runs it has to set OPENAI_API_KEY")
+    model.say("Better now.")
+    failed.get_by_role("button", name="Send it again").click()
+    expect(window.answers).to_have_text(["Better now."])
+
+
+def test_two_windows_on_one_session_are_in_step(
+    windows: Callable[..., Window], server: ServerProcess, model: ScriptedModel, api: Api
+) -> None:
+    model.hang("To all", then=" of you.")
+    model.call("refund", {"order": "1"}, id="c1")
+    model.say("Done.")
+    session = api.session()
+    one, two = windows(server.url).open_chat(session), windows(server.url).open_chat(session)
+    expect(two.page.get_by_text("Nothing has been said yet.")).to_be_visible()
+    one.say("hello")
+    for each in (one, two):
+        expect(each.draft).to_contain_text("To all")
+    model.release()
+    for each in (one, two):
+        expect(each.answers).to_have_text(["To all of you."])
+    two.say("refund")
+    one.page.get_by_role("button", name="Approve").click()
+    for each in (one, two):
+        expect(each.answers).to_have_text(["To all of you.", "Done."])
+        expect(each.page.get_by_role("button", name="Approve")).to_have_count(0)
+    assert one.log.inner_text() == two.log.inner_text()
+
+
+def test_the_active_agent_can_be_changed(window: Window, api: Api) -> None:
+    session = api.session()
+    window.open_chat(session)
+    window.page.get_by_label("Active agent").select_option("Sales")
+    expect(window.log).to_contain_text("The active agent is now Sales")
+    assert api.get(f"sessions/{session}")["agent"] == "Sales"
+
+
+def test_a_session_that_is_gone_says_so(window: Window, model: ScriptedModel) -> None:
+    model.say("Hello.")
+    window.open_chat("never-was")
+    expect(window.page.get_by_role("alert").first).to_contain_text("It may have been deleted")
+    window.page.get_by_role("main").get_by_role("button", name="New chat").click()
+    window.say("hello")
+    expect(window.answers).to_have_text(["Hello."])
+
+
+def test_sessions_are_found_and_filtered(window: Window, api: Api) -> None:
+    api.session(id="found-by-id", metadata={"team": "red"})
+    api.session(id="found-by-label", metadata={"team": "blue"}, agent="Sales")
+    window.open()
+    sessions = window.page.get_by_role("navigation", name="Sessions")
+    search = window.page.get_by_role("searchbox", name=re.compile("Search sessions"))
+    search.fill("found-by")
+    expect(sessions.get_by_role("link")).to_have_count(2)
+    search.fill("team=blue")
+    expect(sessions.get_by_role("link")).to_have_count(1)
+    expect(sessions.get_by_role("link")).to_contain_text("found-by-label")
+    search.fill("found-by")
+    sessions.get_by_label("Agent").select_option("Front Desk")
+    expect(sessions.get_by_role("link")).to_have_count(1)
+    search.fill("nothing like it")
+    expect(sessions).to_contain_text("No session matches.")
+
+
+def test_links_lead_deep_and_back_goes_back(window: Window, api: Api) -> None:
+    one, two = api.session(id="way-1"), api.session(id="way-2")
+    window.open_chat(one)
+    title = window.page.get_by_role("heading", level=1)
+    expect(title).to_have_text(one)
+    window.page.get_by_role("link", name=re.compile("^way-2")).click()
+    expect(title).to_have_text(two)
+    window.page.get_by_role("link", name="Timeline", exact=True).click()
+    expect(window.rows).to_have_count(1)
+    window.page.go_back()
+    expect(window.composer).to_be_visible()
+    expect(title).to_have_text(two)
+    window.page.go_back()
+    expect(title).to_have_text(one)
+    assert window.page.title() == "way-1 · Chat · Swarmkeep"
+
+
+def test_everything_can_be_done_from_the_keyboard(window: Window, model: ScriptedModel, api: Api) -> None:
+    model.call("refund", {"order": "9"}, id="c1")
+    model.say("Done.")
+    api.session(id="by-keys")
+    window.open()
+    expect(window.page.get_by_role("link", name=re.compile("^by-keys"))).to_be_visible()
+    keyboard = window.page.keyboard
+    keyboard.press("Control+k")
+    keyboard.type("by-keys")
+    for _ in range(3):
+        keyboard.press("Tab")
+    keyboard.press("Enter")
+    expect(window.page.get_by_role("heading", level=1)).to_have_text("by-keys")
+    expect(window.composer).to_be_focused()
+    keyboard.type("Refund")
+    keyboard.press("Shift+Enter")
+    keyboard.type("9, please")
+    keyboard.press("Enter")
+    approve = window.page.get_by_role("button", name="Approve")
+    expect(approve).to_be_visible()
+    for _ in range(2):
+        keyboard.press("Shift+Tab")
+    expect(
+        window.page.get_by_role("button", name="Deny").or_(approve).and_(window.page.locator(":focus"))
+    ).to_have_count(1)
+    approve.press("Enter")
+    expect(window.answers).to_have_text(["Done."])
+    expect(window.questions).to_have_text(["Refund\n9, please"])

@@ -1,0 +1,141 @@
+"""A browser window on the page, in the words of whoever uses it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect
+
+Json = dict[str, Any]
+PATIENCE_MS = 20_000
+WIDE = {"width": 1280, "height": 800}
+PHONE = {"width": 390, "height": 844}
+
+expect.set_options(timeout=PATIENCE_MS)
+
+
+class Window:
+    """A window with a storage of its own. What should never happen in one is noted in `wrongs`."""
+
+    def __init__(self, browser: Browser, url: str, **options: Any) -> None:
+        self.url = url
+        self.context: BrowserContext = browser.new_context(viewport=WIDE, locale="en-GB", **options)  # type: ignore[arg-type]
+        self.context.set_default_timeout(PATIENCE_MS)
+        self.page: Page = self.context.new_page()
+        self.wrongs: list[str] = []
+        self.page.on("dialog", lambda dialog: (self.wrongs.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on("pageerror", lambda error: self.wrongs.append(f"error: {error}"))
+        self.page.on("console", self._heard)
+        self.page.on("request", lambda request: self._asked(request.url))
+
+    def _heard(self, message: ConsoleMessage) -> None:
+        # A server that is away, or a route that is not there, is said so by the browser; the page copes.
+        if message.type in ("error", "warning") and "Failed to load resource" not in message.text:
+            self.wrongs.append(f"console: {message.text}")
+
+    def _asked(self, url: str) -> None:
+        if not url.startswith((self.url, "data:", "blob:" + self.url)):
+            self.wrongs.append(f"asked {url}")
+
+    def close(self) -> None:
+        self.context.close()
+
+    def open(self, route: str = "") -> Window:
+        self.page.goto(f"{self.url}/{route}")
+        return self
+
+    def open_chat(self, session_id: str) -> Window:
+        return self.open(f"#/chat/{quote(session_id)}")
+
+    def open_timeline(self, session_id: str, at: int | None = None) -> Window:
+        return self.open(f"#/timeline/{quote(session_id)}{'' if at is None else f'?at={at}'}")
+
+    # The chat.
+
+    @property
+    def composer(self) -> Locator:
+        return self.page.get_by_role("textbox", name="Message", exact=True)
+
+    def say(self, words: str) -> None:
+        self.composer.fill(words)
+        self.composer.press("Enter")
+
+    @property
+    def log(self) -> Locator:
+        return self.page.get_by_role("log")
+
+    @property
+    def answers(self) -> Locator:
+        return self.log.locator(".message.assistant:not(.draft) .prose")
+
+    @property
+    def questions(self) -> Locator:
+        return self.log.locator(".message.user .prose")
+
+    @property
+    def draft(self) -> Locator:
+        return self.log.locator(".draft")
+
+    @property
+    def calls(self) -> Locator:
+        return self.log.locator(".call")
+
+    def idle(self) -> None:
+        """Wait until no run is active, and everything was shown."""
+        expect(self.page.get_by_role("button", name="Cancel run")).to_be_hidden()
+        expect(self.draft).to_be_hidden()
+
+    @property
+    def session_id(self) -> str:
+        expect(self.page).to_have_url(re.compile(r"#/(chat|timeline)/."))
+        return self.page.url.split("/")[-1].partition("?")[0]
+
+    # The timeline.
+
+    @property
+    def rows(self) -> Locator:
+        return self.page.get_by_role("option").and_(self.page.locator(".row-line"))
+
+    @property
+    def list(self) -> Locator:
+        return self.page.get_by_role("listbox", name="Events")
+
+    @property
+    def detail(self) -> Locator:
+        return self.page.get_by_role("region", name="Event", exact=True)
+
+    def evaluate(self, script: str, argument: Any = None) -> Any:
+        return self.page.evaluate(script, argument)
+
+
+class Api:
+    """The server beside the page: what is really there."""
+
+    def __init__(self, url: str) -> None:
+        self.client = httpx2.Client(base_url=f"{url}/v1/", timeout=60)
+
+    def get(self, path: str, **params: Any) -> Json:
+        answer = self.client.get(path, params=params)
+        assert answer.status_code == 200, answer.text
+        found: Json = answer.json()
+        return found
+
+    def post(self, path: str, body: Any = None) -> Json:
+        answer = self.client.post(path, json=body or {})
+        assert answer.status_code in (200, 201, 202), answer.text
+        found: Json = answer.json()
+        return found
+
+    def session(self, **body: Any) -> str:
+        return str(self.post("sessions", body)["id"])
+
+    def run(self, session_id: str, text: Any, **body: Any) -> Json:
+        return self.post(f"sessions/{session_id}/runs", {"input": text, **body})
+
+    def events(self, session_id: str) -> list[Json]:
+        answer = self.client.get(f"sessions/{session_id}/events", headers={"accept": "application/x-ndjson"})
+        return [json.loads(line) for line in answer.text.splitlines()]
