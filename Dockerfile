@@ -1,9 +1,10 @@
 # The server, with the routines and migrations it ships, for SQLite and PostgreSQL.
 #
 #   docker build -t swarmkeep .
-#   docker run --network host -v swarmkeep:/data -e OPENAI_API_KEY swarmkeep
+#   docker run --rm -v swarmkeep:/data swarmkeep keys create --name first
+#   docker run -p 127.0.0.1:8000:8000 -v swarmkeep:/data -e OPENAI_API_KEY swarmkeep
 #
-# Without API keys the server listens on loopback only, so the container shares its host's network (Linux). Without
+# In a container the server listens on all addresses, and so starts only once there is an API key. Without
 # SWARMKEEP_DATABASE_URL, sessions are kept in a SQLite file in /data.
 
 FROM python:3.12-slim AS build
@@ -25,6 +26,7 @@ RUN useradd --system --uid 10001 --home-dir /data --shell /usr/sbin/nologin swar
     && install --directory --owner swarmkeep --group swarmkeep /data
 COPY --from=build /opt/swarmkeep /opt/swarmkeep
 ENV PATH=/opt/swarmkeep/bin:$PATH \
+    SWARMKEEP_HOST=0.0.0.0 \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 # By number, so that a host that refuses root images can tell.

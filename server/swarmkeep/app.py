@@ -10,7 +10,6 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
-from ipaddress import ip_address
 from types import FrameType
 from typing import Any
 
@@ -19,7 +18,9 @@ from litestar import Litestar
 from uvicorn import Config, Server
 from uvicorn.server import HANDLED_SIGNALS
 
-from swarmkeep.api.access import Service, has_api_keys
+from swarmkeep.api.access import Service
+from swarmkeep.api.keyring import Keyring
+from swarmkeep.api.rates import Rates
 from swarmkeep.api.routes import build_api
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
@@ -29,7 +30,8 @@ from swarmkeep.engine.offline import offline_client
 from swarmkeep.engine.provider import provider_client
 from swarmkeep.engine.registry import AgentsError
 from swarmkeep.engine.retries import Retries
-from swarmkeep.settings import Settings
+from swarmkeep.settings import Settings, is_loopback
+from swarmkeep.store.keys import KeyStore
 from swarmkeep.store.port import SchemaBehind, StoreUnavailable
 from swarmkeep.store.schema import upgrade
 from swarmkeep.store.sql import open_store
@@ -68,10 +70,15 @@ def create_app(settings: Settings) -> Litestar:
         client = _client(settings)
         limits = msgspec.convert(settings, Limits, from_attributes=True)
         model = ChatModel(client, Retries(count=settings.model_retries))
-        engine = Engine(open_store(settings.database_url), registry, model, limits)
+        store = open_store(settings.database_url)
+        engine = Engine(store, registry, model, limits)
         try:
+            await store.ping()
+            keyring = Keyring(KeyStore(store.database))
+            # Before the engine starts, which takes runs over that others have left.
+            await _refuse_to_be_open(settings, keyring)
             await engine.start()
-            app.state.service = Service(engine, hosts=_names(settings), origins=frozenset(settings.cors_origins))
+            app.state.service = _service(settings, engine, keyring)
             yield
         finally:
             await engine.stop()
@@ -96,9 +103,24 @@ def _client(settings: Settings) -> Any:
     )
 
 
-def _names(settings: Settings) -> frozenset[str] | None:
-    """By what names an open server may be addressed: see `refuse_other_sites`."""
-    return None if has_api_keys() else LOOPBACK_NAMES | {_bracketed(settings.host).lower()}
+async def _refuse_to_be_open(settings: Settings, keyring: Keyring) -> None:
+    if not (is_loopback(_address(settings)[0]) or await keyring.is_locked()):
+        raise ServeError(
+            f"without API keys the server is open to whoever reaches it, so it does not listen on {settings.host}; "
+            "make a key with `swarmkeep keys create`, or listen on 127.0.0.1"
+        )
+
+
+def _service(settings: Settings, engine: Engine, keyring: Keyring) -> Service:
+    own = {_bracketed(settings.host), *settings.allowed_hosts}
+    limit = settings.rate_limit_per_minute
+    return Service(
+        engine,
+        keyring,
+        hosts=LOOPBACK_NAMES | {name.lower() for name in own},
+        origins=frozenset(settings.cors_origins),
+        rates=None if limit is None else Rates(limit),
+    )
 
 
 def serve(settings: Settings) -> None:
@@ -112,11 +134,6 @@ def serve(settings: Settings) -> None:
     for noisy in ("uvicorn", "alembic", "httpx2", "httpcore2", "openai"):
         logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
     address = _address(settings)
-    if not (has_api_keys() or ip_address(address[0]).is_loopback):
-        raise ServeError(
-            f"without API keys the server is open to whoever reaches it, so it does not listen on {settings.host}; "
-            "listen on 127.0.0.1, and put a proxy that checks its callers in front"
-        )
     try:
         app = create_app(settings)
         with _bound(settings, address) as listener:
@@ -208,13 +225,10 @@ class StoppableServer(Server):
 
 
 def _address(settings: Settings) -> tuple[str, int]:
-    """Where to listen; of several addresses that a name has, one of IPv4."""
     try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        return settings.address()
     except (OSError, UnicodeError) as error:
         raise ServeError(f"there is no address to listen on called {settings.host!r}: {error}") from error
-    chosen = min(found, key=lambda info: info[0] != socket.AF_INET)[4]
-    return str(chosen[0]), int(chosen[1])
 
 
 def _bound(settings: Settings, address: tuple[str, int]) -> socket.socket:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -41,7 +43,9 @@ class Settings(BaseSettings):
         description="Files, folders or modules that define the agents, separated by commas (or as in PATH), or a "
         "JSON list. The first agent of the first one is the default.",
     )
-    host: str = Field(default="127.0.0.1", description="The address to listen on; without any API key, a loopback one.")
+    host: str = Field(
+        default="127.0.0.1", description="The address to listen on; as long as there is no API key, a loopback one."
+    )
     port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on; 0 takes any free one.")
     model: str | None = Field(default=None, description="The model of agents that name none themselves.")
     offline: bool = Field(
@@ -94,6 +98,16 @@ class Settings(BaseSettings):
     )
     max_body_bytes: int = Field(default=10_000_000, ge=1, description="The largest request body that is read.")
     max_import_bytes: int = Field(default=1_000_000_000, ge=1, description="The largest file that is imported.")
+    rate_limit_per_minute: int | None = Field(
+        default=None,
+        ge=1,
+        description="How many requests under `/v1` each API key (or address, without keys) may make in a minute, on "
+        "each server; by default without limit.",
+    )
+    allowed_hosts: Names = Field(
+        default=(),
+        description="Names by which a server without API keys may be addressed, beside its own, separated by commas.",
+    )
     cors_origins: Names = Field(
         default=(), description="Origins of web pages that may call the API, separated by commas; by default none."
     )
@@ -104,7 +118,7 @@ class Settings(BaseSettings):
         default=False, description="Migrate a PostgreSQL database at start. A SQLite file is always migrated."
     )
 
-    @field_validator("agents", "cors_origins", mode="before")
+    @field_validator("agents", "allowed_hosts", "cors_origins", mode="before")
     @classmethod
     def _split(cls, value: object, info: Any) -> object:
         if not isinstance(value, str):
@@ -116,7 +130,15 @@ class Settings(BaseSettings):
             text = text.replace(os.pathsep, ",")
         return [part.strip() for part in text.split(",") if part.strip()]
 
-    @field_validator("run_seconds", "tool_seconds", "approval_seconds", "loop_turns", "history_turns", mode="before")
+    @field_validator(
+        "run_seconds",
+        "tool_seconds",
+        "approval_seconds",
+        "loop_turns",
+        "history_turns",
+        "rate_limit_per_minute",
+        mode="before",
+    )
     @classmethod
     def _no_limit(cls, value: object) -> object:
         return None if isinstance(value, str) and value.strip().lower() == "none" else value
@@ -125,3 +147,14 @@ class Settings(BaseSettings):
     @classmethod
     def _lower(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
+
+    def address(self) -> tuple[str, int]:
+        """Where to listen; of several addresses that a name has, one of IPv4. Raises OSError and UnicodeError."""
+        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        chosen = min(found, key=lambda info: info[0] != socket.AF_INET)[4]
+        return str(chosen[0]), int(chosen[1])
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach an IP address."""
+    return ip_address(address).is_loopback

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from tests.api.keys import bearer, key_for, keys_of
 from tests.api.live import LiveFrame, joined
 from tests.api.service import Service, serving, settings
 from tests.api.test_streams import nobody_reads, until
@@ -220,16 +221,19 @@ ORIGINS: list[tuple[dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("options", "welcome"), ORIGINS)
-@pytest.mark.parametrize("names", ["checked", "any"])
+@pytest.mark.parametrize("locked", [False, True])
 async def test_other_sites_pages_get_no_connection(
-    sqlite_ready: str, options: dict[str, Any], welcome: bool, names: str
+    sqlite_ready: str, options: dict[str, Any], welcome: bool, locked: bool
 ) -> None:
     async with serving(settings(database_url=sqlite_ready, cors_origins="https://partner.example")) as service:
-        if names == "any":
-            service.inside.hosts = None
+        given = json.loads(json.dumps(options).replace("{host}", service.url.removeprefix("http://")))
+        if locked:
+            # Whoever has a key may call the server by any name.
+            key = await key_for(service, "default")
+            service.client.headers.update(key)
+            given["additional_headers"] = given.get("additional_headers", {}) | key
             welcome = welcome or "origin" not in options
         session = await service.session()
-        given = json.loads(json.dumps(options).replace("{host}", service.url.removeprefix("http://")))
         if welcome:
             async with joined(service, session, **given) as viewer:
                 assert (await viewer.next()).event == "session.created"
@@ -238,6 +242,56 @@ async def test_other_sites_pages_get_no_connection(
             await joined(service, session, **given).__aenter__()
         assert refused.value.response.status_code == 403
         assert json.loads(refused.value.response.body or b"")["code"] == "forbidden"
+
+
+async def test_a_key_is_shown_in_a_header_or_as_a_subprotocol(plain: Service) -> None:
+    secret = (key := await key_for(plain, "acme"))["Authorization"].removeprefix("Bearer ")
+    await plain.post("/v1/sessions", {"id": "s"}, headers=key)
+    for options in ({"additional_headers": key}, {"subprotocols": ["swarmkeep", f"bearer.{secret}"]}):
+        async with joined(plain, "/v1/sessions/s", **options) as viewer:
+            assert (await viewer.next()).event == "session.created"
+            assert viewer.socket.subprotocol == ("swarmkeep" if "subprotocols" in options else None)
+    wrong: list[dict[str, Any]] = [
+        {}, {"subprotocols": ["swarmkeep"]}, {"subprotocols": ["swarmkeep", "bearer.swk_x"]},
+        {"subprotocols": [f"bearer.{secret}"], "additional_headers": key},
+    ]  # fmt: skip
+    for options in wrong:
+        async with joined(plain, "/v1/sessions/s", **options) as viewer:
+            await viewer.problem("unauthenticated")
+            assert await viewer.closed() == (4401, "unauthenticated")
+    async with joined(plain, "/v1/sessions/s", additional_headers=await key_for(plain, "other")) as viewer:
+        await viewer.problem("session_not_found")
+        assert (await viewer.closed())[0] == 4404
+
+
+async def test_a_reader_watches_and_commands_nothing(plain: Service) -> None:
+    writer, reader = await key_for(plain, "acme"), await key_for(plain, "acme", role="read")
+    await plain.post("/v1/sessions", {"id": "s"}, headers=writer)
+    async with joined(plain, "/v1/sessions/s", additional_headers=reader) as viewer:
+        assert (await viewer.next()).event == "session.created"
+        answer = await viewer.answer("run.create", input="hello")
+        assert (answer.event, answer.data["code"]) == ("error", "forbidden")
+        assert (await plain.post("/v1/sessions/s/runs", {"input": "hi"}, headers=writer)).status_code == 200
+        await viewer.until("done")
+
+
+async def test_a_connection_ends_with_its_key(plain: Service) -> None:
+    made, secret = await keys_of(plain).create("acme")
+    await plain.post("/v1/sessions", {"id": "s"}, headers=bearer(secret))
+    async with joined(plain, "/v1/sessions/s", additional_headers=bearer(secret)) as viewer:
+        await viewer.until("session.created")
+        await keys_of(plain).revoke(made.id)
+        await viewer.problem("unauthenticated")
+        assert (await viewer.closed())[0] == 4401
+
+
+async def test_commands_are_counted(sqlite_ready: str) -> None:
+    async with serving(settings(database_url=sqlite_ready, rate_limit_per_minute=3)) as service:
+        session = await service.session()
+        async with joined(service, session) as viewer:
+            assert (await viewer.answer("run.create", input="hello")).event == "accepted"
+            answer = await viewer.answer("run.create", input="hello")
+            assert (answer.event, answer.data["code"]) == ("error", "rate_limited")
 
 
 async def test_the_subprotocol_is_named_if_it_is_offered(plain: Service) -> None:

@@ -54,3 +54,25 @@ async def test_sites_that_were_named_may_use_it(sqlite_ready: str) -> None:
             "/v1/sessions/" + answer.json()["id"] + "/events", origin="https://two.example"
         ) as stream:
             assert stream.answer.headers["access-control-allow-origin"] == "https://two.example"
+
+
+async def test_it_may_be_given_more_names(sqlite_ready: str) -> None:
+    given = settings(database_url=sqlite_ready, allowed_hosts="Agents.example, other.example")
+    async with serving(given) as service:
+        for host, status in (
+            ("agents.example", 200),
+            ("agents.EXAMPLE:443", 200),
+            ("localhost", 200),
+            ("x.example", 403),
+        ):
+            assert (await service.get("/v1/agents", headers={"Host": host})).status_code == status
+        page = {"Host": "agents.example", "Origin": "https://agents.example"}
+        assert (await service.post("/v1/sessions", {}, headers=page)).status_code == 201
+
+
+async def test_a_form_of_another_site_says_nothing_that_is_heard(plain: Service) -> None:
+    """What a page may send without asking first: no JSON, and with its origin."""
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        answer = await plain.client.post("/v1/sessions", content=b"{}", headers={"Content-Type": kind})
+        problem(answer, 415, "unsupported_media_type")
+    assert (await plain.get("/v1/sessions")).json()["data"] == []

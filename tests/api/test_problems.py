@@ -16,6 +16,7 @@ from tests.api.service import Service, problem
 # Of the public contract. A code may be added, never renamed.
 CODES = {
     400: {"invalid_request", "invalid_import"},
+    401: {"unauthenticated"},
     403: {"forbidden"},
     404: {"not_found", "session_not_found", "run_not_found", "agent_not_found", "event_not_found"},
     405: {"method_not_allowed"},
@@ -27,6 +28,7 @@ CODES = {
     413: {"too_large"},
     415: {"unsupported_media_type"},
     422: {"idempotency_mismatch"},
+    429: {"rate_limited"},
     500: {"internal_error"},
     503: {"draining", "overloaded", "store_unavailable", "schema_behind"},
 }  # fmt: skip

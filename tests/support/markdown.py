@@ -1,14 +1,16 @@
 """Code blocks of Markdown files, run as a reader would run them: in order, in one folder.
 
 `python -m tests.support.markdown PAGE [HOST:PORT [TEXT=REPLACEMENT …]]` follows a page in the current folder. Its
-Python blocks are one session, its bash blocks one shell; 127.0.0.1:8000 in a block stands for the given server. A
-```bash serve block is the second terminal: it starts that server, which runs until the page ends or starts another.
+Python blocks are one session, its bash blocks one shell, whose variables Python sees; 127.0.0.1:8000 in a block stands
+for the given server. A ```bash serve block is the second terminal: it starts that server, which runs until the page
+ends or starts another.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import os
 import subprocess
 import sys
 import time
@@ -111,6 +113,7 @@ def follow(path: Path, address: str, replaced: Mapping[str, str] | None = None) 
             # An error then names the line of the page.
             code = "\n" * block.line + code
             if block.language == "python":
+                os.environ.update(_exported(folder))
                 exec(compile(code, str(path), "exec", dont_inherit=True), session.__dict__)
             elif block.serves:
                 stop(server)
@@ -120,6 +123,15 @@ def follow(path: Path, address: str, replaced: Mapping[str, str] | None = None) 
                 sys.exit(f"{block.place}: exit code {status}")
     finally:
         stop(server)
+
+
+def _exported(folder: Path) -> dict[str, str]:
+    """What the bash blocks have exported so far."""
+    kept = folder / ".shell"
+    if not kept.exists():
+        return {}
+    said = subprocess.run(["bash", "-c", '. "$0"; env -0', kept], capture_output=True, check=True, text=True)
+    return dict(pair.split("=", 1) for pair in said.stdout.split("\0") if pair)
 
 
 def _shell(folder: Path, name: str, code: str) -> subprocess.Popen[bytes]:

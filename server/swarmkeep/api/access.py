@@ -4,34 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterable
 from typing import Any
 
 from litestar import Request
 
-from swarmkeep.api.refusals import Forbidden
+from swarmkeep.api.keyring import Keyring
+from swarmkeep.api.rates import Rates
+from swarmkeep.api.refusals import Forbidden, Unauthenticated
 from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.inputs import checked_id
 from swarmkeep.engine.once import Once
+from swarmkeep.store.keys import ApiKey
 from swarmkeep.store.port import DEFAULT_TENANT, SessionKey
 
 
 class Service:
-    """One process's engine, and whether it is being stopped.
+    """One process's engine, who may use it, and whether it is being stopped.
 
-    `hosts` are the names by which an open server may be addressed (None is any), `origins` the other sites whose
-    pages may call it. `stopping` is set when the server is told to stop, `drained` when the last of its runs has ended.
+    `hosts` are the names by which a server without keys may be addressed, `origins` the other sites whose pages may
+    call it then. `rates` is how often anybody may ask; None is without limit. `stopping` is set when the server is told
+    to stop, `drained` when the last of its runs has ended.
     """
 
     def __init__(
-        self, engine: Engine, *, hosts: frozenset[str] | None = None, origins: frozenset[str] = frozenset()
+        self,
+        engine: Engine,
+        keyring: Keyring,
+        *,
+        hosts: frozenset[str] = frozenset(),
+        origins: frozenset[str] = frozenset(),
+        rates: Rates | None = None,
     ) -> None:
         self.engine = engine
+        self.keyring = keyring
         self.hosts = hosts
         self.origins = origins
+        self.rates = rates
         self.stopping = asyncio.Event()
         self.drained = asyncio.Event()
+
+    def count(self, key: ApiKey | None, address: str) -> None:
+        """Count a request for whoever sent it: a key, or else an address. Raises RateLimited."""
+        if self.rates is not None:
+            self.rates.take(address if key is None else key.id)
 
     async def drain(self) -> None:
         """Take no more runs, let streams end, and return once the running runs have ended or were interrupted."""
@@ -46,13 +62,44 @@ _KEY_LENGTH = 255
 
 
 class Caller:
-    """Whoever sent a request, and the engine as they may use it."""
+    """Whoever sent a request, and the engine as they may use it. Without a key it is nobody known."""
 
-    def __init__(self, service: Service, tenant: str, request: Request[Any, Any, Any] | None = None) -> None:
+    def __init__(
+        self, service: Service, key_used: ApiKey | None, request: Request[Any, Any, Any] | None = None
+    ) -> None:
         self.service = service
-        self.tenant = tenant
         self.engine = service.engine
+        self.key_used = key_used
         self._request = request
+
+    @property
+    def tenant(self) -> str:
+        """Whose sessions they are.
+
+        Raises Unauthenticated where a key is needed and none was asked for: by a route outside `/v1`.
+        """
+        if self.key_used is not None:
+            return self.key_used.tenant
+        if self.service.keyring.locked:
+            raise Unauthenticated
+        return DEFAULT_TENANT
+
+    @property
+    def name(self) -> str | None:
+        """Who this is, for events that say who did something; None while the server is open."""
+        return None if self.key_used is None else self.key_used.label
+
+    async def is_welcome(self) -> bool:
+        """Whether they would still be let in: asked again and again by what goes on for long, as streams do."""
+        keyring = self.service.keyring
+        if self.key_used is None:
+            return not await keyring.is_locked()
+        return await keyring.is_valid(self.key_used)
+
+    def refuse_reader(self) -> None:
+        """For what changes something. Raises Forbidden for those who may only read."""
+        if self.key_used is not None and self.key_used.role == "read":
+            raise Forbidden("this API key may only read")
 
     async def once(self) -> Once | None:
         """The request's `Idempotency-Key`, if it has one, with a digest of all that the request says.
@@ -80,35 +127,5 @@ class Caller:
 
 
 def identify(request: Request[Any, Any, Any]) -> Caller:
-    """The caller of a request. Every call to a session goes through here: this is where API keys are looked up."""
-    return Caller(request.app.state.service, DEFAULT_TENANT, request)
-
-
-def has_api_keys() -> bool:
-    """Whether callers have to show an API key. Without any, the server is open, and for this machine only."""
-    return False
-
-
-def refuse_other_sites(service: Service, headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Keep web pages out of an open server: any page can send requests to localhost, or have its name point there.
-
-    Raises Forbidden.
-    """
-    if service.hosts is None:
-        return
-    given = dict(headers)
-    host, origin = given.get(b"host", b"").decode("latin-1"), given.get(b"origin")
-    if host and _name_of(host) not in service.hosts:
-        raise Forbidden("without API keys the server answers only to its own name; use 127.0.0.1 or localhost")
-    if origin is not None and not is_ours(service, origin.decode("latin-1"), host):
-        raise Forbidden("without API keys the server takes no requests from other sites' pages")
-
-
-def is_ours(service: Service, origin: str, host: str) -> bool:
-    """Whether a page of that origin is the server's own, or one that may call it."""
-    return origin.partition("://")[2] == host or bool(service.origins & {origin, "*"})
-
-
-def _name_of(host: str) -> str:
-    name, _, port = host.rpartition(":")
-    return (name if name and port.isdecimal() else host).lower()
+    """The caller of a request. Every call to a session goes through here; whose key it is, `gate.admit` found out."""
+    return Caller(request.app.state.service, request.scope.get("auth"), request)

@@ -12,7 +12,7 @@ from litestar.exceptions import HTTPException
 from litestar.openapi.datastructures import ResponseSpec
 
 from swarmkeep.api.bodies import JsonResponse
-from swarmkeep.api.refusals import Forbidden, UnsupportedMediaType
+from swarmkeep.api.refusals import Forbidden, RateLimited, Unauthenticated, UnsupportedMediaType
 from swarmkeep.domain import errors as domain
 from swarmkeep.store.port import SchemaBehind, StoreUnavailable
 
@@ -24,6 +24,7 @@ PROBLEM_JSON = "application/problem+json"
 STATUS: dict[type[domain.DomainError], int] = {
     domain.InvalidRequest: 400,
     domain.InvalidImport: 400,
+    Unauthenticated: 401,
     Forbidden: 403,
     domain.SessionNotFound: 404,
     domain.RunNotFound: 404,
@@ -40,6 +41,7 @@ STATUS: dict[type[domain.DomainError], int] = {
     domain.SeqConflict: 412,
     UnsupportedMediaType: 415,
     domain.IdempotencyMismatch: 422,
+    RateLimited: 429,
     domain.Overloaded: 503,
     domain.Draining: 503,
 }
@@ -48,6 +50,7 @@ STATUS: dict[type[domain.DomainError], int] = {
 TITLES = {
     "invalid_request": "The request is not valid",
     "invalid_import": "The file cannot be imported",
+    "unauthenticated": "An API key is needed",
     "forbidden": "This is not allowed",
     "not_found": "There is nothing here",
     "session_not_found": "No such session",
@@ -65,6 +68,7 @@ TITLES = {
     "too_large": "The request is too large",
     "unsupported_media_type": "The body is not JSON",
     "idempotency_mismatch": "The idempotency key was used with another request",
+    "rate_limited": "These are too many requests",
     "internal_error": "The server met an unexpected error",
     "draining": "The server is shutting down",
     "overloaded": "The server is overloaded",
@@ -142,6 +146,8 @@ def _described(error: Exception) -> Described:
     if isinstance(error, domain.DomainError):
         seconds = getattr(error, "retry_after_seconds", None)
         headers = {} if seconds is None else {"Retry-After": str(seconds)}
+        if isinstance(error, Unauthenticated):
+            headers["WWW-Authenticate"] = error.challenge
         return STATUS[type(error)], error.code, str(error), error.extra(), headers
     if isinstance(error, StoreUnavailable):
         # The sentence names the database's host, which callers need not know.
@@ -173,10 +179,14 @@ def _field_error(found: dict[str, Any]) -> dict[str, str]:
     return {"pointer": place, "detail": f"{name}: {text}"}
 
 
-def problems(*codes: str) -> dict[int, ResponseSpec]:
-    """For the OpenAPI document: the refusals that a call may meet, by status."""
+_ANYWHERE = ("invalid_request", "forbidden", "internal_error", "store_unavailable")
+_WITH_KEY = ("unauthenticated", "rate_limited")
+
+
+def problems(*codes: str, keyless: bool = False) -> dict[int, ResponseSpec]:
+    """For the OpenAPI document: the refusals that a call may meet, by status. `keyless`: it never needs a key."""
     by_status: dict[int, list[str]] = {}
-    for code in (*codes, "invalid_request", "forbidden", "internal_error", "store_unavailable"):
+    for code in (*codes, *_ANYWHERE, *(() if keyless else _WITH_KEY)):
         by_status.setdefault(_status(code), []).append(code)
     return {
         status: ResponseSpec(

@@ -21,7 +21,7 @@ class Health(msgspec.Struct, frozen=True):
     status: Literal["ok"]
 
 
-@get("/health/live", operation_id="health_live", summary="Whether the process lives", responses=problems())
+@get("/health/live", operation_id="health_live", summary="Whether the process lives", responses=problems(keyless=True))
 async def live() -> Health:
     return Health("ok")
 
@@ -30,7 +30,7 @@ async def live() -> Health:
     "/health/ready",
     operation_id="health_ready",
     summary="Whether requests are welcome",
-    responses=problems("draining", "schema_behind"),
+    responses=problems("draining", "schema_behind", keyless=True),
 )
 async def ready(caller: NamedDependency[Caller]) -> Health:
     if caller.service.stopping.is_set():

@@ -14,8 +14,10 @@ from litestar.params import FromPath
 
 from swarmkeep.api.access import Caller
 from swarmkeep.api.errors import described
+from swarmkeep.api.gate import OWN_DOOR
 from swarmkeep.api.live_commands import carried_out, command_of, ref_of
-from swarmkeep.api.live_door import SUBPROTOCOL, after_of, caller_of, refuse_other_pages, turn_away
+from swarmkeep.api.live_door import SUBPROTOCOL, after_of, caller_of, check_command, refuse_other_pages, turn_away
+from swarmkeep.api.refusals import Unauthenticated
 from swarmkeep.api.sse import Parts, parts_of
 from swarmkeep.api.streams import present_items
 from swarmkeep.domain.codec import encode
@@ -37,7 +39,7 @@ REFUSED = 4000
 GONE = (WebSocketDisconnect, OSError)
 
 
-@websocket("/sessions/{session_id:str}/live")
+@websocket("/sessions/{session_id:str}/live", opt={OWN_DOOR: True})
 async def live(socket: Socket, session_id: FromPath[str]) -> None:
     """Events from every run of the session, and commands to it, until somebody closes.
 
@@ -46,7 +48,7 @@ async def live(socket: Socket, session_id: FromPath[str]) -> None:
     """
     service, scope = socket.app.state.service, socket.scope
     try:
-        refuse_other_pages(service, scope["headers"])
+        await refuse_other_pages(service, scope)
     except Exception as error:
         await turn_away(socket.send, _problem(error))
         return
@@ -106,6 +108,8 @@ class _Conversation:
         async with aclosing(self._parts()) as found:
             async for parts in found:
                 await self._socket.send_text(_frame(*parts))
+        if not await self._caller.is_welcome():
+            raise Unauthenticated(shown=True)
         if not self._caller.service.drained.is_set():
             raise SessionNotFound(self._key.id)
 
@@ -136,6 +140,7 @@ class _Conversation:
             text = await self._received()
             try:
                 async with self._doing:
+                    await check_command(self._caller, self._socket.scope)
                     run = await carried_out(self._caller, self._key, command_of(text))
                 answer = "accepted", encode(run)
             except SessionNotFound:

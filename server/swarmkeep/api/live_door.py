@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
+from litestar.datastructures import Headers
 from litestar.types import Send, WebSocketScope
 from litestar.types.asgi_types import WebSocketResponseStartEvent
 
-from swarmkeep.api.access import Caller, Service, is_ours, refuse_other_sites
+from swarmkeep.api.access import Caller, Service
 from swarmkeep.api.errors import PROBLEM_JSON
+from swarmkeep.api.gate import address_of, is_ours, key_shown, refuse_other_sites
 from swarmkeep.api.queries import MAX_SEQ
-from swarmkeep.api.refusals import Forbidden
+from swarmkeep.api.refusals import Forbidden, Unauthenticated
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.store.port import DEFAULT_TENANT
 
 SUBPROTOCOL = "swarmkeep"
 
 
-def refuse_other_pages(service: Service, headers: Iterable[tuple[bytes, bytes]]) -> None:
+# A page cannot send headers with a handshake, but it can offer subprotocols: this one, and one that holds its key.
+_BEARER = "bearer."
+
+
+async def refuse_other_pages(service: Service, scope: WebSocketScope) -> None:
     """Browsers let any page open a WebSocket anywhere, and only say whose it is. Programs send no `Origin`.
 
     Raises Forbidden.
     """
-    listed = list(headers)
-    refuse_other_sites(service, listed)
-    given = dict(listed)
-    origin = given.get(b"origin")
-    if origin is not None and not is_ours(service, origin.decode("latin-1"), given.get(b"host", b"").decode("latin-1")):
+    headers = Headers.from_scope(scope)
+    await refuse_other_sites(service, headers)
+    if not is_ours(service, headers):
         raise Forbidden("this connection takes no other sites' pages; SWARMKEEP_CORS_ORIGINS names those that may")
 
 
@@ -46,8 +49,22 @@ async def turn_away(send: Send, problem: Mapping[str, Any]) -> None:
 
 
 async def caller_of(service: Service, scope: WebSocketScope) -> Caller:
-    """Who opened the connection."""
-    return Caller(service, DEFAULT_TENANT)
+    """Who opened the connection. Raises Unauthenticated, RateLimited, StoreUnavailable."""
+    shown = Headers.from_scope(scope).getall("authorization", [])
+    offered = [name.removeprefix(_BEARER) for name in scope["subprotocols"] if name.startswith(_BEARER)]
+    shown += [f"Bearer {secret}" for secret in offered]
+    return Caller(service, await key_shown(service, shown, address_of(scope)))
+
+
+async def check_command(caller: Caller, scope: WebSocketScope) -> None:
+    """A command is a request of its own: it may come long after the handshake, and be one too many.
+
+    Raises Unauthenticated, RateLimited, Forbidden, StoreUnavailable.
+    """
+    if not await caller.is_welcome():
+        raise Unauthenticated(shown=caller.key_used is not None)
+    caller.service.count(caller.key_used, address_of(scope))
+    caller.refuse_reader()
 
 
 def after_of(scope: WebSocketScope) -> int:

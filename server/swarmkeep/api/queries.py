@@ -11,7 +11,6 @@ from litestar import Request
 from litestar.handlers import BaseRouteHandler
 from litestar.params import HeaderParameter, PathParameter, QueryParameter
 
-from swarmkeep.api.access import refuse_other_sites
 from swarmkeep.domain.errors import InvalidRequest
 
 # As far as every JSON reader counts.
@@ -36,8 +35,7 @@ OPEN_PREFIX = "open_query_prefix"
 
 
 async def check_request(request: Request[Any, Any, Any]) -> None:
-    """What holds for every route: no foreign web pages, and no query parameter that nobody reads."""
-    refuse_other_sites(request.app.state.service, request.scope["headers"])
+    """What holds for every route: no query parameter that nobody reads."""
     query = request.scope["query_string"]
     if query:
         _refuse_unknown(request.route_handler, query.decode("latin-1"))

@@ -10,6 +10,7 @@ from litestar.config.cors import CORSConfig
 from litestar.di import Provide
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ControllerRouterHandler
 
 import swarmkeep
@@ -17,6 +18,7 @@ from swarmkeep.api import agents, docs, health, history, live, page, portable, r
 from swarmkeep.api.access import identify
 from swarmkeep.api.bodies import JsonRequest, JsonResponse
 from swarmkeep.api.errors import problem_response
+from swarmkeep.api.gate import admit, keep_out_other_sites
 from swarmkeep.api.queries import check_request
 
 Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
@@ -32,6 +34,10 @@ Streams are server-sent events. Those that are kept have an `id`, their `seq`, a
 ends with `done`, whose data is the run.
 """
 
+_BEARER = SecurityScheme(
+    type="http", scheme="bearer", description="A key from `swarmkeep keys create`. Until there is one, none is needed."
+)
+
 
 def build_api(
     *, lifespan: Lifespan, max_body_bytes: int, max_import_bytes: int = 0, cors_origins: Sequence[str] = ()
@@ -45,7 +51,9 @@ def build_api(
         "exports": [*portable.EXPORTS, imports],
     }
     v1 = Router(
-        "/v1", route_handlers=[Router("/", route_handlers=routes, tags=[tag]) for tag, routes in resources.items()]
+        "/v1",
+        guards=[admit],
+        route_handlers=[Router("/", route_handlers=routes, tags=[tag]) for tag, routes in resources.items()],
     )
     return Litestar(
         route_handlers=[v1, Router("/", route_handlers=health.ROUTES, tags=["health"]), *docs.ROUTES, *page.ROUTES],
@@ -53,6 +61,7 @@ def build_api(
         cors_config=_cors(cors_origins) if cors_origins else None,
         dependencies={"caller": Provide(identify, sync_to_thread=False)},
         exception_handlers={Exception: problem_response},
+        guards=[keep_out_other_sites],
         lifespan=[lifespan],
         logging_config=None,
         openapi_config=OpenAPIConfig(
@@ -60,6 +69,9 @@ def build_api(
             version=swarmkeep.__version__,
             description=_DESCRIPTION,
             use_handler_docstrings=True,
+            components=Components(security_schemes={"api_key": _BEARER}),
+            # Either a key, or, as long as the server has none, nothing.
+            security=[{"api_key": []}, {}],
             # Its own pages load their scripts from elsewhere; see `docs`.
             path="/openapi",
             render_plugins=[JsonRenderPlugin(path="/openapi.json")],
@@ -75,5 +87,5 @@ def _cors(origins: Sequence[str]) -> CORSConfig:
         allow_origins=list(origins),
         allow_methods=["GET", "POST", "PATCH", "DELETE"],
         allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-Match", "Last-Event-ID"],
-        expose_headers=["ETag", "Location", "Retry-After"],
+        expose_headers=["ETag", "Location", "Retry-After", "WWW-Authenticate"],
     )

@@ -78,6 +78,9 @@ class ApprovalDecision(Body, frozen=True, kw_only=True):
     decision: Decision
     reason: str | None = None
 
+    def by(self, name: str | None) -> Approval:
+        return Approval(tool_call_id=self.tool_call_id, decision=self.decision, reason=self.reason, by=name)
+
 
 class Resume(Body, frozen=True, kw_only=True):
     """What the run waits for. An interrupted run is tried again by a resume with neither."""
@@ -223,7 +226,7 @@ async def resumed(caller: Caller, key: SessionKey, run_id: str, data: Resume, on
         key,
         run_id,
         tool_results=[msgspec.convert(result, ToolAnswer, from_attributes=True) for result in data.tool_results],
-        approvals=[msgspec.convert(approval, Approval, from_attributes=True) for approval in data.approvals],
+        approvals=[approval.by(caller.name) for approval in data.approvals],
         once=once,
     )
 

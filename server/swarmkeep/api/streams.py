@@ -22,7 +22,8 @@ STOPPING = comment("the server is shutting down")
 
 # Half of what is promised: an idle stream looks at the clock only now and then.
 PING_SECONDS = 7.5
-# How soon a reader learns that the session was deleted: nothing else tells, for its rows are simply gone.
+# How soon a reader learns that the session was deleted: nothing else tells, for its rows are simply gone. And how soon
+# one whose key was revoked hears no more.
 GONE_SECONDS = 2.0
 
 
@@ -49,6 +50,8 @@ async def followed_run(caller: Caller, key: SessionKey, feed: RunFeed, after: in
     async with aclosing(_framed(caller, key, items, leave=caller.service.drained)) as frames:
         async for part in frames:
             yield part
+    if not await caller.is_welcome():
+        return
     try:
         run = await caller.engine.runs.get(key, feed.run_id)
     except (SessionNotFound, RunNotFound):
@@ -85,10 +88,15 @@ async def _framed(
 async def present_items(
     caller: Caller, key: SessionKey, items: AsyncGenerator[Item | None], leave: asyncio.Event
 ) -> AsyncGenerator[Item | None]:
-    """The items, for as long as it is still the same session and nobody is asked to leave."""
+    """The items, for as long as it is still the same session, the caller may read it and nobody is asked to leave."""
     last, looked = 0, time.monotonic()
+    asked = looked
     async with aclosing(items):
         async for item in items:
+            if time.monotonic() - asked >= GONE_SECONDS:
+                if not await caller.is_welcome():
+                    return
+                asked = time.monotonic()
             if isinstance(item, Recorded):
                 last = item.seq
             elif item is None and leave.is_set():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, Agents, Model, Offline, has_model, load_settings
-from swarmkeep.cli.sources import ServerUrl, StoredIn, Where
+from swarmkeep.cli.sources import ApiKey, ServerUrl, StoredIn, Tenant, Where
 from swarmkeep.cli.terminal import Refused, say
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def chat(
     database_url: StoredIn = None,
     offline: Offline = False,
     model: Model = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Chat with agents: on a server with --url, otherwise in this process, on a database.
 
@@ -50,11 +52,14 @@ def chat(
     changes of the context. Approvals are asked about on the spot. Ctrl-C cancels an answer and keeps the session;
     Ctrl-D at the prompt ends the chat. A line that begins with / is a command: /help lists them.
     """
-    where = Where(url, database_url)
+    where = Where(url, database_url, tenant, api_key)
     server_url = where.server_url
     if server_url is not None and (agents or offline or model):
         raise typer.BadParameter("the server has its own agents and model", param_hint="'--url'")
-    way = _in_process(agents, database_url, offline, model) if server_url is None else _on_server(server_url)
+    if server_url is None:
+        way = _in_process(agents, database_url, offline, model, tenant)
+    else:
+        way = _on_server(server_url, api_key)
     with way as opening:
         from swarmkeep.cli.chat_loop import Chat
 
@@ -63,11 +68,11 @@ def chat(
 
 
 @contextmanager
-def _on_server(url: str) -> Iterator[Open]:
+def _on_server(url: str, api_key: str | None) -> Iterator[Open]:
     from swarmkeep.cli.server import patient_client, reachable
     from swarmkeep.cli.talks import ServerTalk
 
-    with reachable(url), patient_client(url) as client:
+    with reachable(url), patient_client(url, api_key) as client:
 
         def opening(session_id: str | None, agent: str | None) -> ServerTalk:
             talk = ServerTalk(client, session_id, agent)
@@ -78,7 +83,9 @@ def _on_server(url: str) -> Iterator[Open]:
 
 
 @contextmanager
-def _in_process(agents: list[str] | None, database_url: str | None, offline: bool, model: str | None) -> Iterator[Open]:
+def _in_process(
+    agents: list[str] | None, database_url: str | None, offline: bool, model: str | None, tenant: str | None
+) -> Iterator[Open]:
     settings = load_settings(agents=agents, database_url=database_url, offline=offline, model=model)
     if not has_model(settings):
         raise Refused(f"{NO_MODEL}; or chat on a server with --url")
@@ -88,7 +95,7 @@ def _in_process(agents: list[str] | None, database_url: str | None, offline: boo
         say(OFFLINE_NOTE)
 
     def opening(session_id: str | None, agent: str | None) -> LocalTalk:
-        talk = LocalTalk(settings, session_id, agent)
+        talk = LocalTalk(settings, tenant, session_id, agent)
         say(f"session {talk.session_id} in this process")
         return talk
 

@@ -18,10 +18,12 @@ from swarmkeep import __version__
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model
 from swarmkeep.engine.loading import load_registry
 from swarmkeep.engine.registry import AgentsError, Registry
-from swarmkeep.settings import Settings
+from swarmkeep.settings import Settings, is_loopback
 from swarmkeep.store import schema
-from swarmkeep.store.port import StoreUnavailable
+from swarmkeep.store.keys import KeyStore
+from swarmkeep.store.port import SchemaBehind, StoreUnavailable
 from swarmkeep.store.revision import HEAD
+from swarmkeep.store.sql import open_store
 from swarmkeep.store.urls import BadDatabaseUrl, Location, SqliteFile, locate
 from swarmkeep_migrations import REVISIONS
 
@@ -53,6 +55,7 @@ def findings(settings: Settings, *, online: bool) -> Iterator[Finding]:
     yield finding
     yield from _model(settings, registry, online=online)
     yield _port(settings)
+    yield _access(settings)
 
 
 def _sqlite(location: Location) -> Finding:
@@ -161,11 +164,10 @@ def _provider_trouble(error: Exception) -> Finding:
 def _port(settings: Settings) -> Finding:
     place = f"{settings.host}:{settings.port}"
     try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        address = settings.address()
     except (OSError, UnicodeError) as error:
         return Finding("port", "wrong", f"there is no address called {settings.host!r}: {error}")
-    family, kind, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
-    with socket.socket(family, kind) as probe:
+    with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(address)
@@ -183,6 +185,33 @@ def _swarmkeep_answers(host: str, port: int) -> bool:
             return connection.getresponse().read() == b'{"status":"ok"}'
         except (OSError, http.client.HTTPException):
             return False
+
+
+def _access(settings: Settings) -> Finding:
+    if asyncio.run(_has_keys(settings)):
+        return Finding("access", "ok", "for those who have an API key")
+    try:
+        loopback = is_loopback(settings.address()[0])
+    except (OSError, UnicodeError):
+        loopback = False
+    if loopback:
+        return Finding("access", "ok", "for everybody on this machine, until there is an API key")
+    detail = f"without API keys the server does not listen on {settings.host}; run `swarmkeep keys create`"
+    return Finding("access", "wrong", detail)
+
+
+async def _has_keys(settings: Settings) -> bool:
+    try:
+        store = open_store(settings.database_url, read_only=True)
+    except BadDatabaseUrl:
+        return False
+    try:
+        await store.ping()
+        return await KeyStore(store.database).exist()
+    except (StoreUnavailable, SchemaBehind):
+        return False
+    finally:
+        await store.close()
 
 
 def in_force(settings: Settings) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.sources import DatabaseUrl, ServerUrl, SessionId, Tenant, Where, source
+from swarmkeep.cli.sources import ApiKey, DatabaseUrl, ServerUrl, SessionId, Tenant, Where, source
 from swarmkeep.cli.terminal import is_terminal, put, put_json, put_json_line
 
 if TYPE_CHECKING:
@@ -45,9 +45,10 @@ def events(
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Show the events of a session: seq, time, type, agent and what each says."""
-    with source(Where(url, database_url, tenant)) as found:
+    with source(Where(url, database_url, tenant, api_key)) as found:
         chosen = tuple(types or ())
         if not follow:
             recorded = found.events(session_id, after=after, types=chosen)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from swarmkeep.cli.sources import DatabaseUrl, Labels, ServerUrl, Tenant, Where, labels_of, source
+from swarmkeep.cli.sources import ApiKey, DatabaseUrl, Labels, ServerUrl, Tenant, Where, labels_of, source
 from swarmkeep.cli.terminal import Refused, is_terminal, say
 
 
@@ -44,6 +44,7 @@ def export(
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Export sessions in JSON lines: every event as it was recorded, and what else an import needs.
 
@@ -56,7 +57,7 @@ def export(
         raise typer.BadParameter("filters go with --all", param_hint="'ID'")
     if status not in (None, "idle", "running", "waiting"):
         raise typer.BadParameter("it is idle, running or waiting", param_hint="'--status'")
-    with source(Where(url, database_url, tenant)) as found:
+    with source(Where(url, database_url, tenant, api_key)) as found:
         pieces = found.export(ids, agent=agent, status=status, metadata=labels)
         if output is None:
             _to_stdout(pieces)

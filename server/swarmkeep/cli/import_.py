@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 
 import typer
 
-from swarmkeep.cli.sources import AsJson, ServerUrl, StoredIn, Tenant, Where, source
+from swarmkeep.cli.sources import ApiKey, AsJson, ServerUrl, StoredIn, Tenant, Where, source
 from swarmkeep.cli.terminal import Refused, put, put_json, say
 
 if TYPE_CHECKING:
@@ -45,13 +45,14 @@ def import_sessions(
     url: ServerUrl = None,
     database_url: StoredIn = None,
     tenant: Tenant = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Import sessions that were exported.
 
     The whole file is verified before anything is recorded. Sessions that are there already are left as they are, so
     an import that was broken off can be made again.
     """
-    where = Where(url, database_url, tenant)
+    where = Where(url, database_url, tenant, api_key)
     with _opened(file) as opened, source(where, writes=True, creates=not dry_run) as found:
         report = found.import_sessions(opened, as_id=as_id, dry_run=dry_run)
     if as_json:

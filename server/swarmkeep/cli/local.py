@@ -50,12 +50,12 @@ class LocalTalk:
     Raises AgentsError, SessionNotFound, AgentNotFound, StoreUnavailable, SchemaBehind.
     """
 
-    def __init__(self, settings: Settings, session_id: str | None, agent: str | None) -> None:
+    def __init__(self, settings: Settings, tenant: str | None, session_id: str | None, agent: str | None) -> None:
         registry = load_registry(settings.agents, model=settings.model)
         if settings.migrate or isinstance(locate(settings.database_url), SqliteFile):
             upgrade(settings.database_url)
         self.session_id = session_id or f"sess_{uuid4().hex}"
-        self._key = SessionKey(DEFAULT_TENANT, self.session_id)
+        self._key = SessionKey(tenant or DEFAULT_TENANT, self.session_id)
         store = cast(EventStore, OneSession(open_store(settings.database_url), self._key))
         self._client = _client(settings)
         # Whoever leaves in the middle of an answer does not wait for it; the run can be resumed.

@@ -12,10 +12,12 @@ from swarmkeep.cli.terminal import Refused
 _ANSWERS = {
     "swarmkeep.domain.errors": ("DomainError",),
     "swarmkeep.store.port": ("StoreUnavailable", "SchemaBehind"),
+    "swarmkeep.store.keys": ("KeyNotFound",),
     "swarmkeep.engine.registry": ("AgentsError",),
     "swarmkeep.app": ("ServeError",),
     "alembic.util.exc": ("CommandError",),
 }
+_KEY_HINT = "; set SWARMKEEP_API_KEY to a key of this server, or use --api-key"
 _WRONG_USE = {"swarmkeep.store.urls": ("BadDatabaseUrl",)}
 
 
@@ -36,7 +38,11 @@ def refusal(error: Exception) -> Refusal | None:
         return Refusal(_line(str(error)), exit_code=2)
     client = sys.modules.get("swarmkeep_client")
     if client is not None and isinstance(error, client.SwarmkeepError):
-        hint = "; set SWARMKEEP_API_KEY to a key of this server" if isinstance(error, client.Unauthenticated) else ""
+        hint = (
+            "; give a key of this server in SWARMKEEP_API_KEY or with --api-key"
+            if isinstance(error, client.Unauthenticated)
+            else ""
+        )
         return Refusal(_line(error.detail or str(error)) + hint)
     return None
 

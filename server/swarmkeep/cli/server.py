@@ -20,20 +20,20 @@ RETRIES = 2
 PATIENT_RETRIES = 8
 
 
-def client_for(url: str, *, max_retries: int = RETRIES) -> Client:
-    """A client of the server at `url`; the key comes from SWARMKEEP_API_KEY."""
+def client_for(url: str, api_key: str | None = None, *, max_retries: int = RETRIES) -> Client:
+    """A client of the server at `url`; the key comes from SWARMKEEP_API_KEY if none is given."""
     try:
-        return Client(url, max_retries=max_retries)
+        return Client(url, api_key=api_key, max_retries=max_retries)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="'--url'") from None
+        raise typer.BadParameter(str(error)) from None
 
 
 @contextmanager
-def patient_client(url: str) -> Iterator[Client]:
+def patient_client(url: str, api_key: str | None = None) -> Iterator[Client]:
     """A client that outlasts a restart of the server, once it has answered at all."""
-    with client_for(url) as client:
+    with client_for(url, api_key) as client:
         client.health()
-    with client_for(url, max_retries=PATIENT_RETRIES) as client:
+    with client_for(url, api_key, max_retries=PATIENT_RETRIES) as client:
         yield client
 
 
@@ -47,9 +47,10 @@ def reachable(url: str) -> Iterator[None]:
 
 
 class ServerSource:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, api_key: str | None = None) -> None:
         self._url = url
-        self._client = client_for(url)
+        self._api_key = api_key
+        self._client = client_for(url, api_key)
 
     def sessions(self, *, agent: str | None, status: str | None, metadata: Mapping[str, str]) -> Iterator[SessionState]:
         for session in self._client.sessions.list(agent=agent, status=status, metadata=metadata):
@@ -67,7 +68,7 @@ class ServerSource:
         return (event for event in events if not types or event.type in types)
 
     def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
-        with patient_client(self._url) as client:
+        with patient_client(self._url, self._api_key) as client:
             for event in client.sessions.get(session_id).follow(after=after, type=_only(types)):
                 if not types or event.type in types:
                     yield event

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.sources import AsJson, DatabaseUrl, Labels, ServerUrl, SessionId, Tenant, Where, labels_of, source
+from swarmkeep.cli.sources import (
+    ApiKey,
+    AsJson,
+    DatabaseUrl,
+    Labels,
+    ServerUrl,
+    SessionId,
+    Tenant,
+    Where,
+    labels_of,
+    source,
+)
 from swarmkeep.cli.terminal import put, put_json, put_table, say, shortened
 
 if TYPE_CHECKING:
@@ -42,12 +53,13 @@ def list_sessions(
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
+    api_key: ApiKey = None,
 ) -> None:
     """List sessions, newest first."""
     if status not in (None, "idle", "running", "waiting"):
         raise typer.BadParameter("it is idle, running or waiting", param_hint="'--status'")
     labels = labels_of(metadata)
-    with source(Where(url, database_url, tenant)) as found:
+    with source(Where(url, database_url, tenant, api_key)) as found:
         sessions = found.sessions(agent=agent, status=status, metadata=labels)
         shown = list(islice(sessions, limit or None))
         more = limit and next(sessions, None) is not None
@@ -84,9 +96,10 @@ def show(
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Show a session: its state and its messages, now or as of an event."""
-    with source(Where(url, database_url, tenant)) as found:
+    with source(Where(url, database_url, tenant, api_key)) as found:
         state = found.session(session_id, at=at)
         messages = found.messages(session_id, at=state.seq)
     if as_json:
@@ -121,10 +134,11 @@ def fork(
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Make a new session that shares another's history; prints its id."""
     labels = labels_of(metadata)
-    with source(Where(url, database_url, tenant), writes=True) as found:
+    with source(Where(url, database_url, tenant, api_key), writes=True) as found:
         state = found.fork(session_id, at=at, new_id=new_id, metadata=dict(labels) or None)
     if as_json:
         put_json(state)
@@ -147,9 +161,10 @@ def delete(
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Delete a session with every event of it, for good."""
-    with source(Where(url, database_url, tenant), writes=True) as found:
+    with source(Where(url, database_url, tenant, api_key), writes=True) as found:
         found.delete(session_id, force=force)
     say(f"deleted session {session_id}")
 

@@ -17,7 +17,15 @@ Json = dict[str, Any]
 
 ServerUrl = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help="Ask the server at this URL. [env: SWARMKEEP_URL, SWARMKEEP_API_KEY]"),
+    typer.Option("--url", metavar="URL", help="Ask the server at this URL. [env: SWARMKEEP_URL]"),
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key",
+        metavar="KEY",
+        help="The server's API key; other users of this machine see options. [env: SWARMKEEP_API_KEY]",
+    ),
 ]
 DatabaseUrl = Annotated[
     str | None,
@@ -85,15 +93,20 @@ class Where:
     url: str | None = None
     database_url: str | None = None
     tenant: str | None = None
+    api_key: str | None = None
 
     @property
     def server_url(self) -> str | None:
         """The server to ask, if it is a server: the option counts, then the environment."""
         if self.url and self.database_url:
             raise typer.BadParameter("give either --url or --database-url, not both", param_hint="'--url'")
+        if self.api_key and self.database_url:
+            raise typer.BadParameter("a database asks for no key", param_hint="'--api-key'")
         if self.database_url:
             return None
         url = self.url or os.environ.get("SWARMKEEP_URL") or None
+        if self.api_key and not url:
+            raise typer.BadParameter("a key is for a server; name it with --url", param_hint="'--api-key'")
         if url and self.tenant:
             raise typer.BadParameter("on a server the API key says whose sessions they are", param_hint="'--tenant'")
         return url
@@ -123,7 +136,7 @@ def source(where: Where, *, writes: bool = False, creates: bool = False) -> Iter
             from swarmkeep.cli.server import ServerSource, reachable
 
             opened.enter_context(reachable(url))
-            found = ServerSource(url)
+            found = ServerSource(url, where.api_key)
         else:
             from swarmkeep.cli.database import DatabaseSource
 

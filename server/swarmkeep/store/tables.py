@@ -101,6 +101,8 @@ api_keys = Table(
     Column("key_hash", LargeBinary, nullable=False, unique=True),
     Column("created_at", Text, nullable=False),
     Column("revoked_at", Text),
+    Column("role", Text, nullable=False, server_default="write"),
+    Column("last_used_at", Text),
 )
 
 SESSION_TABLES = (events, blobs, idempotency, session_labels)
