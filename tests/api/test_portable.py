@@ -79,3 +79,18 @@ async def test_a_file_that_is_too_large_is_not_read(sqlite_ready: str) -> None:
     async with serving(settings(database_url=sqlite_ready, max_import_bytes=1000, max_body_bytes=10)) as service:
         problem(await service.client.post("/v1/import", content=b"x" * 1001), 413, "too_large")
         problem(await service.client.post("/v1/import", content=b"x" * 900), 400, "invalid_import")
+
+
+async def test_a_document_for_people_comes_in_the_form_that_is_asked_for(service: Service) -> None:
+    session = await service.session(id="s", messages=[{"role": "user", "content": "<b>hello</b>"}])
+    notes = await service.get(f"{session}/transcript")
+    assert notes.headers["content-type"] == "text/markdown; charset=utf-8"
+    page = await service.get(f"{session}/transcript", headers={"Accept": "text/html,*/*"})
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert page.headers["content-security-policy"].endswith("sandbox")
+    assert page.text == (await service.get(f"{session}/transcript?format=html")).text
+    assert "&lt;b&gt;hello" in page.text
+    assert "event 2" not in (await service.get(f"{session}/transcript?at=1")).text
+    problem(await service.get(f"{session}/transcript?at=9"), 404, "event_not_found")
+    problem(await service.get("/v1/sessions/no/transcript"), 404, "session_not_found")
+    problem(await service.get(f"{session}/transcript?format=pdf"), 400, "invalid_request")

@@ -83,3 +83,15 @@ def test_an_export_goes_through_a_pipe(process: CommandLine, recorded: Recorded)
     text = process("export", "--all", *recorded.options).out
     assert process("import", "-", text=text).code == 0
     assert process("export", "--all").out == text
+
+
+def test_a_session_is_written_down_for_people(
+    cli: CommandLine, recorded: Recorded, place: list[str], tmp_path: Path
+) -> None:
+    notes = cli("export", recorded.session_id, "--format", "markdown", *place)
+    assert "buy a lantern" in notes.out
+    assert cli("export", recorded.session_id, "--format", "html", "-o", "talk.html", *place).code == 0
+    assert (tmp_path / "talk.html").read_text().startswith("<!doctype html>")
+    assert cli("export", "--all", "--format", "html", *place).code == 2
+    assert cli("export", recorded.session_id, "--format", "pdf", *place).code == 2
+    assert cli("export", "nothing", "--format", "html", *place).code == 1

@@ -88,3 +88,13 @@ async def test_the_asynchronous_client_does_the_same(server: StubServer, async_c
         [piece async for piece in async_client.export()]
     server.script(reply(200, json.dumps(REPORT).encode(), "application/json"))
     assert (await async_client.import_sessions(b"text")).imported == 1
+
+
+async def test_a_document_is_fetched_as_text(server: StubServer, client: Client, async_client: AsyncClient) -> None:
+    page = reply(200, "<p>héllo".encode(), "text/html; charset=utf-8")
+    server.script(json_reply(samples.session()), page, json_reply(samples.session()), page)
+    assert client.sessions.get("s1").transcript("html", at=3) == "<p>héllo"
+    session = await async_client.sessions.get("s1")
+    assert await session.transcript() == "<p>héllo"
+    targets = [received.target for received in server.received[1::2]]
+    assert targets == ["/v1/sessions/s1/transcript?format=html&at=3", "/v1/sessions/s1/transcript?format=markdown"]

@@ -10,14 +10,16 @@ from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
 from litestar.exceptions import InternalServerException
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, RequestBody, Schema
-from litestar.params import QueryParameter
+from litestar.params import FromPath, QueryParameter
 
 from swarmkeep.api.access import Caller
 from swarmkeep.api.errors import problems
-from swarmkeep.api.queries import OPEN_PREFIX, metadata_filter
+from swarmkeep.api.queries import OPEN_PREFIX, At, metadata_filter
 from swarmkeep.api.sse import Stream
 from swarmkeep.audit.export import JSON_LINES, exported, filtered, named, one_by_one
 from swarmkeep.audit.import_ import ImportReport, import_export
+from swarmkeep.audit.transcript import MEDIA_TYPES, Form, transcript
+from swarmkeep.audit.transcript_html import POLICY
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.state import SessionStatus
 
@@ -42,6 +44,20 @@ class ImportOperation(Operation):
     def __post_init__(self) -> None:
         content = {JSON_LINES: OpenAPIMediaType(schema=Schema())}
         self.request_body = RequestBody(content=content, required=True, description="The file.")
+
+
+@dataclass
+class TranscriptOperation(Operation):
+    """In the OpenAPI document: an answer in either form."""
+
+    def __post_init__(self) -> None:
+        answer = (self.responses or {}).get("200")
+        if isinstance(answer, OpenAPIResponse):
+            answer.content = {kind: OpenAPIMediaType(schema=Schema()) for kind in MEDIA_TYPES.values()}
+
+
+# It is opened from where the API is, and holds what strangers said.
+_HARMLESS = {"Content-Security-Policy": f"{POLICY}; sandbox", "X-Content-Type-Options": "nosniff"}
 
 
 @get(
@@ -77,6 +93,29 @@ async def export_sessions(
     return Stream(exported(store, one_by_one(await named(store, caller.tenant, ids))), JSON_LINES)
 
 
+@get(
+    "/sessions/{session_id:str}/transcript",
+    operation_id="get_transcript",
+    summary="Get a session as a document for people",
+    operation_class=TranscriptOperation,
+    response_description="The document",
+    responses=problems("session_not_found", "event_not_found"),
+)
+async def get_transcript(
+    request: Request[Any, Any, Any],
+    session_id: FromPath[str],
+    caller: NamedDependency[Caller],
+    form: Annotated[
+        Form | None, QueryParameter(name="format", description="`markdown` or `html`; by default as `Accept` says.")
+    ] = None,
+    at: At = None,
+) -> Response[Any]:
+    """Markdown unless `format` or `Accept` asks for HTML. What was said is shown as text, never as markup."""
+    chosen = form or ("html" if "text/html" in request.headers.get("accept", "") else "markdown")
+    pieces = await transcript(caller.engine.store, caller.key(session_id), chosen, at=at)
+    return Stream(pieces, MEDIA_TYPES[chosen], headers={**_HARMLESS, "Vary": "Accept"})
+
+
 @post(
     "/import",
     status_code=200,
@@ -107,5 +146,5 @@ async def import_sessions(
         return await import_export(caller.engine.store, caller.tenant, file, as_id=as_id, dry_run=dry_run)
 
 
-EXPORTS = [export_sessions]
+EXPORTS = [export_sessions, get_transcript]
 IMPORTS = [import_sessions]

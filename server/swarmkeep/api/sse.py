@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -27,9 +27,9 @@ _SHOWN = ("content", "tool_calls")
 class Stream(Response[Any]):
     """An answer whose parts come from a generator. The generator is closed when the client goes away."""
 
-    def __init__(self, parts: AsyncGenerator[bytes], media_type: str) -> None:
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(None, media_type=media_type, headers=headers)
+    def __init__(self, parts: AsyncGenerator[bytes], media_type: str, headers: Mapping[str, str] | None = None) -> None:
+        always = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(None, media_type=media_type, headers={**always, **(headers or {})})
         self._parts = parts
 
     def to_asgi_response(self, *args: Any, **kwargs: Any) -> Any:

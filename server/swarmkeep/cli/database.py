@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from swarmkeep.cli.background import Background
+from swarmkeep.cli.sources import Form
 from swarmkeep.domain.codec import decode
 from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.views import SessionView
@@ -118,6 +119,12 @@ class DatabaseSource:
                 metadata=metadata,
             )
         return self._background.iterate(exported(self._store, chosen))
+
+    def transcript(self, session_id: str, form: Form) -> Iterator[bytes]:
+        from swarmkeep.audit.transcript import transcript
+
+        pieces = self._background.run(transcript(self._store, self._key(session_id), form))
+        return self._background.iterate(pieces)
 
     def import_sessions(self, file: BinaryIO, *, as_id: str | None, dry_run: bool) -> ImportReport:
         from swarmkeep.audit.import_ import import_export

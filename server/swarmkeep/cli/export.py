@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
         Examples:
           swarmkeep export order-4711 --output order-4711.jsonl
           swarmkeep export --all --output backup.jsonl
+          swarmkeep export order-4711 --format html --output order-4711.html
           swarmkeep export --all --metadata team=sales | gzip > sales.jsonl.gz
         """,
     )(export)
@@ -38,6 +39,9 @@ def export(
         str | None, typer.Option(help="With --all: only those that are idle, running or waiting.")
     ] = None,
     metadata: Labels = None,
+    form: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="jsonl for an import; markdown or html for people.")
+    ] = "jsonl",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of standard output.")
     ] = None,
@@ -48,7 +52,7 @@ def export(
 ) -> None:
     """Export sessions in JSON lines: every event as it was recorded, and what else an import needs.
 
-    A FILE appears once it is complete.
+    Or one session as a document for people, with --format. A FILE appears once it is complete.
     """
     ids, labels = session_ids or [], labels_of(metadata)
     if bool(ids) == everything:
@@ -57,8 +61,15 @@ def export(
         raise typer.BadParameter("filters go with --all", param_hint="'ID'")
     if status not in (None, "idle", "running", "waiting"):
         raise typer.BadParameter("it is idle, running or waiting", param_hint="'--status'")
+    if form not in ("jsonl", "markdown", "html"):
+        raise typer.BadParameter("it is jsonl, markdown or html", param_hint="'--format'")
+    if form != "jsonl" and len(ids) != 1:
+        raise typer.BadParameter("a document is of one session", param_hint="'--format'")
     with source(Where(url, database_url, tenant, api_key)) as found:
-        pieces = found.export(ids, agent=agent, status=status, metadata=labels)
+        if form == "jsonl":
+            pieces = found.export(ids, agent=agent, status=status, metadata=labels)
+        else:
+            pieces = found.transcript(ids[0], "html" if form == "html" else "markdown")
         if output is None:
             _to_stdout(pieces)
         else:

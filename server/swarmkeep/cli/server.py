@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 import msgspec
 import typer
 
+from swarmkeep.cli.sources import Form
 from swarmkeep.cli.terminal import Refused
 from swarmkeep_client import Client, ConnectionFailed, Event, ImportReport, Message, Session, SessionState
 
@@ -83,6 +84,9 @@ class ServerSource:
         self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str]
     ) -> Iterator[bytes]:
         return self._client.export(ids, agent=agent, status=status, metadata=metadata)
+
+    def transcript(self, session_id: str, form: Form) -> Iterator[bytes]:
+        yield self._client.sessions.get(session_id).transcript(form).encode()
 
     def import_sessions(self, file: BinaryIO, *, as_id: str | None, dry_run: bool) -> ImportReport:
         return self._client.import_sessions(file, as_id=as_id, dry_run=dry_run)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, Protocol
 
 import typer
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from swarmkeep_client import Event, ImportReport, Message, SessionState
 
 Json = dict[str, Any]
+Form = Literal["markdown", "html"]
 
 ServerUrl = Annotated[
     str | None,
@@ -79,6 +80,10 @@ class Source(Protocol):
         self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str]
     ) -> Iterator[bytes]:
         """The sessions with these ids, or all by these filters, as a file that leaves nothing out."""
+        ...
+
+    def transcript(self, session_id: str, form: Form) -> Iterator[bytes]:
+        """The session as a document for people."""
         ...
 
     def import_sessions(self, file: BinaryIO, *, as_id: str | None, dry_run: bool) -> ImportReport: ...

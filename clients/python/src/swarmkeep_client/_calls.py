@@ -189,6 +189,11 @@ def export(
     )
 
 
+def transcript(session_id: str, form: str, *, at: int | None) -> Call[str]:
+    request = _read(session_id, "transcript", query=query(format=form, at=at))
+    return Call(request, lambda answer: answer.body.decode())
+
+
 def import_sessions(file: bytes | BinaryIO, *, as_id: str | None, dry_run: bool) -> Call[ImportReport]:
     # Sent again it does nothing more, so it may be sent again.
     request = write("POST", path("v1", "import"), None, None)
