@@ -15,12 +15,13 @@ STREAMS = ("text/event-stream", "application/x-ndjson")
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation, and a body that it takes."""
+    """One operation, the query parameters that it cannot do without, and a body that it takes."""
 
     method: str
     path: str
     parameters: tuple[str, ...]
     query: tuple[str, ...]
+    needed: dict[str, Any]
     fields: tuple[str, ...]
     body: Any
     forms: tuple[str, ...]
@@ -55,6 +56,11 @@ def _operations(document: Json) -> Iterator[Operation]:
                 path=path,
                 parameters=tuple(one["name"] for one in given if one["in"] == "path"),
                 query=tuple(one["name"] for one in given if one["in"] == "query"),
+                needed={
+                    one["name"]: _example(one["schema"], document)
+                    for one in given
+                    if one["in"] == "query" and one.get("required")
+                },
                 fields=tuple(name for media in content.values() for name in _fields(media["schema"], document)),
                 body=next((_example(media["schema"], document) for media in content.values()), None),
                 forms=(*(form for form in STREAMS if form in answers), "application/json"),

@@ -11,6 +11,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from swarmkeep.api.access import Caller
 from swarmkeep.api.bodies import Body
 from swarmkeep.api.errors import problems
+from swarmkeep.api.gate import ONLY_READS
 from swarmkeep.api.queries import MAX_SEQ
 from swarmkeep.audit.compare import Comparison, StateDiff, compare_sessions, diff_session
 from swarmkeep.audit.divergences import Replayed, checked_kinds
@@ -29,6 +30,7 @@ class Replay(Body, frozen=True, kw_only=True):
     status_code=200,
     operation_id="replay_session",
     summary="Compare today's agents with what is recorded",
+    opt={ONLY_READS: True},
     responses=problems("session_not_found", "too_large", "unsupported_media_type"),
 )
 async def replay(session_id: FromPath[str], data: JSONBody[Replay], caller: NamedDependency[Caller]) -> Replayed:
