@@ -28,7 +28,8 @@ ROOMS: dict[str, set[str]] = {
     "api": {"agent", "domain", "store", "engine", "audit", "__init__"},
     # `serve` starts the composition root, and only then loads it: see test_the_start_is_light.
     "cli": {"agent", "domain", "store", "engine", "audit", "app", "settings", "repl", "__init__"},
-    "app": {"agent", "domain", "store", "engine", "audit", "api", "settings", "__init__"},
+    "app": {"agent", "domain", "store", "engine", "audit", "api", "connections", "settings", "__init__"},
+    "connections": set(),
     "settings": set(),
     "repl": {"agent", "domain", "engine", "__init__"},
     "__init__": {"agent", "domain", "engine"},
@@ -47,7 +48,7 @@ ONLY_IN: dict[str, set[str]] = {
     "openai": {"engine"},
     "httpx2": {"engine"},
     "litestar": {"api", "app"},
-    "uvicorn": {"cli", "app"},
+    "uvicorn": {"cli", "app", "connections"},
     "typer": {"cli"},
     "swarmkeep_client": {"cli"},
     "prompt_toolkit": {"repl"},

@@ -22,6 +22,7 @@ from swarmkeep.api.access import Service
 from swarmkeep.api.keyring import Keyring
 from swarmkeep.api.rates import Rates
 from swarmkeep.api.routes import build_api
+from swarmkeep.connections import Connection
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loading import load_registry
@@ -137,22 +138,28 @@ def serve(settings: Settings) -> None:
     try:
         app = create_app(settings)
         with _bound(settings, address) as listener:
-            config = Config(
-                app,
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                # Clients keep connections; one that closes just as a request is sent would make that request fail.
-                timeout_keep_alive=75,
-                timeout_graceful_shutdown=_CLOSING_SECONDS,
-                # A larger frame ends the connection; one between the two is refused by name, and it goes on.
-                ws_max_size=2 * settings.max_body_bytes,
-                ws_ping_interval=15,
-            )
+            config = http_config(app, settings)
             _run(config, _serve(app, StoppableServer(config, app, settings.host), listener))
     except Exception as error:
         raise _explained(error, settings) from error
+
+
+def http_config(app: Litestar, settings: Settings) -> Config:
+    """How the application is served over HTTP."""
+    return Config(
+        app,
+        http=Connection,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        # Clients keep connections; one that closes just as a request is sent would make that request fail.
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=_CLOSING_SECONDS,
+        # A larger frame ends the connection; one between the two is refused by name, and it goes on.
+        ws_max_size=2 * settings.max_body_bytes,
+        ws_ping_interval=15,
+    )
 
 
 def _explained(error: Exception, settings: Settings) -> Exception:

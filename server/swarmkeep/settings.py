@@ -93,8 +93,9 @@ class Settings(BaseSettings):
     history_turns: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="How many of a session's last turns a model is sent; by default all of them."
     )
-    poll_seconds: Seconds = Field(
-        default=0.5, description="How soon, at the latest, a stream shows what another server has recorded."
+    # Streams give their signs of life at a poll, and owe one every 15 seconds.
+    poll_seconds: float = Field(
+        default=0.5, gt=0, le=7, description="How soon, at the latest, a stream shows what another server has recorded."
     )
     max_body_bytes: int = Field(default=10_000_000, ge=1, description="The largest request body that is read.")
     max_import_bytes: int = Field(default=1_000_000_000, ge=1, description="The largest file that is imported.")

@@ -10,11 +10,10 @@ from typing import Any, cast
 
 import httpx2
 from litestar import Litestar
-from uvicorn import Config
 from uvicorn.server import ServerState
 
 from swarmkeep.api.access import Service as Inside
-from swarmkeep.app import create_app
+from swarmkeep.app import create_app, http_config
 from swarmkeep.engine.engine import Engine
 from swarmkeep.settings import Settings
 
@@ -177,14 +176,7 @@ def settings(**given: Any) -> Settings:
 async def serving(given: Settings) -> AsyncIterator[Service]:
     """The application on a port of its own, without the pauses of a server process; see test_serve for that."""
     app = create_app(given)
-    config = Config(
-        app,
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        ws_max_size=2 * given.max_body_bytes,
-    )
+    config = http_config(app, given)
     config.load()
     state = ServerState()
     before = asyncio.all_tasks()

@@ -20,6 +20,7 @@ CODES = {
     403: {"forbidden"},
     404: {"not_found", "session_not_found", "run_not_found", "agent_not_found", "event_not_found"},
     405: {"method_not_allowed"},
+    408: {"request_timeout"},
     409: {
         "session_busy", "session_exists", "already_decided", "run_not_waiting", "agent_unavailable",
         "request_not_kept",

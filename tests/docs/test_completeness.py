@@ -157,7 +157,7 @@ def test_every_documented_route_is_there() -> None:
 
 def test_every_route_names_its_own_refusals() -> None:
     common = {"invalid_request", "forbidden", "too_large", "unsupported_media_type", "internal_error"}
-    common |= {"store_unavailable", "overloaded", "unauthenticated", "rate_limited"}
+    common |= {"store_unavailable", "overloaded", "unauthenticated", "rate_limited", "request_timeout"}
     for route, operation in operations():
         told = "".join(str(answer.get("description")) for answer in operation["responses"].values())
         codes = set(re.findall(r"`([a-z_]+)`: ", told)) - common

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any, ClassVar, NoReturn, TypeVar
 
@@ -12,12 +13,15 @@ from litestar.exceptions import InternalServerException
 from litestar.serialization import default_serializer
 from litestar.types import Serializer
 
-from swarmkeep.api.refusals import UnsupportedMediaType
+from swarmkeep.api.refusals import RequestTimeout, UnsupportedMediaType
 from swarmkeep.domain.codec import MalformedJson, decode, encode
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.engine.inputs import refused
 
 T = TypeVar("T")
+
+# How long a body may take to arrive, as a whole.
+BODY_SECONDS = 60.0
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,7 +35,10 @@ class JsonRequest(Request[Any, Any, State]):
 
     async def body(self) -> bytes:
         try:
-            body = await super().body()
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await super().body()
+        except TimeoutError:
+            raise RequestTimeout(f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
         except InternalServerException:
             # The client left in the middle of its request; nobody reads the answer.
             raise InvalidRequest("the body ended early") from None

@@ -12,7 +12,7 @@ from litestar.exceptions import HTTPException
 from litestar.openapi.datastructures import ResponseSpec
 
 from swarmkeep.api.bodies import JsonResponse
-from swarmkeep.api.refusals import Forbidden, RateLimited, Unauthenticated, UnsupportedMediaType
+from swarmkeep.api.refusals import Forbidden, RateLimited, RequestTimeout, Unauthenticated, UnsupportedMediaType
 from swarmkeep.domain import errors as domain
 from swarmkeep.store.port import SchemaBehind, StoreUnavailable
 
@@ -30,6 +30,7 @@ STATUS: dict[type[domain.DomainError], int] = {
     domain.RunNotFound: 404,
     domain.EventNotFound: 404,
     domain.AgentNotFound: 404,
+    RequestTimeout: 408,
     domain.SessionExists: 409,
     domain.SessionBusy: 409,
     domain.LeaseLost: 409,
@@ -58,6 +59,7 @@ TITLES = {
     "event_not_found": "No such event",
     "agent_not_found": "No such agent",
     "method_not_allowed": "This method is not allowed here",
+    "request_timeout": "The request did not arrive in time",
     "session_exists": "The session exists already",
     "session_busy": "A run is active in this session",
     "run_not_waiting": "The run waits for nothing",
@@ -148,6 +150,9 @@ def _described(error: Exception) -> Described:
         headers = {} if seconds is None else {"Retry-After": str(seconds)}
         if isinstance(error, Unauthenticated):
             headers["WWW-Authenticate"] = error.challenge
+        if isinstance(error, RequestTimeout):
+            # The rest of the body may yet come, and must not be taken for the next request.
+            headers["Connection"] = "close"
         return STATUS[type(error)], error.code, str(error), error.extra(), headers
     if isinstance(error, StoreUnavailable):
         # The sentence names the database's host, which callers need not know.
@@ -186,6 +191,8 @@ _WITH_KEY = ("unauthenticated", "rate_limited")
 def problems(*codes: str, keyless: bool = False) -> dict[int, ResponseSpec]:
     """For the OpenAPI document: the refusals that a call may meet, by status. `keyless`: it never needs a key."""
     by_status: dict[int, list[str]] = {}
+    if "too_large" in codes:
+        codes = (*codes, "request_timeout")
     for code in (*codes, *_ANYWHERE, *(() if keyless else _WITH_KEY)):
         by_status.setdefault(_status(code), []).append(code)
     return {

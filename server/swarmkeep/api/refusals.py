@@ -30,5 +30,11 @@ class RateLimited(DomainError):
         self.retry_after_seconds = retry_after_seconds
 
 
+class RequestTimeout(DomainError):
+    """A body that does not arrive. What did arrive is not kept waiting in memory for the rest."""
+
+    code = "request_timeout"
+
+
 class UnsupportedMediaType(DomainError):
     code = "unsupported_media_type"

@@ -7,11 +7,18 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
+from itertools import zip_longest
+
+import msgspec
 
 from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed, RunStarted
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
 from swarmkeep.store.port import EventStore, SessionKey
+
+# How many characters of events a reader may be behind by, and how many events it takes from the log at once.
+_FEED_CHARACTERS = 1_000_000
+_PAGE = 200
 
 
 class Stir(Enum):
@@ -24,22 +31,32 @@ STIR = Stir.STIR
 
 
 class Feed:
-    """One reader's view of a session. Bounded: a reader that falls behind loses the oldest items here, and finds the
-    durable ones in the log."""
+    """One reader's view of a session. Bounded, in number and in size: a reader that falls behind loses the oldest items
+    here, and finds the durable ones in the log."""
 
     def __init__(self, size: int) -> None:
-        self._items: deque[Item] = deque(maxlen=size)
+        self._items: deque[Item] = deque()
+        self._size = size
+        self._characters = 0
         self._arrived = asyncio.Event()
         self._stirred = False
 
     def put(self, item: Item) -> None:
         self._items.append(item)
+        self._characters += _characters(item)
+        while len(self._items) > self._size or (self._characters > _FEED_CHARACTERS and len(self._items) > 1):
+            self._take()
         self._arrived.set()
 
     def stir(self) -> None:
         """Send the reader to the log."""
         self._stirred = True
         self._arrived.set()
+
+    def _take(self) -> Item:
+        item = self._items.popleft()
+        self._characters -= _characters(item)
+        return item
 
     async def get(self, seconds: float) -> Item | Stir | None:
         """The next item, STIR when it is time to read the log, or None when nothing came within that time."""
@@ -53,7 +70,24 @@ class Feed:
         if self._stirred:
             self._stirred = False
             return STIR
-        return self._items.popleft()
+        return self._take()
+
+
+def _characters(item: Item) -> int:
+    return len(item.payload) if isinstance(item, Recorded) else 0
+
+
+def _so_far(passing: list[Item]) -> Iterator[Item]:
+    """The message in progress for somebody who joins in its middle: texts that follow each other in one piece."""
+    texts: list[str] = []
+    for item, following in zip_longest(passing, passing[1:]):
+        if not isinstance(item, MessageDelta) or item.delta.get("tool_calls"):
+            yield item
+            continue
+        texts.append(item.delta.get("content") or "")
+        if not isinstance(following, MessageDelta) or following.delta.get("tool_calls"):
+            yield msgspec.structs.replace(item, delta={**item.delta, "content": "".join(texts)})
+            texts.clear()
 
 
 class Hub:
@@ -108,7 +142,7 @@ class Hub:
     @contextmanager
     def subscribe(self, key: SessionKey) -> Iterator[Feed]:
         feed = Feed(self._feed_size)
-        for item in self._passing.get(key, ()):
+        for item in _so_far(self._passing.get(key, [])):
             feed.put(item)
         self._feeds.setdefault(key, set()).add(feed)
         try:
@@ -146,9 +180,13 @@ async def follow(
     with hub.subscribe(key) as feed:
         spoken: dict[str | None, int] = {}
         while True:
-            for event in await store.read(key, after=after):
-                yield event
-                after = _passed(event, spoken)
+            more = True
+            while more:
+                events = await store.read(key, after=after, limit=_PAGE)
+                for event in events:
+                    yield event
+                    after = _passed(event, spoken)
+                more = len(events) == _PAGE
             while (item := await feed.get(poll_seconds)) is not STIR:
                 if item is None:
                     yield None

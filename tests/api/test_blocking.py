@@ -1,0 +1,79 @@
+"""What takes its time takes nobody else's: tools that block, and models that are slow."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.api.service import Service
+from tests.support.processes import ServerProcess
+from tests.support.scripted import ScriptedModel
+
+SLOW_TEAM = '''
+import time
+from pathlib import Path
+
+from swarmkeep import Agent
+
+
+def wait_for_file(path: str) -> str:
+    """Block the thread until there is such a file, for two minutes at most."""
+    for _ in range(1200):
+        if Path(path).exists():
+            return "it is there"
+        time.sleep(0.1)
+    return "it never came"
+
+
+waiter = Agent(name="Waiter", functions=[wait_for_file])
+'''
+
+
+async def test_a_blocking_tool_holds_up_nobody(tmp_path: Path) -> None:
+    team, signal = tmp_path / "slow_team.py", tmp_path / "signal"
+    team.write_text(SLOW_TEAM)
+    with ScriptedModel(default=lambda request: "Hello.") as model:
+        env = {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "test"}
+        server = ServerProcess(tmp_path, agents=[str(team)], offline=False, env=env)
+        with server:
+            service = Service(None, server.url)  # type: ignore[arg-type]
+            slow = []
+            for number in range(20):
+                model.call("wait_for_file", {"path": str(signal)}, id=f"c{number}")
+                session = await service.session()
+                slow.append((session, await service.run(session, background=True)))
+            await model.requests_reach(20)
+            for _ in range(20):
+                assert (await service.get("/health/live")).status_code == 200
+                assert (await service.run(await service.session()))["output_text"] == "Hello."
+            assert (await service.get("/health/ready")).status_code == 200
+            for session, run in slow:
+                assert (await service.get(f"{session}/runs/{run['id']}")).json()["status"] == "running"
+            signal.touch()
+            for session, run in slow:
+                frames = await service.streamed(f"{session}/runs/{run['id']}/stream")
+                assert frames[-1].data["output_text"] == "Hello."
+            await service.client.aclose()
+
+
+async def test_two_hundred_runs_that_wait_for_a_model_hold_up_nobody(service: Service, model: ScriptedModel) -> None:
+    count = 200
+    for _ in range(count):
+        model.hang(then="At last.")
+    slow = []
+    for _ in range(count):
+        session = await service.session()
+        slow.append((session, await service.run(session, background=True)))
+    await model.requests_reach(count, within=60)
+    model.say("At once.")
+    assert (await service.run(await service.session()))["output_text"] == "At once."
+    for path in ("live", "ready"):
+        assert (await service.get(f"/health/{path}")).status_code == 200
+    assert len((await service.get("/v1/sessions?status=running&limit=200")).json()["data"]) == count
+    model.release()
+
+    async def outcome(session: str, run: str) -> str:
+        frames = await service.streamed(f"{session}/runs/{run}/stream")
+        return str(frames[-1].data["output_text"])
+
+    assert await asyncio.gather(*(outcome(session, run["id"]) for session, run in slow)) == ["At last."] * count

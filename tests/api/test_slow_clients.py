@@ -1,0 +1,128 @@
+"""Clients that send slowly, or never, or without end: none holds memory or a connection for ever, or stops others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+
+import pytest
+
+from swarmkeep.api import bodies
+from swarmkeep.connections import Connection
+from tests.api.service import Service, problem
+
+PATIENCE_SECONDS = 20
+HEAD = b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@asynccontextmanager
+async def connected(service: Service) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    host, _, port = service.url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def rest_of(reader: asyncio.StreamReader) -> bytes:
+    """All that the server still sends, once it has closed the connection."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        try:
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD + b"Content-Length: 100\r\n\r\n",
+        HEAD + b"Content-Length: 100\r\n\r\n{",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX-Trailer: 1\r\n",
+        HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n",
+        HEAD + b"Idempotency-Key: k\r\nContent-Length: 100\r\n\r\n",
+    ],
+    ids=["no body", "a piece", "chunks", "trailers", "asked first", "with a key"],
+)
+async def test_a_body_that_does_not_come_is_not_waited_for(
+    plain: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sent: bytes
+) -> None:
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.05)
+    async with connected(plain) as (reader, writer):
+        writer.write(sent)
+        answer = (await rest_of(reader)).removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"connection: close" in answer.lower()
+    assert b'"code":"request_timeout"' in answer
+    assert (await plain.get("/v1/sessions")).json()["data"] == []
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET", HEAD, HEAD + b"X-Slow: "], ids=range(5))
+async def test_a_request_that_does_not_begin_is_not_waited_for(
+    plain: Service, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(Connection, "head_seconds", 0.05)
+    async with connected(plain) as (reader, writer):
+        writer.write(sent)
+        assert await rest_of(reader) == b""
+
+
+async def test_the_second_request_of_a_connection_has_its_time_as_well(
+    plain: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connection, "head_seconds", 0.05)
+    async with connected(plain) as (reader, writer):
+        writer.write(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health/l")
+        assert (await rest_of(reader)).count(b"HTTP/1.1 200 ") == 1
+
+
+async def send_until_cut_off(writer: asyncio.StreamWriter, first: bytes, endless: bytes) -> None:
+    writer.write(first)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        with suppress(ConnectionError):
+            while True:
+                writer.write(endless)
+                await writer.drain()
+
+
+@pytest.mark.parametrize("endless", [b"X: " + b"x" * 1000 + b"\r\n", b"x" * 1000], ids=["headers", "one header"])
+async def test_a_head_without_end_is_cut_off(plain: Service, endless: bytes) -> None:
+    async with connected(plain) as (_, writer):
+        await send_until_cut_off(writer, HEAD + b"X: ", endless)
+    assert (await plain.get("/health/live")).status_code == 200
+
+
+async def test_a_large_head_within_the_limit_is_read(plain: Service) -> None:
+    answer = await plain.get("/health/live", headers={f"x-{number}": "x" * 5000 for number in range(10)})
+    assert answer.status_code == 200
+
+
+async def test_a_body_without_end_is_refused_at_its_limit_and_then_cut_off(
+    plain: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connection, "head_seconds", 0.5)
+    piece = b"186a0\r\n" + b" " * 100_000 + b"\r\n"
+    async with connected(plain) as (reader, writer):
+        answer = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
+        await send_until_cut_off(writer, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", piece)
+        assert (await answer).startswith(b"HTTP/1.1 413 ")
+
+
+async def test_thirty_megabytes_are_refused_and_the_next_request_is_answered(plain: Service) -> None:
+    answer = await plain.client.post("/v1/sessions", content=b" " * 30_000_000)
+    problem(answer, 413, "too_large")
+    assert (await plain.get("/health/live")).status_code == 200
+
+
+async def test_idle_connections_do_not_stop_others(plain: Service) -> None:
+    async with AsyncExitStack() as idle:
+        for number in range(300):
+            _, writer = await idle.enter_async_context(connected(plain))
+            writer.write((b"", HEAD, HEAD + b"Content-Length: 100\r\n\r\n{")[number % 3])
+        session = await plain.session()
+        assert (await plain.run(session))["status"] == "completed"
+        assert (await plain.get("/health/ready")).status_code == 200

@@ -1,0 +1,271 @@
+"""Readers of streams as they are: cut off anywhere, on another server, too slow, or gone by the thousand."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarmkeep.connections import Connection
+from swarmkeep.engine import live
+from swarmkeep.engine.live import Hub, follow
+from swarmkeep.engine.loop import MessageDelta, MessageStarted
+from tests.api.service import Frame, Service, durable, serving, settings
+from tests.api.test_streams import nobody_reads, said, until
+from tests.support.processes import ServerProcess
+from tests.support.scripted import ScriptedModel
+
+TEAM = str(Path(__file__).with_name("team.py"))
+
+
+@pytest.fixture
+async def pair(ready_url: str, model: ScriptedModel) -> AsyncIterator[tuple[Service, Service]]:
+    """Two servers on one database, of each kind in turn."""
+    given = settings(
+        database_url=ready_url, offline=False, openai_api_key="test", openai_base_url=model.url, model_retries=0
+    )
+    async with serving(given) as one, serving(given) as other:
+        yield one, other
+
+
+async def streaming_run(service: Service, session: str) -> str:
+    """The path of the stream of a new run, whose model speaks as if somebody listened."""
+    async with service.stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST") as stream:
+        run_id = (await stream.next()).data["run_id"]
+    return f"{session}/runs/{run_id}/stream"
+
+
+async def first(service: Service, path: str, count: int, last_seen: int) -> list[Frame]:
+    """The first frames of a stream, whose connection is then cut."""
+    async with service.stream(path, last_event_id=str(last_seen)) as stream:
+        frames: list[Frame] = []
+        while len(frames) < count:
+            frame = await stream.next()
+            if not frame.comment:
+                frames.append(frame)
+        return frames
+
+
+@pytest.mark.parametrize("rejoin", ["on the same server", "on another server"])
+async def test_a_live_stream_cut_after_any_frame_goes_on_from_any_server(
+    pair: tuple[Service, Service], model: ScriptedModel, rejoin: str
+) -> None:
+    one = pair[0]
+    again = one if rejoin == "on the same server" else pair[1]
+    cuts = 0
+    while True:
+        model.call("get_weather", {"city": "Rome"}, id=f"c{cuts}")
+        model.hang("It is ", then="sunny.")
+        session = await one.session()
+        path = await streaming_run(one, session)
+        await model.requests_reach(2 * cuts + 2)
+        # Those that are there while the model is in mid-answer: the durable ones, `message.started` and a piece.
+        there = len(await one.events(session)) - 1 + 2
+        seen = await first(one, path, cuts + 1, 0)
+        last = max(frame.seq or 0 for frame in seen)
+        joined = asyncio.create_task(again.streamed(path, last_event_id=str(last)))
+        if rejoin == "on the same server":
+            await until(lambda: one.engine.hub.reader_count > 0)
+        model.release()
+        rest = await joined
+        events = await one.events(session)
+        assert [frame.data for frame in durable(seen) + durable(rest)] == events[1:]
+        assert rest[-1].event == "done"
+        assert rest[-1].data["output_text"] == "It is sunny."
+        if rejoin == "on the same server" and said(rest):
+            assert said(rest) == "It is sunny."
+        cuts += 1
+        if cuts == there:
+            break
+    assert cuts >= 6
+    for server in pair:
+        await nobody_reads(server)
+
+
+def read_over_http(server: ServerProcess, path: str, last_seen: int, count: int | None) -> list[tuple[int, str]]:
+    """Durable frames (id, type) of a stream that is cut after `count` frames, or read to its end."""
+    found: list[tuple[int, str]] = []
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nLast-Event-ID: {last_seen}\r\n\r\n"
+        connection.sendall(head.encode())
+        lines = connection.makefile("rb")
+        seq, frames = 0, 0
+        for line in lines:
+            text = line.decode().strip()
+            if text.startswith("id: "):
+                seq = int(text[4:])
+            elif text.startswith("event: ") and seq:
+                found.append((seq, text[7:]))
+                seq = 0
+            elif text.startswith("data: "):
+                frames += 1
+                if frames == count:
+                    break
+    return found
+
+
+def test_a_stream_is_cut_after_every_frame_and_rejoined_in_turn_on_two_processes(
+    ready_url: str, model: ScriptedModel, tmp_path: Path
+) -> None:
+    model.call("get_weather", {"city": "Rome"}, id="c1")
+    model.call("remember", {"key": "a", "value": "b"}, id="c2")
+    model.say("It is sunny.")
+    env = {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "test", "SWARMKEEP_POLL_SECONDS": "0.05"}
+
+    def server(name: str) -> ServerProcess:
+        folder = tmp_path / name
+        folder.mkdir()
+        return ServerProcess(folder, database_url=ready_url, agents=[TEAM], offline=False, env=env)
+
+    with server("one") as one, server("other") as other:
+        assert post(one, "/v1/sessions", {"id": "s"})["id"] == "s"
+        run = post(one, "/v1/sessions/s/runs", {"input": "hi", "background": True})
+        path = f"/v1/sessions/s/runs/{run['id']}/stream"
+        seen: list[tuple[int, str]] = []
+        for turn in range(100):
+            frames = read_over_http((one, other)[turn % 2], path, seen[-1][0] if seen else 0, None if turn > 40 else 1)
+            seen += frames
+            if seen and seen[-1][1] == "run.completed":
+                break
+        assert [seq for seq, _ in seen] == list(range(2, len(seen) + 2))
+        assert seen[-1][1] == "run.completed"
+        assert one.stop() == other.stop() == 0
+
+
+def post(server: ServerProcess, path: str, body: Any) -> Any:
+    import http.client
+    import json
+
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    try:
+        connection.request("POST", path, json.dumps(body))
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+
+
+# Slow readers.
+
+
+async def test_who_joins_late_gets_the_message_so_far_in_one_piece() -> None:
+    hub, key = Hub(feed_size=10), live.SessionKey("t", "s")
+    hub.publish(key, MessageStarted("r", "A", 1))
+    for number in range(1000):
+        hub.publish(key, MessageDelta("r", "A", 1, {"content": f"{number} ", "tool_calls": None}))
+    with hub.subscribe(key) as feed:
+        assert isinstance(await feed.get(0), MessageStarted)
+        piece = await feed.get(0)
+        assert isinstance(piece, MessageDelta)
+        assert piece.delta["content"] == "".join(f"{number} " for number in range(1000))
+
+
+async def test_a_reader_that_falls_behind_costs_little_and_misses_no_event(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_FEED_CHARACTERS", 50_000)
+    engine = service.engine
+    session = await service.session()
+    key = live.SessionKey("default", session.rpartition("/")[2])
+    reader = follow(engine.store, engine.hub, key, after=0, poll_seconds=0.05)
+    got = [await anext(reader)]
+    for number in range(60):
+        await service.patch(session, {"metadata": {"text": str(number) * 10_000}})
+    (feed,) = engine.hub._feeds[key]
+    assert sum(len(item.payload) for item in feed._items if isinstance(item, live.Recorded)) <= 50_000
+    while not (got and isinstance(got[-1], live.Recorded) and got[-1].seq == 61):
+        got.append(await anext(reader))
+    await reader.aclose()
+    assert [item.seq for item in got if isinstance(item, live.Recorded)] == list(range(1, 62))
+
+
+async def test_a_reader_that_stops_reading_is_let_go_and_can_come_back(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connection, "stalled_seconds", 0.2)
+    session = await service.session()
+    for number in range(20):
+        await service.patch(session, {"metadata": {"text": str(number % 10) * 1_000_000}})
+    with stalled(service, f"GET {session}/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"):
+        await until(lambda: service.engine.hub.reader_count == 1)
+        # Nothing is read: what the sockets cannot hold waits in the log, and at last the connection is ended.
+        await nobody_reads(service)
+    async with service.stream(f"{session}/events") as stream:
+        assert [(await stream.next()).seq for _ in range(21)] == list(range(1, 22))
+
+
+@contextmanager
+def stalled(service: Service, request: str) -> Iterator[socket.socket]:
+    """A client that sends a request and reads nothing of the answer."""
+    host, _, port = service.url.removeprefix("http://").partition(":")
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect((host, int(port)))
+        client.sendall(request.encode())
+        yield client
+
+
+# Readers by the thousand.
+
+
+def open_sockets() -> int:
+    links = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{name}"))
+        except OSError:
+            # The folder's own.
+            continue
+    return sum(link.startswith("socket:") for link in links)
+
+
+@asynccontextmanager
+async def abandoned(url: str, request: str, read: int) -> AsyncIterator[None]:
+    """A client that goes away after so many bytes of the answer, without a word."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(request.encode())
+        if read:
+            await reader.read(read)
+        yield
+    finally:
+        writer.transport.abort()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files cannot be counted here")
+async def test_a_thousand_readers_that_come_and_go_leave_nothing_behind(service: Service, model: ScriptedModel) -> None:
+    model.hang("Half of ", then="it.")
+    session = await service.session()
+    paths = [await streaming_run(service, session), f"{session}/events", f"{session}/events?type=run.completed"]
+    accept = "Host: localhost\r\nAccept: text/event-stream\r\n"
+
+    async def come_and_go(number: int) -> None:
+        path, wait = paths[number % 3], number % 4
+        async with abandoned(service.url, f"GET {path} HTTP/1.1\r\n{accept}\r\n", (0, 1, 100, 5000)[wait]):
+            pass
+
+    async def a_hundred(start: int) -> None:
+        await asyncio.gather(*(come_and_go(number) for number in range(start, start + 100)))
+
+    engine, mine = service.engine, asyncio.all_tasks()
+    # The first ones open what stays open: the database's connections.
+    await a_hundred(0)
+    await nobody_reads(service)
+    await until(lambda: len(asyncio.all_tasks()) <= len(mine))
+    sockets = open_sockets()
+    for start in range(100, 1100, 100):
+        await a_hundred(start)
+    await nobody_reads(service)
+    await until(lambda: len(asyncio.all_tasks()) <= len(mine))
+    # A reader that leaves in the middle of a query takes its connection to the database along; the pool has 8.
+    await until(lambda: open_sockets() <= sockets + 8)
+    assert engine.hub._feeds == {}
+    model.release()
+    frames = await service.streamed(paths[0])
+    assert frames[-1].data["output_text"] == "Half of it."
