@@ -20,6 +20,7 @@ from swarmkeep.agent import Agent
 from swarmkeep.api import errors
 from swarmkeep.api.live_commands import COMMANDS
 from swarmkeep.api.routes import build_api
+from swarmkeep.audit.findings import CODES
 from swarmkeep.cli import app
 from swarmkeep.domain import errors as domain
 from swarmkeep.domain.events import FACTS, CompletionRecord, Fact, PendingCall, RequestRecord, StopReason, ToolStatus
@@ -204,6 +205,11 @@ def test_every_status_and_stop_reason_is_explained() -> None:
     assert {*get_args(RunStatus), *get_args(StopReason)} <= run
     assert set(get_args(SessionStatus)) <= code_spans(sections(CONCEPTS)["Session"])
     assert {*get_args(RunStatus), *get_args(StopReason)} <= code_spans(sections(HTTP)["A run"])
+
+
+def test_every_problem_that_a_check_can_find_is_in_the_table() -> None:
+    rows = {row[0].strip("`"): row[1] for row in table_rows(sections(DOCS / "verification.md")["Checking"])}
+    assert {code: rows.get(code) for code in CODES} == dict(CODES)
 
 
 # Settings, commands, Python.

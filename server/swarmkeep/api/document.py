@@ -10,13 +10,14 @@ from litestar import Litestar
 
 from swarmkeep.api import agents, errors, health, history, replays, runs, sessions
 from swarmkeep.api.bodies import Body
-from swarmkeep.audit import changes, compare, divergences, import_
+from swarmkeep.audit import changes, compare, divergences, findings, import_
 from swarmkeep.domain import views
 from swarmkeep.domain.codec import encode
 
 Json = dict[str, Any]
 _HOMES = (
-    agents, changes, compare, divergences, errors, health, history, import_, replays, runs, sessions, views,
+    agents, changes, compare, divergences, errors, findings, health, history, import_, replays, runs, sessions,
+    views,
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ControllerRouterHandler
 
 import swarmkeep
-from swarmkeep.api import agents, docs, health, history, live, page, portable, replays, runs, sessions
+from swarmkeep.api import agents, audit, docs, health, history, live, page, portable, replays, runs, sessions
 from swarmkeep.api.access import identify
 from swarmkeep.api.bodies import JsonRequest, JsonResponse
 from swarmkeep.api.errors import problem_response
@@ -45,7 +45,7 @@ def build_api(
     """The application. `lifespan` sets `app.state.service` before the first request."""
     imports = Router("/", route_handlers=portable.IMPORTS, request_max_body_size=max_import_bytes or max_body_bytes)
     resources: dict[str, list[ControllerRouterHandler]] = {
-        "sessions": [*sessions.ROUTES, *history.ROUTES, *replays.ROUTES, *live.ROUTES],
+        "sessions": [*sessions.ROUTES, *history.ROUTES, *audit.ROUTES, *replays.ROUTES, *live.ROUTES],
         "runs": [*runs.ROUTES],
         "agents": [*agents.ROUTES],
         "exports": [*portable.EXPORTS, imports],

@@ -7,17 +7,19 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from swarmkeep.audit import findings
+from swarmkeep.audit import verify as verification
 from swarmkeep.cli.background import Background
 from swarmkeep.cli.sources import Form
 from swarmkeep.domain.codec import decode
-from swarmkeep.domain.envelope import Recorded
+from swarmkeep.domain.envelope import Recorded, data_of
 from swarmkeep.domain.views import SessionView
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.lookout import follow_elsewhere
 from swarmkeep.engine.model import Delta, Reply
 from swarmkeep.engine.registry import Registry
 from swarmkeep.store.port import DEFAULT_TENANT, EventStore, SessionKey
-from swarmkeep_client import Event, ImportReport, Message, SessionState
+from swarmkeep_client import Event, Head, ImportReport, Message, SessionState, Verification
 
 Json = dict[str, Any]
 POLL_SECONDS = 0.5
@@ -42,6 +44,7 @@ class DatabaseSource:
         from swarmkeep.store.urls import SqliteFile, locate
 
         self._tenant = tenant or DEFAULT_TENANT
+        self._named_tenant = tenant
         location = load_settings(database_url=url).database_url
         if creates and isinstance(locate(location), SqliteFile):
             upgrade(location)
@@ -132,6 +135,16 @@ class DatabaseSource:
         report = self._background.run(import_export(self._store, self._tenant, file, as_id=as_id, dry_run=dry_run))
         return msgspec.convert(report, ImportReport, from_attributes=True)
 
+    def verify(self, session_id: str, *, head: Head | None = None) -> Verification:
+        noted = None if head is None else findings.Head(seq=head.seq, hash=head.hash)
+        checking = verification.verify(self._store, self._key(session_id), noted=noted)
+        return _checked(self._background.run(checking))
+
+    def verify_all(self) -> Iterator[tuple[str, Verification]]:
+        checked = verification.verify_all(self._store, self._named_tenant)
+        for key, found in self._background.iterate(checked):
+            yield key.id if self._named_tenant else f"{key.tenant}/{key.id}", _checked(found)
+
     def close(self) -> None:
         try:
             self._background.run(self._store.close())
@@ -152,9 +165,13 @@ def event_of(event: Recorded) -> Event:
         run_id=event.run_id,
         agent=event.agent,
         at=event.at,
-        data=decode(event.payload),
+        data=decode(data_of(event)),
         hash=event.hash,
     )
+
+
+def _checked(found: findings.Verification) -> Verification:
+    return msgspec.convert(found, Verification, from_attributes=True)
 
 
 def _public(view: SessionView) -> SessionState:

@@ -10,6 +10,7 @@ import typer
 
 from swarmkeep.cli.sources import ApiKey, DatabaseUrl, ServerUrl, SessionId, Tenant, Where, source
 from swarmkeep.cli.terminal import is_terminal, put, put_json, put_json_line
+from swarmkeep.cli.verify import warn_if_damaged
 
 if TYPE_CHECKING:
     from swarmkeep_client import Event
@@ -51,6 +52,7 @@ def events(
     with source(Where(url, database_url, tenant, api_key)) as found:
         chosen = tuple(types or ())
         if not follow:
+            warn_if_damaged(found, session_id)
             recorded = found.events(session_id, after=after, types=chosen)
             if as_json:
                 put_json(list(recorded))

@@ -11,7 +11,17 @@ import typer
 
 from swarmkeep.cli.sources import Form
 from swarmkeep.cli.terminal import Refused
-from swarmkeep_client import Client, ConnectionFailed, Event, ImportReport, Message, Session, SessionState
+from swarmkeep_client import (
+    Client,
+    ConnectionFailed,
+    Event,
+    Head,
+    ImportReport,
+    Message,
+    Session,
+    SessionState,
+    Verification,
+)
 
 Json = dict[str, Any]
 
@@ -90,6 +100,13 @@ class ServerSource:
 
     def import_sessions(self, file: BinaryIO, *, as_id: str | None, dry_run: bool) -> ImportReport:
         return self._client.import_sessions(file, as_id=as_id, dry_run=dry_run)
+
+    def verify(self, session_id: str, *, head: Head | None = None) -> Verification:
+        return self._client.sessions.get(session_id).verify(head=head)
+
+    def verify_all(self) -> Iterator[tuple[str, Verification]]:
+        for session in self._client.sessions.list():
+            yield session.id, session.verify()
 
     def close(self) -> None:
         self._client.close()

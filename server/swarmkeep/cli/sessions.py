@@ -20,6 +20,7 @@ from swarmkeep.cli.sources import (
     source,
 )
 from swarmkeep.cli.terminal import put, put_json, put_table, say, shortened
+from swarmkeep.cli.verify import warn_if_damaged
 
 if TYPE_CHECKING:
     from swarmkeep_client import Message, SessionState
@@ -102,6 +103,7 @@ def show(
     with source(Where(url, database_url, tenant, api_key)) as found:
         state = found.session(session_id, at=at)
         messages = found.messages(session_id, at=state.seq)
+        warn_if_damaged(found, session_id)
     if as_json:
         import msgspec
 

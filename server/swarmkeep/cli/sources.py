@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, Protocol
 import typer
 
 if TYPE_CHECKING:
-    from swarmkeep_client import Event, ImportReport, Message, SessionState
+    from swarmkeep_client import Event, Head, ImportReport, Message, SessionState, Verification
 
 Json = dict[str, Any]
 Form = Literal["markdown", "html"]
@@ -87,6 +87,12 @@ class Source(Protocol):
         ...
 
     def import_sessions(self, file: BinaryIO, *, as_id: str | None, dry_run: bool) -> ImportReport: ...
+
+    def verify(self, session_id: str, *, head: Head | None = None) -> Verification: ...
+
+    def verify_all(self) -> Iterator[tuple[str, Verification]]:
+        """Every session by its name: in a database, and where no tenant is named, of all tenants as TENANT/ID."""
+        ...
 
     def close(self) -> None: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from swarmkeep.domain.codec import decode, encode_text
+from swarmkeep.domain.codec import MalformedJson, decode, encode, encode_text
 from swarmkeep.domain.events import FACTS, Fact, SessionEvent, UnknownFact
 
 
@@ -55,9 +55,19 @@ def view(event: Recorded) -> EventView:
         run_id=event.run_id,
         agent=event.agent,
         at=event.at,
-        data=msgspec.Raw(event.payload.encode()),
+        data=msgspec.Raw(data_of(event)),
         hash=event.hash,
     )
+
+
+def data_of(event: Recorded) -> bytes:
+    """The stored text as JSON: itself; or, if somebody damaged it so that it is none, as a JSON string."""
+    if isinstance(event.fact, UnknownFact) and event.fact.data is None:
+        try:
+            decode(event.payload)
+        except MalformedJson:
+            return encode(event.payload)
+    return event.payload.encode()
 
 
 def payload_of(fact: Fact) -> str:

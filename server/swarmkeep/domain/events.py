@@ -50,9 +50,13 @@ class SessionUpdated(Fact, frozen=True, kw_only=True):
 
 
 class SessionRedacted(Fact, frozen=True, kw_only=True):
+    """`kept` is, for each of `seqs`, the SHA-256 (hex) of the text that stands there now in the payload's place."""
+
     type: ClassVar[str] = "session.redacted"
     seqs: tuple[int, ...]
     reason: str
+    by: str | None = None
+    kept: tuple[str, ...] = ()
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,13 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    return decode(text, str) if text.startswith('"') else text
+    """What `escape` was given. Total: text that somebody damaged is left as it is."""
+    if not text.startswith('"'):
+        return text
+    try:
+        return decode(text, str)
+    except (ValueError, TypeError):
+        return text
 
 
 def _is_utf8(text: str) -> bool:
@@ -33,6 +39,17 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def as_text(value: Any) -> str:
+    """A value of any type as text, for SQLite holds any in any column; text stays as it is."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value if isinstance(value, str) else str(value)
+
+
+def as_bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else as_text(value).encode(errors="replace")
 
 
 class Verbatim(TypeDecorator[str]):
@@ -49,7 +66,7 @@ class Verbatim(TypeDecorator[str]):
         return None if value is None else escape(value)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else unescape(value)
+        return None if value is None else unescape(as_text(value))
 
 
 class database_now(ColumnElement[float]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -74,6 +74,25 @@ class Chunk(msgspec.Struct, frozen=True):
 
     events: Sequence[Sealed]
     blobs: Mapping[str, str] = {}
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of one session but its events, as they are stored. `head` is None where there is no head row.
+
+    `last_seq` is the greatest seq that any event has (0: there is none). `blobs` says of each name whether its text is
+    what it names; `marks` are the rows of idempotency keys.
+    """
+
+    head: Mapping[str, Any] | None
+    last_seq: int
+    labels: frozenset[bytes]
+    blobs: Mapping[str, bool]
+    marks: tuple[Mapping[str, Any], ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no row at all."""
+        return self.head is None and not (self.last_seq or self.labels or self.blobs or self.marks)
 
 
 class EventStore(Protocol):
@@ -171,10 +190,6 @@ class EventStore(Protocol):
         """
         ...
 
-    async def sealed(self, key: SessionKey, *, after: int = 0, limit: int = 1000) -> list[Sealed]:
-        """Events with the salts and commitments that their hashes are made of, oldest first: for auditors."""
-        ...
-
     async def all_blobs(self, key: SessionKey, *, after: str = "", limit: int = 100) -> dict[str, str]:
         """A page of a session's texts by content hash, in the order of the hashes, from after `after` on."""
         ...
@@ -210,6 +225,21 @@ class EventStore(Protocol):
 
         These are hints: they may be late, doubled or lost, and where the database cannot give any, none come.
         """
+
+    async def sealed(
+        self, key: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 1000
+    ) -> list[Sealed]:
+        """Events with the salts and commitments that their hashes are made of, oldest first: for auditors."""
+        ...
+
+    async def evidence(self, key: SessionKey) -> Evidence:
+        """What stands beside a session's events; trusted by nobody who asks for it."""
+        ...
+
+    async def keys(
+        self, tenant: str | None = None, *, after: SessionKey | None = None, limit: int = 500
+    ) -> list[SessionKey]:
+        """Sessions by tenant and id, those after `after`: every one that has a row of any kind, head row or not."""
         ...
 
     async def ping(self) -> None:

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from swarmkeep.domain.codec import encode_text
-from swarmkeep.domain.envelope import Draft, Recorded
+from swarmkeep.domain.envelope import Draft
 from swarmkeep.domain.errors import EventNotFound, InvalidRequest, SeqConflict, SessionNotFound
 from swarmkeep.domain.events import SessionRedacted
 from swarmkeep.domain.fold import fold
-from swarmkeep.domain.state import SessionStatus, State
+from swarmkeep.domain.state import State
 from swarmkeep.domain.views import session_view
-from swarmkeep.store import queries, revision, writes
+from swarmkeep.store import queries, writes
 from swarmkeep.store.cache import StateCache, continues
 from swarmkeep.store.columns import escape
-from swarmkeep.store.cursors import parse_cursor
 from swarmkeep.store.database import Database
 from swarmkeep.store.hashing import Sealed, seal
-from swarmkeep.store.heads import Step, find_heads, renew
+from swarmkeep.store.heads import Step, renew
 from swarmkeep.store.port import (
     Appended,
     Chunk,
     Claim,
     EventStore,
-    Head,
     Lease,
     Mark,
     OutcomeUnknown,
     SessionKey,
-    SessionPage,
 )
 from swarmkeep.store.restoring import restore
+from swarmkeep.store.sql_reader import SqlReader
 from swarmkeep.store.sqlite import SqliteDatabase
 from swarmkeep.store.urls import SqliteFile, locate
 
@@ -75,17 +72,15 @@ def open_store(
     return SqlStore(database, display=location.display, clock=clock, cache_bytes=cache_bytes)
 
 
-class SqlStore:
+class SqlStore(SqlReader):
     """An EventStore (see there for what each call promises) on a Database."""
 
     def __init__(
         self, database: Database, *, display: str, clock: Clock = utc_now, cache_bytes: int = CACHE_BYTES
     ) -> None:
-        self.database = database
+        super().__init__(database, display=display)
         self._clock = clock
         self._cache = StateCache(cache_bytes)
-        self.display = display
-        """The database's URL without its password."""
 
     async def append(
         self,
@@ -157,15 +152,6 @@ class SqlStore:
         heads = await self.heads(leases)
         return {key for key, lease in leases.items() if key not in heads or heads[key].lease != lease}
 
-    async def heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, Head]:
-        return await self.database.read(lambda connection: find_heads(connection, keys))
-
-    async def head(self, key: SessionKey) -> Head | None:
-        return (await self.heads([key])).get(key)
-
-    async def hear(self, heard: Callable[[SessionKey], None]) -> None:
-        await self.database.hear(heard)
-
     async def state(self, key: SessionKey, *, at: int | None = None, fresh: bool = True) -> State:
         known = self._cache.get(key)
         if known is not None and not fresh and at in (None, known.seq):
@@ -199,71 +185,13 @@ class SqlStore:
             if state is not None and state.seq == at:
                 return state
         events = await self.read(key, upto=at) if at > 0 else []
-        if len(events) == at and events:
+        # One that is missing before it is damage, which `verify` names; the rest can be shown.
+        if events and events[-1].seq == at:
             return fold(events)
         last = await self.database.read(lambda connection: queries.head_seq(connection, key))
         if last is None:
             raise SessionNotFound(key.id)
         raise EventNotFound(at, f"session {key.id!r} has the events 1 to {last}; there is no event {at}")
-
-    async def read(
-        self,
-        key: SessionKey,
-        *,
-        after: int = 0,
-        upto: int | None = None,
-        types: Sequence[str] = (),
-        limit: int | None = None,
-    ) -> list[Recorded]:
-        return await self.database.read(
-            lambda connection: queries.read_events(connection, key, after=after, upto=upto, types=types, limit=limit)
-        )
-
-    async def sealed(self, key: SessionKey, *, after: int = 0, limit: int = 1000) -> list[Sealed]:
-        return await self.database.read(
-            lambda connection: queries.read_sealed(connection, key, after=after, limit=limit)
-        )
-
-    async def sessions(
-        self,
-        tenant: str,
-        *,
-        agent: str | None = None,
-        status: SessionStatus | None = None,
-        metadata: Mapping[str, str] | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> SessionPage:
-        query = functools.partial(
-            queries.list_sessions,
-            tenant=tenant,
-            agent=agent,
-            status=status,
-            metadata=metadata or {},
-            limit=limit,
-            before=None if cursor is None else parse_cursor(cursor),
-        )
-        return await self.database.read(query)
-
-    async def all_blobs(self, key: SessionKey, *, after: str = "", limit: int = 100) -> dict[str, str]:
-        return await self.database.read(
-            lambda connection: queries.read_blobs(connection, key, after=after, limit=limit)
-        )
-
-    async def blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
-        return await self.database.read(lambda connection: queries.find_blobs(connection, key, hashes))
-
-    async def mark(self, key: SessionKey, idempotency_key: str) -> Mark | None:
-        return await self.database.read(lambda connection: queries.find_mark(connection, key, idempotency_key))
-
-    async def abandoned(self, *, limit: int = 100) -> list[SessionKey]:
-        return await self.database.read(lambda connection: queries.find_abandoned(connection, limit))
-
-    async def ping(self) -> None:
-        await self.database.read(lambda connection: revision.require_head(connection, self.display))
-
-    async def close(self) -> None:
-        await self.database.close()
 
     def _sealed(self, key: SessionKey, base: State, drafts: Sequence[Draft]) -> tuple[list[Sealed], State]:
         sealed = seal(key.id, base, drafts, at=self._now())

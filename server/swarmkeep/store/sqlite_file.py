@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NoReturn, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import StaticPool
 
 from swarmkeep.store.faults import UPGRADE, of_sqlite
@@ -105,8 +106,7 @@ class ReadOnlyFile:
         if connection is None:
             connection = self._connection = self._open()
         try:
-            with connection.begin():
-                result = query(connection)
+            result = _leniently(query, connection)
         except BaseException:
             if self._still_current():
                 raise
@@ -132,6 +132,21 @@ class ReadOnlyFile:
 
     def _still_current(self) -> bool:
         return self._stamp is None or self._stamp == _stamp(self._file)
+
+
+def _leniently(query: Callable[[Connection], T], connection: Connection) -> T:
+    """Run a query; text that somebody damaged so that it is no UTF-8 any more comes with U+FFFD in it."""
+    try:
+        with connection.begin():
+            return query(connection)
+    except OperationalError as error:
+        if "Could not decode to UTF-8" not in str(error):
+            raise
+    raw: Any = connection.connection.dbapi_connection
+    # Slower, so not from the start.
+    raw.text_factory = lambda data: data.decode(errors="replace")
+    with connection.begin():
+        return query(connection)
 
 
 def _stamp(file: SqliteFile) -> tuple[int, ...] | None:

@@ -15,6 +15,7 @@ from swarmkeep_client.errors import ended
 from swarmkeep_client.models import (
     AgentInfo,
     Event,
+    Head,
     Health,
     ImportReport,
     Json,
@@ -125,8 +126,9 @@ def model_request(session_id: str, seq: int) -> Call[Json]:
     return Call(_read(session_id, "events", str(seq), "request"), _as(Json))
 
 
-def verify(session_id: str) -> Call[Verification]:
-    return Call(_read(session_id, "verify"), _as(Verification))
+def verify(session_id: str, head: Head | None = None) -> Call[Verification]:
+    noted = None if head is None else f"{head.seq}:{head.hash}"
+    return Call(_read(session_id, "verify", query=query(head=noted)), _as(Verification))
 
 
 def replay(session_id: str, *, ignore: Sequence[str], idempotency_key: str | None) -> Call[Replay]:

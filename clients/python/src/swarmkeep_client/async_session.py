@@ -13,6 +13,7 @@ from swarmkeep_client._streams import RunStream, Tail
 from swarmkeep_client.comparisons import Comparison, Replay, StateDiff
 from swarmkeep_client.models import (
     Event,
+    Head,
     Json,
     Message,
     ResumeInput,
@@ -168,9 +169,9 @@ class AsyncSession(SessionFields):
         """The exact Chat Completions request behind the assistant message that event `seq` added."""
         return await self._driver.perform(calls.model_request(self.id, seq))
 
-    async def verify(self) -> Verification:
-        """Check the session's hash chain."""
-        return await self._driver.perform(calls.verify(self.id))
+    async def verify(self, *, head: Head | None = None) -> Verification:
+        """Check the session's hash chain, and all that is stored with it; and that it still has an earlier `head`."""
+        return await self._driver.perform(calls.verify(self.id, head))
 
     async def replay(self, *, ignore: Sequence[str] = (), idempotency_key: str | None = None) -> Replay:
         """Compare today's agents with what is recorded, without calling a model or a tool.

@@ -144,7 +144,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChainProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong with a session's hash chain."""
+    """One thing that is wrong with what is stored of a session. `seq` is the event where it shows, if it is one's."""
 
     seq: int | None = None
     code: str = ""
@@ -152,12 +152,16 @@ class ChainProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a session's hash chain holds. `events` counts those that were checked."""
+    """Whether a session is what it was when it was recorded. `events` counts those that were checked.
+
+    `problems` lists the first of them, the earliest event first; `problem_count` counts all.
+    """
 
     valid: bool
     events: int
     head: Head | None = None
     problems: list[ChainProblem] = []
+    problem_count: int = 0
 
 
 class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):

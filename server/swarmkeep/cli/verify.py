@@ -1,0 +1,112 @@
+"""`swarmkeep verify`: whether sessions are what they were when they were recorded."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmkeep.cli.sources import DatabaseUrl, ServerUrl, Source, Tenant, Where, source
+from swarmkeep.cli.terminal import put, put_json_line, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from swarmkeep_client import Head, Verification
+
+_HEAD = re.compile(r"([1-9][0-9]{0,15}):([0-9a-fA-F]{64})", re.ASCII)
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "verify",
+        short_help="Check that sessions are what they were.",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep verify order-4711
+          swarmkeep verify --all
+          swarmkeep verify order-4711 --head 13:3ea31933ae7a1c86d2344661229bf360a96681ef9e72c80cd7c3876e1c41e1a0
+          swarmkeep verify --all --json
+        """,
+    )(verify)
+
+
+def verify(
+    session_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="The session's id.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Check every session.")] = False,
+    head: Annotated[
+        str | None,
+        typer.Option("--head", metavar="SEQ:HASH", help="A head noted down earlier, which the log must still have."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one session per line.")] = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+) -> None:
+    """Check that sessions are what they were when they were recorded: events, hash chain, and all that is stored with
+    them. Changes nothing. Exit code 1 if anything is wrong."""
+    if (session_id is None) != everything:
+        raise typer.BadParameter("name a session, or give --all", param_hint="'ID'")
+    if head is not None and everything:
+        raise typer.BadParameter("it is one session's; name the session", param_hint="'--head'")
+    noted = None if head is None else _parsed(head)
+    count = bad = 0
+    with source(Where(url, database_url, tenant)) as found:
+        for name, verification in _checked(found, session_id, noted):
+            count += 1
+            bad += not verification.valid
+            if as_json:
+                put_json_line({"session_id": name, **_plain(verification)})
+            else:
+                _put(name, verification)
+    if everything:
+        say(f"{count} sessions, {bad} of them not valid" if bad else f"{count} sessions, all valid")
+    if bad:
+        raise typer.Exit(1)
+
+
+def warn_if_damaged(found: Source, session_id: str) -> None:
+    """For commands that show a log as far as it goes: say where it is not what was recorded."""
+    verification = found.verify(session_id)
+    if not verification.valid:
+        first = verification.problems[0]
+        say(
+            f"warning: this session does not verify: {first.detail} ({first.code}); "
+            f"`swarmkeep verify {session_id}` says more"
+        )
+
+
+def _checked(found: Source, session_id: str | None, noted: Head | None) -> Iterator[tuple[str, Verification]]:
+    if session_id is None:
+        yield from found.verify_all()
+    else:
+        yield session_id, found.verify(session_id, head=noted)
+
+
+def _parsed(text: str) -> Head:
+    from swarmkeep_client import Head
+
+    match = _HEAD.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter("write SEQ:HASH, the hash in 64 hexadecimal digits", param_hint="'--head'")
+    return Head(seq=int(match[1]), hash=match[2].lower())
+
+
+def _plain(verification: Verification) -> dict[str, object]:
+    import msgspec
+
+    plain: dict[str, object] = msgspec.to_builtins(verification)
+    return plain
+
+
+def _put(name: str, found: Verification) -> None:
+    if found.valid and found.head is not None:
+        put(f"{name}: valid, {found.events} events, head {found.head.seq}:{found.head.hash}")
+        return
+    put(f"{name}: NOT VALID, {found.problem_count} problems in {found.events} events")
+    for problem in found.problems:
+        put(f"  {'' if problem.seq is None else problem.seq:>6}  {problem.code}: {problem.detail}")
+    if found.problem_count > len(found.problems):
+        put(f"          … and {found.problem_count - len(found.problems)} more")
