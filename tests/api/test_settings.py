@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from swarmkeep.settings import Settings
+from swarmkeep.settings import Settings, is_loopback
 
 
 @pytest.fixture(autouse=True)
@@ -67,13 +67,25 @@ def test_agents_are_named_in_any_usual_way(text: str, agents: tuple[str, ...], m
 
 def test_limits_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWARMKEEP_TOOL_SECONDS", "None")
+    monkeypatch.setenv("SWARMKEEP_RATE_LIMIT_PER_MINUTE", "none")
     monkeypatch.setenv("SWARMKEEP_LOG_LEVEL", "DEBUG")
-    assert (Settings().tool_seconds, Settings().log_level) == (None, "debug")
+    assert (Settings().tool_seconds, Settings().rate_limit_per_minute, Settings().log_level) == (None, None, "debug")
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True), ("127.8.9.10", True), ("::1", True), ("localhost", True), ("127.1", True),
+        ("0.0.0.0", False), ("0", False), ("::", False), ("192.0.2.1", False), ("2001:db8::1", False),
+    ],
+)  # fmt: skip
+def test_addresses_of_this_machine_are_known_by_any_name(host: str, loopback: bool) -> None:
+    assert is_loopback(Settings(host=host).address()[0]) is loopback
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("port", 70000), ("lease_seconds", 0), ("agents", "[broken"), ("log_level", "loud"), ("max_body_bytes", -1)],
+    [("port", 70000), ("lease_seconds", 0), ("agents", "[broken"), ("log_level", "loud"), ("rate_limit_per_minute", 0)],
 )
 def test_what_cannot_be_meant_is_refused(name: str, value: Any) -> None:
     with pytest.raises(ValidationError) as refused:

@@ -1,0 +1,70 @@
+"""The image and the compose file, as far as they can be checked without Docker: what they say fits the server."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from swarmkeep.settings import Settings
+from swarmkeep.store.urls import PostgresServer, locate
+from tests.cli.commands import CommandLine
+from tests.support.processes import ServerProcess
+from tests.support.source import ROOT
+
+Json = dict[str, Any]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+SETTINGS = {f"SWARMKEEP_{name.upper()}" for name in Settings.model_fields} | {"OPENAI_API_KEY", "OPENAI_BASE_URL"}
+
+
+@pytest.fixture
+def compose() -> Json:
+    found: Json = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    return found
+
+
+def test_services_have_a_network_of_their_own_and_start_in_order(compose: Json) -> None:
+    services = compose["services"]
+    assert set(services) == {"db", "migrate", "server"}
+    assert not any("network_mode" in service for service in services.values())
+    # Nobody outside reaches the database; the server is published to its own machine unless told otherwise.
+    assert [name for name, service in services.items() if "ports" in service] == ["server"]
+    assert services["server"]["ports"] == ["${SWARMKEEP_PUBLISH:-127.0.0.1:8000}:8000"]
+    assert services["migrate"]["depends_on"] == {"db": {"condition": "service_healthy"}}
+    assert services["server"]["depends_on"] == {"migrate": {"condition": "service_completed_successfully"}}
+    assert services["migrate"]["command"] == ["db", "upgrade"]
+
+
+def test_the_server_and_its_migration_are_told_the_same_by_names_that_there_are(compose: Json) -> None:
+    migrate, server = (compose["services"][name] for name in ("migrate", "server"))
+    assert (migrate["environment"], migrate["image"]) == (server["environment"], server["image"])
+    assert set(server["environment"]) <= SETTINGS
+    assert set(re.findall(r"\bSWARMKEEP_[A-Z_]+", DOCKERFILE)) <= SETTINGS
+    # No password stands in the file, and an empty one is refused.
+    text = json.dumps(compose)
+    assert set(re.findall(r"\$\{(POSTGRES_PASSWORD[^}]*)\}", text)) == {"POSTGRES_PASSWORD:?set it in .env"}
+    url = re.sub(r"\$\{[^}]*\}", "secret", server["environment"]["SWARMKEEP_DATABASE_URL"])
+    found = locate(url)
+    assert isinstance(found, PostgresServer)
+    assert (found.user, found.password) == ("swarmkeep", "secret")
+
+
+def test_the_image_starts_once_there_is_a_key_and_is_healthy_then(tmp_path: Path) -> None:
+    said = re.search(r"SWARMKEEP_HOST=(\S+)", DOCKERFILE)
+    check = re.search(r'CMD \["python", "-c", ("(?:[^"\\]|\\.)*")\]', DOCKERFILE)
+    assert said is not None
+    assert check is not None
+    environment = {"SWARMKEEP_HOST": said[1], "SWARMKEEP_OFFLINE": "1"}
+    cli = CommandLine(tmp_path)
+    assert "`swarmkeep keys create`" in cli.refused("serve", env=environment)
+    assert cli("keys", "create", "--name", "first", env=environment).code == 0
+    with ServerProcess(tmp_path, env=environment) as server:
+        program = [sys.executable, "-c", json.loads(check[1])]
+        healthy = subprocess.run(program, env={"SWARMKEEP_PORT": str(server.port)}, check=False, timeout=60)
+        assert healthy.returncode == 0
