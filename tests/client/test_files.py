@@ -98,3 +98,14 @@ async def test_a_document_is_fetched_as_text(server: StubServer, client: Client,
     assert await session.transcript() == "<p>héllo"
     targets = [received.target for received in server.received[1::2]]
     assert targets == ["/v1/sessions/s1/transcript?format=html&at=3", "/v1/sessions/s1/transcript?format=markdown"]
+
+
+async def test_usage_comes_row_by_row(server: StubServer, client: Client, async_client: AsyncClient) -> None:
+    row = {"day": "2026-01-02", "model": None, "model_calls": 2, "tool_ms": 1.5}
+    pages = [json_reply({"data": [row], "next_cursor": "c"}), json_reply({"data": [row], "next_cursor": None})]
+    server.script(*pages, json_reply({"data": [row], "next_cursor": None}))
+    found = list(client.usage(["day", "model"], first_day="2026-01-01", agent="Ann", page_size=1))
+    assert [(row.day, row.model, row.model_calls, row.tool_ms) for row in found] == [("2026-01-02", None, 2, 1.5)] * 2
+    query = "group_by=day&group_by=model&from=2026-01-01&agent=Ann&limit=1"
+    assert [received.target for received in server.received] == [f"/v1/usage?{query}", f"/v1/usage?{query}&cursor=c"]
+    assert [row.model_calls async for row in async_client.usage()] == [2]

@@ -14,7 +14,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ControllerRouterHandler
 
 import swarmkeep
-from swarmkeep.api import agents, audit, docs, health, history, live, page, portable, replays, runs, sessions
+from swarmkeep.api import agents, audit, docs, health, history, live, page, portable, replays, runs, sessions, usage
 from swarmkeep.api.access import identify
 from swarmkeep.api.bodies import JsonRequest, JsonResponse
 from swarmkeep.api.errors import problem_response
@@ -48,6 +48,7 @@ def build_api(
         "sessions": [*sessions.ROUTES, *history.ROUTES, *audit.ROUTES, *replays.ROUTES, *live.ROUTES],
         "runs": [*runs.ROUTES],
         "agents": [*agents.ROUTES],
+        "usage": [*usage.ROUTES],
         "exports": [*portable.EXPORTS, imports],
     }
     v1 = Router(

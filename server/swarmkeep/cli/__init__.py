@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from swarmkeep.cli import chat, db, demo, doctor, events, export, import_, keys, serve, sessions, verify
+from swarmkeep.cli import chat, db, demo, doctor, events, export, import_, keys, serve, sessions, usage, verify
 from swarmkeep.cli.refusals import refusal
 from swarmkeep.cli.terminal import say
 
@@ -30,6 +30,7 @@ app.add_typer(sessions.app, name="sessions")
 events.register(app)
 export.register(app)
 import_.register(app)
+usage.register(app)
 app.add_typer(keys.app, name="keys")
 verify.register(app)
 app.add_typer(db.app, name="db")

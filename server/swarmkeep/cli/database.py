@@ -13,13 +13,14 @@ from swarmkeep.cli.background import Background
 from swarmkeep.cli.sources import Form
 from swarmkeep.domain.codec import decode
 from swarmkeep.domain.envelope import Recorded, data_of
+from swarmkeep.domain.usage import UsageQuery
 from swarmkeep.domain.views import SessionView
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.lookout import follow_elsewhere
 from swarmkeep.engine.model import Delta, Reply
 from swarmkeep.engine.registry import Registry
 from swarmkeep.store.port import DEFAULT_TENANT, EventStore, SessionKey
-from swarmkeep_client import Event, Head, ImportReport, Message, SessionState, Verification
+from swarmkeep_client import Event, Head, ImportReport, Message, SessionState, UsageRow, Verification
 
 Json = dict[str, Any]
 POLL_SECONDS = 0.5
@@ -128,6 +129,14 @@ class DatabaseSource:
 
         pieces = self._background.run(transcript(self._store, self._key(session_id), form))
         return self._background.iterate(pieces)
+
+    def usage(self, asked: UsageQuery) -> Iterator[UsageRow]:
+        while True:
+            page = self._background.run(self._store.usage(self._tenant, asked))
+            yield from msgspec.convert(msgspec.to_builtins(page.rows), list[UsageRow])
+            if page.next_cursor is None:
+                return
+            asked = msgspec.structs.replace(asked, cursor=page.next_cursor)
 
     def import_sessions(self, file: BinaryIO, *, as_id: str | None, dry_run: bool) -> ImportReport:
         from swarmkeep.audit.import_ import import_export

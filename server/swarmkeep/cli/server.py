@@ -11,6 +11,7 @@ import typer
 
 from swarmkeep.cli.sources import Form
 from swarmkeep.cli.terminal import Refused
+from swarmkeep.domain.usage import UsageQuery
 from swarmkeep_client import (
     Client,
     ConnectionFailed,
@@ -20,6 +21,7 @@ from swarmkeep_client import (
     Message,
     Session,
     SessionState,
+    UsageRow,
     Verification,
 )
 
@@ -97,6 +99,15 @@ class ServerSource:
 
     def transcript(self, session_id: str, form: Form) -> Iterator[bytes]:
         yield self._client.sessions.get(session_id).transcript(form).encode()
+
+    def usage(self, asked: UsageQuery) -> Iterator[UsageRow]:
+        return self._client.usage(
+            asked.by,
+            first_day=asked.first_day,
+            last_day=asked.last_day,
+            page_size=asked.limit,
+            **{str(name): value for name, value in asked.only.items()},
+        )
 
     def import_sessions(self, file: BinaryIO, *, as_id: str | None, dry_run: bool) -> ImportReport:
         return self._client.import_sessions(file, as_id=as_id, dry_run=dry_run)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, Protocol
 import typer
 
 if TYPE_CHECKING:
-    from swarmkeep_client import Event, Head, ImportReport, Message, SessionState, Verification
+    from swarmkeep.domain.usage import UsageQuery
+    from swarmkeep_client import Event, Head, ImportReport, Message, SessionState, UsageRow, Verification
 
 Json = dict[str, Any]
 Form = Literal["markdown", "html"]
@@ -84,6 +85,10 @@ class Source(Protocol):
 
     def transcript(self, session_id: str, form: Form) -> Iterator[bytes]:
         """The session as a document for people."""
+        ...
+
+    def usage(self, asked: UsageQuery) -> Iterator[UsageRow]:
+        """A row for each group, fetched as they are needed."""
         ...
 
     def import_sessions(self, file: BinaryIO, *, as_id: str | None, dry_run: bool) -> ImportReport: ...

@@ -9,6 +9,7 @@ import msgspec
 
 from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.state import SessionStatus, State
+from swarmkeep.domain.usage import UsagePage, UsageQuery
 from swarmkeep.domain.views import SessionView
 from swarmkeep.store.hashing import Sealed
 
@@ -196,6 +197,10 @@ class EventStore(Protocol):
 
     async def blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
         """The texts that are stored for a session under these content hashes."""
+        ...
+
+    async def usage(self, tenant: str, query: UsageQuery) -> UsagePage:
+        """What calls took. Raises InvalidRequest for a cursor that this store did not make."""
         ...
 
     async def mark(self, key: SessionKey, idempotency_key: str) -> Mark | None:

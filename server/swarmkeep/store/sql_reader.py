@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.state import SessionStatus
+from swarmkeep.domain.usage import UsagePage, UsageQuery
 from swarmkeep.store import queries, revision
 from swarmkeep.store.cursors import parse_cursor
 from swarmkeep.store.database import Database
@@ -14,6 +15,7 @@ from swarmkeep.store.evidence import all_keys, read_evidence
 from swarmkeep.store.hashing import Sealed
 from swarmkeep.store.heads import find_heads
 from swarmkeep.store.port import Evidence, Head, Mark, SessionKey, SessionPage
+from swarmkeep.store.usage import summed
 
 
 class SqlReader:
@@ -81,6 +83,9 @@ class SqlReader:
 
     async def blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
         return await self.database.read(lambda connection: queries.find_blobs(connection, key, hashes))
+
+    async def usage(self, tenant: str, query: UsageQuery) -> UsagePage:
+        return await self.database.read(lambda connection: summed(connection, tenant, query))
 
     async def mark(self, key: SessionKey, idempotency_key: str) -> Mark | None:
         return await self.database.read(lambda connection: queries.find_mark(connection, key, idempotency_key))

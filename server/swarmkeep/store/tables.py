@@ -92,6 +92,29 @@ idempotency = Table(
     Column("seq", BigInteger, nullable=False),
 )
 
+usage = Table(
+    "usage",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("day", Verbatim, nullable=False, comment="of the event's time, in UTC"),
+    Column("run_id", Verbatim, nullable=False, comment="empty outside a run"),
+    Column("agent", Verbatim, nullable=False),
+    Column("model", Verbatim, nullable=False, comment="empty for a tool call"),
+    Column("model_calls", Integer, nullable=False),
+    Column("tool_calls", Integer, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("total_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("reasoning_tokens", BigInteger, nullable=False),
+    Column("model_ms", Double, nullable=False),
+    Column("tool_ms", Double, nullable=False),
+    Index("ix_usage_day", "tenant", "day"),
+    comment="what each model and tool call took; an index of the events that can be rebuilt",
+)
+
 api_keys = Table(
     "api_keys",
     metadata,
@@ -105,5 +128,5 @@ api_keys = Table(
     Column("last_used_at", Text),
 )
 
-SESSION_TABLES = (events, blobs, idempotency, session_labels)
+SESSION_TABLES = (events, blobs, idempotency, session_labels, usage)
 """What belongs to a session beside its head row; each has `tenant` and `session_id`."""

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Insert, Table, bindparam, delete, insert, lit
 
 from swarmkeep.domain.errors import IdempotencyMismatch, SeqConflict, SessionNotFound
 from swarmkeep.domain.state import State
+from swarmkeep.store import usage
 from swarmkeep.store.hashing import Sealed
 from swarmkeep.store.heads import Step, advance_head, insert_head, insert_if_absent, is_head
 from swarmkeep.store.labels import labels_of
@@ -27,6 +28,7 @@ def append(connection: Connection, step: Step) -> Lease | None:
         _insert_mark(connection, step.key, step.mark, step.state.seq)
     lease = insert_head(connection, step) if step.base.seq == 0 else advance_head(connection, step)
     _insert_events(connection, step.key, step.sealed)
+    usage.record(connection, step.key, (one.event for one in step.sealed))
     if step.blobs:
         rows = [{**_of(step.key), "hash": name, "text": text} for name, text in step.blobs.items()]
         _insert_if_absent(blobs, connection).execute_many(connection, rows)

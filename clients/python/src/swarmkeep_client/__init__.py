@@ -67,6 +67,7 @@ from swarmkeep_client.models import (
     StreamItem,
     ToolResult,
     Usage,
+    UsageRow,
     Verification,
 )
 from swarmkeep_client.session import Session
@@ -134,5 +135,6 @@ __all__ = [
     "ToolResult",
     "Unauthenticated",
     "Usage",
+    "UsageRow",
     "Verification",
 ]

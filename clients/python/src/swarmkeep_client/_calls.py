@@ -25,6 +25,7 @@ from swarmkeep_client.models import (
     Run,
     RunOptions,
     SessionState,
+    UsageRow,
     Verification,
 )
 
@@ -206,6 +207,22 @@ def import_sessions(file: bytes | BinaryIO, *, as_id: str | None, dry_run: bool)
         headers={**request.headers, "Content-Type": "application/x-ndjson"},
     )
     return Call(request, _as(ImportReport))
+
+
+def usage(
+    *,
+    group_by: Sequence[str],
+    first_day: str | None,
+    last_day: str | None,
+    agent: str | None,
+    model: str | None,
+    session: str | None,
+    page_size: int | None,
+) -> Call[Page[UsageRow]]:
+    days = {name: day for name, day in (("from", first_day), ("to", last_day)) if day is not None}
+    filters = query(**days, agent=agent, model=model, session=session, limit=page_size)
+    groups = tuple(("group_by", name) for name in group_by)
+    return Call(Request(method="GET", path=path("v1", "usage"), query=(*groups, *filters)), _as(Page[UsageRow]))
 
 
 def list_agents() -> Call[Page[AgentInfo]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import BinaryIO, Self
+from typing import BinaryIO, Literal, Self
 
 import httpx2
 
@@ -13,7 +13,7 @@ from swarmkeep_client._calls import MetadataValue
 from swarmkeep_client._drivers import AsyncDriver
 from swarmkeep_client._settings import READ_TIMEOUT_SECONDS, STREAM_IDLE_SECONDS, settings
 from swarmkeep_client.async_session import AsyncSession
-from swarmkeep_client.models import AgentInfo, Health, ImportReport, Json, Message
+from swarmkeep_client.models import AgentInfo, Health, ImportReport, Json, Message, UsageRow
 
 
 class AsyncClient:
@@ -78,6 +78,33 @@ class AsyncClient:
         Raises InvalidImport, which names the line, and SessionExists; nothing was recorded then.
         """
         return await self._driver.perform(calls.import_sessions(file, as_id=as_id, dry_run=dry_run))
+
+    def usage(
+        self,
+        group_by: Sequence[Literal["day", "agent", "model", "session", "run"]] = (),
+        *,
+        first_day: str | None = None,
+        last_day: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        session: str | None = None,
+        page_size: int | None = None,
+    ) -> AsyncIterator[UsageRow]:
+        """What model and tool calls took, a row for each group; without groups, one row for all.
+
+        Days are `YYYY-MM-DD`, in UTC, both included. Rows are fetched page by page as they are needed.
+        """
+        return self._driver.pages(
+            calls.usage(
+                group_by=group_by,
+                first_day=first_day,
+                last_day=last_day,
+                agent=agent,
+                model=model,
+                session=session,
+                page_size=page_size,
+            )
+        )
 
     async def close(self) -> None:
         """Close every connection."""

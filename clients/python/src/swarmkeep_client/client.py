@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import BinaryIO, Self
+from typing import BinaryIO, Literal, Self
 
 import httpx2
 
@@ -12,7 +12,7 @@ from swarmkeep_client import _calls as calls
 from swarmkeep_client._calls import MetadataValue
 from swarmkeep_client._drivers import Driver
 from swarmkeep_client._settings import READ_TIMEOUT_SECONDS, STREAM_IDLE_SECONDS, settings
-from swarmkeep_client.models import AgentInfo, Health, ImportReport, Json, Message
+from swarmkeep_client.models import AgentInfo, Health, ImportReport, Json, Message, UsageRow
 from swarmkeep_client.session import Session
 
 
@@ -78,6 +78,33 @@ class Client:
         Raises InvalidImport, which names the line, and SessionExists; nothing was recorded then.
         """
         return self._driver.perform(calls.import_sessions(file, as_id=as_id, dry_run=dry_run))
+
+    def usage(
+        self,
+        group_by: Sequence[Literal["day", "agent", "model", "session", "run"]] = (),
+        *,
+        first_day: str | None = None,
+        last_day: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        session: str | None = None,
+        page_size: int | None = None,
+    ) -> Iterator[UsageRow]:
+        """What model and tool calls took, a row for each group; without groups, one row for all.
+
+        Days are `YYYY-MM-DD`, in UTC, both included. Rows are fetched page by page as they are needed.
+        """
+        return self._driver.pages(
+            calls.usage(
+                group_by=group_by,
+                first_day=first_day,
+                last_day=last_day,
+                agent=agent,
+                model=model,
+                session=session,
+                page_size=page_size,
+            )
+        )
 
     def close(self) -> None:
         """Close every connection."""

@@ -180,6 +180,29 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     detail: Json = {}
 
 
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What the calls of one group took. Tokens are as providers counted them; times are in milliseconds.
+
+    `day` (UTC), `agent`, `model`, `session_id` and `run_id` say which group, as far as it was asked for. Tool calls
+    belong to no `model`, and what happens outside a run to no `run_id`.
+    """
+
+    day: str | None = None
+    agent: str | None = None
+    model: str | msgspec.UnsetType | None = msgspec.UNSET
+    session_id: str | None = None
+    run_id: str | msgspec.UnsetType | None = msgspec.UNSET
+    model_calls: int = 0
+    tool_calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    model_ms: float = 0.0
+    tool_ms: float = 0.0
+
+
 class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
     """A session of an imported file. `outcome`: `imported`, or `present` if it was on the server before."""
 

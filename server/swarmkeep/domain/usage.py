@@ -1,0 +1,61 @@
+"""What model and tool calls took, summed up in groups: the question and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, get_args
+
+import msgspec
+
+from swarmkeep.domain.errors import InvalidRequest
+
+UsageGroup = Literal["day", "agent", "model", "session", "run"]
+GROUPS: tuple[UsageGroup, ...] = get_args(UsageGroup)
+
+
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the calls of one group took. Tokens are as providers counted them; times are in milliseconds.
+
+    `day` (UTC), `agent`, `model`, `session_id` and `run_id` say which group, as far as it was asked for. Tool calls
+    belong to no `model` (null), and what happens outside a run to no `run_id`.
+    """
+
+    day: str | msgspec.UnsetType = msgspec.UNSET
+    agent: str | msgspec.UnsetType = msgspec.UNSET
+    model: str | msgspec.UnsetType | None = msgspec.UNSET
+    session_id: str | msgspec.UnsetType = msgspec.UNSET
+    run_id: str | msgspec.UnsetType | None = msgspec.UNSET
+    model_calls: int
+    tool_calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int
+    model_ms: float
+    tool_ms: float
+
+
+class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which calls, and by what they are grouped; by nothing they are one sum. Days, both included, are `YYYY-MM-DD`."""
+
+    by: tuple[UsageGroup, ...] = ()
+    first_day: str | None = None
+    last_day: str | None = None
+    only: Mapping[UsageGroup, str] = {}
+    limit: int = 50
+    cursor: str | None = None
+
+
+class UsagePage(msgspec.Struct, frozen=True):
+    rows: list[UsageRow]
+    next_cursor: str | None
+
+
+def usage_groups(names: Iterable[str], pointer: str = "/query/group_by") -> tuple[UsageGroup, ...]:
+    """The groups that are named, each once. Raises InvalidRequest for another word."""
+    wanted = tuple(dict.fromkeys(names))
+    for name in wanted:
+        if name not in GROUPS:
+            raise InvalidRequest(f"usage is grouped by {', '.join(GROUPS)}; not by {name!r}", pointer)
+    return tuple(next(group for group in GROUPS if group == name) for name in wanted)
