@@ -23,7 +23,7 @@ from tests.golden.make import FORK, SHOP, clock, fill, states
 from tests.support.rules import faults
 
 RELEASES = sorted(path.parent for path in Path(__file__).parent.glob("*/rows.json"))
-REVISIONS = {"0.1.0": "0002"}
+REVISIONS = {"0.1.0": "0004"}
 
 
 def _value(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -15,6 +16,7 @@ from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import CompletionRecord, MessageAdded, RequestRecord, SessionForked, ToolRecord
 from swarmkeep.domain.state import State
 from swarmkeep.domain.usage import UsageQuery, UsageRow
+from swarmkeep.store import schema
 from swarmkeep.store.hashing import seal
 from swarmkeep.store.port import Chunk, SessionKey
 from swarmkeep.store.sql import SqlStore
@@ -141,3 +143,11 @@ def test_whatever_a_provider_reports_makes_a_row(usage: Json) -> None:
     made = [_row(one.event), _row(two.event)]
     assert [row and row["day"] for row in made] == ["2026-01-02"] * 2
     assert Counter(type(value) for row in made if row for value in row.values()).keys() <= {str, int, float}
+
+
+async def test_what_was_recorded_before_there_was_an_index_counts(store: SqlStore, url: str) -> None:
+    await talk(store, key("a"), reply(total_tokens=5), tool())
+    before = await rows(store, "session", "run", "day")
+    await asyncio.to_thread(schema.downgrade, url, "0003")
+    await asyncio.to_thread(schema.upgrade, url)
+    assert await rows(store, "session", "run", "day") == before
