@@ -107,6 +107,7 @@ def follow(path: Path, address: str, replaced: Mapping[str, str] | None = None) 
             for text, replacement in {ADDRESS: address, **(replaced or {})}.items():
                 code = code.replace(text, replacement)
             if block.file:
+                Path(block.file).parent.mkdir(parents=True, exist_ok=True)
                 Path(block.file).write_text(code, encoding="utf-8")
             if not block.runs:
                 continue

@@ -8,7 +8,22 @@ from typing import Annotated
 
 import typer
 
-from swarmkeep.cli import chat, db, demo, doctor, events, export, import_, keys, serve, sessions, usage, verify
+from swarmkeep.cli import (
+    chat,
+    db,
+    demo,
+    doctor,
+    eval,
+    events,
+    export,
+    import_,
+    init,
+    keys,
+    serve,
+    sessions,
+    usage,
+    verify,
+)
 from swarmkeep.cli.refusals import refusal
 from swarmkeep.cli.terminal import say
 
@@ -34,6 +49,8 @@ usage.register(app)
 app.add_typer(keys.app, name="keys")
 verify.register(app)
 app.add_typer(db.app, name="db")
+eval.register(app)
+init.register(app)
 doctor.register(app)
 
 

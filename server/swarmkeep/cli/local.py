@@ -57,11 +57,9 @@ class LocalTalk:
         self.session_id = session_id or f"sess_{uuid4().hex}"
         self._key = SessionKey(tenant or DEFAULT_TENANT, self.session_id)
         store = cast(EventStore, OneSession(open_store(settings.database_url), self._key))
-        self._client = _client(settings)
-        # Whoever leaves in the middle of an answer does not wait for it; the run can be resumed.
-        limits = msgspec.structs.replace(msgspec.convert(settings, Limits, from_attributes=True), grace_seconds=0.0)
+        self._client = client_for(settings)
         model = ChatModel(self._client, Retries(count=settings.model_retries))
-        self._engine = Engine(store, registry, model, limits)
+        self._engine = Engine(store, registry, model, limits_for(settings))
         self._background = Background()
         try:
             self._background.run(self._open(agent, new=session_id is None))
@@ -133,7 +131,8 @@ def _shown(item: loop.Item) -> StreamItem:
             return MessageDelta(run_id=item.run_id, agent=item.agent, content=item.delta.get("content"))
 
 
-def _client(settings: Settings) -> Any:
+def client_for(settings: Settings) -> Any:
+    """An asynchronous client of the configured model; the caller closes it."""
     if settings.offline:
         return offline_client()
     key = settings.openai_api_key
@@ -142,3 +141,8 @@ def _client(settings: Settings) -> Any:
         base_url=settings.openai_base_url,
         timeout_seconds=settings.model_timeout_seconds,
     )
+
+
+def limits_for(settings: Settings) -> Limits:
+    """The configured limits. Whoever leaves in the middle of an answer does not wait for it; it can be resumed."""
+    return msgspec.structs.replace(msgspec.convert(settings, Limits, from_attributes=True), grace_seconds=0.0)

@@ -18,7 +18,7 @@ _ANSWERS = {
     "alembic.util.exc": ("CommandError",),
 }
 _KEY_HINT = "; set SWARMKEEP_API_KEY to a key of this server, or use --api-key"
-_WRONG_USE = {"swarmkeep.store.urls": ("BadDatabaseUrl",)}
+_WRONG_USE = {"swarmkeep.store.urls": ("BadDatabaseUrl",), "swarmkeep.evals.cases": ("BadCases",)}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,178 @@
+"""Cases as data: what is said, and what is expected of the agents. Read from YAML or JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from swarmkeep.audit.divergences import KINDS
+from swarmkeep.evals.yaml_lines import NotReadable, Place, read
+
+Json = dict[str, Any]
+SUFFIXES = (".yaml", ".yml", ".json")
+_POINTER = re.compile(r"^(?P<what>.*?) - at `(?:key` in `)?\$(?P<path>.*)`$", re.DOTALL)
+
+
+class BadCases(ValueError):
+    """A file of cases is wrong; the sentence says where, by file and line."""
+
+
+class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is to come of a conversation, or of one message in it; all that is given must hold.
+
+    `function`: calls that are made, in this order, others between them allowed. `arguments`: what the last of them is
+    called with, at least. `context`: what the context variables hold in the end, at least. `text`: what is said, in any
+    case of letters; between slashes it is a regular expression. `judge`: a sentence that a model says is true of it.
+    """
+
+    function: str | tuple[str, ...] = ()
+    no_function: str | tuple[str, ...] = ()
+    arguments: Json | None = None
+    agent: str | None = None
+    context: Json | None = None
+    text: str | tuple[str, ...] = ()
+    no_text: str | tuple[str, ...] = ()
+    judge: str | None = None
+
+
+class Say(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message of the user, and what is expected of the answer to it."""
+
+    say: str
+    expect: Expect = Expect()
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One case: a `conversation` to hold, or a session that was `recorded`, by its id.
+
+    `history`: Chat Completions messages that went before. `approve`: what a person says to calls that need it.
+    `ignore`: kinds of differences that a recorded session may show.
+    """
+
+    name: str
+    conversation: tuple[str | Say, ...] = ()
+    recorded: str | None = None
+    agent: str | None = None
+    context_variables: Json = {}
+    history: tuple[Json, ...] = ()
+    approve: bool = True
+    max_turns: int = 10
+    needs: Literal["model"] | None = None
+    ignore: tuple[str, ...] = ()
+    expect: Expect = Expect()
+
+    @property
+    def messages(self) -> list[Say]:
+        return [Say(say=item) if isinstance(item, str) else item for item in self.conversation]
+
+    @property
+    def expectations(self) -> list[Expect]:
+        return [self.expect, *(message.expect for message in self.messages)]
+
+    @property
+    def is_judged(self) -> bool:
+        return any(expect.judge for expect in self.expectations)
+
+
+class CaseFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of cases. `agents`: what `--agents` takes, unless that is given; `needs` counts for all its cases."""
+
+    cases: tuple[Case, ...]
+    agents: str | tuple[str, ...] = ()
+    needs: Literal["model"] | None = None
+    path: str = ""
+
+
+def load(paths: Sequence[Path]) -> list[CaseFile]:
+    """Every file of cases among these files and folders. Raises BadCases."""
+    files = [_load(file) for path in paths for file in _files(path)]
+    if not any(file.cases for file in files):
+        raise BadCases(f"there are no cases in {', '.join(map(str, paths))}")
+    return files
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        found = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
+        if not found:
+            raise BadCases(f"{path}: the folder has no file that ends in {', '.join(SUFFIXES)}")
+        return found
+    return [path]
+
+
+def _load(file: Path) -> CaseFile:
+    try:
+        value, places = read(file)
+    except NotReadable as error:
+        raise BadCases(str(error)) from None
+    try:
+        found = msgspec.convert({**value, "path": str(file)} if isinstance(value, dict) else value, CaseFile)
+    except msgspec.ValidationError as error:
+        what, pointer = _pointed(str(error))
+        raise BadCases(f"{_place(file, places, pointer)}: {what}") from None
+    for pointer, problem in _problems(found):
+        raise BadCases(f"{_place(file, places, pointer)}: {problem}")
+    return found
+
+
+def _pointed(message: str) -> tuple[str, str]:
+    found = _POINTER.match(message)
+    if found is None:
+        return message, ""
+    return found["what"], re.sub(r"\[(\d+|\.\.\.)\]", r"/\1", found["path"]).replace(".", "/").replace("///", "/...")
+
+
+def _place(file: Path, places: dict[str, Place], pointer: str) -> str:
+    """The line of a value, or of the nearest that holds it."""
+    while pointer and pointer not in places:
+        pointer = pointer.rpartition("/")[0]
+    line = places[pointer].line if pointer in places else 1
+    return f"{file}, line {line}" + (f", {pointer}" if pointer else "")
+
+
+def _problems(file: CaseFile) -> Iterator[tuple[str, str]]:
+    """What a type cannot say: pointers and sentences."""
+    names: set[str] = set()
+    for index, case in enumerate(file.cases):
+        here = f"/cases/{index}"
+        if case.name in names:
+            yield f"{here}/name", f"another case is called {case.name!r}"
+        names.add(case.name)
+        if bool(case.conversation) == bool(case.recorded):
+            yield here, "a case has either a conversation or the id of a recorded session"
+        if case.recorded and (case.history or case.agent or case.context_variables):
+            yield here, "what was recorded has its own agent, context variables and history"
+        if not case.recorded and all(expect == Expect() for expect in case.expectations):
+            yield here, "the case expects nothing"
+        if case.max_turns < 1:
+            yield f"{here}/max_turns", "it is at least 1"
+        for kind in case.ignore:
+            if kind not in KINDS:
+                yield f"{here}/ignore", f"there is no kind of difference {kind!r}; there are {', '.join(KINDS)}"
+        yield from _bad_expectations(here, case)
+
+
+def _bad_expectations(here: str, case: Case) -> Iterator[tuple[str, str]]:
+    for number, expect in enumerate(case.expectations):
+        place = f"{here}/expect" if number == 0 else f"{here}/conversation/{number - 1}/expect"
+        if expect.arguments is not None and not expect.function:
+            yield f"{place}/arguments", "name the function whose arguments these are"
+        for text in (*several(expect.text), *several(expect.no_text)):
+            try:
+                pattern(text)
+            except re.error as error:
+                yield f"{place}/text", f"{text!r} is no regular expression: {error}"
+
+
+def several(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else value
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """What a text is looked for with: a regular expression between slashes, else the words as they stand."""
+    regular = len(text) > 2 and text.startswith("/") and text.endswith("/")
+    return re.compile(text[1:-1] if regular else re.escape(text), re.IGNORECASE)

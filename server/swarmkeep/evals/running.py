@@ -1,0 +1,174 @@
+"""Cases are tried: conversations on the engine as it is, in a database of their own; recorded ones by a replay."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+from swarmkeep.audit.replay import replay_session
+from swarmkeep.domain.codec import encode_text
+from swarmkeep.domain.commands import Approval, StartRun
+from swarmkeep.domain.errors import DomainError
+from swarmkeep.domain.events import RunOptions
+from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.limits import Limits
+from swarmkeep.engine.model import ChatModel
+from swarmkeep.engine.registry import Registry
+from swarmkeep.evals.cases import Case, Expect
+from swarmkeep.evals.judging import Judge
+from swarmkeep.evals.observing import Observed, observe, problems, short
+from swarmkeep.store.port import DEFAULT_TENANT, EventStore, SessionKey
+from swarmkeep.store.schema import upgrade
+from swarmkeep.store.sql import open_store
+
+TEAM_DATA = "SWARMKEEP_TEAM_DATA"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try of a case: what was wrong, and how long it took."""
+
+    problems: list[str]
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        return not self.problems
+
+
+@dataclass
+class Bench:
+    """What cases are tried on. `recorded` holds recorded sessions, which need no model."""
+
+    registry: Registry
+    model: ChatModel | None
+    judge: Judge | None
+    recorded: EventStore | None
+    limits: Limits
+    concurrency: int = 1
+    _engine: Engine | None = field(default=None, init=False)
+
+    async def rounds(self, cases: Sequence[Case], repeat: int) -> list[list[Attempt]]:
+        """Try each case so many times; gives the attempts of each.
+
+        Each round begins with a new database, and with new rows of the example teams.
+        """
+        tried: list[list[Attempt]] = [[] for _ in cases]
+        for _ in range(repeat):
+            async with self._round():
+                limit = asyncio.Semaphore(self.concurrency)
+                attempts = await asyncio.gather(*(self._limited(limit, case) for case in cases))
+            for of_case, attempt in zip(tried, attempts, strict=True):
+                of_case.append(attempt)
+        return tried
+
+    @asynccontextmanager
+    async def _round(self) -> AsyncIterator[None]:
+        with tempfile.TemporaryDirectory(prefix="swarmkeep-eval-") as folder, _rows_in(Path(folder)):
+            if self.model is None:
+                yield
+                return
+            url = f"sqlite:///{Path(folder) / 'sessions.db'}"
+            await asyncio.to_thread(upgrade, url)
+            self._engine = Engine(open_store(url), self.registry, self.model, self.limits)
+            try:
+                await self._engine.start()
+                yield
+            finally:
+                await self._engine.stop()
+
+    async def _limited(self, limit: asyncio.Semaphore, case: Case) -> Attempt:
+        async with limit:
+            started = time.perf_counter()
+            try:
+                found = await (self._hold(case) if case.recorded is None else self._replay(case, case.recorded))
+            except DomainError as error:
+                found = [str(error)]
+            return Attempt(found, round(time.perf_counter() - started, 3))
+
+    async def _hold(self, case: Case) -> list[str]:
+        """Hold the conversation, up to the first message whose answer is not as expected."""
+        engine = self._engine
+        assert engine is not None
+        key = SessionKey(DEFAULT_TENANT, f"eval_{uuid4().hex}")
+        await engine.sessions.create(
+            key.tenant,
+            session_id=key.id,
+            agent=case.agent,
+            context_variables=case.context_variables,
+            messages=list(case.history),
+        )
+        begin = len((await engine.sessions.state(key)).messages)
+        for number, message in enumerate(case.messages, start=1):
+            first = len((await engine.sessions.state(key)).messages)
+            failure = await self._run(engine, key, message.say, case)
+            if failure:
+                return [f"message {number}: {failure}"]
+            wrong = await self._wrong(message.expect, observe(await engine.sessions.state(key), first=first))
+            if wrong:
+                return [f"message {number}: {problem}" for problem in wrong]
+        return await self._wrong(case.expect, observe(await engine.sessions.state(key), first=begin))
+
+    async def _run(self, engine: Engine, key: SessionKey, text: str, case: Case) -> str | None:
+        """Why the run did not come to its end; None if it did."""
+        wish = StartRun(
+            run_id=f"run_{uuid4().hex}",
+            messages=({"role": "user", "content": text},),
+            options=RunOptions(max_turns=case.max_turns),
+        )
+        feed = await engine.runs.start(key, wish)
+        while (run := await engine.runs.wait(key, feed.run_id)).status == "waiting":
+            decisions = [
+                Approval(tool_call_id=call.tool_call_id, decision="approve" if case.approve else "deny")
+                for call in run.pending
+                if call.reason == "approval"
+            ]
+            if not decisions:
+                return "the run waits for a result from outside"
+            await engine.runs.resume(key, feed.run_id, approvals=decisions)
+        if run.status == "completed" and run.stop_reason == "end_turn":
+            return None
+        why = "" if run.error is None else f": {run.error.code}: {run.error.message}"
+        return f"the run is {run.status}, {run.stop_reason}{why}"
+
+    async def _replay(self, case: Case, session_id: str) -> list[str]:
+        """Whether today's agents would take the recorded way, and whether that is the expected one."""
+        assert self.recorded is not None
+        key = SessionKey(DEFAULT_TENANT, session_id)
+        replayed = await replay_session(self.recorded, self.registry, key, ignore=case.ignore)
+        found = [
+            f"event {difference.seq}: {difference.kind}: recorded {short(encode_text(difference.recorded))}, "
+            f"today {short(encode_text(difference.actual))}"
+            for difference in replayed.divergences
+        ]
+        return found + await self._wrong(case.expect, observe(await self.recorded.state(key)))
+
+    async def _wrong(self, expect: Expect, observed: Observed) -> list[str]:
+        found = list(problems(expect, observed))
+        if not found and expect.judge is not None:
+            assert self.judge is not None
+            verdict = await self.judge.asked(expect.judge, observed.transcript)
+            if not verdict.holds:
+                found.append(f"judged not to hold: {expect.judge!r}: {verdict.reason}")
+        return found
+
+
+@contextmanager
+def _rows_in(folder: Path) -> Iterator[None]:
+    """Within, the example teams keep their rows there: no case sees what an earlier round has done."""
+    before = os.environ.get(TEAM_DATA)
+    os.environ[TEAM_DATA] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[TEAM_DATA]
+        else:
+            os.environ[TEAM_DATA] = before

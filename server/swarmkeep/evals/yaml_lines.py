@@ -1,0 +1,76 @@
+"""YAML and JSON files as plain values, with the line of each value."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+class NotReadable(ValueError):
+    """The file is not there, or no YAML or JSON; the sentence names file and line."""
+
+
+@dataclass(frozen=True)
+class Place:
+    line: int
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values only, as JSON has them: dates stay text, and so do words such as yes, no, on and off. No tag makes
+    anything else."""
+
+
+_NOT_IN_JSON = {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool"}
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, found) for tag, found in resolvers if tag not in _NOT_IN_JSON]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))
+
+
+def read(file: Path) -> tuple[Any, dict[str, Place]]:
+    """The file's value, and where each value in it stands, by pointer (`/cases/0/name`). Raises NotReadable."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise NotReadable(f"{file}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise NotReadable(f"{file}: it is not UTF-8: {error.reason} at byte {error.start}") from None
+    try:
+        if file.suffix == ".json":
+            value = json.loads(text)
+            # Tabs between values are JSON, but no YAML.
+            text = json.dumps(value, indent=2) if "\t" in text else text
+        else:
+            value = yaml.load(text, _Loader)
+        return value, dict(_places(yaml.compose(text, _Loader), ""))
+    except json.JSONDecodeError as error:
+        raise NotReadable(f"{file}, line {error.lineno}: it is not JSON: {error.msg}") from None
+    except yaml.YAMLError as error:
+        raise NotReadable(_told(file, error)) from None
+    except (RecursionError, ValueError) as error:
+        raise NotReadable(f"{file}: it cannot be read: {error}") from None
+
+
+def _told(file: Path, error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    where = "" if mark is None else f", line {mark.line + 1}"
+    return f"{file}{where}: it is not YAML: {getattr(error, 'problem', None) or error}"
+
+
+def _places(node: yaml.Node | None, pointer: str) -> Any:
+    if node is None:
+        return
+    yield pointer, Place(node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _places(value, f"{pointer}/{key.value}")
+            yield f"{pointer}/{key.value}", Place(key.start_mark.line + 1)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield from _places(value, f"{pointer}/{index}")

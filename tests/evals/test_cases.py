@@ -1,0 +1,124 @@
+"""Files of cases: what is read, and what is refused by file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from swarmkeep.evals.cases import BadCases, Say, load
+from swarmkeep_agents import TEAMS
+
+AGENTS = Path(__file__).resolve().parents[2] / "agents" / "swarmkeep_agents"
+
+GOOD = """
+agents: shop.py
+cases:
+  - name: first
+    conversation: [Hello, {say: "Buy it on 2031-06-01.", expect: {function: buy}}]
+    context_variables: {day: 2031-06-01, yes: true, no: off}
+    expect: {agent: Sales, text: [bought, "/for \\\\d+/"]}
+"""
+
+
+def written(folder: Path, text: str, name: str = "cases.yaml") -> Path:
+    file = folder / name
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_a_case_is_read_as_it_stands(tmp_path: Path) -> None:
+    (found,) = load([written(tmp_path, GOOD)])
+    (case,) = found.cases
+    assert found.agents == "shop.py"
+    assert [message.say for message in case.messages] == ["Hello", "Buy it on 2031-06-01."]
+    assert isinstance(case.conversation[1], Say)
+    # A date, and a word that old YAML takes for a boolean, are the text that they are in JSON.
+    assert case.context_variables == {"day": "2031-06-01", "yes": True, "no": "off"}
+    assert not case.is_judged
+
+
+def test_json_is_read_alike(tmp_path: Path) -> None:
+    text = '{\n\t"cases": [\n\t\t{"name": "one", "conversation": ["Hi"], "expect": {"agent": "Ann"}}\n\t]\n}'
+    (found,) = load([written(tmp_path, text, "cases.json")])
+    assert found.cases[0].expect.agent == "Ann"
+
+
+def test_a_folder_is_searched(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    written(tmp_path / "deep", GOOD)
+    written(tmp_path, GOOD, "more.yml")
+    written(tmp_path, "nothing", "notes.txt")
+    assert len(load([tmp_path])) == 2
+
+
+CASE = "cases:\n  - name: one\n    conversation: [Hi]\n    expect: {agent: Ann}\n"
+BAD = {
+    "syntax": ("cases:\n  - name: [one\n", ", line 3: it is not YAML"),
+    "no mapping": ("- one\n", ", line 1: Expected `object`"),
+    "no cases": ("agents: shop.py\n", ", line 1: Object missing required field `cases`"),
+    "empty": ("cases: []\n", "there are no cases in"),
+    "unknown key": (
+        CASE + "    expects: {}\n",
+        ", line 2, /cases/0: Object contains unknown field `expects`",
+    ),
+    "wrong type": (CASE + "    approve: maybe\n", ", line 5, /cases/0/approve: Expected `bool`, got `str`"),
+    "unknown need": (CASE + "    needs: luck\n", ", line 5, /cases/0/needs: Invalid enum value 'luck'"),
+    "wrong type deep inside": (
+        "cases:\n  - name: one\n    conversation:\n      - Hi\n      - say: Ho\n        expect: {agent: 3}\n",
+        ", line 6, /cases/0/conversation/",
+    ),
+    "name twice": (CASE + CASE.removeprefix("cases:\n"), ", line 5, /cases/1/name: another case is called 'one'"),
+    "both": (CASE + "    recorded: a\n", "either a conversation or the id"),
+    "neither": ("cases:\n  - name: one\n    expect: {agent: Ann}\n", "either a conversation or the id"),
+    "nothing expected": (
+        "cases:\n  - name: one\n    conversation: [Hi]\n",
+        ", line 2, /cases/0: the case expects nothing",
+    ),
+    "bad expression": (
+        "cases:\n  - name: one\n    conversation: [Hi]\n    expect:\n      text: /(/\n",
+        ", line 5, /cases/0/expect/text: '/(/' is no regular expression",
+    ),
+    "arguments of nothing": (
+        "cases:\n  - name: one\n    conversation: [Hi]\n    expect:\n      arguments: {a: 1}\n",
+        ", line 5, /cases/0/expect/arguments: name the function",
+    ),
+    "no turns": (CASE + "    max_turns: 0\n", ", line 5, /cases/0/max_turns: it is at least 1"),
+    "unknown kind": (
+        "cases:\n  - name: one\n    recorded: a\n    ignore: [moods]\n",
+        ", line 4, /cases/0/ignore: there is no kind of difference 'moods'",
+    ),
+    "a tag that would make an object": ("cases: !!python/object/apply:os.getcwd []\n", "it is not YAML"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_wrong_is_named_with_its_line(name: str, tmp_path: Path) -> None:
+    text, said = BAD[name]
+    file = written(tmp_path, text)
+    with pytest.raises(BadCases) as refused:
+        load([file])
+    assert str(file) in str(refused.value)
+    assert said in str(refused.value)
+
+
+def test_json_with_a_fault_is_named_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(BadCases, match=r"cases\.json, line 2: it is not JSON"):
+        load([written(tmp_path, '{"cases":\n [}', "cases.json")])
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadCases, match=r"nowhere\.yaml: No such file"):
+        load([tmp_path / "nowhere.yaml"])
+    with pytest.raises(BadCases, match="has no file that ends in"):
+        load([tmp_path])
+    (tmp_path / "latin.yaml").write_bytes(b"cases: \xe9")
+    with pytest.raises(BadCases, match=r"latin\.yaml: it is not UTF-8"):
+        load([tmp_path])
+
+
+@pytest.mark.parametrize("team", TEAMS)
+def test_every_team_has_cases(team: str) -> None:
+    files = load([AGENTS / team / "evals"])
+    assert {file.agents for file in files} == {TEAMS[team]}
+    assert sum(len(file.cases) for file in files) >= 4

@@ -1,0 +1,55 @@
+"""What is expected, compared with what came of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmkeep.evals.cases import Expect
+from swarmkeep.evals.observing import Observed, problems
+
+SEEN = Observed(
+    calls=[("find", {"id": 1}), ("buy", {"id": 1, "count": 2}), ("buy", {"id": 2, "count": 1}), ("broken", "{")],
+    said=["It costs 5 euros.", "Bought."],
+    agent="Sales",
+    context_variables={"order": {"id": 7, "paid": True}, "cart": []},
+    transcript="",
+)
+
+MET = [
+    Expect(),
+    Expect(function="buy"),
+    Expect(function=("find", "buy", "buy")),
+    Expect(function="buy", arguments={"count": 2}),
+    Expect(function="buy", arguments={"id": 2}),
+    Expect(no_function=("sell",)),
+    Expect(agent="Sales"),
+    Expect(context={"order": {"id": 7}, "cart": []}),
+    Expect(text="BOUGHT"),
+    Expect(text=("5 euros", r"/\d euros\.\nbought/")),
+    Expect(no_text="sold"),
+]
+MISSED = [
+    (Expect(function="sell"), "sell was not called; calls: find, buy, buy, broken"),
+    (Expect(function=("buy", "find")), "find was not called in its turn"),
+    (Expect(function="buy", arguments={"count": 3}), "the arguments of buy.count: '1', not 3"),
+    (Expect(function="buy", arguments={"size": 3}), "the arguments of buy have no 'size'"),
+    (Expect(function="broken", arguments={"a": 1}), 'the arguments of broken: \'"{"\', not {"a": 1}'),
+    (Expect(no_function="buy"), "buy was called"),
+    (Expect(agent="Triage"), "the active agent is 'Sales', not 'Triage'"),
+    (Expect(context={"order": {"paid": 1}}), "the context variables.order.paid: 'true', not 1"),
+    (Expect(context={"order": {"when": 1}}), "the context variables.order has no 'when'"),
+    (Expect(context={"refund": 1}), "the context variables have no 'refund'"),
+    (Expect(text="sold"), "'sold' was not said, but 'It costs 5 euros. Bought.'"),
+    (Expect(no_text="/b.ught/"), "'/b.ught/' was said"),
+]
+
+
+@pytest.mark.parametrize("expect", MET, ids=str)
+def test_what_came_true_is_no_problem(expect: Expect) -> None:
+    assert list(problems(expect, SEEN)) == []
+
+
+@pytest.mark.parametrize(("expect", "said"), MISSED, ids=[said for _, said in MISSED])
+def test_what_did_not_is_named(expect: Expect, said: str) -> None:
+    (problem,) = problems(expect, SEEN)
+    assert said in problem
