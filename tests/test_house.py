@@ -32,6 +32,7 @@ ROOMS: dict[str, set[str]] = {
     "app": {"agent", "domain", "store", "engine", "audit", "api", "connections", "settings", "__init__"},
     "connections": set(),
     "settings": set(),
+    "testing": {"agent", "domain", "engine", "audit"},
     "repl": {"agent", "domain", "engine", "__init__"},
     "__init__": {"agent", "domain", "engine"},
     "__main__": {"cli"},

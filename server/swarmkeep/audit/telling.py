@@ -202,7 +202,7 @@ def _options(options: RunOptions) -> tuple[str, ...]:
 
 def _waits(pending: tuple[PendingCall, ...]) -> str:
     approval = any(call.reason == "approval" for call in pending)
-    return f"the run waits for {'an approval' if approval else 'results from outside'}"
+    return f"the run waits for {'an approval' if approval else 'results from outside'}:"
 
 
 def _pending(pending: tuple[PendingCall, ...]) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ from swarmkeep.cli import (
     import_,
     init,
     keys,
+    replay,
+    rerun,
     serve,
     sessions,
     usage,
@@ -43,6 +45,8 @@ demo.register(app)
 chat.register(app)
 app.add_typer(sessions.app, name="sessions")
 events.register(app)
+replay.register(app)
+rerun.register(app)
 export.register(app)
 import_.register(app)
 usage.register(app)

@@ -1,0 +1,175 @@
+"""`swarmkeep check`: would today's agents still do what is recorded?"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from swarmkeep.cli.configure import Agents, Model, load_settings
+from swarmkeep.cli.sources import AsJson, DatabaseUrl, ServerUrl, Tenant, Where, source
+from swarmkeep.cli.terminal import Refused, put, put_json, say
+
+if TYPE_CHECKING:
+    from swarmkeep.audit.conversations import Conversation
+    from swarmkeep_client import Divergence, Replay
+
+_FILES = (".jsonl", ".ndjson")
+Checked = tuple[str, "Replay"]
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "check",
+        short_help="Compare today's agents with recorded conversations.",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep check order-4711 --agents shop.py
+          swarmkeep check --all --agents shop.py --ignore instructions
+          swarmkeep check conversations/refund.jsonl --agents shop.py
+          swarmkeep check order-4711 --url http://127.0.0.1:8000
+        """,
+    )(check)
+
+
+def check(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ID|FILE]...", help="Sessions' ids, or files of an export (.jsonl, .ndjson)."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All sessions.")] = False,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option("--ignore", metavar="KIND", help="Do not tell this kind of difference; may be given again."),
+    ] = None,
+    agents: Agents = None,
+    model: Model = None,
+    as_json: AsJson = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+) -> None:
+    """Compare today's agents with recorded conversations, without calling a model or a tool.
+
+    The agents are those of --agents, or the server's own when --url is given without them. Exit code 1 if something is
+    different. Instructions that are functions are called.
+    """
+    from swarmkeep.audit.divergences import KINDS
+
+    names = targets or []
+    if bool(names) == everything:
+        raise typer.BadParameter("name sessions or files, or give --all", param_hint="'ID'")
+    if unknown := sorted(set(ignore or ()) - set(KINDS)):
+        raise typer.BadParameter(f"there is no {unknown[0]!r}; known: {', '.join(KINDS)}", param_hint="'--ignore'")
+    where = Where(url, database_url, tenant)
+    if where.server_url is not None and not agents and not any(map(_is_file, names)):
+        found = _by_the_server(where, names, ignore or [])
+    else:
+        found = _here(where, names, ignore or [], agents, model)
+    checked = []
+    for session_id, replayed in found:
+        checked.append((session_id, replayed))
+        if not as_json:
+            _put(session_id, replayed)
+    different = sum(not replayed.matches for _, replayed in checked)
+    if as_json:
+        import msgspec
+
+        put_json([{"session_id": session_id, **msgspec.to_builtins(replayed)} for session_id, replayed in checked])
+    else:
+        say(f"{len(checked)} compared, {different} different")
+    if different:
+        raise typer.Exit(1)
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(_FILES) or "/" in name
+
+
+def _by_the_server(where: Where, ids: Sequence[str], ignore: Sequence[str]) -> Iterator[Checked]:
+    from swarmkeep.cli.server import client_for, reachable
+
+    assert where.server_url is not None
+    with reachable(where.server_url), client_for(where.server_url) as client:
+        sessions = map(client.sessions.get, ids) if ids else client.sessions.list()
+        for session in sessions:
+            yield session.id, session.replay(ignore=ignore)
+
+
+def _here(
+    where: Where, names: Sequence[str], ignore: Sequence[str], agents: list[str] | None, model: str | None
+) -> Iterator[Checked]:
+    import msgspec
+
+    from swarmkeep.audit.replay import replay
+    from swarmkeep.engine.loading import load_registry
+    from swarmkeep_client import Replay
+
+    settings = load_settings(agents=agents, model=model)
+    registry = load_registry(settings.agents, model=settings.model)
+    with ExitStack() as stack:
+        for conversation in _conversations(where, names, stack):
+            replayed = replay(conversation.events, registry, conversation.texts, ignore=ignore)
+            yield conversation.session_id, msgspec.convert(replayed, Replay, from_attributes=True)
+
+
+def _conversations(where: Where, names: Sequence[str], stack: ExitStack) -> Iterator[Conversation]:
+    from swarmkeep.audit.conversations import conversations, split_lines
+
+    for file in filter(_is_file, names):
+        empty = True
+        for conversation in conversations(_lines_of(file)):
+            empty = False
+            yield conversation
+        if empty:
+            raise Refused(f"{file} holds no conversation")
+    ids = [name for name in names if not _is_file(name)]
+    if ids or not names:
+        found = stack.enter_context(source(where))
+        yield from conversations(split_lines(found.export(ids, agent=None, status=None, metadata={})))
+
+
+def _lines_of(file: str) -> Iterator[bytes]:
+    try:
+        with Path(file).open("rb") as lines:
+            yield from lines
+    except OSError as error:
+        raise Refused(f"cannot read {file}: {error.strerror or error}") from None
+
+
+def _put(session_id: str, replayed: Replay) -> None:
+    if replayed.matches:
+        put(f"{session_id}: the same, in {replayed.turns} turns")
+        return
+    put(f"{session_id}: different, in {replayed.turns} turns up to event {replayed.last_seq}")
+    for divergence in replayed.divergences:
+        put(f"  event {divergence.seq}: {divergence.kind}")
+        for line in readable(divergence):
+            put(f"    {line}")
+
+
+_AS_DIFF = ("instructions", "tool_schemas", "parameters", "context")
+
+
+def readable(divergence: Divergence) -> Iterator[str]:
+    """The two sides: longer ones as a diff of their lines."""
+    before, after = _text(divergence.recorded), _text(divergence.actual)
+    if divergence.kind not in _AS_DIFF:
+        yield f"recorded: {before}"
+        yield f"today:    {after}"
+        return
+    for line in difflib.unified_diff(before.splitlines(), after.splitlines(), "recorded", "today", lineterm="", n=2):
+        if not line.startswith("@@"):
+            yield line
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)

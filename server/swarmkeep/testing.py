@@ -1,0 +1,88 @@
+"""For a team's own tests: recorded conversations, and the claim that today's agents would have them again."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from swarmkeep.agent import Agent
+from swarmkeep.audit.conversations import Conversation, conversations
+from swarmkeep.audit.divergences import Divergence, checked_kinds
+from swarmkeep.audit.replay import replay
+from swarmkeep.domain.codec import encode_text
+from swarmkeep.engine.loading import load_registry
+from swarmkeep.engine.registry import Registry
+
+__all__ = ["RecordedConversation", "assert_replays", "differences", "recorded"]
+
+
+class RecordedConversation:
+    """One session of an export. As a parameter of a test it goes by its file's name and its own."""
+
+    def __init__(self, file: Path, conversation: Conversation) -> None:
+        self.file = file
+        self.session_id = conversation.session_id
+        self.conversation = conversation
+        # What pytest calls a parameter that has one.
+        self.__name__ = f"{file.name}:{conversation.session_id}"
+
+    def __repr__(self) -> str:
+        return f"<RecordedConversation {self.__name__}>"
+
+
+def recorded(*patterns: str | Path) -> list[RecordedConversation]:
+    """The conversations in the export files that the patterns (with `*`, `?` and `**`) match, in order of their names.
+
+    Raises FileNotFoundError for a pattern that matches nothing, lest a test of nothing succeed, and InvalidImport for a
+    file that is no export.
+    """
+    found = []
+    for pattern in patterns:
+        files = sorted(glob.glob(str(pattern), recursive=True))
+        if not files:
+            raise FileNotFoundError(f"no file is called {pattern}")
+        found += [conversation for file in files for conversation in _in_file(Path(file))]
+    return found
+
+
+def _in_file(file: Path) -> Iterable[RecordedConversation]:
+    with file.open("rb") as lines:
+        for conversation in conversations(lines):
+            yield RecordedConversation(file, conversation)
+
+
+def differences(
+    conversation: RecordedConversation,
+    agents: Sequence[Agent] | str | Path,
+    *,
+    ignore: Collection[str] = (),
+    model: str | None = None,
+) -> list[Divergence]:
+    """What today's agents would do differently; no model and no tool is called.
+
+    `agents` are agents, or the file, folder or module that defines them, `model` that of agents that name none.
+    """
+    if isinstance(agents, str | Path):
+        registry = load_registry([str(agents)], model=model)
+    else:
+        registry = Registry(agents, model=model)
+    recording = conversation.conversation
+    return replay(recording.events, registry, recording.texts, ignore=checked_kinds(ignore)).divergences
+
+
+def assert_replays(
+    conversation: RecordedConversation,
+    agents: Sequence[Agent] | str | Path,
+    *,
+    ignore: Collection[str] = (),
+    model: str | None = None,
+) -> None:
+    """Fail, with every difference named, unless today's agents would do what is recorded; see `differences`."""
+    found = differences(conversation, agents, ignore=ignore, model=model)
+    if found:
+        raise AssertionError(f"{conversation.__name__}: {'; '.join(map(_sentence, found))}")
+
+
+def _sentence(found: Divergence) -> str:
+    return f"event {found.seq}: {found.kind}: recorded {encode_text(found.recorded)}, today {encode_text(found.actual)}"

@@ -1,0 +1,82 @@
+"""Today's agents against recorded conversations, at the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import ACME, CommandLine
+from tests.cli.conftest import Recorded
+
+OTHER = """
+from swarmkeep import Agent
+
+triage = Agent(name="Triage Agent", instructions="First line.\\nSecond line.")
+"""
+
+
+@pytest.fixture
+def export(cli: CommandLine, recorded: Recorded) -> Path:
+    file = cli.folder / "talk.jsonl"
+    assert cli("export", recorded.session_id, *recorded.options, "--output", str(file)).code == 0
+    return file
+
+
+def test_the_same_agents_match(cli: CommandLine, recorded: Recorded, export: Path) -> None:
+    for target in ([recorded.session_id], ["--all"], ["talk.jsonl"]):
+        result = cli("check", *target, *recorded.options, "--agents", ACME)
+        assert (result.code, result.err) == (0, "1 compared, 0 different\n"), result
+        assert result.lines[0].startswith(f"{recorded.session_id}: the same, in ")
+
+
+def test_a_server_compares_with_its_own_agents(cli: CommandLine, recorded: Recorded, place: list[str]) -> None:
+    agents = [] if "--url" in place else ["--agents", ACME]
+    result = cli("check", recorded.session_id, *place, *agents, "--json")
+    assert (result.code, [found["matches"] for found in result.json]) == (0, [True])
+    assert cli("check", "--all", *place, *agents).code == 0
+
+
+def test_other_agents_are_shown_line_by_line_and_the_exit_code_says_so(
+    cli: CommandLine, recorded: Recorded, place: list[str]
+) -> None:
+    (cli.folder / "other.py").write_text(OTHER)
+    result = cli("check", recorded.session_id, *place, "--agents", "other.py")
+    assert result.code == 1
+    assert ": different, in " in result.lines[0]
+    assert "    +Second line." in result.lines
+    assert any(line.endswith(": missing_tool") for line in result.lines)
+    assert any(line.endswith(": agent") for line in result.lines)
+    ignored = [option for kind in ("instructions", "tool_schemas", "missing_tool", "agent", "parameters")
+               for option in ("--ignore", kind)]  # fmt: skip
+    assert cli("check", recorded.session_id, *place, "--agents", "other.py", *ignored).code == 0
+
+
+def test_a_server_s_sessions_may_be_compared_with_agents_from_here_and_files_too(
+    cli: CommandLine, export: Path, place: list[str]
+) -> None:
+    shutil.copy(export, cli.folder / "again.ndjson")
+    result = cli("check", "talk.jsonl", "again.ndjson", *place, "--agents", ACME)
+    assert (result.code, len(result.lines)) == (0, 2)
+
+
+def test_a_plain_list_of_events_is_read_as_well(cli: CommandLine, recorded: Recorded) -> None:
+    lines = cli("events", recorded.session_id, *recorded.options, "--json").json
+    (cli.folder / "events.ndjson").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert cli("check", "events.ndjson", "--agents", ACME).code == 0
+
+
+def test_what_makes_no_sense_is_refused(cli: CommandLine, recorded: Recorded) -> None:
+    (cli.folder / "bad.jsonl").write_text('{"record": "session"\n')
+    (cli.folder / "empty.jsonl").write_text("")
+    agents = ["--agents", ACME]
+    assert "line 1" in cli.refused("check", "bad.jsonl", *agents)
+    assert "holds no conversation" in cli.refused("check", "empty.jsonl", *agents)
+    assert "no.jsonl" in cli.refused("check", "no.jsonl", *agents)
+    assert "nobody" in cli.refused("check", "nobody", *recorded.options, *agents)
+    assert "gone.py" in cli.refused("check", recorded.session_id, *recorded.options, "--agents", "gone.py")
+    assert "tool_schemas" in cli.misused("check", "x", "--ignore", "colour")
+    cli.misused("check")
+    cli.misused("check", "x", "--all")
