@@ -96,6 +96,7 @@ def test_what_cannot_be_read_is_warned_of_and_the_rest_is_told(cli: CommandLine,
     assert result.code == 0
     assert "! message.added: its content is not there any more" in result.out
     assert "the run is completed" in result.out
+    assert "does not verify" in result.err
     assert "warning: 1 of" in result.err
 
 

@@ -13,6 +13,7 @@ import typer
 
 from swarmkeep.cli.sources import AsJson, DatabaseUrl, ServerUrl, SessionId, Tenant, Where, source
 from swarmkeep.cli.terminal import is_terminal, put_json, say
+from swarmkeep.cli.verify import warn_if_damaged
 
 if TYPE_CHECKING:
     from swarmkeep.audit.narrate import Scene
@@ -52,6 +53,7 @@ def replay(
     if step and as_json:
         raise typer.BadParameter("--step shows one event at a time, --json all at once", param_hint="'--step'")
     with source(Where(url, database_url, tenant)) as found:
+        warn_if_damaged(found, session_id)
         if at is not None:
             found.session(session_id, at=at)
         events = takewhile(lambda event: at is None or event.seq <= at, found.events(session_id))
