@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 
-from swarmkeep import Agent, Result
+from swarmkeep import Agent, Result, tool
 from swarmkeep.repl import run_demo_loop
 from tests.cli.pseudo_terminal import CTRL_D, Terminal
 from tests.support.scripted import ScriptedModel
@@ -129,7 +129,7 @@ print("the loop has ended")
 def test_the_loop_ends_at_a_key(model: ScriptedModel, tmp_path: Path, end: str) -> None:
     model.say("Hello.")
     with Terminal([sys.executable, "-c", PROGRAM, model.url], folder=tmp_path) as terminal:
-        terminal.wait_for("\x1b[90mUser\x1b[0m: ")
+        terminal.wait_for("User:")
         terminal.type("Hello?\n")
         terminal.wait_for("\x1b[94mAnn\x1b[0m: Hello.")
         terminal.wait_for("User")
@@ -144,9 +144,34 @@ def test_the_loop_ends_at_a_key(model: ScriptedModel, tmp_path: Path, end: str) 
 def test_the_loop_ends_at_ctrl_c_in_an_answer(model: ScriptedModel, tmp_path: Path) -> None:
     model.hang("Let me think")
     with Terminal([sys.executable, "-c", PROGRAM, model.url], folder=tmp_path, env={"NO_COLOR": "1"}) as terminal:
-        terminal.wait_for("User: ")
+        terminal.wait_for("User:")
         terminal.type("How are you?\n")
         terminal.wait_for("Ann: Let me think")
         terminal.interrupt(until="the loop has ended")
         assert terminal.wait() == 0
     model.release()
+
+
+@tool(requires_approval=True)
+def pay(euros: int) -> str:
+    """Pay somebody."""
+    raise AssertionError("nobody has approved it")
+
+
+def test_commands_are_obeyed_and_nothing_runs_without_its_approval(
+    model: ScriptedModel,
+    client: openai.OpenAI,
+    type_in: Callable[[str], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model.call("pay", {"euros": 5})
+    model.say("A path.")
+    type_in("/state\n/help\n/fork\nPay five euros.\n//etc\n/quit\nNobody hears this.\n")
+    run_demo_loop(Agent(name="Till", functions=[pay]), {"name": "Robin"}, client=client)
+    out = capsys.readouterr().out
+    assert 'agent: Till\ncontext: {"name": "Robin"}\n' in out
+    assert "/quit   leave" in out
+    assert "there is no command /fork here" in out
+    assert "pay(euros=5) requires an approval, and did not run" in out
+    assert len(model.requests) == 2
+    assert model.requests[-1]["messages"][-1]["content"] == "/etc"

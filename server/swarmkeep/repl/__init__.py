@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from swarmkeep.agent import Agent, Response
 from swarmkeep.domain.messages import asked_calls
 from swarmkeep.domain.wording import as_keywords
 
+if TYPE_CHECKING:
+    from swarmkeep.repl.lines import Lines
+
 Json = dict[str, Any]
 
-GREY, BLUE, MAGENTA = "\033[90m", "\033[94m", "\033[95m"
+BLUE, MAGENTA = "\033[94m", "\033[95m"
 _PLAIN = "\033[0m"
 
 
@@ -26,16 +30,23 @@ def run_demo_loop(
 ) -> None:
     """Ask for a message, let the agents answer, and again, until the input ends or Ctrl-C.
 
+    A line that begins with / is a command: /help lists them. Nothing is kept: `swarmkeep chat` has sessions.
     The agent that is active after an answer gets the next message, with the context variables as they are then.
     `client` is what `Swarm` takes, by default `openai.OpenAI()`. What the client raises ends the loop.
     """
     from swarmkeep.engine.swarm import Swarm
+    from swarmkeep.repl.lines import Lines
 
     swarm = Swarm(client)
+    lines = Lines()
     _write("Starting Swarm CLI 🐝\n")
     messages: list[Json] = []
     agent, context = starting_agent, dict(context_variables or {})
-    while (text := _read()) is not None:
+    while (text := _read(lines)) not in (None, "/quit"):
+        if text.startswith("/") and not text.startswith("//"):
+            _obey(text, agent, context)
+            continue
+        text = text[1:] if text.startswith("//") else text
         messages.append({"role": "user", "content": text})
         try:
             answer = swarm.run(
@@ -51,17 +62,43 @@ def run_demo_loop(
             return
         if not stream:
             _show(response.messages)
+        _tell_of_approvals(response.messages)
         messages += response.messages
         agent, context = response.agent or agent, response.context_variables
 
 
-def _read() -> str | None:
-    """The user's next line, or None when there is none."""
+def _read(lines: Lines) -> str | None:
+    """What the user says next, or None when there is nothing more."""
+    if not lines.at_terminal:
+        _write("User: ")
     try:
-        return input(_coloured("User", GREY) + ": ")
-    except (EOFError, KeyboardInterrupt):
+        text = lines.read("User: ", style="ansibrightblack")
+    except KeyboardInterrupt:
+        text = None
+    if text is None:
         _write("\n")
-        return None
+    return text
+
+
+def _obey(text: str, agent: Agent, context: Json) -> None:
+    name = text[1:].strip()
+    if name == "state":
+        _write(f"agent: {agent.name}\ncontext: {json.dumps(context, ensure_ascii=False, default=str)}\n")
+    elif name == "help":
+        _write(
+            "/state  agent and context variables\n/help   this list\n/quit   leave\n//text  say /text to the agent\n"
+        )
+    else:
+        _write(f"there is no command /{name} here; /help lists those that there are, swarmkeep chat has more\n")
+
+
+def _tell_of_approvals(messages: list[Json]) -> None:
+    """A run ends at a call that requires an approval; nothing has been done then."""
+    if messages and messages[-1]["role"] != "tool":
+        for _, name, arguments in asked_calls(messages[-1]):
+            _write(
+                f"  {name}({as_keywords(arguments)}) requires an approval, and did not run; swarmkeep chat can ask\n"
+            )
 
 
 def _show(messages: Iterable[Json]) -> None:
