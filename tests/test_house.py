@@ -51,6 +51,7 @@ ONLY_IN: dict[str, set[str]] = {
     "httpx2": {"engine"},
     "litestar": {"api", "app"},
     "uvicorn": {"cli", "app", "connections"},
+    "prometheus_client": {"api"},
     "typer": {"cli"},
     "swarmkeep_client": {"cli"},
     "prompt_toolkit": {"repl"},

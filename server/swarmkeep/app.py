@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from litestar import Litestar
@@ -20,6 +20,7 @@ from uvicorn.server import HANDLED_SIGNALS
 
 from swarmkeep.api.access import Service
 from swarmkeep.api.keyring import Keyring
+from swarmkeep.api.metrics import MeasuredStore, Metrics
 from swarmkeep.api.rates import Rates
 from swarmkeep.api.routes import build_api
 from swarmkeep.connections import Connection
@@ -33,9 +34,9 @@ from swarmkeep.engine.registry import AgentsError
 from swarmkeep.engine.retries import Retries
 from swarmkeep.settings import Settings, is_loopback
 from swarmkeep.store.keys import KeyStore
-from swarmkeep.store.port import SchemaBehind, StoreUnavailable
+from swarmkeep.store.port import EventStore, SchemaBehind, StoreUnavailable
 from swarmkeep.store.schema import upgrade
-from swarmkeep.store.sql import open_store
+from swarmkeep.store.sql import SqlStore, open_store
 from swarmkeep.store.urls import BadDatabaseUrl, SqliteFile, locate
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,9 @@ def create_app(settings: Settings) -> Litestar:
         limits = msgspec.convert(settings, Limits, from_attributes=True)
         model = ChatModel(client, Retries(count=settings.model_retries))
         store = open_store(settings.database_url)
-        engine = Engine(store, registry, model, limits)
+        metrics = _metrics(settings)
+        engine = Engine(cast(EventStore, MeasuredStore(store, metrics)), registry, model, limits)
+        _watch(metrics, engine, store)
         try:
             await store.ping()
             keyring = Keyring(KeyStore(store.database))
@@ -80,6 +83,7 @@ def create_app(settings: Settings) -> Litestar:
             await _refuse_to_be_open(settings, keyring)
             await engine.start()
             app.state.service = _service(settings, engine, keyring)
+            app.state.metrics = metrics
             yield
         finally:
             await engine.stop()
@@ -122,6 +126,18 @@ def _service(settings: Settings, engine: Engine, keyring: Keyring) -> Service:
         origins=frozenset(settings.cors_origins),
         rates=None if limit is None else Rates(limit),
     )
+
+
+def _metrics(settings: Settings) -> Metrics:
+    token = settings.metrics_token
+    return Metrics(None if token is None else token.get_secret_value())
+
+
+def _watch(metrics: Metrics, engine: Engine, store: SqlStore) -> None:
+    engine.hub.watch(metrics.event)
+    metrics.gauge("swarmkeep_sessions_driven", "Sessions that this server has the lease of.", engine.driven_count)
+    metrics.gauge("swarmkeep_stream_readers", "Open streams.", lambda: engine.hub.reader_count)
+    metrics.gauge("swarmkeep_writes_waiting", "Writes that wait for the database.", lambda: store.database.waiting)
 
 
 def serve(settings: Settings) -> None:

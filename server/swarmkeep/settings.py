@@ -109,6 +109,10 @@ class Settings(BaseSettings):
         default=(),
         description="Names by which a server without API keys may be addressed, beside its own, separated by commas.",
     )
+    metrics_token: SecretStr | None = Field(
+        default=None,
+        description="What whoever reads `/metrics` has to show; needed there once the server has API keys.",
+    )
     cors_origins: Names = Field(
         default=(), description="Origins of web pages that may call the API, separated by commas; by default none."
     )

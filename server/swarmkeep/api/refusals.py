@@ -10,8 +10,8 @@ class Unauthenticated(DomainError):
 
     code = "unauthenticated"
 
-    def __init__(self, *, shown: bool = False) -> None:
-        detail = "this is no valid API key" if shown else "send an API key: `Authorization: Bearer KEY`"
+    def __init__(self, *, shown: bool = False, wanted: str = "API key") -> None:
+        detail = f"this is no valid {wanted}" if shown else f"send your {wanted}: `Authorization: Bearer KEY`"
         super().__init__(detail)
         self.challenge = 'Bearer realm="swarmkeep"' + (', error="invalid_token"' if shown else "")
 

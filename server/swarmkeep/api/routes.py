@@ -14,7 +14,21 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ControllerRouterHandler
 
 import swarmkeep
-from swarmkeep.api import agents, audit, docs, health, history, live, page, portable, replays, runs, sessions, usage
+from swarmkeep.api import (
+    agents,
+    audit,
+    docs,
+    health,
+    history,
+    live,
+    metrics,
+    page,
+    portable,
+    replays,
+    runs,
+    sessions,
+    usage,
+)
 from swarmkeep.api.access import identify
 from swarmkeep.api.bodies import JsonRequest, JsonResponse
 from swarmkeep.api.errors import problem_response
@@ -57,8 +71,15 @@ def build_api(
         route_handlers=[Router("/", route_handlers=routes, tags=[tag]) for tag, routes in resources.items()],
     )
     return Litestar(
-        route_handlers=[v1, Router("/", route_handlers=health.ROUTES, tags=["health"]), *docs.ROUTES, *page.ROUTES],
+        route_handlers=[
+            v1,
+            Router("/", route_handlers=health.ROUTES, tags=["health"]),
+            *metrics.ROUTES,
+            *docs.ROUTES,
+            *page.ROUTES,
+        ],
         before_request=check_request,
+        before_send=[metrics.count_answer],
         cors_config=_cors(cors_origins) if cors_origins else None,
         dependencies={"caller": Provide(identify, sync_to_thread=False)},
         exception_handlers={Exception: problem_response},

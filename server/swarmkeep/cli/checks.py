@@ -13,6 +13,7 @@ from contextlib import closing
 from typing import Any, Literal
 
 import msgspec
+from pydantic import SecretStr
 
 from swarmkeep import __version__
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model
@@ -221,7 +222,8 @@ def in_force(settings: Settings) -> dict[str, Any]:
         value = getattr(settings, field)
         name = field.upper() if field.startswith("openai_") else f"SWARMKEEP_{field.upper()}"
         values[name] = list(value) if isinstance(value, tuple) else value
-    values["OPENAI_API_KEY"] = "set, and not shown" if settings.openai_api_key else None
+        if isinstance(value, SecretStr):
+            values[name] = "set, and not shown" if value.get_secret_value() else None
     values["OPENAI_BASE_URL"] = without_password(settings.openai_base_url or "") or None
     try:
         values["SWARMKEEP_DATABASE_URL"] = locate(settings.database_url).display

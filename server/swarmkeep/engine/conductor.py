@@ -83,6 +83,10 @@ class Conductor:
         if ledger.lease is not None:
             self.drivers.drive(ledger, events)
 
+    @property
+    def driven_count(self) -> int:
+        return len(self.drivers)
+
     def drives(self, key: SessionKey) -> bool:
         return key in self.drivers
 

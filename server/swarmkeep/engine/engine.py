@@ -24,6 +24,10 @@ class Engine:
         self.sessions = Sessions(store, registry, self._conductor)
         self.runs = Runs(store, registry, self._conductor, self.hub, self.limits)
 
+    def driven_count(self) -> int:
+        """How many sessions are advanced here at the moment."""
+        return self._conductor.driven_count
+
     async def start(self) -> None:
         """Check the database, take over what was abandoned, and keep doing so."""
         await self.store.ping()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
 from itertools import zip_longest
@@ -100,9 +100,17 @@ class Hub:
         self._feeds: dict[SessionKey, set[Feed]] = {}
         self._passing: dict[SessionKey, list[Item]] = {}
         self._feed_size = feed_size
+        self._watchers: list[Callable[[Recorded], None]] = []
+
+    def watch(self, watcher: Callable[[Recorded], None]) -> None:
+        """Have each event that this process records shown to `watcher`, whatever its session."""
+        self._watchers.append(watcher)
 
     def publish(self, key: SessionKey, item: Item) -> None:
         self._keep(key, item)
+        if isinstance(item, Recorded):
+            for watcher in self._watchers:
+                watcher(item)
         for feed in self._feeds.get(key, ()):
             feed.put(item)
 

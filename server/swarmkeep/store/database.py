@@ -28,6 +28,11 @@ class Database(Protocol):
         """
         ...
 
+    @property
+    def waiting(self) -> int:
+        """How many writes have not been committed yet."""
+        ...
+
     def tell(self, key: SessionKey) -> None:
         """Let other processes hear, soon, that a session was changed."""
         ...

@@ -102,6 +102,10 @@ class PostgresDatabase:
         task.add_done_callback(self._writes.discard)
         return await asyncio.shield(task)
 
+    @property
+    def waiting(self) -> int:
+        return len(self._writes)
+
     def tell(self, key: SessionKey) -> None:
         self._notices.tell(key)
 

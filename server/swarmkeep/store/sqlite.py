@@ -88,6 +88,10 @@ class SqliteDatabase:
         result: T = await waiting.future
         return result
 
+    @property
+    def waiting(self) -> int:
+        return self._jobs.qsize()
+
     def tell(self, key: SessionKey) -> None:
         """Other processes look by themselves: a file tells nobody."""
 

@@ -1,0 +1,160 @@
+"""What the server counts, in the form that Prometheus reads. No label holds anything that callers choose."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from secrets import compare_digest
+from typing import Any
+
+from litestar import Litestar, Request, Response, get
+from litestar.types import Message, Scope
+from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+import swarmkeep
+from swarmkeep.api.access import Service
+from swarmkeep.api.errors import problems
+from swarmkeep.api.refusals import Unauthenticated
+from swarmkeep.domain.envelope import Recorded
+from swarmkeep.domain.errors import LeaseLost, Overloaded, SeqConflict
+from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed
+from swarmkeep.store.port import Appended, EventStore
+
+_MODEL_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
+_TOOL_BUCKETS = (0.01, 0.1, 0.5, 1, 5, 10, 60, 300)
+_APPEND_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_OUTCOMES = {SeqConflict: "conflict", LeaseLost: "lease_lost", Overloaded: "overloaded"}
+
+
+class Metrics:
+    """One server's counts, in a registry of their own. They begin anew with the process.
+
+    `token` is what whoever reads them has to show; without one they are open as long as the server is.
+    """
+
+    def __init__(self, token: str | None = None) -> None:
+        self.token = token
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        GCCollector(registry=registry)
+        info = Gauge("swarmkeep_info", "Which release this is; always 1.", ["version"], registry=registry)
+        info.labels(swarmkeep.__version__).set(1)
+        self._requests = Counter(
+            "swarmkeep_http_requests", "Answers begun.", ["method", "route", "status"], registry=registry
+        )
+        self._runs = Counter("swarmkeep_runs", "What became of runs.", ["event"], registry=registry)
+        self._run_errors = Counter("swarmkeep_run_errors", "Why runs ended with an error.", ["code"], registry=registry)
+        self._takeovers = Counter("swarmkeep_takeovers", "Runs that were taken up again.", registry=registry)
+        self._model_seconds = Histogram(
+            "swarmkeep_model_call_seconds", "Model calls that gave a reply.", buckets=_MODEL_BUCKETS, registry=registry
+        )
+        self._tokens = Counter("swarmkeep_tokens", "Tokens as providers count them.", ["kind"], registry=registry)
+        self._tool_seconds = Histogram(
+            "swarmkeep_tool_call_seconds",
+            "Tool calls that have a result.",
+            ["status"],
+            buckets=_TOOL_BUCKETS,
+            registry=registry,
+        )
+        self._append_seconds = Histogram(
+            "swarmkeep_append_seconds",
+            "Appends to sessions, with the time that they waited for their turn.",
+            ["outcome"],
+            buckets=_APPEND_BUCKETS,
+            registry=registry,
+        )
+
+    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Show a value as it is when somebody looks."""
+        Gauge(name, text, registry=self.registry).set_function(value)
+
+    def answer(self, message: Message, scope: Scope) -> None:
+        """Count an answer that begins."""
+        if message["type"] == "http.response.start":
+            route = scope.get("path_template") or "none"
+            # Where there is no route, callers choose the method, too.
+            method = str(scope.get("method")) if route != "none" else "any"
+            self._requests.labels(method, route, message["status"]).inc()
+
+    def event(self, event: Recorded) -> None:
+        """Count what an event that this server has recorded tells."""
+        kind, _, what = event.type.partition(".")
+        if kind == "run":
+            self._runs.labels(what).inc()
+        match event.fact:
+            case MessageAdded(completion=completion) if completion is not None and completion.request is not None:
+                self._model_seconds.observe(completion.duration_ms / 1000)
+                for name in ("prompt_tokens", "completion_tokens"):
+                    count = (completion.usage or {}).get(name)
+                    if isinstance(count, int) and count > 0:
+                        self._tokens.labels(name.removesuffix("_tokens")).inc(count)
+            case MessageAdded(tool=tool) if tool is not None:
+                self._tool_seconds.labels(tool.status).observe(tool.duration_ms / 1000)
+            case RunResumed(reason="recovery"):
+                self._takeovers.inc()
+            case RunEnded(error=error) if error is not None:
+                self._run_errors.labels(error.code).inc()
+
+    def append(self, outcome: str, seconds: float) -> None:
+        self._append_seconds.labels(outcome).observe(seconds)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class MeasuredStore:
+    """A store whose appends are timed."""
+
+    def __init__(self, store: EventStore, metrics: Metrics) -> None:
+        self._store = store
+        self._metrics = metrics
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def append(self, *args: Any, **kwargs: Any) -> Appended:
+        began, outcome = time.perf_counter(), "error"
+        try:
+            appended = await self._store.append(*args, **kwargs)
+            outcome = "ok"
+            return appended
+        except Exception as error:
+            outcome = _OUTCOMES.get(type(error), outcome)
+            raise
+        finally:
+            self._metrics.append(outcome, time.perf_counter() - began)
+
+
+@get(
+    "/metrics",
+    operation_id="metrics",
+    summary="What the server counts, for Prometheus",
+    media_type="text/plain",
+    response_description="The text format of Prometheus",
+    responses=problems("unauthenticated", keyless=True),
+)
+async def metrics(request: Request[Any, Any, Any]) -> Response[str]:
+    """Over all tenants. Open while the server has no API keys; afterwards it needs the token of its own."""
+    service: Service = request.app.state.service
+    counts: Metrics = request.app.state.metrics
+    if counts.token is not None or await service.keyring.is_locked():
+        _admit(counts.token, request.headers.get("authorization", ""))
+    return Response[Any](counts.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+def _admit(token: str | None, authorization: str) -> None:
+    scheme, _, shown = authorization.partition(" ")
+    shown = shown.strip() if scheme.lower() == "bearer" else ""
+    if token is None or not compare_digest(shown.encode(), token.encode()):
+        raise Unauthenticated(shown=bool(shown), wanted="metrics token")
+
+
+async def count_answer(message: Message, scope: Scope) -> None:
+    """Count an answer as it is sent, whoever sends it."""
+    counts = Litestar.from_scope(scope).state.get("metrics")
+    if counts is not None:
+        counts.answer(message, scope)
+
+
+ROUTES = [metrics]
