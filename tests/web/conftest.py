@@ -54,9 +54,8 @@ def model(_scripted: ScriptedModel) -> Iterator[ScriptedModel]:
 
 @pytest.fixture
 def api(server: ServerProcess) -> Iterator[Api]:
-    api = Api(server.url)
-    yield api
-    api.client.close()
+    with Api(server.url) as api:
+        yield api
 
 
 @pytest.fixture

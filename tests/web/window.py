@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 from urllib.parse import quote
@@ -137,5 +136,13 @@ class Api:
         return self.post(f"sessions/{session_id}/runs", {"input": text, **body})
 
     def events(self, session_id: str) -> list[Json]:
-        answer = self.client.get(f"sessions/{session_id}/events", headers={"accept": "application/x-ndjson"})
-        return [json.loads(line) for line in answer.text.splitlines()]
+        found: list[Json] = []
+        while page := self.get(f"sessions/{session_id}/events", after=len(found), limit=200)["data"]:
+            found += page
+        return found
+
+    def __enter__(self) -> Api:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()

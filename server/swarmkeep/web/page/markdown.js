@@ -3,7 +3,15 @@
 import DOMPurify from "./purify.es.mjs";
 import { Marked } from "./marked.esm.js";
 
-const marked = new Marked({ gfm: true, breaks: true });
+const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
+const escaped = (source) => source.replaceAll(/[&<>"]/g, (sign) => ESCAPES[sign]);
+
+// HTML in a message is shown as it was written, and a picture as a link to it: nothing is hidden, nothing is loaded.
+const renderer = {
+  html: ({ text, block }) => (block ? `<p>${escaped(text)}</p>` : escaped(text)),
+  image: ({ href, text }) => `<a href="${escaped(href)}">${escaped(text || href)}</a>`,
+};
+const marked = new Marked({ gfm: true, breaks: true, renderer });
 
 const ALLOWED = {
   ALLOWED_TAGS: [

@@ -212,6 +212,7 @@ export const advice = {
   offline: "The server does not answer. Check that it runs and that you are connected, then try again.",
   unauthenticated: "Enter an API key to go on.",
   forbidden: "Open the page under the server's own address, or use a key that may do this.",
+  not_found: "There is nothing under this address. Choose a session, or begin a new chat.",
   session_not_found: "It may have been deleted. Choose another one, or begin a new chat.",
   run_not_found: "The run is gone. Reload the session.",
   agent_not_found: "Choose one of the agents that are served.",

@@ -1,0 +1,94 @@
+"""Long conversations in many scripts: whole, and no more on the page than somebody can look at."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from tests.web.window import PHONE, Api, Window
+
+LINES = [
+    "日本語の長い文章です。改行がなくても、はみ出してはいけません。" * 8,
+    "中文：请把所有的消息都保存下来，一个字也不能少。" * 8,
+    "مرحبا، أريد استرداد المبلغ للطلب رقم 17 من فضلك (A-17).",
+    "👩‍👩‍👧‍👦🏳️‍🌈 emoji 🇯🇵 and é ́combined",
+    "Donaudampfschifffahrtsgesellschaftskapitän" * 30,
+    "A **table**:\n\n|a|b|\n|-|-|\n|1|2|\n\n```python\nprint('x')\n```\n",
+]
+MOST_NODES = 4000
+NODES = "() => document.querySelectorAll('*').length"
+FITS = """() => {
+  const log = document.querySelector(".log");
+  const right = (node) => node.getBoundingClientRect().right;
+  const inside = [...document.querySelectorAll(".prose")].every((node) => right(node) <= innerWidth + 1);
+  return inside && log.scrollWidth <= log.clientWidth && document.documentElement.scrollWidth <= innerWidth;
+}"""
+
+
+def history(count: int) -> list[dict[str, str]]:
+    roles = ("user", "assistant")
+    return [
+        {"role": roles[number % 2], "content": f"{number}: {LINES[number % len(LINES)]}"} for number in range(count)
+    ]
+
+
+def test_five_thousand_events_stay_whole(window: Window, api: Api) -> None:
+    session = api.session(messages=history(5000))
+    window.open_timeline(session)
+    expect(window.rows.first).to_have_attribute("aria-setsize", "5001")
+    assert window.evaluate(NODES) < MOST_NODES
+    for key, position in (("Home", "1"), ("End", "5001"), ("ArrowUp", "5000"), ("PageUp", None)):
+        window.list.press(key)
+        if position:
+            expect(window.list.locator("[aria-selected=true]")).to_have_attribute("aria-posinset", position)
+    window.page.get_by_role("searchbox", name="Search events").fill("4321:")
+    expect(window.rows).to_have_count(1)
+    window.rows.click()
+    expect(window.detail).to_contain_text("4321:")
+    assert window.evaluate(NODES) < MOST_NODES
+
+    window.open_chat(session)
+    expect(window.answers.last).to_contain_text("4999:")
+    assert window.evaluate(NODES) < MOST_NODES
+    # Up to the very first: pages are fetched from memory as somebody scrolls; the button does the same.
+    window.page.evaluate(
+        """async () => {
+          const button = document.querySelector(".earlier");
+          while (!button.hidden) {
+            button.click();
+            await new Promise(requestAnimationFrame);
+          }
+        }"""
+    )
+    expect(window.questions).to_have_count(2500)
+    expect(window.answers).to_have_count(2500)
+    expect(window.questions.first).to_contain_text("0: 日本語")
+
+
+def test_scrolling_up_brings_earlier_messages(window: Window, api: Api) -> None:
+    session = api.session(messages=history(400))
+    window.open_chat(session)
+    expect(window.answers.last).to_be_in_viewport()
+    expect(window.page.get_by_role("button", name="Show earlier")).to_contain_text("more")
+    before = window.questions.count()
+    window.log.evaluate("(log) => log.scrollTo(0, 0)")
+    expect(window.questions).not_to_have_count(before)
+    window.log.press("End")
+    window.page.get_by_role("button", name="Latest").or_(window.answers.last).last.scroll_into_view_if_needed()
+
+
+def test_every_script_is_shown_in_its_direction_and_within_the_page(window: Window, api: Api) -> None:
+    session = api.session(messages=history(24))
+    for size in (None, PHONE):
+        if size:
+            window.page.set_viewport_size(size)  # type: ignore[arg-type]
+        window.open_chat(session)
+        expect(window.answers.last).to_be_in_viewport()
+        assert window.evaluate(FITS) is True
+        directions = window.evaluate(
+            "() => [...document.querySelectorAll('.user .prose')].map((node) => getComputedStyle(node).direction)"
+        )
+        assert directions == ["ltr", "rtl", "ltr"] * 4
+    arabic = api.session(messages=[{"role": "user", "content": LINES[2]}, {"role": "assistant", "content": LINES[2]}])
+    window.open_chat(arabic)
+    expect(window.questions).to_have_css("direction", "rtl")
+    expect(window.answers.locator("p")).to_have_css("direction", "rtl")

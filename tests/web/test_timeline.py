@@ -1,0 +1,177 @@
+"""The timeline: every event, what it was like after each, and what can be done from there."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.support.scripted import ScriptedModel
+from tests.web.window import Api, Window
+
+# Imports the page's own fold, and folds all prefixes of the events.
+FOLDED = """async (events) => {
+  const { fold } = await import("/page/fold.js");
+  return events.map((_, index) => {
+    const { agent, context, metadata, messages, status, usage } = fold(events, index + 1);
+    return { agent, context, metadata, messages, status, total: usage.total, calls: usage.calls };
+  });
+}"""
+
+
+@pytest.fixture
+def talk(model: ScriptedModel, api: Api) -> str:
+    """A session in which something of each kind has happened."""
+    session = api.session(context_variables={"name": "Robin", "old": 1}, metadata={"team": "blue"})
+    model.calls([("get_weather", {"city": "Rome"}, "c1"), ("remember", {"key": "city", "value": "Rome"}, "c2")])
+    model.say("It is **sunny** in Rome.")
+    api.run(session, "How is the weather in Rome?")
+    model.call("transfer_to_sales", {}, id="c3")
+    model.say("What may I sell you?")
+    api.run(session, "Sales, please", context_variables={"old": None})
+    return session
+
+
+def test_every_event_is_there_in_order(window: Window, talk: str, api: Api) -> None:
+    events = api.events(talk)
+    window.open_timeline(talk)
+    expect(window.rows.first).to_have_attribute("aria-setsize", str(len(events)))
+    shown = []
+    window.list.press("Home")
+    for event in events:
+        row = window.list.locator("[aria-selected=true]")
+        expect(row).to_have_attribute("aria-posinset", str(event["seq"]))
+        shown.append(row.locator(".row-title").inner_text())
+        expect(window.detail.get_by_role("heading", level=2)).to_have_text(shown[-1])
+        window.list.press("ArrowDown")
+    assert shown[:2] == ["Session created", "Run started"]
+    assert {"User", "Tool call", "Tool started", "Tool result", "Context changed", "Answer", "Handoff"} <= set(shown)
+    expect(window.page.get_by_role("list", name="Agents").get_by_role("listitem")).to_have_text(["Front Desk", "Sales"])
+
+
+def test_the_page_adds_events_up_as_the_server_does(window: Window, talk: str, api: Api) -> None:
+    events = api.events(talk)
+    window.open_timeline(talk)
+    for event, state in zip(events, window.evaluate(FOLDED, events), strict=True):
+        session = api.get(f"sessions/{talk}", at=event["seq"])
+        assert state == {
+            "agent": session["agent"],
+            "context": session["context_variables"],
+            "metadata": session["metadata"],
+            "messages": session["message_count"],
+            "status": session["status"],
+            "total": session["usage"]["total_tokens"],
+            "calls": session["usage"]["model_calls"],
+        }, event
+
+
+def test_the_slider_shows_the_state_at_any_event(window: Window, talk: str, api: Api) -> None:
+    handoff = next(event["seq"] for event in api.events(talk) if event["type"] == "handoff.made")
+    window.open_timeline(talk, at=handoff - 1)
+    state = window.detail.locator(".state-after")
+    expect(state).to_contain_text("Front Desk")
+    slider = window.page.get_by_role("slider", name="State after event")
+    slider.press("ArrowRight")
+    expect(state).to_contain_text("Sales")
+    expect(window.page).to_have_url(re.compile(rf"at={handoff}$"))
+    expect(slider).to_have_attribute("aria-valuetext", re.compile(rf"^{handoff} of .*: Handoff$"))
+    window.page.get_by_role("button", name="Previous event").click()
+    expect(state).to_contain_text("Front Desk")
+    slider.press("Home")
+    expect(window.detail).to_contain_text("Session created")
+
+
+def test_a_change_of_the_context_is_shown_before_and_after(window: Window, talk: str, api: Api) -> None:
+    changes = [event["seq"] for event in api.events(talk) if event["type"] == "context.updated"]
+    window.open_timeline(talk, at=changes[0])
+    cells = window.detail.locator(".changes tbody tr")
+    expect(cells).to_have_count(1)
+    expect(cells.locator("th,td")).to_have_text(["city", "none", '"Rome"'])
+    window.open_timeline(talk, at=changes[1])
+    expect(cells.locator("th,td")).to_have_text(["old", "1", "none"])
+
+
+def test_the_exact_request_behind_an_answer(window: Window, talk: str, api: Api) -> None:
+    answer = next(event["seq"] for event in api.events(talk) if "completion" in event["data"])
+    window.open_timeline(talk, at=answer)
+    window.detail.get_by_text("Exact request to the model").click()
+    shown = window.detail.locator("details", has_text="Exact request to the model").locator("pre")
+    expect(shown).to_contain_text('"messages"')
+    assert json.loads(shown.inner_text()) == api.get(f"sessions/{talk}/events/{answer}/request")
+
+
+def test_events_are_filtered_and_searched(window: Window, talk: str) -> None:
+    window.open_timeline(talk)
+    expect(window.rows.first).to_be_visible()
+    window.page.get_by_label("Kind of event").select_option("Handoffs")
+    expect(window.rows).to_have_count(1)
+    expect(window.rows.first).to_contain_text("Front Desk → Sales")
+    window.page.get_by_label("Kind of event").select_option("All events")
+    window.page.get_by_role("searchbox", name="Search events").fill("sunny")
+    expect(window.rows).to_have_count(2)
+    window.page.get_by_role("searchbox", name="Search events").fill("nothing like it")
+    expect(window.rows).to_have_count(0)
+    expect(window.page.get_by_text("No event matches the filter.")).to_be_visible()
+
+
+def test_a_fork_goes_on_from_an_event(window: Window, talk: str, api: Api, model: ScriptedModel) -> None:
+    end = next(event["seq"] for event in api.events(talk) if event["type"] == "run.completed")
+    window.open_timeline(talk, at=end)
+    window.detail.get_by_role("button", name="Fork from here").click()
+    expect(window.log).to_contain_text(f"Forked from {talk} after event {end}")
+    expect(window.answers).to_have_text(["It is sunny in Rome."])
+    model.say("And here it is another way.")
+    window.say("What if?")
+    expect(window.answers).to_have_text(["It is sunny in Rome.", "And here it is another way."])
+    origin = api.get(f"sessions/{window.session_id}")["forked_from"]
+    assert (origin["session_id"], origin["seq"]) == (talk, end)
+
+
+def test_an_export_is_the_log_to_the_byte(window: Window, talk: str, api: Api, tmp_path: Path) -> None:
+    window.open_timeline(talk)
+    with window.page.expect_download() as waited:
+        window.page.get_by_role("button", name="Export").click()
+    file = tmp_path / "export.jsonl"
+    waited.value.save_as(file)
+    sent = api.client.get(f"sessions/{talk}/events", headers={"accept": "application/x-ndjson"}).content
+    assert file.read_bytes() == sent
+
+
+def test_what_happens_meanwhile_comes_in(window: Window, talk: str, api: Api, model: ScriptedModel) -> None:
+    window.open_timeline(talk)
+    count = len(api.events(talk))
+    expect(window.rows.first).to_have_attribute("aria-setsize", str(count))
+    model.say("More.")
+    api.run(talk, "And then?")
+    expect(window.rows.first).to_have_attribute("aria-setsize", str(len(api.events(talk))))
+
+
+def test_a_session_has_to_be_chosen(window: Window, talk: str) -> None:
+    window.open("#/timeline")
+    expect(window.page.get_by_text("Choose a session")).to_be_visible()
+    window.page.get_by_role("link", name=re.compile(f"^{talk}")).click()
+    expect(window.rows.first).to_be_visible()
+
+
+def test_an_event_of_an_unknown_kind_is_shown(window: Window) -> None:
+    window.open()
+    event: dict[str, Any] = {
+        "seq": 1,
+        "type": "later.invented",
+        "agent": "A",
+        "data": {"x": 1},
+        "at": "2026-01-01T00:00:00Z",
+    }
+    told = window.evaluate(
+        """async (event) => {
+          const { fold } = await import("/page/fold.js");
+          const { titleOf, summaryOf } = await import("/page/telling.js");
+          return [fold([event]).seq, titleOf(event), summaryOf(event), fold([{ ...event, data: null }]).items.length];
+        }""",
+        event,
+    )
+    assert told == [1, "later.invented", "", 1]
