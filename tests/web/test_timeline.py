@@ -150,6 +150,11 @@ def test_what_happens_meanwhile_comes_in(window: Window, talk: str, api: Api, mo
     expect(window.rows.first).to_have_attribute("aria-setsize", str(len(api.events(talk))))
 
 
+def test_a_badge_says_that_the_chain_holds(window: Window, talk: str, api: Api) -> None:
+    window.open_timeline(talk)
+    expect(window.page.get_by_text(f"Verified: {len(api.events(talk))} events")).to_be_visible()
+
+
 def test_a_session_has_to_be_chosen(window: Window, talk: str) -> None:
     window.open("#/timeline")
     expect(window.page.get_by_text("Choose a session")).to_be_visible()

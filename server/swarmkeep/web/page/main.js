@@ -39,6 +39,7 @@ class App {
 
   async start() {
     await this.loadAgents();
+    this.route = null;
     this.follow();
     await this.sidebar.load();
   }
@@ -143,7 +144,6 @@ class App {
       field.value = "";
       this.dialog.close();
       this.start();
-      this.route && this.reload();
     };
     return h("dialog", { class: "dialog", "aria-labelledby": "key-title" },
       h("form", { onsubmit: (event) => { event.preventDefault(); use(field.value); } },

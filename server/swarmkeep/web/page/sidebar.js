@@ -30,7 +30,7 @@ export class Sidebar {
       h("div", { class: "scroll" }, this.list, this.note, this.more),
     );
     this.setAgents([]);
-    this.timer = setInterval(() => document.hidden || this.load({ quiet: true }), REFRESH_MS);
+    this.timer = setInterval(() => document.hidden || this.locked || this.load({ quiet: true }), REFRESH_MS);
   }
 
   setAgents(names) {
@@ -66,6 +66,7 @@ export class Sidebar {
     this.asked = asked;
     try {
       const page = await get(asked);
+      this.locked = false;
       if (this.asked !== asked) return;
       const fresh = new Set(page.data.map((session) => session.id));
       const kept = (this.sessions ?? []).filter((session) => !fresh.has(session.id));
@@ -75,6 +76,8 @@ export class Sidebar {
       if (!below) this.cursor = page.next_cursor;
       this.render();
     } catch (error) {
+      // Nobody is asked for a key again and again.
+      this.locked = error.code === "unauthenticated";
       if (quiet) return;
       this.note.textContent = error.message;
       this.onError(error);
