@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.sources import AsJson, DatabaseUrl, ServerUrl, SessionId, Tenant, Where, source
+from swarmkeep.cli.sources import ApiKey, AsJson, DatabaseUrl, ServerUrl, SessionId, Tenant, Where, source
 from swarmkeep.cli.terminal import is_terminal, put_json, say
 from swarmkeep.cli.verify import warn_if_damaged
 
@@ -44,6 +44,7 @@ def replay(
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Show a conversation as it happened: who spoke, calls and their results, handoffs, changes of the context,
     approvals, what it cost, what failed. Nothing is run: it needs no agents, no model and no key.
@@ -52,7 +53,7 @@ def replay(
 
     if step and as_json:
         raise typer.BadParameter("--step shows one event at a time, --json all at once", param_hint="'--step'")
-    with source(Where(url, database_url, tenant)) as found:
+    with source(Where(url, database_url, tenant, api_key)) as found:
         warn_if_damaged(found, session_id)
         if at is not None:
             found.session(session_id, at=at)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarmkeep.cli.configure import Agents, Model, load_settings
-from swarmkeep.cli.sources import AsJson, DatabaseUrl, ServerUrl, Tenant, Where, source
+from swarmkeep.cli.sources import ApiKey, AsJson, DatabaseUrl, ServerUrl, Tenant, Where, source
 from swarmkeep.cli.terminal import Refused, put, put_json, say
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def check(
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Compare today's agents with recorded conversations, without calling a model or a tool.
 
@@ -67,7 +68,7 @@ def check(
         raise typer.BadParameter("name sessions or files, or give --all", param_hint="'ID'")
     if unknown := sorted(set(ignore or ()) - set(KINDS)):
         raise typer.BadParameter(f"there is no {unknown[0]!r}; known: {', '.join(KINDS)}", param_hint="'--ignore'")
-    where = Where(url, database_url, tenant)
+    where = Where(url, database_url, tenant, api_key)
     if where.server_url is not None and not agents and not any(map(_is_file, names)):
         found = _by_the_server(where, names, ignore or [])
     else:

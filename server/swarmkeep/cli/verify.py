@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.sources import DatabaseUrl, ServerUrl, Source, Tenant, Where, source
+from swarmkeep.cli.sources import ApiKey, DatabaseUrl, ServerUrl, Source, Tenant, Where, source
 from swarmkeep.cli.terminal import put, put_json_line, say
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def verify(
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Check that sessions are what they were when they were recorded: events, hash chain, and all that is stored with
     them. Changes nothing. Exit code 1 if anything is wrong."""
@@ -53,7 +54,7 @@ def verify(
         raise typer.BadParameter("it is one session's; name the session", param_hint="'--head'")
     noted = None if head is None else _parsed(head)
     count = bad = 0
-    with source(Where(url, database_url, tenant)) as found:
+    with source(Where(url, database_url, tenant, api_key)) as found:
         for name, verification in _checked(found, session_id, noted):
             count += 1
             bad += not verification.valid
