@@ -53,7 +53,7 @@ def test_codes_are_the_documented_ones_and_each_has_a_title() -> None:
 
 
 async def test_unknown_paths_and_methods(plain: Service) -> None:
-    for path in ("/", "/v1", "/v1/nothing", "/v1/sessions/a/b/c", "/v1/sessions/s/events/x/request"):
+    for path in ("/v1", "/v1/nothing", "/v1/sessions/a/b/c", "/v1/sessions/s/events/x/request"):
         problem(await plain.get(path), 404, "not_found")
     for method, path in (("PUT", "/v1/sessions"), ("DELETE", "/v1/agents"), ("POST", "/health/live")):
         answer = await plain.client.request(method, path)
