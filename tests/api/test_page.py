@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from typing import get_args
 
 import pytest
 
 from swarmkeep.api.page_files import WEB
+from swarmkeep.domain.events import FACTS, StopReason, ToolStatus
+from swarmkeep.domain.state import RunStatus, SessionStatus
 from tests.api.service import Service, problem
 
 PAGE = WEB / "page"
@@ -71,6 +74,14 @@ def test_words_for_people_are_in_one_module() -> None:
         for match in sentence.findall(module.read_text(encoding="utf-8"))
     ]
     assert found == []
+
+
+def test_the_page_has_words_for_whatever_the_server_says() -> None:
+    words = (PAGE / "text.js").read_text(encoding="utf-8")
+    said = set(re.findall(r"^\s*\"?([\w.]+)\"?: ", words, flags=re.MULTILINE))
+    assert set(FACTS) - {"message.added"} <= said
+    assert {*get_args(ToolStatus), *get_args(RunStatus), *get_args(SessionStatus)} <= said
+    assert set(get_args(StopReason)) - {"end_turn", "tool_calls", "approval", "error"} <= said
 
 
 def test_nothing_becomes_markup_but_through_the_sanitiser() -> None:

@@ -162,21 +162,34 @@ def test_a_session_has_to_be_chosen(window: Window, talk: str) -> None:
     expect(window.rows.first).to_be_visible()
 
 
-def test_an_event_of_an_unknown_kind_is_shown(window: Window) -> None:
+ODD = [
+    {"type": "later.invented", "data": {"x": 1}},
+    {"type": "message.added", "data": None},
+    {"type": "message.added", "data": {"redacted": True}},
+    {"type": "message.added", "data": {"message": {"role": "assistant", "tool_calls": 7}}},
+    {"type": "run.waiting", "data": {}},
+    {"type": "run.queued", "data": {"messages": None}},
+    {"type": "session.redacted", "data": {}},
+    {"type": "context.updated", "data": "text"},
+    {"type": "tool.started", "data": {"tool_call_id": "never asked for"}},
+]
+
+
+def test_events_of_unknown_shapes_stop_nothing(window: Window) -> None:
     window.open()
-    event: dict[str, Any] = {
-        "seq": 1,
-        "type": "later.invented",
-        "agent": "A",
-        "data": {"x": 1},
-        "at": "2026-01-01T00:00:00Z",
-    }
+    events: list[dict[str, Any]] = [
+        {"seq": seq, "agent": "A", "run_id": None, "at": "2026-01-01T00:00:00Z", "hash": "", **odd}
+        for seq, odd in enumerate(ODD, start=1)
+    ]
     told = window.evaluate(
-        """async (event) => {
+        """async (events) => {
           const { fold } = await import("/page/fold.js");
           const { titleOf, summaryOf } = await import("/page/telling.js");
-          return [fold([event]).seq, titleOf(event), summaryOf(event), fold([{ ...event, data: null }]).items.length];
+          const { Detail } = await import("/page/detail.js");
+          const detail = new Detail({}, "x");
+          for (const { seq } of events) detail.show(events, seq);
+          return [fold(events).seq, events.map((event) => typeof titleOf(event) + typeof summaryOf(event))];
         }""",
-        event,
+        events,
     )
-    assert told == [1, "later.invented", "", 1]
+    assert told == [len(ODD), ["stringstring"] * len(ODD)]

@@ -26,7 +26,7 @@ export class Detail {
       h("header", { class: "detail-head" }, h("h2", {}, titleOf(event)), h("span", { class: "muted" }, `#${seq}`)),
       h("div", { class: "row" }, button(t.fork, { icon: "fork", title: t.forkHint, onclick: () => this.fork(seq) }), h("a", { class: "button ghost", href: hrefOf({ view: "chat", id: this.id }) }, t.chat)),
       facts(event),
-      content(event),
+      readable(event),
       changed(before.context, after.context),
       this.request(event),
       stateNode(after),
@@ -85,6 +85,14 @@ function facts({ agent, run_id: run, at, hash, data }) {
 function durationOf(data) {
   const ms = data?.completion?.duration_ms ?? data?.tool?.duration_ms;
   return ms === undefined || ms === null ? null : text.tool.duration(ms);
+}
+
+function readable(event) {
+  try {
+    return content(event);
+  } catch {
+    return h("p", { class: "muted" }, text.notice.unreadable);
+  }
 }
 
 function content({ data }) {

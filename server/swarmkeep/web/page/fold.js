@@ -29,8 +29,16 @@ export function apply(state, event) {
   state.seq = event.seq;
   seen(state, event.agent);
   const data = event.data;
-  if (data === null || typeof data !== "object") add(state, { kind: "removed", seq: event.seq });
-  else HANDLERS[event.type]?.(state, data, event);
+  if (data === null || typeof data !== "object") {
+    add(state, { kind: "removed", seq: event.seq });
+    return state;
+  }
+  try {
+    HANDLERS[event.type]?.(state, data, event);
+  } catch {
+    // What was redacted, or recorded by a later release, may lack what this one expects; the rest is shown.
+    add(state, { kind: "unreadable", seq: event.seq });
+  }
   return state;
 }
 

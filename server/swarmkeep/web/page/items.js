@@ -50,6 +50,7 @@ const KINDS = {
   forked: ({ from, at }) => moment(text.notice.forked(from, at), "fork"),
   redacted: ({ count, reason }) => moment(text.notice.redacted(count, reason)),
   removed: () => moment(text.notice.removed),
+  unreadable: () => moment(text.notice.unreadable),
   end: endNode,
 };
 

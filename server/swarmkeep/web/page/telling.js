@@ -19,7 +19,11 @@ export function titleOf({ type, data }) {
 
 export function summaryOf(event) {
   if (event.data === null) return text.notice.removed;
-  return (SUMMARIES[event.type] ?? (() => ""))(event.data, event);
+  try {
+    return (SUMMARIES[event.type] ?? (() => ""))(event.data, event) ?? "";
+  } catch {
+    return "";
+  }
 }
 
 const keys = (patch) => Object.keys(patch ?? {}).join(", ");

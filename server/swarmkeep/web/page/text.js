@@ -120,6 +120,7 @@ export const text = {
     agent: (name) => `The active agent is now ${name}`,
     redacted: (count, reason) => `${plural(count, "event was", "events were")} redacted: ${reason}`,
     removed: "This was redacted.",
+    unreadable: "An event that cannot be shown here. The timeline has it as it is stored.",
   },
   timeline: {
     title: "Timeline",
@@ -214,6 +215,8 @@ export const advice = {
   forbidden: "Open the page under the server's own address, or use a key that may do this.",
   not_found: "There is nothing under this address. Choose a session, or begin a new chat.",
   session_not_found: "It may have been deleted. Choose another one, or begin a new chat.",
+  event_not_found: "The session has no such event. Reload the page.",
+  request_not_kept: "Something that was sent was redacted or is lost, so the exact request is gone.",
   run_not_found: "The run is gone. Reload the session.",
   agent_not_found: "Choose one of the agents that are served.",
   agent_unavailable: "Choose another agent above, then send the message again.",
