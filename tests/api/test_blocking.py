@@ -25,11 +25,16 @@ def wait_for_file(path: str) -> str:
     return "it never came"
 
 
-waiter = Agent(name="Waiter", functions=[wait_for_file])
+def read_up(context_variables: dict) -> str:
+    """Instructions that have to be fetched from somewhere."""
+    return wait_for_file(context_variables["path"]) if "path" in context_variables else "You wait."
+
+
+waiter = Agent(name="Waiter", instructions=read_up, functions=[wait_for_file])
 '''
 
 
-async def test_a_blocking_tool_holds_up_nobody(tmp_path: Path) -> None:
+async def test_blocking_tools_and_instructions_hold_up_nobody(tmp_path: Path) -> None:
     team, signal = tmp_path / "slow_team.py", tmp_path / "signal"
     team.write_text(SLOW_TEAM)
     with ScriptedModel(default=lambda request: "Hello.") as model:
@@ -39,6 +44,8 @@ async def test_a_blocking_tool_holds_up_nobody(tmp_path: Path) -> None:
             service = Service(None, server.url)  # type: ignore[arg-type]
             slow = []
             for number in range(20):
+                reader = await service.session(context_variables={"path": str(signal)})
+                slow.append((reader, await service.run(reader, background=True)))
                 model.call("wait_for_file", {"path": str(signal)}, id=f"c{number}")
                 session = await service.session()
                 slow.append((session, await service.run(session, background=True)))

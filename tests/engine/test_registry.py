@@ -12,6 +12,7 @@ import pytest
 from swarmkeep import Agent, Result
 from swarmkeep.domain.errors import AgentNotFound, AgentUnavailable
 from swarmkeep.engine.registry import AgentsError, OpenRegistry, Registry, agents_in
+from swarmkeep.engine.tools import Inline
 
 Json = dict[str, Any]
 
@@ -222,12 +223,12 @@ async def test_a_profile_is_the_agent_as_it_is_now() -> None:
         name="A", model="small", instructions=instructions, functions=[look], tool_choice="auto",
         parallel_tool_calls=False,
     )  # fmt: skip
-    profile = await Registry([agent]).profile(agent, {"name": "Ann"})
+    profile = await Registry([agent]).profile(agent, {"name": "Ann"}, Inline())
     assert (profile.name, profile.model, profile.instructions) == ("A", "small", "Help Ann.")
     assert (profile.tool_choice, profile.parallel_tool_calls) == ("auto", False)
     assert profile.tools is not None
     assert json.loads(profile.tools) == agent.tool_schemas()
-    assert (await Registry([sales]).profile(sales, {})).tools is None
+    assert (await Registry([sales]).profile(sales, {}, Inline())).tools is None
 
 
 async def test_the_servers_model_is_for_agents_that_name_none() -> None:
@@ -237,7 +238,7 @@ async def test_the_servers_model_is_for_agents_that_name_none() -> None:
     assert [overridden.model_of(agent) for agent in (silent, outspoken)] == ["local", "gpt-4o"]
     silent.model = "chosen"
     assert overridden.model_of(silent) == "chosen"
-    assert (await overridden.profile(outspoken, {})).model == "gpt-4o"
+    assert (await overridden.profile(outspoken, {}, Inline())).model == "gpt-4o"
 
 
 async def test_schemas_follow_the_functions() -> None:
@@ -248,7 +249,7 @@ async def test_schemas_follow_the_functions() -> None:
     registry = Registry([agent])
 
     async def names() -> list[str]:
-        tools = (await registry.profile(agent, {})).tools
+        tools = (await registry.profile(agent, {}, Inline())).tools
         return [schema["function"]["name"] for schema in json.loads(tools or "[]")]
 
     assert await names() == []
@@ -265,7 +266,7 @@ async def test_schemas_follow_the_functions() -> None:
 async def test_schemas_are_encoded_once() -> None:
     agent = Agent(name="A", functions=[look])
     registry = Registry([agent])
-    assert (await registry.profile(agent, {})).tools is (await registry.profile(agent, {})).tools
+    assert (await registry.profile(agent, {}, Inline())).tools is (await registry.profile(agent, {}, Inline())).tools
 
 
 async def test_functions_that_come_and_go_are_not_confused() -> None:
@@ -276,6 +277,6 @@ async def test_functions_that_come_and_go_are_not_confused() -> None:
         exec(f"def f{n}() -> str:\n    return ''", space)
         agent = Agent(name="A", functions=[space.pop(f"f{n}")])
         registry.admits(agent)
-        tools = (await registry.profile(agent, {})).tools or ""
+        tools = (await registry.profile(agent, {}, Inline())).tools or ""
         assert json.loads(tools)[0]["function"]["name"] == f"f{n}"
         del agent

@@ -18,6 +18,7 @@ from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.request import request
 from swarmkeep.domain.state import State
 from swarmkeep.engine.loading import load_registry
+from swarmkeep.engine.tools import InThreads
 from swarmkeep.store.port import DEFAULT_TENANT, SessionKey
 from swarmkeep.store.sql import open_store
 from swarmkeep_agents import TEAMS
@@ -88,7 +89,7 @@ async def test_every_prefix_of_a_log_gives_a_valid_request(evening: Evening) -> 
             state = State()
             for event in await store.read(SessionKey(DEFAULT_TENANT, talk.session_id)):
                 state = evolve(state, event)
-                profile = await registry.profile(registry.active(state.agent), state.context_variables)
+                profile = await registry.profile(registry.active(state.agent), state.context_variables, InThreads())
                 body = request(state, profile, stream=event.seq % 2 == 0).body()
                 assert body_faults(body) == [], f"{talk.session_id} up to {event.seq}"
         await store.close()

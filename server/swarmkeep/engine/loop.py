@@ -71,6 +71,7 @@ class Loop:
         self._ledger = ledger
         self._registry = registry
         self._model = model
+        self._caller = caller
         self._calls = Calls(registry, caller, policy)
         self._policy = policy
         self._fresh = _starts(begun)
@@ -157,7 +158,7 @@ class Loop:
     async def _prepare(self, state: State) -> tuple[Agent, Profile]:
         try:
             agent = self._registry.active(state.agent)
-            profile = await self._registry.profile(agent, state.context_variables)
+            profile = await self._registry.profile(agent, state.context_variables, self._caller)
         except AgentUnavailable as error:
             raise TurnFailed(RunError(code=error.code, message=str(error))) from error
         except (FunctionSchemaError, InvalidFunctionError) as error:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from swarmkeep.agent import Agent, Tool
 from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.errors import AgentNotFound, AgentUnavailable
 from swarmkeep.domain.request import Profile
+from swarmkeep.engine.tools import Caller
 
 Json = dict[str, Any]
 
@@ -70,11 +72,16 @@ class Registry:
     def model_of(self, agent: Agent) -> str:
         return self._model if self._model and "model" not in agent.model_fields_set else agent.model
 
-    async def profile(self, agent: Agent, context_variables: Mapping[str, Any]) -> Profile:
-        """The agent as its model sees it now. Raises whatever its instructions raise."""
-        instructions = agent.render_instructions(dict(context_variables))
-        if inspect.isawaitable(instructions):
-            instructions = await instructions
+    async def profile(self, agent: Agent, context_variables: Mapping[str, Any], caller: Caller) -> Profile:
+        """The agent as its model sees it now. Raises whatever its instructions raise.
+
+        Instructions that are made by a function are made where tools run, as they may take as long.
+        """
+        if isinstance(agent.instructions, str):
+            instructions = agent.instructions
+        else:
+            render = partial(agent.render_instructions, dict(context_variables))
+            instructions = await caller(render, is_async=False, seconds=None)
         return Profile(
             name=agent.name,
             model=self.model_of(agent),
