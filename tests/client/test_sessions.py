@@ -175,6 +175,7 @@ VERBS: list[tuple[Callable[[Session], object], Reply, str, Any]] = [
     ),
     (lambda s: s.request(4)["model"], json_reply({"model": "m"}), "GET /v1/sessions/s1/events/4/request", None),
     (lambda s: s.replay().divergences[0].actual, json_reply(REPLAY), "POST /v1/sessions/s1/replay", None),
+    (lambda s: s.request_body(4)[:1] == b"{", json_reply({"a": 1}), "GET /v1/sessions/s1/events/4/request", None),
     (
         lambda s: s.replay(ignore=["model", "instructions"]).last_seq,
         json_reply(REPLAY),

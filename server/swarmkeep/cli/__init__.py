@@ -10,6 +10,7 @@ import typer
 
 from swarmkeep.cli import (
     chat,
+    compare,
     db,
     demo,
     doctor,
@@ -25,6 +26,7 @@ from swarmkeep.cli import (
     sessions,
     usage,
     verify,
+    what_if,
 )
 from swarmkeep.cli.refusals import refusal
 from swarmkeep.cli.terminal import say
@@ -47,6 +49,8 @@ app.add_typer(sessions.app, name="sessions")
 events.register(app)
 replay.register(app)
 rerun.register(app)
+compare.register(app)
+what_if.register(app)
 export.register(app)
 import_.register(app)
 usage.register(app)

@@ -9,6 +9,8 @@ import msgspec
 
 from swarmkeep.audit import findings
 from swarmkeep.audit import verify as verification
+from swarmkeep.audit.compare import compare_sessions, diff_session
+from swarmkeep.audit.request import rebuilt_request
 from swarmkeep.cli.background import Background
 from swarmkeep.cli.sources import Form
 from swarmkeep.domain.codec import decode
@@ -20,7 +22,17 @@ from swarmkeep.engine.lookout import follow_elsewhere
 from swarmkeep.engine.model import Delta, Reply
 from swarmkeep.engine.registry import Registry
 from swarmkeep.store.port import DEFAULT_TENANT, EventStore, SessionKey
-from swarmkeep_client import Event, Head, ImportReport, Message, SessionState, UsageRow, Verification
+from swarmkeep_client import (
+    Comparison,
+    Event,
+    Head,
+    ImportReport,
+    Message,
+    SessionState,
+    StateDiff,
+    UsageRow,
+    Verification,
+)
 
 Json = dict[str, Any]
 POLL_SECONDS = 0.5
@@ -143,6 +155,17 @@ class DatabaseSource:
 
         report = self._background.run(import_export(self._store, self._tenant, file, as_id=as_id, dry_run=dry_run))
         return msgspec.convert(report, ImportReport, from_attributes=True)
+
+    def diff(self, session_id: str, before: int, after: int) -> StateDiff:
+        found = self._background.run(diff_session(self._store, self._key(session_id), before, after))
+        return msgspec.convert(found, StateDiff, from_attributes=True)
+
+    def compare(self, session_id: str, other: str) -> Comparison:
+        found = self._background.run(compare_sessions(self._store, self._key(session_id), self._key(other)))
+        return msgspec.convert(found, Comparison, from_attributes=True)
+
+    def request(self, session_id: str, seq: int) -> bytes:
+        return self._background.run(rebuilt_request(self._store, self._key(session_id), seq))
 
     def verify(self, session_id: str, *, head: Head | None = None) -> Verification:
         noted = None if head is None else findings.Head(seq=head.seq, hash=head.hash)

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import msgspec
 
+import swarmkeep_client as client
 from swarmkeep.cli.background import Background
 from swarmkeep.cli.database import event_of
 from swarmkeep.domain import commands
@@ -27,7 +28,7 @@ from swarmkeep.store.port import DEFAULT_TENANT, EventStore, SessionKey
 from swarmkeep.store.schema import upgrade
 from swarmkeep.store.sql import open_store
 from swarmkeep.store.urls import SqliteFile, locate
-from swarmkeep_client import Approval, Done, MessageDelta, MessageStarted, Run, StreamItem
+from swarmkeep_client import Approval, Done, Message, MessageDelta, MessageStarted, Run, StreamItem
 
 
 class OneSession:
@@ -76,11 +77,19 @@ class LocalTalk:
         else:
             await self._engine.sessions.get(self._key)
 
-    def say(self, text: str) -> Iterator[StreamItem]:
+    def say(self, said: str | Sequence[Message], options: client.RunOptions | None = None) -> Iterator[StreamItem]:
+        asked = options or {}
         wish = commands.StartRun(
             run_id=f"run_{uuid4().hex}",
-            messages=({"role": "user", "content": text},),
-            options=RunOptions(stream=True),
+            messages=({"role": "user", "content": said},) if isinstance(said, str) else tuple(said),
+            options=RunOptions(
+                stream=True,
+                max_turns=asked.get("max_turns"),
+                model=asked.get("model"),
+                execute_tools=asked.get("execute_tools") is not False,
+            ),
+            agent=asked.get("agent"),
+            context_variables=asked.get("context_variables") or {},
         )
         return self._follow(self._background.run(self._engine.runs.start(self._key, wish)))
 

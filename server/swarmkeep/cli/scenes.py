@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from swarmkeep.audit.changes import Change
 from swarmkeep.audit.narrate import Scene
 from swarmkeep.cli.terminal import has_colours, is_terminal, printable
 
@@ -84,21 +83,21 @@ def lines_of(scene: Scene) -> Iterator[Line]:
         yield [(f"  {scene.text}", tone)]
     yield from rest
     for change in scene.changes:
-        yield [(f"  {change_text(change)}", "green")]
+        yield [(f"  {change_text(change.path, change.before, change.after)}", "green")]
     if figures := figures_of(scene):
         yield [(f"  {figures}", "dim")]
     if scene.warning:
         yield [(f"  ! {scene.type}: {scene.warning}", "yellow")]
 
 
-def change_text(change: Change) -> str:
-    """A change of a place: what stood there, and what stands there."""
-    place = change.path.removeprefix("/context_variables/").lstrip("/") or "all of it"
-    if change.before is UNSET:
-        return f"+ {place}: {_value(change.after)}"
-    if change.after is UNSET:
-        return f"- {place}: {_value(change.before)}"
-    return f"~ {place}: {_value(change.before)} → {_value(change.after)}"
+def change_text(path: str, before: Any, after: Any) -> str:
+    """A change of a place: what stood there, and what stands there; UNSET is nothing."""
+    place = path.removeprefix("/context_variables/").lstrip("/") or "all of it"
+    if before is UNSET:
+        return f"+ {place}: {_value(after)}"
+    if after is UNSET:
+        return f"- {place}: {_value(before)}"
+    return f"~ {place}: {_value(before)} → {_value(after)}"
 
 
 def _value(value: Any) -> str:

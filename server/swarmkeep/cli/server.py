@@ -14,6 +14,7 @@ from swarmkeep.cli.terminal import Refused
 from swarmkeep.domain.usage import UsageQuery
 from swarmkeep_client import (
     Client,
+    Comparison,
     ConnectionFailed,
     Event,
     Head,
@@ -21,6 +22,7 @@ from swarmkeep_client import (
     Message,
     Session,
     SessionState,
+    StateDiff,
     UsageRow,
     Verification,
 )
@@ -88,6 +90,15 @@ class ServerSource:
 
     def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState:
         return _fields(self._client.sessions.get(session_id).fork(at, id=new_id, metadata=metadata))
+
+    def diff(self, session_id: str, before: int, after: int) -> StateDiff:
+        return self._client.sessions.get(session_id).diff(before, after)
+
+    def compare(self, session_id: str, other: str) -> Comparison:
+        return self._client.sessions.get(session_id).compare(other)
+
+    def request(self, session_id: str, seq: int) -> bytes:
+        return self._client.sessions.get(session_id).request_body(seq)
 
     def delete(self, session_id: str, *, force: bool) -> None:
         self._client.sessions.get(session_id).delete(force=force)

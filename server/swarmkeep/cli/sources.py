@@ -12,7 +12,17 @@ import typer
 
 if TYPE_CHECKING:
     from swarmkeep.domain.usage import UsageQuery
-    from swarmkeep_client import Event, Head, ImportReport, Message, SessionState, UsageRow, Verification
+    from swarmkeep_client import (
+        Comparison,
+        Event,
+        Head,
+        ImportReport,
+        Message,
+        SessionState,
+        StateDiff,
+        UsageRow,
+        Verification,
+    )
 
 Json = dict[str, Any]
 Form = Literal["markdown", "html"]
@@ -92,6 +102,14 @@ class Source(Protocol):
         ...
 
     def import_sessions(self, file: BinaryIO, *, as_id: str | None, dry_run: bool) -> ImportReport: ...
+
+    def diff(self, session_id: str, before: int, after: int) -> StateDiff: ...
+
+    def compare(self, session_id: str, other: str) -> Comparison: ...
+
+    def request(self, session_id: str, seq: int) -> bytes:
+        """The exact model request behind an answer."""
+        ...
 
     def verify(self, session_id: str, *, head: Head | None = None) -> Verification: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from swarmkeep_client import Approval, Client, Run, StreamItem
+from swarmkeep_client import Approval, Client, Message, Run, RunOptions, StreamItem
 
 
 class Talk(Protocol):
@@ -13,7 +13,7 @@ class Talk(Protocol):
 
     session_id: str
 
-    def say(self, text: str) -> Iterator[StreamItem]:
+    def say(self, said: str | Sequence[Message], options: RunOptions | None = None) -> Iterator[StreamItem]:
         """Start a run on this input, and follow it."""
         ...
 
@@ -54,8 +54,8 @@ class ServerTalk:
             self._session = client.sessions.create(agent=agent)
         self.session_id = self._session.id
 
-    def say(self, text: str) -> Iterator[StreamItem]:
-        return self._session.stream(text)
+    def say(self, said: str | Sequence[Message], options: RunOptions | None = None) -> Iterator[StreamItem]:
+        return self._session.stream(said, **(options or {}))
 
     def join(self, run_id: str) -> Iterator[StreamItem]:
         return self._session.join(run_id)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO, TypeVar
 
-from swarmkeep_client._fields import SessionFields
 from swarmkeep_client._json import decode
-from swarmkeep_client._requests import Query, path, plain, query, streamed, write
+from swarmkeep_client._requests import Query, as_type, path, plain, query, read, session_path, streamed, write
 from swarmkeep_client._wire import Answer, Call, Request
-from swarmkeep_client.comparisons import Comparison, Replay, StateDiff
 from swarmkeep_client.errors import ended
 from swarmkeep_client.models import (
     AgentInfo,
     Event,
-    Head,
     Health,
     ImportReport,
     Json,
@@ -26,7 +23,6 @@ from swarmkeep_client.models import (
     RunOptions,
     SessionState,
     UsageRow,
-    Verification,
 )
 
 T = TypeVar("T")
@@ -52,7 +48,7 @@ def create_session(
         "metadata": metadata,
         "messages": None if messages is None else list(messages),
     }
-    return Call(write("POST", path("v1", "sessions"), body, idempotency_key), _as(SessionState))
+    return Call(write("POST", path("v1", "sessions"), body, idempotency_key), as_type(SessionState))
 
 
 def list_sessions(
@@ -64,11 +60,11 @@ def list_sessions(
 ) -> Call[Page[SessionState]]:
     wanted = {f"metadata.{key}": plain(value) for key, value in (metadata or {}).items()}
     filters = query(agent=agent, status=status, **wanted, limit=page_size)
-    return Call(Request(method="GET", path=path("v1", "sessions"), query=filters), _as(Page[SessionState]))
+    return Call(Request(method="GET", path=path("v1", "sessions"), query=filters), as_type(Page[SessionState]))
 
 
 def get_session(session_id: str, *, at: int | None = None) -> Call[SessionState]:
-    return Call(_read(session_id, query=query(at=at)), _as(SessionState))
+    return Call(read(session_id, query=query(at=at)), as_type(SessionState))
 
 
 def update_session(
@@ -81,15 +77,15 @@ def update_session(
     idempotency_key: str | None,
 ) -> Call[SessionState]:
     body = {"context_variables": context_variables, "metadata": metadata, "agent": agent}
-    request = write("PATCH", _session(session_id), body, idempotency_key)
+    request = write("PATCH", session_path(session_id), body, idempotency_key)
     if if_match is not None:
         request = replace(request, headers={**request.headers, "If-Match": f'"{if_match}"'})
-    return Call(request, _as(SessionState))
+    return Call(request, as_type(SessionState))
 
 
 def delete_session(session_id: str, *, force: bool) -> Call[None]:
     filters = query(force="true" if force else None)
-    return Call(Request(method="DELETE", path=_session(session_id), query=filters), _nothing)
+    return Call(Request(method="DELETE", path=session_path(session_id), query=filters), _nothing)
 
 
 def fork(
@@ -102,48 +98,25 @@ def fork(
     idempotency_key: str | None,
 ) -> Call[SessionState]:
     body = {"at": at, "id": id, "metadata": metadata, "agent": agent}
-    return Call(write("POST", _session(session_id, "fork"), body, idempotency_key), _as(SessionState))
+    return Call(write("POST", session_path(session_id, "fork"), body, idempotency_key), as_type(SessionState))
 
 
 def redact(session_id: str, seqs: Sequence[int], reason: str, *, idempotency_key: str | None) -> Call[None]:
     body = {"seqs": list(seqs), "reason": reason}
-    return Call(write("POST", _session(session_id, "redact"), body, idempotency_key), _nothing)
+    return Call(write("POST", session_path(session_id, "redact"), body, idempotency_key), _nothing)
 
 
 def messages(session_id: str, *, at: int | None) -> Call[Page[Message]]:
-    return Call(_read(session_id, "messages", query=query(at=at)), _as(Page[Message]))
+    return Call(read(session_id, "messages", query=query(at=at)), as_type(Page[Message]))
 
 
 def events(session_id: str, *, after: int | None, type: EventTypes, page_size: int | None) -> Call[Page[Event]]:
     filters = (*query(after=after, limit=page_size), *_types(type))
-    return Call(_read(session_id, "events", query=filters), _as(Page[Event]))
+    return Call(read(session_id, "events", query=filters), as_type(Page[Event]))
 
 
 def follow(session_id: str, *, after: int, type: EventTypes) -> Request:
-    return streamed(_read(session_id, "events", query=(*query(after=after), *_types(type))), after)
-
-
-def model_request(session_id: str, seq: int) -> Call[Json]:
-    return Call(_read(session_id, "events", str(seq), "request"), _as(Json))
-
-
-def verify(session_id: str, head: Head | None = None) -> Call[Verification]:
-    noted = None if head is None else f"{head.seq}:{head.hash}"
-    return Call(_read(session_id, "verify", query=query(head=noted)), _as(Verification))
-
-
-def replay(session_id: str, *, ignore: Sequence[str], idempotency_key: str | None) -> Call[Replay]:
-    body = {"ignore": list(ignore)} if ignore else None
-    return Call(write("POST", _session(session_id, "replay"), body, idempotency_key), _as(Replay))
-
-
-def diff(session_id: str, before: int, after: int) -> Call[StateDiff]:
-    return Call(_read(session_id, "diff", query=query(before=before, after=after)), _as(StateDiff))
-
-
-def compare(session_id: str, other: str | SessionFields) -> Call[Comparison]:
-    other_id = other if isinstance(other, str) else other.id
-    return Call(_read(session_id, "compare", query=(("with", other_id),)), _as(Comparison))
+    return streamed(read(session_id, "events", query=(*query(after=after), *_types(type))), after)
 
 
 def run(session_id: str, input: Input, options: RunOptions, *, background: bool) -> Call[Run]:
@@ -155,19 +128,19 @@ def run_stream(session_id: str, input: Input, options: RunOptions) -> Request:
 
 
 def runs(session_id: str, *, page_size: int | None) -> Call[Page[Run]]:
-    return Call(_read(session_id, "runs", query=query(limit=page_size)), _as(Page[Run]))
+    return Call(read(session_id, "runs", query=query(limit=page_size)), as_type(Page[Run]))
 
 
 def get_run(session_id: str, run_id: str) -> Call[Run]:
-    return Call(_read(session_id, "runs", run_id), _as(Run))
+    return Call(read(session_id, "runs", run_id), as_type(Run))
 
 
 def join(session_id: str, run_id: str, *, after: int | None) -> Request:
-    return streamed(_read(session_id, "runs", run_id, "stream"), after)
+    return streamed(read(session_id, "runs", run_id, "stream"), after)
 
 
 def cancel(session_id: str, run_id: str, *, idempotency_key: str | None) -> Call[Run]:
-    return Call(write("POST", _session(session_id, "runs", run_id, "cancel"), None, idempotency_key), _as(Run))
+    return Call(write("POST", session_path(session_id, "runs", run_id, "cancel"), None, idempotency_key), as_type(Run))
 
 
 def resume(session_id: str, run_id: str, given: ResumeInput) -> Call[Run]:
@@ -193,7 +166,7 @@ def export(
 
 
 def transcript(session_id: str, form: str, *, at: int | None) -> Call[str]:
-    request = _read(session_id, "transcript", query=query(format=form, at=at))
+    request = read(session_id, "transcript", query=query(format=form, at=at))
     return Call(request, lambda answer: answer.body.decode())
 
 
@@ -206,7 +179,7 @@ def import_sessions(file: bytes | BinaryIO, *, as_id: str | None, dry_run: bool)
         query=query(dry_run="true" if dry_run else None, **({} if as_id is None else {"as": as_id})),
         headers={**request.headers, "Content-Type": "application/x-ndjson"},
     )
-    return Call(request, _as(ImportReport))
+    return Call(request, as_type(ImportReport))
 
 
 def usage(
@@ -222,15 +195,15 @@ def usage(
     days = {name: day for name, day in (("from", first_day), ("to", last_day)) if day is not None}
     filters = query(**days, agent=agent, model=model, session=session, limit=page_size)
     groups = tuple(("group_by", name) for name in group_by)
-    return Call(Request(method="GET", path=path("v1", "usage"), query=(*groups, *filters)), _as(Page[UsageRow]))
+    return Call(Request(method="GET", path=path("v1", "usage"), query=(*groups, *filters)), as_type(Page[UsageRow]))
 
 
 def list_agents() -> Call[Page[AgentInfo]]:
-    return Call(Request(method="GET", path=path("v1", "agents")), _as(Page[AgentInfo]))
+    return Call(Request(method="GET", path=path("v1", "agents")), as_type(Page[AgentInfo]))
 
 
 def get_agent(name: str) -> Call[AgentInfo]:
-    return Call(Request(method="GET", path=path("v1", "agents", name)), _as(AgentInfo))
+    return Call(Request(method="GET", path=path("v1", "agents", name)), as_type(AgentInfo))
 
 
 def health() -> Call[Health]:
@@ -254,13 +227,13 @@ def _run(
         "background": background,
         **given,
     }
-    return write("POST", _session(session_id, "runs"), body, options.get("idempotency_key"))
+    return write("POST", session_path(session_id, "runs"), body, options.get("idempotency_key"))
 
 
 def _resume(session_id: str, run_id: str, given: ResumeInput, *, stream: bool | None = None) -> Request:
     _known(given, ResumeInput)
     body = {"tool_results": given.get("tool_results"), "approvals": given.get("approvals"), "stream": stream}
-    return write("POST", _session(session_id, "runs", run_id, "resume"), body, given.get("idempotency_key"))
+    return write("POST", session_path(session_id, "runs", run_id, "resume"), body, given.get("idempotency_key"))
 
 
 def _known(given: Mapping[str, object], words: type) -> None:
@@ -269,21 +242,9 @@ def _known(given: Mapping[str, object], words: type) -> None:
         raise TypeError(f"unexpected arguments: {', '.join(sorted(unknown))}")
 
 
-def _session(session_id: str, *rest: str) -> str:
-    return path("v1", "sessions", session_id, *rest)
-
-
-def _read(session_id: str, *rest: str, query: Query = ()) -> Request:
-    return Request(method="GET", path=_session(session_id, *rest), query=query)
-
-
 def _types(type: EventTypes) -> Query:
     names = [type] if isinstance(type, str) else type or ()
     return tuple(("type", name) for name in names)
-
-
-def _as(type_: type[T]) -> Callable[[Answer], T]:
-    return lambda answer: decode(answer.body, type_)
 
 
 def _health(answer: Answer) -> Health:

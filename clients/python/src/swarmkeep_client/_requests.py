@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
-from swarmkeep_client._json import encode
-from swarmkeep_client._wire import Request
+from swarmkeep_client._json import decode, encode
+from swarmkeep_client._wire import Answer, Request
+
+T = TypeVar("T")
 
 Query = tuple[tuple[str, str], ...]
 
@@ -65,3 +67,17 @@ def streamed(request: Request, after: int | None = None) -> Request:
     if after is not None:
         headers["Last-Event-ID"] = str(after)
     return replace(request, headers=headers)
+
+
+def session_path(session_id: str, *rest: str) -> str:
+    return path("v1", "sessions", session_id, *rest)
+
+
+def read(session_id: str, *rest: str, query: Query = ()) -> Request:
+    """A request that asks for something of a session."""
+    return Request(method="GET", path=session_path(session_id, *rest), query=query)
+
+
+def as_type(type_: type[T]) -> Callable[[Answer], T]:
+    """How an answer's body is read."""
+    return lambda answer: decode(answer.body, type_)

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Literal, Self, Unpack, overload
 
 from swarmkeep_client import _calls as calls
+from swarmkeep_client import _past as past
 from swarmkeep_client._calls import Input
 from swarmkeep_client._drivers import Driver
 from swarmkeep_client._fields import SessionFields
@@ -167,26 +168,30 @@ class Session(SessionFields):
 
     def request(self, seq: int) -> Json:
         """The exact Chat Completions request behind the assistant message that event `seq` added."""
-        return self._driver.perform(calls.model_request(self.id, seq))
+        return self._driver.perform(past.model_request(self.id, seq))
+
+    def request_body(self, seq: int) -> bytes:
+        """The same, as the very bytes that were sent."""
+        return self._driver.perform(past.model_request_body(self.id, seq))
 
     def verify(self, *, head: Head | None = None) -> Verification:
         """Check the session's hash chain, and all that is stored with it; and that it still has an earlier `head`."""
-        return self._driver.perform(calls.verify(self.id, head))
+        return self._driver.perform(past.verify(self.id, head))
 
     def replay(self, *, ignore: Sequence[str] = (), idempotency_key: str | None = None) -> Replay:
         """Compare today's agents with what is recorded, without calling a model or a tool.
 
         `ignore` names kinds of differences that are not to be told.
         """
-        return self._driver.perform(calls.replay(self.id, ignore=ignore, idempotency_key=idempotency_key))
+        return self._driver.perform(past.replay(self.id, ignore=ignore, idempotency_key=idempotency_key))
 
     def diff(self, before: int, after: int) -> StateDiff:
         """What changed from after event `before` (0: from nothing) to after event `after`."""
-        return self._driver.perform(calls.diff(self.id, before, after))
+        return self._driver.perform(past.diff(self.id, before, after))
 
     def compare(self, other: str | SessionFields) -> Comparison:
         """Where this session and another one part, and what each did since. `other` is a session or its id."""
-        return self._driver.perform(calls.compare(self.id, other))
+        return self._driver.perform(past.compare(self.id, other))
 
     def delete(self, *, force: bool = False) -> None:
         """Delete the session and every event of it. Raises SessionBusy while a run is active, unless `force`."""
