@@ -94,3 +94,20 @@ async def test_a_document_for_people_comes_in_the_form_that_is_asked_for(service
     problem(await service.get(f"{session}/transcript?at=9"), 404, "event_not_found")
     problem(await service.get("/v1/sessions/no/transcript"), 404, "session_not_found")
     problem(await service.get(f"{session}/transcript?format=pdf"), 400, "invalid_request")
+
+
+async def test_a_conversation_from_elsewhere_goes_on(service: Service, model: ScriptedModel) -> None:
+    talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]
+    known = (await service.get("/v1/agents")).json()["data"][0]["name"]
+    report = (await service.post("/v1/import?from=chat&as=talk", talk)).json()
+    assert (report["imported"], report["sessions"][0]["id"]) == (1, "talk")
+    assert (await service.get("/v1/sessions/talk")).json()["agent"] == known
+    model.say("Still here.")
+    assert (await service.run("/v1/sessions/talk", "And now?"))["output_text"] == "Still here."
+    assert [message["content"] for message in model.requests[-1]["messages"][1:]] == ["Hi", "Hello.", "And now?"]
+    assert (await service.post("/v1/import?from=chat&as=talk", talk)).json()["present"] == 1
+    problem(await service.post("/v1/import?from=chat&agent=Nobody", talk), 404, "agent_not_found")
+    problem(await service.post("/v1/import?agent=Nobody", talk), 400, "invalid_request")
+    problem(await service.post("/v1/import?from=elsewhere", talk), 400, "invalid_request")
+    wrong = await service.post("/v1/import?from=assistants", talk)
+    assert "no threads" in problem(wrong, 400, "invalid_import")["detail"]

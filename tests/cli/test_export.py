@@ -95,3 +95,15 @@ def test_a_session_is_written_down_for_people(
     assert cli("export", "--all", "--format", "html", *place).code == 2
     assert cli("export", recorded.session_id, "--format", "pdf", *place).code == 2
     assert cli("export", "nothing", "--format", "html", *place).code == 1
+
+
+def test_a_conversation_from_elsewhere_is_imported(cli: CommandLine, place: list[str], tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text(json.dumps([{"role": "user", "content": "Hi"}]))
+    taken = cli("import", "old.json", "--from", "chat", "--agent", "Triage Agent", "--id", "old", *place)
+    assert (taken.code, taken.out) == (0, "old: 2 events\n")
+    assert cli("sessions", "show", "old", "--json", *place).json["agent"] == "Triage Agent"
+    assert cli("sessions", "delete", "old", *place).code == 0
+    assert cli("import", "old.json", "--from", "nowhere", *place).code == 2
+    assert cli("import", "old.json", "--agent", "Triage Agent", *place).code == 2
+    refused = cli("import", "old.json", "--from", "assistants", *place)
+    assert (refused.code, "no threads" in refused.err) == (1, True)

@@ -64,7 +64,9 @@ def test_an_import_sends_the_whole_file_each_time(server: StubServer, client: Cl
     assert (report.imported, report.sessions[0].outcome) == (1, "imported")
     assert [len(received.body) for received in server.received] == [1_000_000, 1_000_000]
     assert server.received[0].query == {"as": "s1", "dry_run": "true"}
-    server.script(json_reply(REPORT))
+    server.script(json_reply(REPORT), json_reply(REPORT))
+    client.import_sessions(b"text", source="chat", agent="Ann")
+    assert server.received[-1].query == {"from": "chat", "agent": "Ann"}
     client.import_sessions(b"text")
     assert (server.received[-1].body, server.received[-1].target) == (b"text", "/v1/import")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
-from typing import Annotated, Any, BinaryIO, cast
+from typing import Annotated, Any, BinaryIO, Literal, cast
 
 from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
@@ -18,11 +18,13 @@ from swarmkeep.api.queries import OPEN_PREFIX, At, metadata_filter
 from swarmkeep.api.sse import Stream
 from swarmkeep.audit.export import JSON_LINES, exported, filtered, named, one_by_one
 from swarmkeep.audit.import_ import ImportReport, import_export
+from swarmkeep.audit.import_foreign import import_conversations
 from swarmkeep.audit.transcript import MEDIA_TYPES, Form, transcript
 from swarmkeep.audit.transcript_html import POLICY
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.state import SessionStatus
 
+Source = Literal["export", "chat", "swarm", "assistants"]
 _IN_MEMORY = 1024 * 1024
 _MOST_IDS = 200
 
@@ -122,7 +124,7 @@ async def get_transcript(
     operation_id="import_sessions",
     summary="Import sessions",
     operation_class=ImportOperation,
-    responses=problems("invalid_import", "session_exists", "too_large", "overloaded"),
+    responses=problems("invalid_import", "agent_not_found", "session_exists", "too_large", "overloaded"),
 )
 async def import_sessions(
     request: Request[Any, Any, Any],
@@ -131,10 +133,21 @@ async def import_sessions(
         str | None, QueryParameter(name="as", description="The id that the one session of the file is to have here.")
     ] = None,
     dry_run: Annotated[bool, QueryParameter(description="Verify and check only.")] = False,
+    source: Annotated[
+        Source, QueryParameter(name="from", description="What it is: an `export`; or `chat`, `swarm`, `assistants`.")
+    ] = "export",
+    agent: Annotated[
+        str | None, QueryParameter(description="Of anything but an export: the agent that is to go on.")
+    ] = None,
 ) -> ImportReport:
-    """The body is an export. All of it is verified before anything is recorded; sessions that are here already, with
-    what the file has of them, are left as they are.
+    """The body is an export, or holds conversations that were kept elsewhere. All of it is verified before anything is
+    recorded; sessions that are here already, with what the file has of them, are left as they are.
     """
+    engine = caller.engine
+    if agent is not None:
+        if source == "export":
+            raise InvalidRequest("an export says by itself which agent is active", "/query/agent")
+        engine.registry.get(agent)
     with SpooledTemporaryFile(max_size=_IN_MEMORY) as spooled:
         file = cast(BinaryIO, spooled)
         try:
@@ -143,7 +156,18 @@ async def import_sessions(
         except InternalServerException:
             # The client left in the middle of it; nobody reads the answer.
             raise InvalidRequest("the body ended early") from None
-        return await import_export(caller.engine.store, caller.tenant, file, as_id=as_id, dry_run=dry_run)
+        if source == "export":
+            return await import_export(engine.store, caller.tenant, file, as_id=as_id, dry_run=dry_run)
+        return await import_conversations(
+            engine.store,
+            caller.tenant,
+            file,
+            source,
+            agent=agent,
+            default_agent=engine.registry.default,
+            as_id=as_id,
+            dry_run=dry_run,
+        )
 
 
 EXPORTS = [export_sessions, get_transcript]

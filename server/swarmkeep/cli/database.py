@@ -12,7 +12,7 @@ from swarmkeep.audit import verify as verification
 from swarmkeep.audit.compare import compare_sessions, diff_session
 from swarmkeep.audit.request import rebuilt_request
 from swarmkeep.cli.background import Background
-from swarmkeep.cli.sources import Form
+from swarmkeep.cli.sources import FileForm, Form
 from swarmkeep.domain.codec import decode
 from swarmkeep.domain.envelope import Recorded, data_of
 from swarmkeep.domain.usage import UsageQuery
@@ -150,10 +150,18 @@ class DatabaseSource:
                 return
             asked = msgspec.structs.replace(asked, cursor=page.next_cursor)
 
-    def import_sessions(self, file: BinaryIO, *, as_id: str | None, dry_run: bool) -> ImportReport:
+    def import_sessions(
+        self, file: BinaryIO, *, form: FileForm, agent: str | None, as_id: str | None, dry_run: bool
+    ) -> ImportReport:
         from swarmkeep.audit.import_ import import_export
+        from swarmkeep.audit.import_foreign import import_conversations
 
-        report = self._background.run(import_export(self._store, self._tenant, file, as_id=as_id, dry_run=dry_run))
+        where = (self._store, self._tenant, file)
+        if form == "export":
+            work = import_export(*where, as_id=as_id, dry_run=dry_run)
+        else:
+            work = import_conversations(*where, form, agent=agent, as_id=as_id, dry_run=dry_run)
+        report = self._background.run(work)
         return msgspec.convert(report, ImportReport, from_attributes=True)
 
     def diff(self, session_id: str, before: int, after: int) -> StateDiff:

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
+from typing import TYPE_CHECKING, Annotated, BinaryIO, cast, get_args
 
 import typer
 
-from swarmkeep.cli.sources import ApiKey, AsJson, ServerUrl, StoredIn, Tenant, Where, source
+from swarmkeep.cli.sources import ApiKey, AsJson, FileForm, ServerUrl, StoredIn, Tenant, Where, source
 from swarmkeep.cli.terminal import Refused, put, put_json, say
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
           swarmkeep import backup.jsonl --dry-run
           swarmkeep import backup.jsonl
           swarmkeep import order-4711.jsonl --as order-4711-copy
+          swarmkeep import thread.json --from assistants --agent "Sales Agent"
           gunzip -c sales.jsonl.gz | swarmkeep import -
         """,
     )(import_sessions)
@@ -40,6 +41,11 @@ def import_sessions(
     as_id: Annotated[
         str | None, typer.Option("--as", "--id", metavar="NEW_ID", help="The id that the one session in it is to have.")
     ] = None,
+    form: Annotated[
+        str,
+        typer.Option("--from", metavar="KIND", help="What the file is: an export; or chat, swarm or assistants."),
+    ] = "export",
+    agent: Annotated[str | None, typer.Option(help="Of anything but an export: the agent that is to go on.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Verify and check only; record nothing.")] = False,
     as_json: AsJson = False,
     url: ServerUrl = None,
@@ -47,14 +53,19 @@ def import_sessions(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Import sessions that were exported.
+    """Import sessions that were exported, or conversations that were kept elsewhere.
 
     The whole file is verified before anything is recorded. Sessions that are there already are left as they are, so
     an import that was broken off can be made again.
     """
+    chosen = next((known for known in get_args(FileForm) if known == form), None)
+    if chosen is None:
+        raise typer.BadParameter(f"it is {', '.join(get_args(FileForm))}", param_hint="'--from'")
+    if agent is not None and chosen == "export":
+        raise typer.BadParameter("an export says by itself which agent is active", param_hint="'--agent'")
     where = Where(url, database_url, tenant, api_key)
     with _opened(file) as opened, source(where, writes=True, creates=not dry_run) as found:
-        report = found.import_sessions(opened, as_id=as_id, dry_run=dry_run)
+        report = found.import_sessions(opened, form=chosen, agent=agent, as_id=as_id, dry_run=dry_run)
     if as_json:
         put_json(report)
     else:

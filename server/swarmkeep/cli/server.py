@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import msgspec
 import typer
 
-from swarmkeep.cli.sources import Form
+from swarmkeep.cli.sources import FileForm, Form
 from swarmkeep.cli.terminal import Refused
 from swarmkeep.domain.usage import UsageQuery
 from swarmkeep_client import (
@@ -120,8 +120,10 @@ class ServerSource:
             **{str(name): value for name, value in asked.only.items()},
         )
 
-    def import_sessions(self, file: BinaryIO, *, as_id: str | None, dry_run: bool) -> ImportReport:
-        return self._client.import_sessions(file, as_id=as_id, dry_run=dry_run)
+    def import_sessions(
+        self, file: BinaryIO, *, form: FileForm, agent: str | None, as_id: str | None, dry_run: bool
+    ) -> ImportReport:
+        return self._client.import_sessions(file, source=form, agent=agent, as_id=as_id, dry_run=dry_run)
 
     def verify(self, session_id: str, *, head: Head | None = None) -> Verification:
         return self._client.sessions.get(session_id).verify(head=head)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 Form = Literal["markdown", "html"]
+FileForm = Literal["export", "chat", "swarm", "assistants"]
 
 ServerUrl = Annotated[
     str | None,
@@ -101,7 +102,9 @@ class Source(Protocol):
         """A row for each group, fetched as they are needed."""
         ...
 
-    def import_sessions(self, file: BinaryIO, *, as_id: str | None, dry_run: bool) -> ImportReport: ...
+    def import_sessions(
+        self, file: BinaryIO, *, form: FileForm, agent: str | None, as_id: str | None, dry_run: bool
+    ) -> ImportReport: ...
 
     def diff(self, session_id: str, before: int, after: int) -> StateDiff: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 from swarmkeep_client._json import decode
 from swarmkeep_client._requests import Query, as_type, path, plain, query, read, session_path, streamed, write
@@ -14,7 +14,6 @@ from swarmkeep_client.models import (
     AgentInfo,
     Event,
     Health,
-    ImportReport,
     Json,
     Message,
     Page,
@@ -22,7 +21,6 @@ from swarmkeep_client.models import (
     Run,
     RunOptions,
     SessionState,
-    UsageRow,
 )
 
 T = TypeVar("T")
@@ -149,53 +147,6 @@ def resume(session_id: str, run_id: str, given: ResumeInput) -> Call[Run]:
 
 def resume_stream(session_id: str, run_id: str, given: ResumeInput) -> Request:
     return streamed(_resume(session_id, run_id, given, stream=True))
-
-
-def export(
-    ids: Sequence[str] | None,
-    *,
-    agent: str | None = None,
-    status: str | None = None,
-    metadata: Mapping[str, MetadataValue] | None = None,
-) -> Request:
-    wanted = {f"metadata.{key}": plain(value) for key, value in (metadata or {}).items()}
-    filters = query(agent=agent, status=status, **wanted)
-    return Request(
-        method="GET", path=path("v1", "export"), query=(*filters, *(("id", session_id) for session_id in ids or ()))
-    )
-
-
-def transcript(session_id: str, form: str, *, at: int | None) -> Call[str]:
-    request = read(session_id, "transcript", query=query(format=form, at=at))
-    return Call(request, lambda answer: answer.body.decode())
-
-
-def import_sessions(file: bytes | BinaryIO, *, as_id: str | None, dry_run: bool) -> Call[ImportReport]:
-    # Sent again it does nothing more, so it may be sent again.
-    request = write("POST", path("v1", "import"), None, None)
-    request = replace(
-        request,
-        body=file,
-        query=query(dry_run="true" if dry_run else None, **({} if as_id is None else {"as": as_id})),
-        headers={**request.headers, "Content-Type": "application/x-ndjson"},
-    )
-    return Call(request, as_type(ImportReport))
-
-
-def usage(
-    *,
-    group_by: Sequence[str],
-    first_day: str | None,
-    last_day: str | None,
-    agent: str | None,
-    model: str | None,
-    session: str | None,
-    page_size: int | None,
-) -> Call[Page[UsageRow]]:
-    days = {name: day for name, day in (("from", first_day), ("to", last_day)) if day is not None}
-    filters = query(**days, agent=agent, model=model, session=session, limit=page_size)
-    groups = tuple(("group_by", name) for name in group_by)
-    return Call(Request(method="GET", path=path("v1", "usage"), query=(*groups, *filters)), as_type(Page[UsageRow]))
 
 
 def list_agents() -> Call[Page[AgentInfo]]:

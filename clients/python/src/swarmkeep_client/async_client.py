@@ -9,6 +9,7 @@ from typing import BinaryIO, Literal, Self
 import httpx2
 
 from swarmkeep_client import _calls as calls
+from swarmkeep_client import _file_calls as files
 from swarmkeep_client._calls import MetadataValue
 from swarmkeep_client._drivers import AsyncDriver
 from swarmkeep_client._settings import READ_TIMEOUT_SECONDS, STREAM_IDLE_SECONDS, settings
@@ -65,19 +66,28 @@ class AsyncClient:
 
         Raises SessionNotFound, and ConnectionFailed if it breaks off: what has come cannot be imported then.
         """
-        return self._driver.download(calls.export(ids, agent=agent, status=status, metadata=metadata))
+        return self._driver.download(files.export(ids, agent=agent, status=status, metadata=metadata))
 
     async def import_sessions(
-        self, file: bytes | BinaryIO, *, as_id: str | None = None, dry_run: bool = False
+        self,
+        file: bytes | BinaryIO,
+        *,
+        source: Literal["export", "chat", "swarm", "assistants"] = "export",
+        agent: str | None = None,
+        as_id: str | None = None,
+        dry_run: bool = False,
     ) -> ImportReport:
-        """Record the sessions of an export, if the whole file proves to be sound; those that are there are left alone.
+        """Record the sessions of a file, if all of it proves to be sound; those that are there are left alone.
 
-        `file` is its bytes, or a file opened in binary mode. `as_id` is another id for the one session in it.
-        `dry_run` verifies and checks only.
+        `file` is its bytes, or a file opened in binary mode. `source` says what it is: an export, or conversations
+        that were kept elsewhere; of those, `agent` is to go on. `as_id` is an id for the one session in it. `dry_run`
+        verifies and checks only.
 
         Raises InvalidImport, which names the line, and SessionExists; nothing was recorded then.
         """
-        return await self._driver.perform(calls.import_sessions(file, as_id=as_id, dry_run=dry_run))
+        return await self._driver.perform(
+            files.import_sessions(file, source=source, agent=agent, as_id=as_id, dry_run=dry_run)
+        )
 
     def usage(
         self,
@@ -95,7 +105,7 @@ class AsyncClient:
         Days are `YYYY-MM-DD`, in UTC, both included. Rows are fetched page by page as they are needed.
         """
         return self._driver.pages(
-            calls.usage(
+            files.usage(
                 group_by=group_by,
                 first_day=first_day,
                 last_day=last_day,

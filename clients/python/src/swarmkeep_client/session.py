@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Literal, Self, Unpack, overload
 
 from swarmkeep_client import _calls as calls
+from swarmkeep_client import _file_calls as files
 from swarmkeep_client import _past as past
 from swarmkeep_client._calls import Input
 from swarmkeep_client._drivers import Driver
@@ -156,11 +157,11 @@ class Session(SessionFields):
 
     def export(self) -> Iterator[bytes]:
         """The session as a file that leaves nothing out, piece by piece: for `Client.import_sessions`."""
-        return self._driver.download(calls.export([self.id]))
+        return self._driver.download(files.export([self.id]))
 
     def transcript(self, format: Literal["markdown", "html"] = "markdown", *, at: int | None = None) -> str:
         """The session as a document for people, now or as it was after event `at`."""
-        return self._driver.perform(calls.transcript(self.id, format, at=at))
+        return self._driver.perform(files.transcript(self.id, format, at=at))
 
     def redact(self, seqs: Sequence[int], reason: str, *, idempotency_key: str | None = None) -> None:
         """Remove the payloads of events for good. The hash chain still verifies."""

@@ -1,0 +1,63 @@
+"""The routes for whole sessions as files, and for figures about many: as functions from their arguments to a Call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import BinaryIO
+
+from swarmkeep_client._calls import MetadataValue
+from swarmkeep_client._requests import as_type, path, plain, query, read, write
+from swarmkeep_client._wire import Call, Request
+from swarmkeep_client.models import ImportReport, Page, UsageRow
+
+
+def export(
+    ids: Sequence[str] | None,
+    *,
+    agent: str | None = None,
+    status: str | None = None,
+    metadata: Mapping[str, MetadataValue] | None = None,
+) -> Request:
+    wanted = {f"metadata.{key}": plain(value) for key, value in (metadata or {}).items()}
+    filters = query(agent=agent, status=status, **wanted)
+    return Request(
+        method="GET", path=path("v1", "export"), query=(*filters, *(("id", session_id) for session_id in ids or ()))
+    )
+
+
+def transcript(session_id: str, form: str, *, at: int | None) -> Call[str]:
+    request = read(session_id, "transcript", query=query(format=form, at=at))
+    return Call(request, lambda answer: answer.body.decode())
+
+
+def import_sessions(
+    file: bytes | BinaryIO, *, source: str, agent: str | None, as_id: str | None, dry_run: bool
+) -> Call[ImportReport]:
+    # Sent again it does nothing more, so it may be sent again.
+    request = write("POST", path("v1", "import"), None, None)
+    words = {"as": as_id, "from": None if source == "export" else source}
+    named = query(**words)
+    request = replace(
+        request,
+        body=file,
+        query=(*named, *query(agent=agent, dry_run="true" if dry_run else None)),
+        headers={**request.headers, "Content-Type": "application/x-ndjson"},
+    )
+    return Call(request, as_type(ImportReport))
+
+
+def usage(
+    *,
+    group_by: Sequence[str],
+    first_day: str | None,
+    last_day: str | None,
+    agent: str | None,
+    model: str | None,
+    session: str | None,
+    page_size: int | None,
+) -> Call[Page[UsageRow]]:
+    days = {name: day for name, day in (("from", first_day), ("to", last_day)) if day is not None}
+    filters = query(**days, agent=agent, model=model, session=session, limit=page_size)
+    groups = tuple(("group_by", name) for name in group_by)
+    return Call(Request(method="GET", path=path("v1", "usage"), query=(*groups, *filters)), as_type(Page[UsageRow]))
