@@ -7,6 +7,7 @@ called, for they are what is compared; nothing else of a team's code is, and not
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
@@ -72,7 +73,7 @@ class _Rerun(Loop):
 
     def __init__(self, recording: Recording, registry: Registry, texts: Mapping[str, str]) -> None:
         policy = _AsRecorded(recording)
-        super().__init__(recording, registry, _RecordedModel(recording), _never, policy)
+        super().__init__(recording, registry, _RecordedModel(recording), _in_place, policy)
         self._calls = RecordedCalls(recording, registry, _never, policy)
         self._recording = recording
         self._texts = texts
@@ -141,6 +142,12 @@ class _AsRecorded:
 
     def time_limit(self, run: Run) -> AbstractAsyncContextManager[None]:
         return nullcontext()
+
+
+async def _in_place(function: Callable[[], Any], *, is_async: bool, seconds: float | None) -> Any:
+    """Where instructions are made. A replay has a thread of its own."""
+    value = function()
+    return await value if inspect.isawaitable(value) else value
 
 
 async def _never(function: Callable[[], Any], *, is_async: bool, seconds: float | None) -> Any:
