@@ -73,8 +73,7 @@ def build_api(
     return Litestar(
         route_handlers=[
             v1,
-            Router("/", route_handlers=health.ROUTES, tags=["health"]),
-            *metrics.ROUTES,
+            Router("/", route_handlers=[*health.ROUTES, *metrics.ROUTES], tags=["health"]),
             *docs.ROUTES,
             *page.ROUTES,
         ],
