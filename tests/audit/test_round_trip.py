@@ -11,20 +11,31 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import update
 
 from swarmkeep.audit.export import exported, filtered, one_by_one
 from swarmkeep.audit.import_ import ImportReport, import_export
 from swarmkeep.domain.commands import create_session
 from swarmkeep.domain.drafts import drafted
 from swarmkeep.domain.errors import InvalidImport, InvalidRequest, SessionExists
-from swarmkeep.domain.events import MessageAdded, RunOptions, RunQueued, RunStarted, RunWaiting, SessionUpdated
+from swarmkeep.domain.events import (
+    MessageAdded,
+    RunOptions,
+    RunQueued,
+    RunStarted,
+    RunWaiting,
+    SessionRedacted,
+    SessionUpdated,
+)
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import session_view
 from swarmkeep.store import schema
 from swarmkeep.store.port import SessionKey
 from swarmkeep.store.sql import SqlStore, open_store
-from tests.golden.make import FORK, SHOP, described, fill
+from swarmkeep.store.tables import events
+from tests.golden.conversations import BLOBS, fork_of, shop
+from tests.golden.make import FORK, FORKED_AT, SHOP, described
 
 TENANT = "default"
 
@@ -51,8 +62,38 @@ async def talk(store: SqlStore, session_id: str, *texts: str, metadata: dict[str
     return state
 
 
+async def fill_soundly(store: SqlStore) -> None:
+    """A session with events of every type but a redaction, which is more than an event; and a fork of it."""
+    state = State()
+    for drafts in shop():
+        kept = [draft for draft in drafts if not isinstance(draft.fact, SessionRedacted)]
+        state = (await store.append(SHOP, state, kept, blobs=BLOBS if state.seq else {})).state
+    base = await store.state(SHOP, at=FORKED_AT)
+    await store.fork(SHOP, base, FORK, fork_of(base.seq, base.hash))
+
+
+async def redacted(store: SqlStore, session_id: str) -> None:
+    """A session whose second event was redacted."""
+    state = await talk(store, session_id, "my secret", "go on")
+    stand_in = '{"redacted":true}'
+    fact = SessionRedacted(seqs=(2,), reason="asked to", kept=(digest(stand_in),))
+    key = SessionKey(TENANT, session_id)
+    await store.append(key, state, drafted("Ann", [fact], None))
+    mine = (events.c.tenant == TENANT, events.c.session_id == session_id, events.c.seq == 2)
+    change = update(events).where(*mine).values(payload=stand_in, salt=None)
+    await store.database.write(lambda connection: connection.execute(change))
+
+
+async def test_a_redacted_event_stays_redacted(store: SqlStore, other: SqlStore) -> None:
+    await redacted(store, "s")
+    text = await export(store)
+    await take_in(other, text)
+    assert await export(other) == text
+    assert b'"salt":null' in text
+
+
 async def test_a_round_trip_gives_the_same_bytes(store: SqlStore, other: SqlStore) -> None:
-    await fill(store)
+    await fill_soundly(store)
     before = await export(store, SHOP.id, FORK.id, tenant=SHOP.tenant)
     report = await take_in(other, before)
     assert (report.imported, report.present) == (2, 0)

@@ -9,11 +9,13 @@ from typing import BinaryIO
 import msgspec
 
 from swarmkeep.audit.export_lines import MAX_LINE_BYTES, BadLine, BlobLine, End, Header, read_line
+from swarmkeep.audit.findings import Findings
+from swarmkeep.audit.verify_chain import ChainCheck
 from swarmkeep.domain.errors import InvalidImport, InvalidRequest
-from swarmkeep.domain.events import SessionCreated, SessionRedacted
+from swarmkeep.domain.events import SessionCreated
 from swarmkeep.domain.request import digest
 from swarmkeep.engine.inputs import checked_id
-from swarmkeep.store.hashing import GENESIS, Sealed, commitment_of, header_of, link
+from swarmkeep.store.hashing import Sealed
 from swarmkeep.store.port import Chunk
 
 _CHUNK_EVENTS = 200
@@ -151,15 +153,16 @@ def _chunks(lines: Lines, header: Header) -> Iterator[Chunk]:
 
 
 class _Chain:
-    """One session's hash chain, followed event by event."""
+    """One session's events as they come: each is the next one, and follows from those before it."""
 
     def __init__(self, header: Header, lines: Lines) -> None:
         self.seq = 0
         self._header = header
         self._lines = lines
-        self._previous = GENESIS
-        self._without_payload: dict[int, int] = {}
-        self._redacted: set[int] = set()
+        self._hash = ""
+        self._first_line = 0
+        self._findings = Findings()
+        self._check = ChainCheck(self._findings)
         if header.seq < 1:
             raise lines.refusal("a session has at least one event")
 
@@ -171,23 +174,21 @@ class _Chain:
                 f"here was to be event {self.seq} of session {self._header.session_id!r}, "
                 f"not event {event.seq} of {event.session_id!r}"
             )
-        if self.seq == 1 and event.type != SessionCreated.type:
-            raise refusal(f"a session begins with {SessionCreated.type}, not with {event.type}")
-        if one.salt is None:
-            self._without_payload[self.seq] = self._lines.line
-        elif commitment_of(one.salt, event.payload) != one.commitment:
-            raise refusal(f"event {self.seq} was changed: its data is not what its commitment is made of")
-        header = header_of(event.seq, event.type, event.version, event.run_id, event.agent, event.at)
-        self._previous = link(self._previous, header, one.commitment)
-        if self._previous.hex() != event.hash:
-            raise refusal(f"event {self.seq} or one before it was changed: its hash does not follow")
-        if isinstance(event.fact, SessionRedacted):
-            self._redacted.update(event.fact.seqs)
+        if self.seq == 1:
+            self._first_line = self._lines.line
+            if event.type != SessionCreated.type:
+                raise refusal(f"a session begins with {SessionCreated.type}, not with {event.type}")
+        self._hash = event.hash
+        self._check.take(one)
+        self._refuse_problems()
 
     def close(self) -> None:
-        if self._previous.hex() != self._header.hash:
+        if self._hash != self._header.hash:
             raise self._lines.refusal("the last event is not the one that the session's line names")
-        for seq, line in self._without_payload.items():
-            if seq not in self._redacted:
-                self._lines.line = line
-                raise self._lines.refusal(f"event {seq} has no salt, and no event says that it was redacted")
+        self._check.finish()
+        self._refuse_problems()
+
+    def _refuse_problems(self) -> None:
+        for problem in self._findings.verification(self.seq, None).problems if self._findings.count else ():
+            line = self._lines.line if problem.seq is None else self._first_line + problem.seq - 1
+            raise InvalidImport(problem.detail, line=line)
