@@ -38,8 +38,8 @@ test: $(STAMPS)/dev  ## run the tests, on SQLite and PostgreSQL (ARGS='tests/sto
 test-llm: $(STAMPS)/llm  ## run the tests that need the small real model
 	$(BIN)/python -m pytest -m llm $(ARGS)
 
-chaos: $(STAMPS)/dev  ## run the long crash tests
-	$(BIN)/python -m pytest -m chaos $(ARGS)
+chaos: $(STAMPS)/dev  ## run the long crash tests, and print their report (REPORT=docs/reliability.md writes it there)
+	CHAOS_REPORT='$(REPORT)' $(BIN)/python -m pytest -m chaos $(ARGS)
 
 screenshots: $(STAMPS)/dev  ## take the pictures of the page anew (docs/images), in a Chromium
 	SWARMKEEP_SCREENSHOTS=docs/images $(BIN)/python -m pytest tests/web/test_screenshots.py $(ARGS)

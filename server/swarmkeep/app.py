@@ -180,9 +180,6 @@ def http_config(app: Litestar, settings: Settings) -> Config:
 
 def _explained(error: Exception, settings: Settings) -> Exception:
     """The error in a sentence, if it is one that whoever starts the server can do something about."""
-    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-        # The framework starts the application in a task group.
-        error = error.exceptions[0]
     if isinstance(error, AgentsError | BadDatabaseUrl | SchemaBehind | StoreUnavailable):
         return ServeError(str(error))
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:

@@ -15,8 +15,9 @@ from typing import Any, Self
 
 import pytest
 
-from swarmkeep.app import ServeError, serve
+from swarmkeep.app import ServeError, create_app, serve
 from swarmkeep.store import schema
+from swarmkeep.store.port import SchemaBehind, StoreUnavailable
 from tests.api.service import settings
 from tests.support.processes import Process
 from tests.support.scripted import ScriptedModel
@@ -229,3 +230,12 @@ def _has_ipv6() -> bool:
     except OSError:
         return False
     return True
+
+
+async def test_an_application_that_cannot_start_says_why(postgres_url: str) -> None:
+    """Under any ASGI server: as the error itself, not in a group of the framework's."""
+    for url, error in ((postgres_url, SchemaBehind), ("postgresql://me@127.0.0.1:9/none", StoreUnavailable)):
+        app = create_app(settings(database_url=url))
+        with pytest.raises(error):
+            async with app.lifespan():
+                pass

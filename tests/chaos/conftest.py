@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from swarmkeep.store import schema
-from tests.chaos.house import House
+from tests.chaos.house import LEASE_SECONDS, House
 from tests.chaos.report import Report
 from tests.chaos.scene import Build, Scene, kind_of
 from tests.chaos.warm import Nursery
 from tests.support.postgres import Postgres
 
-REPORT = Report()
+REPORT = Report(LEASE_SECONDS)
 
 
 @pytest.fixture(scope="session")
@@ -85,5 +85,5 @@ def report() -> Report:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if REPORT.rows:
         terminalreporter.section("chaos")
-        terminalreporter.write_line(REPORT.markdown())
+        terminalreporter.write_line(REPORT.text())
         REPORT.write()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.chaos.warm import Nursery, WarmServer
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 
-LEASE_SECONDS = 2.0
+LEASE_SECONDS = 3.0
 POLL_SECONDS = 0.1
 # What is promised on top of the lease, and what an idle machine may add to that.
 PROMISED_SECONDS = 2.0
@@ -100,6 +101,25 @@ class House:
             finally:
                 connection.close()
         return asyncio.run(_fetch(self.url, statement))
+
+    def freeze(self, server: ServerProcess) -> None:
+        """Pause a server, but not while it has SQLite's write lock: that no other process could take from it."""
+        server.pause()
+        while self.url.startswith("sqlite:") and self._is_locked():
+            server.resume()
+            time.sleep(0.01)
+            server.pause()
+
+    def _is_locked(self) -> bool:
+        connection = sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=0.5, isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            return True
+        finally:
+            connection.close()
+        return False
 
     def lease_left(self, session_id: str) -> float:
         """For how many seconds somebody still has the lease, by the database's clock; not above 0 if nobody has."""

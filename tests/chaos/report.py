@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import platform
+import sqlite3
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 
 
@@ -37,9 +41,15 @@ COLUMNS = (
 )
 
 
+BEGIN = "<!-- report -->"
+END = "<!-- /report -->"
+
+
 class Report:
-    def __init__(self) -> None:
+    def __init__(self, lease_seconds: float) -> None:
         self.rows: list[Row] = []
+        self.lease_seconds = lease_seconds
+        self._began = time.monotonic()
 
     def markdown(self) -> str:
         lines = [_line(COLUMNS), _line(["---"] * len(COLUMNS))]
@@ -56,10 +66,27 @@ class Report:
             total.taken_over += row.taken_over
         return total
 
+    def text(self) -> str:
+        """The table, and what it was measured on."""
+        total = self.total()
+        minutes = (time.monotonic() - self._began) / 60
+        sentence = (
+            f"{date.today():%d %B %Y}: {total.kills} kills in {minutes:.0f} minutes, with a "
+            f"lease of {self.lease_seconds:g} s, on {os.cpu_count()} processors; {platform.system()} "
+            f"{platform.machine()}, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}."
+        )
+        return f"{sentence}\n\n{self.markdown()}"
+
     def write(self) -> None:
-        """To the file that CHAOS_REPORT names, if it does."""
-        if path := os.environ.get("CHAOS_REPORT"):
-            Path(path).write_text(self.markdown() + "\n")
+        """To the file that CHAOS_REPORT names, if it does: between the marks for it, if there are any."""
+        name = os.environ.get("CHAOS_REPORT")
+        if not name:
+            return
+        path = Path(name)
+        page = path.read_text() if path.exists() else ""
+        before, mark, rest = page.partition(BEGIN)
+        _, _, after = rest.partition(END)
+        path.write_text(f"{before}{BEGIN}\n{self.text()}\n{END}{after}" if mark else f"{self.text()}\n")
 
 
 def _cells(row: Row) -> list[str]:

@@ -19,9 +19,6 @@ from tests.chaos.reader import Reader
 from tests.chaos.warm import Nursery
 from tests.support.postgres import PrivatePostgres, private_postgres
 
-# Minutes of real processes, killed and stopped: for `make chaos`.
-pytestmark = pytest.mark.chaos
-
 # Longer than any of these outages, so that what goes on does so without anybody taking over.
 LONG_LEASE_SECONDS = 5.0
 HANG_UPS = 12
@@ -83,6 +80,7 @@ def test_runs_go_on_after_the_database_was_stopped_at_once(server: PrivatePostgr
     assert not house.effects.twice()
 
 
+@pytest.mark.chaos
 def test_a_run_that_could_not_be_recorded_is_taken_up_while_others_go_on(server: PrivatePostgres, house: House) -> None:
     one = house.server(LEASE_SECONDS=str(LONG_LEASE_SECONDS))
     client = house.client(one)
@@ -100,6 +98,7 @@ def test_a_run_that_could_not_be_recorded_is_taken_up_while_others_go_on(server:
     assert quiet(sessions["patient"]).status == "idle"
 
 
+@pytest.mark.chaos
 def test_broken_connections_lose_nothing(house: House) -> None:
     clients = [house.client(house.server()) for _ in range(2)]
     told = {f"s{number}": Witness() for number in range(TALKERS)}

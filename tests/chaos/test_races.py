@@ -13,9 +13,6 @@ from tests.chaos.house import House, quiet
 from tests.chaos.plans import calls, plan, say, until
 from tests.chaos.scene import at_once
 
-# Minutes of real processes, killed and stopped: for `make chaos`.
-pytestmark = pytest.mark.chaos
-
 RACERS = 32
 
 

@@ -12,13 +12,11 @@ from tests.chaos.plans import plan, say, until
 from tests.chaos.scene import at_once
 from tests.support.processes import ProcessFailed
 
-# Minutes of real processes, killed and stopped: for `make chaos`.
-pytestmark = pytest.mark.chaos
-
 KILLED = -9
 OTHERS = 'from swarmkeep import Agent\n\nother = Agent(name="Other")\n'
 
 
+@pytest.mark.chaos
 @at_once
 def test_a_run_that_kills_every_server_is_given_up(house: House) -> None:
     server = house.server(kill_at="model.sent", LEASE_SECONDS="0.6")
@@ -44,6 +42,7 @@ def test_a_run_that_kills_every_server_is_given_up(house: House) -> None:
     house.checked("s")
 
 
+@pytest.mark.chaos
 @at_once
 def test_a_run_whose_agent_is_gone_waits_for_a_server_that_has_it(house: House) -> None:
     server = house.server()

@@ -10,9 +10,6 @@ from tests.chaos.plans import calls, plan, say, until
 from tests.chaos.reader import Reader
 from tests.chaos.scene import at_once
 
-# Minutes of real processes, killed and stopped: for `make chaos`.
-pytestmark = pytest.mark.chaos
-
 SOON = 8.0
 
 
@@ -27,6 +24,7 @@ def test_a_run_that_was_cancelled_elsewhere_does_not_delay_the_next_one(house: H
     house.checked("s")
 
 
+@pytest.mark.chaos
 @at_once
 def test_whoever_waits_for_a_run_is_told_that_it_was_cancelled_elsewhere(house: House) -> None:
     one, other = house.server(), house.server()
@@ -54,6 +52,7 @@ def test_what_was_queued_runs_although_whoever_cancelled_the_run_before_it_died(
     house.checked("s")
 
 
+@pytest.mark.chaos
 @at_once
 def test_a_server_whose_run_was_replaced_before_it_began_still_takes_over(house: House) -> None:
     one, other = house.server(), house.server()

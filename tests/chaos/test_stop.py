@@ -14,10 +14,8 @@ from tests.chaos.plans import calls, plan, say, until
 from tests.chaos.reader import Reader
 from tests.chaos.scene import at_once
 
-# Minutes of real processes, killed and stopped: for `make chaos`.
-pytestmark = pytest.mark.chaos
 
-
+@pytest.mark.chaos
 @at_once
 def test_runs_that_end_in_time_are_answered_and_streams_end(house: House) -> None:
     server = house.server(cold=True, GRACE_SECONDS="30")
@@ -43,6 +41,7 @@ def test_runs_that_end_in_time_are_answered_and_streams_end(house: House) -> Non
     assert house.client(house.server()).sessions.get("streamed").run("And then?").status == "completed"
 
 
+@pytest.mark.chaos
 @at_once
 def test_stragglers_are_interrupted_and_can_be_resumed(house: House) -> None:
     server = house.server(GRACE_SECONDS="0.3")
@@ -80,7 +79,8 @@ def test_stragglers_are_interrupted_and_can_be_resumed(house: House) -> None:
 
 @at_once
 def test_what_was_queued_behind_a_straggler_runs_elsewhere(house: House) -> None:
-    server, other = house.server(GRACE_SECONDS="0.3"), house.server()
+    # A queue is nobody's lease, so nothing here has to run out.
+    server, other = house.server(GRACE_SECONDS="0.3", LEASE_SECONDS="30"), house.server()
     session = house.client(server).sessions.create(id="s")
     first = session.run(plan(say("First.", hold="gate", always=True)), background=True)
     second = session.run(plan(say("Second.")), background=True, on_busy="queue")
@@ -92,6 +92,7 @@ def test_what_was_queued_behind_a_straggler_runs_elsewhere(house: House) -> None
     house.checked("s")
 
 
+@pytest.mark.chaos
 @at_once
 def test_a_long_grace_time_is_no_reason_to_take_over(house: House) -> None:
     server, other = house.server(GRACE_SECONDS="60"), house.server()

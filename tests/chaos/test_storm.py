@@ -11,9 +11,6 @@ from tests.chaos.report import Report, Row
 from tests.chaos.scene import KINDS, Build, Scene, at_once
 from tests.chaos.storm import Storm
 
-# Minutes of real processes, killed and stopped: for `make chaos`.
-pytestmark = pytest.mark.chaos
-
 # Over all of the long run; it has four parts.
 KILLS = int(os.environ.get("CHAOS_KILLS", "500"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))

@@ -8,17 +8,15 @@ from tests.chaos.house import House, quiet
 from tests.chaos.plans import calls, plan, say, until
 from tests.chaos.scene import at_once
 
-# Minutes of real processes, killed and stopped: for `make chaos`.
-pytestmark = pytest.mark.chaos
 
-
+@pytest.mark.chaos
 @at_once
 def test_a_late_answer_of_the_model_is_not_recorded(house: House) -> None:
     zombie, heir = house.server(), house.server()
     asleep = house.client(zombie).sessions.create(id="s")
     run = asleep.run(plan(say("Hello.", hold="gate")), background=True)
     house.mind.wait_for("gate")
-    zombie.pause()
+    house.freeze(zombie)
     session = quiet(house.client(heir).sessions.get("s"))
     assert session.get_run(run.id).status == "completed"
     before = house.checked("s")
@@ -33,7 +31,7 @@ def test_a_late_answer_of_the_model_is_not_recorded(house: House) -> None:
 
 
 @at_once
-@pytest.mark.parametrize("tool", ["pay", "visit"])
+@pytest.mark.parametrize("tool", ["pay", pytest.param("visit", marks=pytest.mark.chaos)])
 def test_a_late_result_of_a_tool_is_not_recorded(house: House, tool: str) -> None:
     zombie, heir = house.server(), house.server()
     asleep = house.client(zombie).sessions.create(id="s")
@@ -41,7 +39,7 @@ def test_a_late_result_of_a_tool_is_not_recorded(house: House, tool: str) -> Non
         plan(calls((tool, {"what": "a", "door": "door"}), ("put", {"what": "b"})), say("Done.")), background=True
     )
     until("the effect has begun", lambda: house.effects.count("begin", tool))
-    zombie.pause()
+    house.freeze(zombie)
     quiet(house.client(heir).sessions.get("s"))
     before = house.checked("s")
     assert sorted(before.tool_status().values()) == ["ok", "unknown_outcome"]
@@ -55,13 +53,14 @@ def test_a_late_result_of_a_tool_is_not_recorded(house: House, tool: str) -> Non
     assert not house.effects.twice()
 
 
+@pytest.mark.chaos
 @at_once
 def test_a_late_answer_does_not_get_into_the_run_that_came_next(house: House) -> None:
     zombie, heir = house.server(), house.server()
     asleep = house.client(zombie).sessions.create(id="s")
     asleep.run(plan(say("Old.", hold="old")), background=True)
     house.mind.wait_for("old")
-    zombie.pause()
+    house.freeze(zombie)
     session = quiet(house.client(heir).sessions.get("s"))
     session.run(plan(say("New.", hold="new")), background=True)
     house.mind.wait_for("new")
@@ -81,19 +80,20 @@ def test_a_server_that_woke_up_does_not_keep_others_waiting_for_its_old_work(hou
     asleep = house.client(zombie).sessions.create(id="s")
     asleep.run(plan(say("Old.", hold="never")), background=True)
     house.mind.wait_for("never")
-    zombie.pause()
+    house.freeze(zombie)
     quiet(house.client(heir).sessions.get("s"))
     zombie.resume()
     assert house.client(zombie, seconds=8).sessions.get("s").run(plan(say("New."))).output_text == "New."
 
 
+@pytest.mark.chaos
 @at_once
 def test_a_server_that_nobody_replaced_goes_on_where_it_was(house: House) -> None:
     server = house.server()
     session = house.client(server).sessions.create(id="s")
     run = session.run(plan(calls(("pay", {"what": "a", "door": "door"})), say("Done.")), background=True)
     until("the effect has begun", lambda: house.effects.count())
-    server.pause()
+    house.freeze(server)
     until("the lease has expired", lambda: house.lease_left("s") <= 0)
     server.resume()
     house.open("door")

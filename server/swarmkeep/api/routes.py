@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from litestar import Litestar, Router
 from litestar.config.cors import CORSConfig
 from litestar.di import Provide
+from litestar.events import BaseEventEmitterBackend
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
@@ -80,6 +81,7 @@ def build_api(
         before_request=check_request,
         before_send=[metrics.count_answer],
         cors_config=_cors(cors_origins) if cors_origins else None,
+        event_emitter_backend=_NoEvents,
         dependencies={"caller": Provide(identify, sync_to_thread=False)},
         exception_handlers={Exception: problem_response},
         guards=[keep_out_other_sites],
@@ -101,6 +103,20 @@ def build_api(
         request_max_body_size=max_body_bytes,
         response_class=JsonResponse,
     )
+
+
+class _NoEvents(BaseEventEmitterBackend):
+    """In the place of the framework's emitter, which runs in a task group: that would wrap every error of the start,
+    such as a database that cannot be reached, in a group, and keep a task for events that nobody sends."""
+
+    async def __aenter__(self) -> _NoEvents:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Nothing was begun."""
+
+    def emit(self, event_id: str, *args: object, **kwargs: object) -> None:
+        raise NotImplementedError
 
 
 def _cors(origins: Sequence[str]) -> CORSConfig:

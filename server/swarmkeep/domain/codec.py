@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from typing import Any, NoReturn, TypeVar, overload
 from uuid import uuid4
 
@@ -16,7 +17,8 @@ import msgspec
 T = TypeVar("T")
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder()
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+_building = threading.Lock()
 
 
 class MalformedJson(ValueError):
@@ -67,7 +69,7 @@ def decode(text: str | bytes, type: Any = Any) -> Any:
     Raises MalformedJson, and msgspec.ValidationError (with the path in its message) when the shape is wrong.
     """
     try:
-        return _decoder.decode(text) if type is Any else msgspec.json.decode(text, type=type)
+        return _decoder_of(type).decode(text)
     except RecursionError:
         raise MalformedJson("nested too deeply") from None
     except msgspec.ValidationError as error:
@@ -77,6 +79,16 @@ def decode(text: str | bytes, type: Any = Any) -> Any:
     except (msgspec.DecodeError, UnicodeError) as error:
         plain = _with_surrogates(text, error)
     return plain if type is Any else msgspec.convert(plain, type)
+
+
+def _decoder_of(type: Any) -> msgspec.json.Decoder[Any]:
+    decoder = _decoders.get(type)
+    if decoder is None:
+        # What msgspec knows of a struct it finds out at its first use, and a thread that uses the struct before that is
+        # complete takes the process down with it.
+        with _building:
+            decoder = _decoders[type] = msgspec.json.Decoder(type)
+    return decoder
 
 
 def _with_surrogates(text: str | bytes, error: Exception) -> Any:

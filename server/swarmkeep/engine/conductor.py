@@ -15,6 +15,7 @@ from swarmkeep.domain.events import RunEnded, RunError, RunFailed, RunInterrupte
 from swarmkeep.domain.state import State
 from swarmkeep.domain.turns import Ending, ended
 from swarmkeep.engine.drivers import Drivers
+from swarmkeep.engine.insisting import complain
 from swarmkeep.engine.ledger import Decide, StoreLedger
 from swarmkeep.engine.limits import Limits, SessionPolicy
 from swarmkeep.engine.live import Hub
@@ -138,10 +139,10 @@ class Conductor:
 
     async def start(self) -> None:
         """Begin to renew leases and to look after abandoned runs, the first time before this returns."""
+        # First the leases: with many to take over, the first ones would run out again.
+        self._keepers = [asyncio.create_task(work()) for work in (self._keep_leases, self._lookout.run)]
         await self.recover()
-        self._keepers = [
-            asyncio.create_task(work()) for work in (self._keep_leases, self._keep_recovering, self._lookout.run)
-        ]
+        self._keepers.append(asyncio.create_task(self._keep_recovering()))
 
     async def recover(self) -> None:
         await self._recovery.recover()
@@ -153,8 +154,8 @@ class Conductor:
             try:
                 if not self._stopping:
                     await self.recover()
-            except Exception:
-                log.exception("abandoned runs could not be looked for; the next attempt follows")
+            except Exception as error:
+                complain(log, error, "abandoned runs could not be looked for; the next attempt follows")
 
     async def _keep_leases(self) -> None:
         # On its own, because nothing else may hold it up.
@@ -166,8 +167,8 @@ class Conductor:
             try:
                 if leases := self.drivers.leases():
                     await self._drop(leases, await self._store.renew(leases, lease_seconds=self.claim.lease_seconds))
-            except Exception:
-                log.exception("leases could not be renewed; the next attempt follows")
+            except Exception as error:
+                complain(log, error, "leases could not be renewed; the next attempt follows")
                 pause = min(renewal, _LOOK_SECONDS)
 
     async def _drop(self, leases: Mapping[SessionKey, Lease], lost: Iterable[SessionKey]) -> None:

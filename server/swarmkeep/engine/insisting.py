@@ -19,6 +19,17 @@ _SHORTEST_SECONDS = 0.05
 _LONGEST_SECONDS = 1.0
 
 
+_UNUSABLE = (StoreUnavailable, SchemaBehind, Overloaded)
+
+
+def complain(log: logging.Logger, error: Exception, what: str) -> None:
+    """Note down that something was in vain: in a line where the database is the reason, else with all that is known."""
+    if isinstance(error, _UNUSABLE):
+        log.warning("%s: %s", what, error)
+    else:
+        log.error(what, exc_info=error)
+
+
 async def insisting(attempt: Callable[[], Awaitable[T]], worthwhile: Callable[[Exception], bool], what: str) -> T:
     """What `attempt` gives, tried again and again while the database cannot be used and it is `worthwhile`.
 
@@ -28,7 +39,7 @@ async def insisting(attempt: Callable[[], Awaitable[T]], worthwhile: Callable[[E
     while True:
         try:
             return await attempt()
-        except (StoreUnavailable, SchemaBehind, Overloaded) as error:
+        except _UNUSABLE as error:
             if not worthwhile(error):
                 raise
             log.log(logging.WARNING if pause == _SHORTEST_SECONDS else logging.DEBUG, "%s waits: %s", what, error)

@@ -14,6 +14,7 @@ from swarmkeep.domain.errors import LeaseLost, SessionNotFound
 from swarmkeep.domain.events import RunError, RunInterrupted, RunResumed
 from swarmkeep.domain.state import Run, State
 from swarmkeep.domain.turns import ended
+from swarmkeep.engine.insisting import complain
 from swarmkeep.engine.ledger import StoreLedger, now
 from swarmkeep.engine.registry import Registry
 from swarmkeep.store.port import EventStore, SessionKey
@@ -72,10 +73,10 @@ class Recovery:
         except (LeaseLost, SessionNotFound):
             # Another process was quicker, or the session was deleted.
             return False
-        except Exception:
+        except Exception as error:
             # One that cannot be read keeps nobody from the others. It is said once.
             if key not in self._failed:
-                log.exception("session %s: its run could not be taken over", key.id)
+                complain(log, error, f"session {key.id}: its run could not be taken over")
             self._failed.add(key)
             return False
         self._failed.discard(key)
