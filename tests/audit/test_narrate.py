@@ -171,6 +171,13 @@ def test_what_cannot_be_read_is_said_so(type: str, data: Any, warning: str) -> N
     assert warning in scene.warning
 
 
+def test_a_redacted_event_is_told_as_far_as_its_stand_in_goes() -> None:
+    event = recorded([Draft(said("[redacted]"), None, "triage")])[0]
+    line = encode(view(event)).replace(b'"sender":"user"}', b'"sender":"user"},"redacted":true')
+    (scene,) = narrate([event_of_line(line)])
+    assert (scene.speaker, scene.warning) == ("user", "what it said was redacted")
+
+
 def test_a_gap_in_the_log_is_said_and_the_rest_is_told() -> None:
     drafts = [Draft(SessionCreated(agent="triage"), None, "triage"), *(Draft(said(), None, "triage") for _ in range(4))]
     events = recorded(drafts)

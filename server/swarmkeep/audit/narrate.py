@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from swarmkeep.audit.changes import Change, changes
+from swarmkeep.audit.redacted import is_redacted
 from swarmkeep.audit.telling import Told, told
 from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.events import Usage
@@ -74,7 +75,7 @@ def scene(before: State, event: Recorded, after: State) -> Scene:
         model=said.model,
         usage=said.usage,
         duration_ms=said.duration_ms if said.duration_ms is not None else _run_duration(said, before, event),
-        warning=said.warning or _gap(before, event),
+        warning=said.warning or _loss(before, event),
     )
 
 
@@ -97,9 +98,9 @@ def _time(text: str) -> datetime | None:
         return None
 
 
-def _gap(before: State, event: Recorded) -> str:
+def _loss(before: State, event: Recorded) -> str:
     if event.seq == before.seq + 1:
-        return ""
+        return "what it said was redacted" if is_redacted(event) else ""
     return f"the log goes from event {before.seq} to event {event.seq}: what was between them is not there"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import UNSET
 
 from swarmkeep.audit.divergences import Findings, Kind
+from swarmkeep.audit.redacted import is_redacted
 from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.events import (
     FACTS,
@@ -21,6 +22,7 @@ from swarmkeep.domain.events import (
     RunResumed,
     RunStarted,
     RunWaiting,
+    SessionCreated,
     SessionRedacted,
     SessionUpdated,
     ToolStarted,
@@ -50,6 +52,8 @@ class Recording:
         # The states in which the next model call may have been made: the session may be changed while a model speaks.
         self.candidates: list[State] = [self.state]
         self.skips = False
+        self.knows_arguments = True
+        self._knows_context = True
         self._events = events
         self._next = 0
         self._taken_over = False
@@ -106,6 +110,8 @@ class Recording:
     def _compare(self, drafts: Sequence[Draft]) -> list[Recorded]:
         applied: list[Recorded] = []
         for draft in drafts:
+            if not isinstance(draft.fact, ContextUpdated):
+                applied += self._forgotten_changes()
             if self._next >= len(self._events):
                 break
             event = self.upcoming
@@ -118,8 +124,20 @@ class Recording:
                 return applied + self._follow()
             self._note_details(draft, event)
             applied.append(self._apply())
+        applied += self._forgotten_changes()
         if not applied:
             raise self.come_apart("nothing")
+        return applied
+
+    def _forgotten_changes(self) -> list[Recorded]:
+        """Changes of the context that the loop may not make any more: a redaction took what they were, or built on."""
+        applied: list[Recorded] = []
+        while self._next < len(self._events):
+            event = self._events[self._next]
+            lost = not self._knows_context or is_redacted(event)
+            if not (lost and isinstance(event.fact, ContextUpdated) and self._is_of_the_loop(event)):
+                break
+            applied.append(self._apply())
         return applied
 
     def _note_approval(self, draft: Draft, event: Recorded) -> None:
@@ -131,7 +149,8 @@ class Recording:
 
     def _note_details(self, draft: Draft, event: Recorded) -> None:
         actual, recorded = draft.fact, event.fact
-        if isinstance(actual, ContextUpdated) and isinstance(recorded, ContextUpdated) and actual != recorded:
+        known = self._knows_context and not is_redacted(event)
+        if known and isinstance(actual, ContextUpdated) and isinstance(recorded, ContextUpdated) and actual != recorded:
             self.findings.add(event.seq, "context", _change(recorded), _change(actual))
         if isinstance(actual, RunCompleted) and isinstance(recorded, RunCompleted):
             reasons = recorded.stop_reason, actual.stop_reason
@@ -149,6 +168,12 @@ class Recording:
 
     def _apply(self) -> Recorded:
         event = self._events[self._next]
+        if request_record(event) is not None:
+            self.knows_arguments = not is_redacted(event)
+        if isinstance(event.fact, ContextUpdated | SessionCreated) and is_redacted(event):
+            # What instructions and later changes find in the context may be missing from here on.
+            self._knows_context = False
+            self.findings.add(event.seq, "unreadable", event.type, "redacted")
         self.state = evolve(self.state, event)
         self._next += 1
         return event

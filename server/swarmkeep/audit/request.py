@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from msgspec import UNSET
 
+from swarmkeep.audit.redacted import is_lost
 from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.errors import EventNotFound, RequestNotKept
-from swarmkeep.domain.events import HandoffIgnored, MessageAdded, RequestRecord, UnknownFact
+from swarmkeep.domain.events import HandoffIgnored, MessageAdded, RequestRecord
 from swarmkeep.domain.request import build
 from swarmkeep.store.port import EventStore, SessionKey
 
@@ -38,7 +39,7 @@ async def rebuilt_request(store: EventStore, key: SessionKey, seq: int) -> bytes
 
 def _refuse_gaps(seq: int, said: Iterable[Recorded]) -> None:
     for event in said:
-        if isinstance(event.fact, UnknownFact):
+        if is_lost(event):
             raise RequestNotKept(seq, f"event {event.seq} was redacted, or cannot be read")
 
 

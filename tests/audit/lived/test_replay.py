@@ -17,6 +17,7 @@ from swarmkeep import Agent, tool
 from swarmkeep.audit.divergences import Replayed, checked_kinds
 from swarmkeep.audit.recording import request_record
 from swarmkeep.audit.replay import replay, replay_session
+from swarmkeep.domain.codec import decode, encode_text
 from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
 from swarmkeep.domain.events import UnknownFact
@@ -24,6 +25,7 @@ from swarmkeep.engine.model import ChatModel
 from swarmkeep.engine.registry import Registry
 from swarmkeep.store.port import SessionKey
 from swarmkeep.store.sql import open_store
+from swarmkeep.store.upcast import upcast
 from tests.audit.lived.team import TEAM, Whims, a, b, scripted
 from tests.engine.house import KEY, House, begin, log, run
 from tests.support.logs import SeededDice, any_logs
@@ -184,6 +186,33 @@ def test_a_redacted_input_changes_nothing(talk: Talk) -> None:
     events = list(talk[0])
     events[2] = replace(events[2], fact=UnknownFact(), payload="null")
     assert against((events, talk[1])).matches
+
+
+def redacted(event: Recorded, **changes: Any) -> Recorded:
+    """The event with a stand-in, as a redaction leaves it."""
+    payload = encode_text({**decode(event.payload), **changes, "redacted": True})
+    return replace(event, payload=payload, fact=upcast(event.type, event.version, payload))
+
+
+def test_redacted_replies_and_results_are_passed_over_and_a_redacted_context_is_told(talk: Talk) -> None:
+    events = list(talk[0])
+    call = decode(events[3].payload)["message"]
+    call["tool_calls"][0]["function"]["arguments"] = "{}"
+    events[3] = redacted(events[3], message=call)
+    events[5] = redacted(events[5])
+    assert against((events, talk[1])).matches
+    changes = [number for number, event in enumerate(events) if event.type == "context.updated"]
+    events[changes[0]] = redacted(events[changes[0]], patch={})
+    replayed = against((events, talk[1]))
+    assert (replayed.divergences[0].kind, replayed.divergences[0].seq) == ("unreadable", events[changes[0]].seq)
+    assert replayed.last_seq == events[-1].seq
+
+
+async def test_instructions_may_be_asynchronous(talk: Talk) -> None:
+    async def made() -> str:
+        return "You are A."
+
+    assert against(talk, instructions=made).matches
 
 
 def test_events_in_another_order_are_told(talk: Talk) -> None:

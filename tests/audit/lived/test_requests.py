@@ -104,6 +104,13 @@ async def test_a_request_whose_texts_or_messages_are_gone_is_refused_by_name(
     model.say("hi")
     await run(engine)
     (seq,) = await answers(engine)
+    marked = (
+        """UPDATE events SET payload = substr(payload, 1, length(payload) - 1) || ',"redacted":true}' WHERE seq = 3"""
+    )
+    await damage(engine, marked)
+    with pytest.raises(RequestNotKept, match="event 3 was redacted"):
+        await rebuilt_request(engine.store, KEY, seq)
+    await damage(engine, "UPDATE events SET payload = replace(payload, ',\"redacted\":true', '') WHERE seq = 3")
     await damage(engine, "DELETE FROM blobs")
     with pytest.raises(RequestNotKept, match="instructions"):
         await rebuilt_request(engine.store, KEY, seq)
