@@ -19,7 +19,9 @@ from swarmkeep.domain.commands import create_session
 from swarmkeep.domain.drafts import drafted
 from swarmkeep.domain.errors import InvalidImport, InvalidRequest, SessionExists
 from swarmkeep.domain.events import (
+    CompletionRecord,
     MessageAdded,
+    RequestRecord,
     RunOptions,
     RunQueued,
     RunStarted,
@@ -27,7 +29,7 @@ from swarmkeep.domain.events import (
     SessionRedacted,
     SessionUpdated,
 )
-from swarmkeep.domain.request import digest
+from swarmkeep.domain.request import digest, texts_of
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import session_view
 from swarmkeep.store import schema
@@ -56,7 +58,9 @@ async def talk(store: SqlStore, session_id: str, *texts: str, metadata: dict[str
         await store.append(key, State(), drafted("Ann", create_session("Ann", {}, metadata or {}, []), None))
     ).state
     for text in texts:
-        fact = MessageAdded(message={"role": "user", "content": text, "sender": "user"})
+        request = RequestRecord(instructions=digest(text))
+        message = {"role": "assistant", "content": text, "sender": "Ann"}
+        fact = MessageAdded(message=message, completion=CompletionRecord(request=request))
         blobs = {digest(text): text}
         state = (await store.append(key, state, drafted("Ann", [fact], None), blobs=blobs)).state
     return state
@@ -101,7 +105,9 @@ async def test_a_round_trip_gives_the_same_bytes(store: SqlStore, other: SqlStor
     for key in (SHOP, FORK):
         there = SessionKey(TENANT, key.id)
         assert described(key.id, await other.state(there)) == described(key.id, await store.state(key))
-        assert await other.blobs(there, list(await store.all_blobs(key))) == await store.all_blobs(key)
+        named = [name for event in await store.read(key) for name in texts_of(event.fact)]
+        assert named
+        assert await other.blobs(there, named) == await store.blobs(key, named) == BLOBS
 
 
 async def test_lists_show_an_imported_session_as_they_did(store: SqlStore, other: SqlStore) -> None:

@@ -101,7 +101,8 @@ async def list_events(
         store = caller.engine.store
         keys = await named(store, caller.tenant, [session_id])
         part = bool(start or types)
-        return Stream(_lines(caller, key, start, types) if part else exported(store, one_by_one(keys)), JSON_LINES)
+        whole = exported(store, one_by_one(keys), alone=True)
+        return Stream(_lines(caller, key, start, types) if part else whole, JSON_LINES)
     events = await caller.engine.sessions.events(key, after=start, types=types, limit=limit + 1)
     page = events[:limit]
     following = str(page[-1].seq) if len(events) > limit else None

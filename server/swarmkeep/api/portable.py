@@ -92,7 +92,8 @@ async def export_sessions(
         raise InvalidRequest(f"give at most {_MOST_IDS} ids", "/query/id")
     for session_id in ids:
         caller.key(session_id)
-    return Stream(exported(store, one_by_one(await named(store, caller.tenant, ids))), JSON_LINES)
+    chosen = await named(store, caller.tenant, ids)
+    return Stream(exported(store, one_by_one(chosen), alone=len(chosen) == 1), JSON_LINES)
 
 
 @get(

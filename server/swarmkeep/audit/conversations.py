@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from swarmkeep.audit.export_lines import BadLine, BlobLine, End, Header, read_line
+from swarmkeep.audit.export_lines import BadLine, EventLine, read_line
 from swarmkeep.audit.lines import event_of_line
 from swarmkeep.domain.codec import MalformedJson
 from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.errors import InvalidImport
-from swarmkeep.store.hashing import Sealed
 
 
 class Conversation(msgspec.Struct, kw_only=True):
@@ -30,35 +29,30 @@ def conversations(lines: Iterable[bytes]) -> Iterator[Conversation]:
     current: Conversation | None = None
     for number, line in enumerate(lines, start=1):
         found = _read(line.strip(), number)
-        if isinstance(found, Header):
-            yield from _told(current)
-            current = Conversation(session_id=found.session_id, events=[], texts={})
-        elif isinstance(found, BlobLine) and current is not None:
-            current.texts[found.hash] = found.text
-        elif isinstance(found, Recorded):
-            if current is None or current.session_id != found.session_id:
-                yield from _told(current)
-                current = Conversation(session_id=found.session_id, events=[], texts={})
-            current.events.append(found)
-    yield from _told(current)
+        if found is None:
+            continue
+        event, texts = found
+        if current is None or current.session_id != event.session_id:
+            if current is not None:
+                yield current
+            current = Conversation(session_id=event.session_id, events=[], texts={})
+        current.events.append(event)
+        current.texts |= texts
+    if current is not None:
+        yield current
 
 
-def _told(conversation: Conversation | None) -> Iterator[Conversation]:
-    if conversation is not None and conversation.events:
-        yield conversation
-
-
-def _read(line: bytes, number: int) -> Header | BlobLine | End | Recorded | None:
+def _read(line: bytes, number: int) -> tuple[Recorded, dict[str, str]] | None:
     if not line:
         return None
     try:
         found = read_line(line)
-        return found.event if isinstance(found, Sealed) else found
     except BadLine as bad:
         try:
-            return event_of_line(line)
+            return event_of_line(line), {}
         except (MalformedJson, msgspec.ValidationError):
             raise InvalidImport(str(bad), line=number) from None
+    return (found.sealed.event, found.texts) if isinstance(found, EventLine) else None
 
 
 def split_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
 
-from swarmkeep.audit.export_lines import BlobLine, End, Header, event_line, line_of
+from swarmkeep.audit.export_lines import Begin, End, end_line, event_line
+from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.domain.request import texts_of
 from swarmkeep.domain.state import SessionStatus
 from swarmkeep.store.port import EventStore, SessionKey, StoreUnavailable
 
@@ -15,14 +17,13 @@ JSON_LINES = "application/x-ndjson"
 # How much of a log is read at once: a page is followed by a smaller one when it was large.
 _PAGE_BYTES = 1024 * 1024
 _MOST_EVENTS = 500
-_BLOBS = 20
 
 
-async def exported(store: EventStore, keys: AsyncIterable[SessionKey]) -> AsyncGenerator[bytes]:
+async def exported(store: EventStore, keys: AsyncIterable[SessionKey], *, alone: bool = False) -> AsyncGenerator[bytes]:
     """The export of these sessions, piece by piece. A session that is not there any more is left out.
 
-    Each is as it was when its turn came. Raises StoreUnavailable if one is deleted in the middle of it: what has come
-    until then has no end, and cannot be imported.
+    Each is as it was when its turn came. `alone`: it is one session, and its last event is the last line. Raises
+    StoreUnavailable if one is deleted in the middle of it: what has come until then has no end, and cannot be imported.
     """
     tally = _Tally()
     async for key in keys:
@@ -30,36 +31,48 @@ async def exported(store: EventStore, keys: AsyncIterable[SessionKey]) -> AsyncG
         if head is None:
             continue
         tally.sessions += 1
-        yield tally.add(line_of(Header(session_id=key.id, seq=head.seq, hash=head.hash)))
-        after = ""
-        while texts := await store.all_blobs(key, after=after, limit=_BLOBS):
-            tally.blobs += len(texts)
-            yield tally.add(b"".join(line_of(BlobLine(hash=name, text=text)) for name, text in texts.items()))
-            after = max(texts)
-        async for page in _event_lines(store, key, head.seq):
+        async for page in _event_lines(store, key, Begin(seq=head.seq, hash=head.hash, alone=alone)):
             tally.events += len(page)
             yield tally.add(b"".join(page))
-    yield tally.end()
+    if not alone:
+        yield tally.end()
 
 
-async def _event_lines(store: EventStore, key: SessionKey, last: int) -> AsyncGenerator[list[bytes]]:
+async def _event_lines(store: EventStore, key: SessionKey, begin: Begin) -> AsyncGenerator[list[bytes]]:
     seq, limit = 0, 10
-    while seq < last:
-        events = await store.sealed(key, after=seq, limit=min(limit, last - seq))
+    named: set[str] = set()
+    while seq < begin.seq:
+        events = await store.sealed(key, after=seq, limit=min(limit, begin.seq - seq))
         if not events:
             raise StoreUnavailable(f"session {key.id!r} was deleted while it was exported")
-        page = [event_line(one) for one in events]
+        new = {one.event.seq: _texts_named(one.event, named) for one in events}
+        texts = await store.blobs(key, [name for names in new.values() for name in names])
+        page = [
+            event_line(
+                one,
+                {name: texts[name] for name in new[one.event.seq] if name in texts},
+                begin if one.event.seq == 1 else None,
+            )
+            for one in events
+        ]
         yield page
         seq = events[-1].event.seq
         size = max(sum(map(len, page)), 1)
         limit = max(1, min(limit * 4, limit * _PAGE_BYTES // size, _MOST_EVENTS))
 
 
+def _texts_named(event: Recorded, named: set[str]) -> list[str]:
+    """The texts that an event names and none before it did."""
+    new = [name for name in texts_of(event.fact) if name not in named]
+    named.update(new)
+    return new
+
+
 class _Tally:
     """What was exported so far, for the last line."""
 
     def __init__(self) -> None:
-        self.sessions = self.blobs = self.events = 0
+        self.sessions = self.events = 0
         self._digest = hashlib.sha256()
 
     def add(self, piece: bytes) -> bytes:
@@ -67,9 +80,7 @@ class _Tally:
         return piece
 
     def end(self) -> bytes:
-        return line_of(
-            End(sessions=self.sessions, blobs=self.blobs, events=self.events, sha256=self._digest.hexdigest())
-        )
+        return end_line(End(sessions=self.sessions, events=self.events, sha256=self._digest.hexdigest()))
 
 
 async def named(store: EventStore, tenant: str, session_ids: Sequence[str]) -> list[SessionKey]:

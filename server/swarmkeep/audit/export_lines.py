@@ -1,13 +1,15 @@
 """The export format, line by line: written here and read back here, byte for byte.
 
-A document is the header of a session, its texts, its events, then the next session, and at last the end. An event's
-line has its members in one order and its payload as it is stored, so the bytes that were hashed can be cut out of it.
+Each line is an event. Its members come in one order, its payload as it is stored, so the bytes that were hashed can be
+cut out of it. A session's first line says how far the session goes; a document of several sessions has one more line at
+its end.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -26,27 +28,30 @@ _EVENT = re.compile(
     rb'\{"session_id":(' + _TEXT + rb'),"seq":([0-9]{1,16}),"type":(' + _TEXT + rb'),"version":([0-9]{1,10}),'
     rb'"run_id":(null|' + _TEXT + rb'),"agent":(' + _TEXT + rb"),"
     rb'"at":"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z)","data":(.*),'
-    rb'"hash":"([0-9a-f]{64})","salt":(?:null|"([0-9a-f]{32})"),"commitment":"([0-9a-f]{64})"\}',
+    rb'"hash":"([0-9a-f]{64})","salt":(?:null|"([0-9a-f]{32})"),"commitment":"([0-9a-f]{64})"'
+    rb'(?:,"texts":(\{.*\}))?(?:,"export":(\{[^{}]*\}))?\}',
     re.DOTALL,
 )
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The first line of a session: how far it goes, and the hash that this proves it by."""
+class Begin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a session's first line adds: how far the session goes, and the hash that this proves it by.
 
-    record: Literal["session"] = "session"
+    `alone`: the document is this session, and ends with its last event; others end with a line that says so.
+    """
+
     format: int = FORMAT
-    session_id: str
     seq: int
     hash: str
+    alone: bool
 
 
-class BlobLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A text that the session's events name by its hash: instructions, or tool schemas."""
+class EventLine(msgspec.Struct, frozen=True):
+    """An event, and the texts that it is the first of its session to name: instructions or tool schemas, by hash."""
 
-    record: Literal["blob"] = "blob"
-    hash: str
-    text: str
+    sealed: Sealed
+    texts: dict[str, str]
+    begin: Begin | None
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,7 +59,6 @@ class End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     record: Literal["end"] = "end"
     sessions: int
-    blobs: int
     events: int
     sha256: str
 
@@ -63,17 +67,20 @@ class BadLine(ValueError):
     """A line that is not what this format has there."""
 
 
-def line_of(record: Header | BlobLine | End) -> bytes:
-    return encode(record) + b"\n"
+def end_line(end: End) -> bytes:
+    return encode(end) + b"\n"
 
 
-def event_line(one: Sealed) -> bytes:
-    """An event as the API shows it, and what its hash is made of."""
+def event_line(one: Sealed, texts: Mapping[str, str], begin: Begin | None) -> bytes:
+    """An event as the API shows it, then what its hash is made of, and what else this line brings."""
     event = one.event
     salt = b"null" if one.salt is None else b'"%b"' % one.salt.hex().encode()
+    more = b',"texts":%b' % encode(texts) if texts else b""
+    if begin is not None:
+        more += b',"export":%b' % encode(begin)
     return (
         b'{"session_id":%b,"seq":%d,"type":%b,"version":%d,"run_id":%b,"agent":%b,"at":"%b","data":%b,'
-        b'"hash":"%b","salt":%b,"commitment":"%b"}\n'
+        b'"hash":"%b","salt":%b,"commitment":"%b"%b}\n'
     ) % (
         encode(event.session_id),
         event.seq,
@@ -86,10 +93,11 @@ def event_line(one: Sealed) -> bytes:
         event.hash.encode(),
         salt,
         one.commitment.hex().encode(),
+        more,
     )
 
 
-def read_line(line: bytes) -> Header | BlobLine | End | Sealed:
+def read_line(line: bytes) -> EventLine | End:
     """What a line, without its break, says. Raises BadLine."""
     if line.startswith(b'{"session_id":'):
         return _event(line)
@@ -99,29 +107,40 @@ def read_line(line: bytes) -> Header | BlobLine | End | Sealed:
         raise BadLine(f"this is no JSON: {error}") from None
     if not isinstance(value, dict):
         raise BadLine("this is no JSON object")
-    kind = value.get("record")
-    known = {"session": Header, "blob": BlobLine, "end": End}.get(kind) if isinstance(kind, str) else None
-    if known is None:
-        raise BadLine("this is no line of an export" + (f": its record is {kind!r}" if "record" in value else ""))
-    if known is Header and isinstance(made := value.get("format"), int) and made > FORMAT:
-        raise BadLine(f"it was made by a newer release: its format is {made}, and this one reads {FORMAT}")
+    if value.get("record") != "end":
+        raise BadLine("this is no line of an export")
+    return _converted(value, End)
+
+
+T = TypeVar("T")
+
+
+def _converted(value: object, kind: type[T]) -> T:
     try:
-        record: Header | BlobLine | End = msgspec.convert(value, known)
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise BadLine(str(error).replace("`", "'")) from None
-    return record
 
 
-def _event(line: bytes) -> Sealed:
+def _begin(text: bytes) -> Begin:
+    value = decode(text)
+    if isinstance(value, dict) and isinstance(made := value.get("format"), int) and made > FORMAT:
+        raise BadLine(f"it was made by a newer release: its format is {made}, and this one reads {FORMAT}")
+    return _converted(value, Begin)
+
+
+def _event(line: bytes) -> EventLine:
     found = _EVENT.fullmatch(line)
     if found is None:
         raise BadLine(_why_no_event(line))
-    session_id, seq, type_, version, run_id, agent, at, data, digest, salt, commitment = found.groups()
+    session_id, seq, type_, version, run_id, agent, at, data, digest, salt, commitment, texts_, begin = found.groups()
     try:
         texts = [decode(text, str) for text in (session_id, type_, agent)]
         payload = data.decode()
         value = decode(payload)
         run = None if run_id == b"null" else decode(run_id, str)
+        brought = {} if texts_ is None else decode(texts_, dict[str, str])
+        begun = None if begin is None else _begin(begin)
     except (MalformedJson, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise BadLine(f"this is no JSON: {error}") from None
     if depth(value) > MAX_DEPTH:
@@ -140,7 +159,8 @@ def _event(line: bytes) -> Sealed:
         payload=payload,
         fact=upcast(texts[1], int(version), payload),
     )
-    return Sealed(event, None if salt is None else bytes.fromhex(salt.decode()), bytes.fromhex(commitment.decode()))
+    sealed = Sealed(event, None if salt is None else bytes.fromhex(salt.decode()), bytes.fromhex(commitment.decode()))
+    return EventLine(sealed, brought, begun)
 
 
 def _why_no_event(line: bytes) -> str:

@@ -56,7 +56,7 @@ async def import_export(
     places = await asyncio.to_thread(_surveyed, file)
     if as_id is not None and len(places) != 1:
         raise InvalidImport(f"a new id is for one session; this file has {len(places)}", line=1)
-    keys = [SessionKey(tenant, as_id or place.header.session_id) for place in places]
+    keys = [SessionKey(tenant, as_id or place.session_id) for place in places]
     present = [await _is_present(store, key, place) for key, place in zip(keys, places, strict=True)]
     if not dry_run:
         for number, (key, place) in enumerate(zip(keys, places, strict=True)):
@@ -84,9 +84,9 @@ async def _is_present(store: EventStore, key: SessionKey, place: Place) -> bool:
     """Whether the session is here with all that the file has of it; a hash stands for everything up to it."""
     if await store.head(key) is None:
         return False
-    seq = place.header.seq
+    seq = place.begin.seq
     events = await store.read(key, after=seq - 1, upto=seq)
-    if not events or events[0].hash != place.header.hash:
+    if not events or events[0].hash != place.begin.hash:
         raise SessionExists(key.id, "is here with another history")
     return True
 
@@ -114,10 +114,10 @@ def _report(
         dry_run=dry_run,
         imported=present.count(False),
         present=present.count(True),
-        events=sum(place.header.seq for _, place, was in found if not was),
+        events=sum(place.begin.seq for _, place, was in found if not was),
         sessions=[
             ImportedSession(
-                id=key.id, seq=place.header.seq, hash=place.header.hash, outcome="present" if was else "imported"
+                id=key.id, seq=place.begin.seq, hash=place.begin.hash, outcome="present" if was else "imported"
             )
             for key, place, was in found[:MOST_LISTED]
         ],

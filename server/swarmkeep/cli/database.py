@@ -125,8 +125,10 @@ class DatabaseSource:
         from swarmkeep.audit.export import exported, filtered, named, one_by_one
 
         if ids:
-            chosen = one_by_one(self._background.run(named(self._store, self._tenant, ids)))
+            keys = self._background.run(named(self._store, self._tenant, ids))
+            chosen, alone = one_by_one(keys), len(keys) == 1
         else:
+            alone = False
             chosen = filtered(
                 self._store,
                 self._tenant,
@@ -134,7 +136,7 @@ class DatabaseSource:
                 status=status,  # type: ignore[arg-type]
                 metadata=metadata,
             )
-        return self._background.iterate(exported(self._store, chosen))
+        return self._background.iterate(exported(self._store, chosen, alone=alone))
 
     def transcript(self, session_id: str, form: Form) -> Iterator[bytes]:
         from swarmkeep.audit.transcript import transcript

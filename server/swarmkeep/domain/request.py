@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from swarmkeep.domain.codec import encode
-from swarmkeep.domain.events import RequestRecord
+from swarmkeep.domain.events import MessageAdded, RequestRecord, SessionEvent
 from swarmkeep.domain.messages import Entry, paired, sendable
 from swarmkeep.domain.state import State
 from swarmkeep.domain.window import sent_from, start_of
@@ -117,6 +117,14 @@ def build(
         entries=tuple(paired(sent)),
         history_from=history_from,
     )
+
+
+def texts_of(fact: SessionEvent) -> list[str]:
+    """The texts, by their hashes, that the request behind an assistant message was made of."""
+    record = fact.completion.request if isinstance(fact, MessageAdded) and fact.completion is not None else None
+    if record is None:
+        return []
+    return [record.instructions] if record.tools is None else [record.instructions, record.tools]
 
 
 def digest(text: str) -> str:

@@ -191,10 +191,6 @@ class EventStore(Protocol):
         """
         ...
 
-    async def all_blobs(self, key: SessionKey, *, after: str = "", limit: int = 100) -> dict[str, str]:
-        """A page of a session's texts by content hash, in the order of the hashes, from after `after` on."""
-        ...
-
     async def blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
         """The texts that are stored for a session under these content hashes."""
         ...

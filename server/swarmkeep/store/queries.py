@@ -162,13 +162,6 @@ def find_blobs(connection: Connection, key: SessionKey, hashes: Sequence[str]) -
     return found
 
 
-def read_blobs(connection: Connection, key: SessionKey, *, after: str, limit: int) -> dict[str, str]:
-    """A session's texts by content hash, in the order of the hashes, from the one after `after` on."""
-    mine = (blobs.c.tenant == key.tenant, blobs.c.session_id == key.id, blobs.c.hash > after)
-    rows = connection.execute(select(blobs.c.hash, blobs.c.text).where(*mine).order_by(blobs.c.hash).limit(limit))
-    return {row.hash: row.text for row in rows}
-
-
 def find_mark(connection: Connection, key: SessionKey, name: str) -> Mark | None:
     """What an idempotency key was used for on a session."""
     columns = idempotency.c

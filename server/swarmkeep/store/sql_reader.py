@@ -76,11 +76,6 @@ class SqlReader:
         )
         return await self.database.read(query)
 
-    async def all_blobs(self, key: SessionKey, *, after: str = "", limit: int = 100) -> dict[str, str]:
-        return await self.database.read(
-            lambda connection: queries.read_blobs(connection, key, after=after, limit=limit)
-        )
-
     async def blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
         return await self.database.read(lambda connection: queries.find_blobs(connection, key, hashes))
 
