@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from swarmkeep.store.schema import upgrade
 from tests.support import postgres as support
 from tests.support.postgres import Postgres
 
@@ -38,3 +40,37 @@ def database_url(request: pytest.FixtureRequest) -> str:
     url = request.getfixturevalue(f"{request.param}_url")
     assert isinstance(url, str)
     return url
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("template") / "swarmkeep.db"
+    _upgrade(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def sqlite_ready(sqlite_url: str, sqlite_template: Path) -> str:
+    """An SQLite file with this release's schema and nothing in it."""
+    shutil.copy(sqlite_template, sqlite_url.removeprefix("sqlite:///"))
+    return sqlite_url
+
+
+@pytest.fixture
+def postgres_ready(postgres: Postgres) -> Iterator[str]:
+    """A PostgreSQL database with this release's schema and nothing in it."""
+    url = postgres.create(postgres.template("schema", _upgrade))
+    yield url
+    postgres.drop(url)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def ready_url(request: pytest.FixtureRequest) -> str:
+    """A database with the schema and nothing in it, of each kind in turn. Tests never ask which."""
+    url = request.getfixturevalue(f"{request.param}_ready")
+    assert isinstance(url, str)
+    return url
+
+
+def _upgrade(url: str) -> None:
+    upgrade(url)
