@@ -33,8 +33,9 @@ from swarmkeep.engine.provider import provider_client
 from swarmkeep.engine.registry import AgentsError
 from swarmkeep.engine.retries import Retries
 from swarmkeep.settings import Settings, is_loopback
+from swarmkeep.store.archive import Archive
 from swarmkeep.store.keys import KeyStore
-from swarmkeep.store.port import EventStore, SchemaBehind, StoreUnavailable
+from swarmkeep.store.port import SchemaBehind, StoreUnavailable
 from swarmkeep.store.schema import upgrade
 from swarmkeep.store.sql import SqlStore, open_store
 from swarmkeep.store.urls import BadDatabaseUrl, SqliteFile, locate
@@ -74,7 +75,7 @@ def create_app(settings: Settings) -> Litestar:
         model = ChatModel(client, Retries(count=settings.model_retries))
         store = open_store(settings.database_url)
         metrics = _metrics(settings)
-        engine = Engine(cast(EventStore, MeasuredStore(store, metrics)), registry, model, limits)
+        engine = Engine(cast(Archive, MeasuredStore(store, metrics)), registry, model, limits)
         _watch(metrics, engine, store)
         try:
             await store.ping()

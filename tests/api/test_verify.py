@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from sqlalchemy import text
 
 from swarmkeep.store.sql import SqlStore
@@ -45,10 +47,9 @@ async def test_a_session_is_checked_against_a_head_noted_down(service: Service) 
 
 async def test_what_was_changed_is_named_and_still_shown(service: Service) -> None:
     session = await service.session(messages=[{"role": "user", "content": "hello"}, {"role": "user", "content": "you"}])
-    store = service.engine.store
-    assert isinstance(store, SqlStore)
+    database = cast(SqlStore, service.engine.store).database
     damage = text("UPDATE events SET payload = '{\"message\"' WHERE seq = 2")
-    await store.database.write(lambda connection: connection.execute(damage) and None)
+    await database.write(lambda connection: connection.execute(damage) and None)
     found = (await service.get(f"{session}/verify")).json()
     assert (found["valid"], found["problems"][0]["seq"], found["problems"][0]["code"]) == (False, 2, "payload_differs")
     events = await service.events(session)

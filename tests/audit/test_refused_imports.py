@@ -20,14 +20,15 @@ from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import State
 from swarmkeep.store.port import SessionKey
 from swarmkeep.store.sql import SqlStore, open_store
-from tests.audit.test_round_trip import TENANT, export, fill_soundly, redacted, take_in, talk
+from tests.audit.test_round_trip import TENANT, export, redacted, take_in, talk
+from tests.golden.make import fill
 
 
 @pytest.fixture
 async def text(sqlite_ready: str) -> AsyncIterator[bytes]:
     """An export of two sessions with every type of event."""
     store = open_store(sqlite_ready)
-    await fill_soundly(store)
+    await fill(store)
     yield await export(store)
     await store.close()
 
@@ -92,7 +93,7 @@ def _first(text: bytes, wanted: bytes) -> int:
 
 
 def test_an_edited_event_is_named(text: bytes) -> None:
-    number = _first(text, b'"type":"message.added"')
+    number = _first(text, b'"content":"Refund?"')
 
     def other_text(value: dict[str, Any]) -> None:
         value["data"]["message"]["content"] = "I never said that."

@@ -36,8 +36,7 @@ from swarmkeep.store import schema
 from swarmkeep.store.port import SessionKey
 from swarmkeep.store.sql import SqlStore, open_store
 from swarmkeep.store.tables import events
-from tests.golden.conversations import BLOBS, fork_of, shop
-from tests.golden.make import FORK, FORKED_AT, SHOP, described
+from tests.golden.make import FORK, SHOP, described, fill
 
 TENANT = "default"
 
@@ -66,16 +65,6 @@ async def talk(store: SqlStore, session_id: str, *texts: str, metadata: dict[str
     return state
 
 
-async def fill_soundly(store: SqlStore) -> None:
-    """A session with events of every type but a redaction, which is more than an event; and a fork of it."""
-    state = State()
-    for drafts in shop():
-        kept = [draft for draft in drafts if not isinstance(draft.fact, SessionRedacted)]
-        state = (await store.append(SHOP, state, kept, blobs=BLOBS if state.seq else {})).state
-    base = await store.state(SHOP, at=FORKED_AT)
-    await store.fork(SHOP, base, FORK, fork_of(base.seq, base.hash))
-
-
 async def redacted(store: SqlStore, session_id: str) -> None:
     """A session whose second event was redacted."""
     state = await talk(store, session_id, "my secret", "go on")
@@ -97,7 +86,7 @@ async def test_a_redacted_event_stays_redacted(store: SqlStore, other: SqlStore)
 
 
 async def test_a_round_trip_gives_the_same_bytes(store: SqlStore, other: SqlStore) -> None:
-    await fill_soundly(store)
+    await fill(store)
     before = await export(store, SHOP.id, FORK.id, tenant=SHOP.tenant)
     report = await take_in(other, before)
     assert (report.imported, report.present) == (2, 0)

@@ -169,7 +169,7 @@ VERBS: list[tuple[Callable[[Session], object], Reply, str, Any]] = [
     ),
     (
         lambda s: s.redact((3, 4), "asked for"),
-        json_reply({"redacted": [3, 4]}),
+        json_reply({"session": samples.session(), "seqs": [3, 4], "seq": 5, "forks": []}),
         "POST /v1/sessions/s1/redact",
         {"seqs": [3, 4], "reason": "asked for"},
     ),

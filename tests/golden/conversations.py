@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from swarmkeep.domain.drafts import drafted
@@ -29,7 +28,6 @@ from swarmkeep.domain.events import (
     RunWaiting,
     SessionCreated,
     SessionEvent,
-    SessionForked,
     SessionRedacted,
     SessionUpdated,
     ToolRecord,
@@ -180,13 +178,7 @@ def shop() -> list[list[Draft]]:
         _run("run_3", "Refunds", RunStarted(options=RunOptions(execute_tools=False)), _user("Still there?")),
         _run("run_3", "Refunds", RunCancelled(stop_reason="cancelled")),
         drafted("Refunds", [SessionUpdated(metadata={"priority": None, "vip": True}, agent="Triage")], None),
-        drafted("Triage", [SessionRedacted(seqs=(2,), reason="asked to be forgotten")], None),
+        drafted("Triage", [SessionRedacted(seqs=(2,), reason="asked to be forgotten", by="Lee")], None),
         _run("run_4", "Triage", RunStarted(options=RunOptions()), _user("日本語で?")),
         _run("run_4", "Triage", RunInterrupted(stop_reason="interrupted", usage=SPENT)),
     ]
-
-
-def fork_of(from_seq: int, from_hash: str) -> Sequence[Draft]:
-    """How a fork of the shop's session goes on."""
-    forked = SessionForked(from_session_id="shop", from_seq=from_seq, from_hash=from_hash)
-    return drafted("Refunds", [forked, SessionUpdated(metadata={"fork": 1})], None)

@@ -18,15 +18,25 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 import swarmkeep
+from swarmkeep.audit.redact import whole
+from swarmkeep.cli.database import NoModel
 from swarmkeep.domain.codec import encode
+from swarmkeep.domain.envelope import Draft
+from swarmkeep.domain.events import SessionRedacted
+from swarmkeep.domain.redaction import stand_in
+from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import all_runs, run_view, session_view
+from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.registry import Registry
 from swarmkeep.store import schema
 from swarmkeep.store.port import Mark, SessionKey
 from swarmkeep.store.sql import SqlStore, open_store
 from swarmkeep.store.tables import metadata
-from tests.golden.conversations import BLOBS, fork_of, shop
+from tests.golden.conversations import BLOBS, shop
 
 SHOP, FORK = SessionKey("default", "shop"), SessionKey("default", "shop:fork")
 FORKED_AT = 12
@@ -50,9 +60,21 @@ async def fill(store: SqlStore) -> None:
     for number, drafts in enumerate(shop()):
         mark = Mark(key="key-1", digest="d" * 64, run_id="run_1") if number == 1 else None
         blobs = BLOBS if state.seq else {}
+        if isinstance(drafts[0].fact, SessionRedacted):
+            state = await redacted(store, drafts[0])
+            continue
         state = (await store.append(SHOP, state, drafts, blobs=blobs, mark=mark)).state
-    base = await store.state(SHOP, at=FORKED_AT)
-    await store.fork(SHOP, base, FORK, fork_of(base.seq, base.hash))
+    sessions = Engine(store, Registry(), NoModel()).sessions
+    await sessions.fork(SHOP, at=FORKED_AT, session_id=FORK.id, metadata={"fork": 1})
+
+
+async def redacted(store: SqlStore, draft: Draft) -> State:
+    """Do what the draft says: the texts of its events go."""
+    assert isinstance(draft.fact, SessionRedacted)
+    log = await whole(store, SHOP)
+    texts = {seq: stand_in(log[seq - 1].event) for seq in draft.fact.seqs}
+    fact = replace(draft.fact, kept=tuple(digest(text) for text in texts.values()))
+    return (await store.redact(SHOP, log, texts, Draft(fact, draft.run_id, draft.agent))).state
 
 
 async def states(store: SqlStore) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Table, insert
 
+from swarmkeep.audit.verify import verify
 from swarmkeep.domain.codec import decode, encode
 from swarmkeep.domain.events import FACTS
 from swarmkeep.domain.request import build
@@ -23,7 +24,7 @@ from tests.golden.make import FORK, SHOP, clock, fill, states
 from tests.support.rules import faults
 
 RELEASES = sorted(path.parent for path in Path(__file__).parent.glob("*/rows.json"))
-REVISIONS = {"0.1.0": "0004"}
+REVISIONS = {"0.1.0": "0005"}
 
 
 def _value(value: Any) -> Any:
@@ -71,6 +72,11 @@ async def store(release: Path, database_url: str) -> Any:
 
 async def test_every_state_is_what_the_release_made_of_it(store: SqlStore, release: Path) -> None:
     assert decode(encode(await states(store))) == decode((release / "states.json").read_bytes())
+
+
+async def test_every_session_verifies(store: SqlStore) -> None:
+    for key in (SHOP, FORK):
+        assert (await verify(store, key)).problems == []
 
 
 async def test_every_prefix_still_gives_a_request_that_models_accept(store: SqlStore) -> None:

@@ -1,17 +1,28 @@
-"""What auditors ask: whether a session is what it was."""
+"""What auditors ask and do: whether a session is what it was, what must not be kept, what is gone."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from litestar import get
+import msgspec
+from litestar import get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath, QueryParameter
+from litestar.params import FromPath, JSONBody, QueryParameter
+from msgspec import Meta
 
 from swarmkeep.api.access import Caller
+from swarmkeep.api.bodies import Body
 from swarmkeep.api.errors import problems
+from swarmkeep.api.queries import MAX_SEQ, After, Cursor, Limit, seq_cursor
 from swarmkeep.audit.findings import Verification, parse_head
+from swarmkeep.audit.redact import Redaction, redact
+from swarmkeep.audit.trail import AuditEntry, entry_view, verify_trail
 from swarmkeep.audit.verify import verify
+
+NotedHead = Annotated[
+    str | None,
+    QueryParameter(description="A `seq` and `hash` noted down earlier, as SEQ:HASH, which the log must still have."),
+]
 
 
 @get(
@@ -23,16 +34,77 @@ from swarmkeep.audit.verify import verify
 async def verify_session(
     session_id: FromPath[str],
     caller: NamedDependency[Caller],
-    head: Annotated[
-        str | None,
-        QueryParameter(
-            description="A `seq` and `hash` noted down earlier, as SEQ:HASH, which the log must still have."
-        ),
-    ] = None,
+    head: NotedHead = None,
 ) -> Verification:
     """It finds any change, insertion, removal or reordering; and given an earlier head, a log that was cut off."""
     noted = None if head is None else parse_head(head)
     return await verify(caller.engine.store, caller.key(session_id), noted=noted)
 
 
-ROUTES = [verify_session]
+class RedactionRequest(Body, frozen=True, kw_only=True):
+    """Which events lose their payload, and why. `include_forks`: also where other sessions hold the same events."""
+
+    seqs: list[Annotated[int, Meta(ge=1, le=MAX_SEQ)]]
+    reason: str
+    include_forks: bool = False
+
+
+@post(
+    "/sessions/{session_id:str}/redact",
+    status_code=200,
+    operation_id="redact_session",
+    summary="Remove the payloads of events for good",
+    responses=problems(
+        "session_not_found",
+        "event_not_found",
+        "session_busy",
+        "idempotency_mismatch",
+        "too_large",
+        "unsupported_media_type",
+        "overloaded",
+    ),
+)
+async def redact_session(
+    session_id: FromPath[str], data: JSONBody[RedactionRequest], caller: NamedDependency[Caller]
+) -> Redaction:
+    """The chain still verifies. Done again, it removes nothing twice."""
+    return await redact(
+        caller.engine,
+        caller.key(session_id),
+        data.seqs,
+        data.reason,
+        by=caller.name,
+        include_forks=data.include_forks,
+        once=await caller.once(),
+    )
+
+
+class AuditList(msgspec.Struct, frozen=True, kw_only=True):
+    data: list[AuditEntry]
+    next_cursor: str | None
+
+
+@get("/audit", operation_id="list_audit", summary="List what was done to sessions that are gone", responses=problems())
+async def list_audit(
+    caller: NamedDependency[Caller], after: After = None, limit: Limit = 50, cursor: Cursor = None
+) -> AuditList:
+    """The audit log: a session's deletion is told here, with who did it and why. Oldest first."""
+    start = max(after or 0, seq_cursor(cursor) or 0)
+    entries = await caller.engine.store.trail(caller.tenant, after=start, limit=limit + 1)
+    following = str(entries[limit - 1].seq) if len(entries) > limit else None
+    return AuditList(data=[entry_view(entry) for entry in entries[:limit]], next_cursor=following)
+
+
+@get(
+    "/audit/verify",
+    operation_id="verify_audit",
+    summary="Check the audit log's hash chain",
+    responses=problems(),
+)
+async def verify_audit(caller: NamedDependency[Caller], head: NotedHead = None) -> Verification:
+    noted = None if head is None else parse_head(head)
+    return await verify_trail(caller.engine.store, caller.tenant, noted=noted)
+
+
+ROUTES = [verify_session, redact_session]
+AUDIT_ROUTES = [list_audit, verify_audit]

@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 from litestar import Litestar
 
-from swarmkeep.api import agents, errors, health, history, replays, runs, sessions, usage
+from swarmkeep.api import agents, audit, errors, health, history, replays, runs, sessions, usage
 from swarmkeep.api.bodies import Body
-from swarmkeep.audit import changes, compare, divergences, findings, import_
+from swarmkeep.audit import changes, compare, divergences, findings, import_, redact, trail
 from swarmkeep.domain import usage as usages
 from swarmkeep.domain import views
 from swarmkeep.domain.codec import encode
 
 Json = dict[str, Any]
 _HOMES = (
-    agents, changes, compare, divergences, errors, findings, health, history, import_, replays, runs, sessions,
-    usage, usages, views,
+    agents, audit, changes, compare, divergences, errors, findings, health, history, import_, redact, replays, runs,
+    sessions, trail, usage, usages, views,
 )  # fmt: skip
 
 

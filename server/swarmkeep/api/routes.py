@@ -62,6 +62,7 @@ def build_api(
     resources: dict[str, list[ControllerRouterHandler]] = {
         "sessions": [*sessions.ROUTES, *history.ROUTES, *audit.ROUTES, *replays.ROUTES, *live.ROUTES],
         "runs": [*runs.ROUTES],
+        "audit": [*audit.AUDIT_ROUTES],
         "agents": [*agents.ROUTES],
         "usage": [*usage.ROUTES],
         "exports": [*portable.EXPORTS, imports],

@@ -163,14 +163,18 @@ async def update_session(
     "/sessions/{session_id:str}",
     operation_id="delete_session",
     summary="Delete a session and everything of it",
-    responses=problems("session_not_found", "session_busy", "overloaded"),
+    responses=problems("session_not_found", "session_busy", "seq_mismatch", "overloaded"),
 )
 async def delete_session(
     session_id: FromPath[str],
     caller: NamedDependency[Caller],
     force: Annotated[bool, QueryParameter(description="Even while a run is active.")] = False,
+    reason: Annotated[str | None, QueryParameter(max_length=1000, description="Why, for the audit log.")] = None,
+    if_match: IfMatch = None,
 ) -> None:
-    await caller.engine.sessions.delete(caller.key(session_id), force=force)
+    await caller.engine.sessions.delete(
+        caller.key(session_id), force=force, if_match=expected_seq(if_match), by=caller.name, reason=reason
+    )
 
 
 @post(

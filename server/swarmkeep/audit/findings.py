@@ -23,6 +23,7 @@ CODES: Mapping[str, str] = {
     "head_missing": "the session has rows, but no head row",
     "head_differs": "a column of the head row is not what the events add up to",
     "labels_differ": "the labels that lists are filtered by are not those of the metadata",
+    "usage_differs": "what is kept of a call, for sums of tokens and time, is not what its event says",
     "lease_invalid": "the head row's lease is none that a server can have left",
     "blob_differs": "an instructions text or a tool schema is not the one that its name, a hash, says",
     "blob_missing": "an instructions text or a tool schema that an event names is not there",

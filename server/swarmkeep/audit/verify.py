@@ -7,7 +7,7 @@ anew, or cut off together with its head row. A head that was noted down elsewher
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -24,10 +24,12 @@ from swarmkeep.domain.events import MessageAdded, RunQueued, RunStarted, Session
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import session_view
+from swarmkeep.store.archive import Archive, Evidence
 from swarmkeep.store.hashing import Sealed
-from swarmkeep.store.port import EventStore, Evidence, SessionKey
+from swarmkeep.store.port import SessionKey
+from swarmkeep.store.usage import row_of
 
-_FIRST = -(2**63)
+_FIRST, _LAST = -(2**63), 2**63 - 1
 _MOST_ROWS = 512
 _PAGE_BYTES = 1_000_000
 # How much of a session's past is kept while its events go by: more than any event looks back.
@@ -35,7 +37,7 @@ _KEPT_MESSAGES = 1000
 _ATTEMPTS = 3
 
 
-async def verify(store: EventStore, key: SessionKey, *, noted: Head | None = None) -> Verification:
+async def verify(store: Archive, key: SessionKey, *, noted: Head | None = None) -> Verification:
     """Check all that is stored of a session, against `noted` too if a head was noted down earlier.
 
     Reads event by event, in memory that does not grow with the log. Raises SessionNotFound if there is no row of it.
@@ -51,18 +53,24 @@ async def verify(store: EventStore, key: SessionKey, *, noted: Head | None = Non
     return found
 
 
-async def _unchanged(store: EventStore, key: SessionKey, evidence: Evidence) -> bool:
+async def _unchanged(store: Archive, key: SessionKey, evidence: Evidence) -> bool:
     now = await store.evidence(key)
     return (now.head and now.head["head_hash"]) == (evidence.head and evidence.head["head_hash"])
 
 
-async def _check(store: EventStore, key: SessionKey, evidence: Evidence, noted: Head | None) -> Verification:
+async def _check(store: Archive, key: SessionKey, evidence: Evidence, noted: Head | None) -> Verification:
     check = _Check(evidence, noted)
     async with aclosing(pages(store, key, upto=check.head_seq)) as found:
+        after = _FIRST
         async for page in found:
             for sealed in page:
                 check.take(sealed)
             check.forget()
+            last = page[-1].event.seq
+            if isinstance(last, int):
+                check.compare_usage(page, await store.usage_rows(key, after=after, upto=last))
+                after = last
+    check.compare_usage([], await store.usage_rows(key, after=after, upto=_LAST))
     check.finish(key)
     if check.forked is not None:
         await _check_fork(store, key, check)
@@ -70,7 +78,7 @@ async def _check(store: EventStore, key: SessionKey, evidence: Evidence, noted: 
     return check.findings.verification(check.count, head)
 
 
-async def pages(store: EventStore, key: SessionKey, *, upto: int | None) -> AsyncGenerator[list[Sealed]]:
+async def pages(store: Archive, key: SessionKey, *, upto: int | None) -> AsyncGenerator[list[Sealed]]:
     """A session's events, a bounded number of bytes at a time as long as they are of similar size."""
     after, rows = _FIRST, 32
     while page := await store.sealed(key, after=after, upto=upto, limit=rows):
@@ -129,6 +137,15 @@ class _Check:
                 detail = f"event {event.seq} says that it follows another event than it does"
                 self.findings.add("fork_differs", detail, event.seq)
 
+    def compare_usage(self, page: Sequence[Sealed], rows: Mapping[int, Mapping[str, Any]]) -> None:
+        """Compare what is kept of calls, for sums, with the events of calls that were not copied from elsewhere."""
+        own = [one.event for one in page if isinstance(one.event.seq, int) and one.event.seq > self._evidence.forked_at]
+        told = {event.seq: row for event in own if (row := row_of(event)) is not None}
+        for seq in sorted(told.keys() | rows.keys()):
+            if told.get(seq) != rows.get(seq):
+                detail = f"what is kept of the call of event {seq}, for sums, is not what the event says"
+                self.findings.add("usage_differs", detail)
+
     def forget(self) -> None:
         """Let go of what no later event looks back to."""
         excess = len(self.state.messages) - _KEPT_MESSAGES
@@ -163,7 +180,7 @@ class _Check:
             self.findings.add("event_unreadable", "there is a row whose seq is no number")
 
 
-async def _check_fork(store: EventStore, key: SessionKey, check: _Check) -> None:
+async def _check_fork(store: Archive, key: SessionKey, check: _Check) -> None:
     """Compare with the session that this one was forked from, if that is still there."""
     assert check.forked is not None
     fact, _, first_hash = check.forked
@@ -178,7 +195,7 @@ async def _check_fork(store: EventStore, key: SessionKey, check: _Check) -> None
         check.findings.add("fork_differs", detail, fact.from_seq)
 
 
-async def verify_all(store: EventStore, tenant: str | None = None) -> AsyncGenerator[tuple[SessionKey, Verification]]:
+async def verify_all(store: Archive, tenant: str | None = None) -> AsyncGenerator[tuple[SessionKey, Verification]]:
     """Check every session, of one tenant or of all, by tenant and id: also those whose head row is gone."""
     after: SessionKey | None = None
     while keys := await store.keys(tenant, after=after):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 
 from swarmkeep.audit.findings import Findings, Head
 from swarmkeep.domain.events import SessionRedacted
+from swarmkeep.domain.request import digest
 from swarmkeep.store.hashing import GENESIS, Sealed, commitment_of, header_of, link
 
 
@@ -63,7 +63,7 @@ class ChainCheck:
     def _check_payload(self, sealed: Sealed) -> None:
         event = sealed.event
         if sealed.salt is None:
-            self._hollow[event.seq] = digest_of(event.payload)
+            self._hollow[event.seq] = digest(event.payload)
         elif commitment_of(sealed.salt, event.payload) != sealed.commitment:
             detail = f"event {event.seq} ({event.type}): its payload is not the one that was recorded"
             self._findings.add("payload_differs", detail, event.seq)
@@ -89,7 +89,3 @@ class ChainCheck:
         if self._noted is not None and self._noted.seq > self.last:
             detail = f"the log ends with event {self.last}; event {self._noted.seq} was noted down"
             self._findings.add("truncated", detail, self.last + 1)
-
-
-def digest_of(payload: str) -> str:
-    return hashlib.sha256(payload.encode()).hexdigest()

@@ -20,6 +20,7 @@ from swarmkeep.cli import (
     import_,
     init,
     keys,
+    prune,
     replay,
     rerun,
     serve,
@@ -56,6 +57,7 @@ import_.register(app)
 usage.register(app)
 app.add_typer(keys.app, name="keys")
 verify.register(app)
+prune.register(app)
 app.add_typer(db.app, name="db")
 eval.register(app)
 init.register(app)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -10,7 +11,9 @@ import msgspec
 from swarmkeep.audit import findings
 from swarmkeep.audit import verify as verification
 from swarmkeep.audit.compare import compare_sessions, diff_session
+from swarmkeep.audit.redact import redact
 from swarmkeep.audit.request import rebuilt_request
+from swarmkeep.audit.trail import entry_view, verify_trail
 from swarmkeep.cli.background import Background
 from swarmkeep.cli.sources import FileForm, Form
 from swarmkeep.domain.codec import decode
@@ -21,13 +24,16 @@ from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.lookout import follow_elsewhere
 from swarmkeep.engine.model import Delta, Reply
 from swarmkeep.engine.registry import Registry
-from swarmkeep.store.port import DEFAULT_TENANT, EventStore, SessionKey
+from swarmkeep.store.archive import Archive
+from swarmkeep.store.port import DEFAULT_TENANT, SessionKey
 from swarmkeep_client import (
+    AuditEntry,
     Comparison,
     Event,
     Head,
     ImportReport,
     Message,
+    Redaction,
     SessionState,
     StateDiff,
     UsageRow,
@@ -61,9 +67,10 @@ class DatabaseSource:
         location = load_settings(database_url=url).database_url
         if creates and isinstance(locate(location), SqliteFile):
             upgrade(location)
-        self._store: EventStore = open_store(location, read_only=not writes)
+        self._store: Archive = open_store(location, read_only=not writes)
         self._background = Background()
-        self._sessions = Engine(self._store, Registry(), NoModel()).sessions
+        self._engine = Engine(self._store, Registry(), NoModel())
+        self._sessions = self._engine.sessions
         try:
             self._background.run(self._store.ping())
         except BaseException:
@@ -116,8 +123,33 @@ class DatabaseSource:
         key = self._key(session_id)
         return _public(self._background.run(self._sessions.fork(key, at=at, session_id=new_id, metadata=metadata)))
 
-    def delete(self, session_id: str, *, force: bool) -> None:
-        self._background.run(self._sessions.delete(self._key(session_id), force=force))
+    def delete(
+        self, session_id: str, *, force: bool = False, reason: str | None = None, if_match: int | None = None
+    ) -> None:
+        key = self._key(session_id)
+        self._background.run(
+            self._sessions.delete(key, force=force, if_match=if_match, by=_whoever_this_is(), reason=reason)
+        )
+
+    def redact(self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool) -> Redaction:
+        key, by = self._key(session_id), _whoever_this_is()
+        done = self._background.run(redact(self._engine, key, seqs, reason, by=by, include_forks=include_forks))
+        return msgspec.convert(done, Redaction, from_attributes=True)
+
+    def audit(self) -> Iterator[AuditEntry]:
+        after = 0
+        while page := self._background.run(self._store.trail(self._tenant, after=after)):
+            for entry in page:
+                data = decode(entry_view(entry).data)
+                yield AuditEntry(
+                    seq=entry.seq, type=entry.type, by=entry.by, at=entry.at, data=data, hash=entry.hash.hex()
+                )
+            after = page[-1].seq
+
+    def verify_audit(self) -> Iterator[tuple[str, Verification]]:
+        named = self._named_tenant
+        for tenant in [named] if named else self._background.run(self._store.trail_tenants()):
+            yield tenant, _checked(self._background.run(verify_trail(self._store, tenant)))
 
     def export(
         self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str]
@@ -210,6 +242,15 @@ def event_of(event: Recorded) -> Event:
         data=decode(data_of(event)),
         hash=event.hash,
     )
+
+
+def _whoever_this_is() -> str:
+    """The user of the operating system, for the record of what they do without a server."""
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (KeyError, OSError):
+        # In a container a user may have a number only.
+        return "cli"
 
 
 def _checked(found: findings.Verification) -> Verification:

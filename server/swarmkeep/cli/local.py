@@ -24,6 +24,7 @@ from swarmkeep.engine.provider import provider_client
 from swarmkeep.engine.retries import Retries
 from swarmkeep.engine.runs import RunFeed
 from swarmkeep.settings import Settings
+from swarmkeep.store.archive import Archive
 from swarmkeep.store.port import DEFAULT_TENANT, EventStore, SessionKey
 from swarmkeep.store.schema import upgrade
 from swarmkeep.store.sql import open_store
@@ -57,7 +58,7 @@ class LocalTalk:
             upgrade(settings.database_url)
         self.session_id = session_id or f"sess_{uuid4().hex}"
         self._key = SessionKey(tenant or DEFAULT_TENANT, self.session_id)
-        store = cast(EventStore, OneSession(open_store(settings.database_url), self._key))
+        store = cast(Archive, OneSession(open_store(settings.database_url), self._key))
         self._client = client_for(settings)
         model = ChatModel(self._client, Retries(count=settings.model_retries))
         self._engine = Engine(store, registry, model, limits_for(settings))

@@ -13,6 +13,7 @@ from swarmkeep.cli.sources import FileForm, Form
 from swarmkeep.cli.terminal import Refused
 from swarmkeep.domain.usage import UsageQuery
 from swarmkeep_client import (
+    AuditEntry,
     Client,
     Comparison,
     ConnectionFailed,
@@ -20,6 +21,7 @@ from swarmkeep_client import (
     Head,
     ImportReport,
     Message,
+    Redaction,
     Session,
     SessionState,
     StateDiff,
@@ -100,8 +102,19 @@ class ServerSource:
     def request(self, session_id: str, seq: int) -> bytes:
         return self._client.sessions.get(session_id).request_body(seq)
 
-    def delete(self, session_id: str, *, force: bool) -> None:
-        self._client.sessions.get(session_id).delete(force=force)
+    def delete(
+        self, session_id: str, *, force: bool = False, reason: str | None = None, if_match: int | None = None
+    ) -> None:
+        self._client.sessions.get(session_id).delete(force=force, reason=reason, if_match=if_match)
+
+    def redact(self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool) -> Redaction:
+        return self._client.sessions.get(session_id).redact(seqs, reason, include_forks=include_forks)
+
+    def audit(self) -> Iterator[AuditEntry]:
+        return self._client.audit.list()
+
+    def verify_audit(self) -> Iterator[tuple[str, Verification]]:
+        yield "", self._client.audit.verify()
 
     def export(
         self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str]

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from swarmkeep_client import Message, SessionState
 
 app = typer.Typer(
-    short_help="List, show, fork and delete sessions.",
-    help="List, show, fork and delete sessions, on a server or in a database without one.",
+    short_help="List, show, fork, redact and delete sessions.",
+    help="List, show, fork, redact and delete sessions, on a server or in a database without one.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -154,21 +154,62 @@ def fork(
     \b
     Examples:
       swarmkeep sessions delete order-4711
-      swarmkeep sessions delete order-4711 --force
+      swarmkeep sessions delete order-4711 --force --reason "asked to be forgotten"
     """,
 )
 def delete(
     session_id: SessionId,
     force: Annotated[bool, typer.Option("--force", help="Also while a run is active.")] = False,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.")] = None,
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Delete a session with every event of it, for good."""
+    """Delete a session with every event of it, for good. That it was done stays in the audit log."""
     with source(Where(url, database_url, tenant, api_key), writes=True) as found:
-        found.delete(session_id, force=force)
+        found.delete(session_id, force=force, reason=reason)
     say(f"deleted session {session_id}")
+
+
+@app.command(
+    "redact",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions redact order-4711 --seq 3 --reason "a card number"
+      swarmkeep sessions redact order-4711 --seq 3 --seq 7 --reason "a card number" --include-forks
+    """,
+)
+def redact(
+    session_id: SessionId,
+    seqs: Annotated[list[int], typer.Option("--seq", metavar="SEQ", min=1, help="An event; may be given again.")],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the session.")],
+    include_forks: Annotated[
+        bool, typer.Option("--include-forks", help="Also where forks, or what this was forked from, hold them.")
+    ] = False,
+    as_json: AsJson = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Remove what events say, for good; the hash chain still verifies. Exit code 1 if another session still has it."""
+    with source(Where(url, database_url, tenant, api_key), writes=True) as found:
+        done = found.redact(session_id, seqs, reason, include_forks=include_forks)
+    left = [copy for copy in done.forks if not copy.redacted]
+    if as_json:
+        put_json(done)
+    elif done.seqs:
+        put(f"removed what {len(done.seqs)} events of {session_id} said: {', '.join(map(str, done.seqs))}")
+    else:
+        put("there was nothing left to remove")
+    for copy in done.forks:
+        state = "removed there, too" if copy.redacted else "STILL THERE"
+        say(f"session {copy.session_id} holds the same events {', '.join(map(str, copy.seqs))}: {state}")
+    if left:
+        say("a session that is busy can be redacted later; --include-forks redacts those that are not")
+        raise typer.Exit(1)
 
 
 def put_state(state: SessionState) -> None:

@@ -13,11 +13,13 @@ import typer
 if TYPE_CHECKING:
     from swarmkeep.domain.usage import UsageQuery
     from swarmkeep_client import (
+        AuditEntry,
         Comparison,
         Event,
         Head,
         ImportReport,
         Message,
+        Redaction,
         SessionState,
         StateDiff,
         UsageRow,
@@ -86,7 +88,19 @@ class Source(Protocol):
 
     def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState: ...
 
-    def delete(self, session_id: str, *, force: bool) -> None: ...
+    def delete(
+        self, session_id: str, *, force: bool = False, reason: str | None = None, if_match: int | None = None
+    ) -> None: ...
+
+    def redact(self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool) -> Redaction: ...
+
+    def audit(self) -> Iterator[AuditEntry]:
+        """The tenant's audit log, oldest entry first."""
+        ...
+
+    def verify_audit(self) -> Iterator[tuple[str, Verification]]:
+        """The audit logs by their tenants: where no tenant is named in a database, those of all."""
+        ...
 
     def export(
         self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str]

@@ -82,6 +82,9 @@ def warn_if_damaged(found: Source, session_id: str) -> None:
 def _checked(found: Source, session_id: str | None, noted: Head | None) -> Iterator[tuple[str, Verification]]:
     if session_id is None:
         yield from found.verify_all()
+        for tenant, verification in found.verify_audit():
+            if verification.events or not verification.valid:
+                yield f"(audit log{' of ' * bool(tenant)}{tenant})", verification
     else:
         yield session_id, found.verify(session_id, head=noted)
 

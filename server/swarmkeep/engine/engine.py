@@ -9,13 +9,13 @@ from swarmkeep.engine.model import Model
 from swarmkeep.engine.registry import Registry
 from swarmkeep.engine.runs import Runs
 from swarmkeep.engine.sessions import Sessions
-from swarmkeep.store.port import EventStore
+from swarmkeep.store.archive import Archive
 
 
 class Engine:
     """Sessions and runs over one store, one registry and one model. Start it in the loop that it is to live in."""
 
-    def __init__(self, store: EventStore, registry: Registry, model: Model, limits: Limits | None = None) -> None:
+    def __init__(self, store: Archive, registry: Registry, model: Model, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
         self.store = store
         self.registry = registry

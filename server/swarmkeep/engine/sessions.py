@@ -11,7 +11,8 @@ from swarmkeep.domain.commands import create_session, refuse_if_busy, update_ses
 from swarmkeep.domain.drafts import drafted
 from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.errors import SeqConflict, SeqMismatch, SessionExists
-from swarmkeep.domain.events import MessageAdded, SessionEvent, SessionForked
+from swarmkeep.domain.events import MessageAdded, SessionEvent, SessionForked, SessionRedacted
+from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import SessionStatus, State
 from swarmkeep.domain.views import SessionView, session_view
 from swarmkeep.engine.conductor import Conductor
@@ -19,7 +20,8 @@ from swarmkeep.engine.inputs import checked_id, checked_messages, checked_object
 from swarmkeep.engine.killpoints import reach
 from swarmkeep.engine.once import Once, once_only
 from swarmkeep.engine.registry import Registry
-from swarmkeep.store.port import Appended, EventStore, Mark, SessionKey, SessionPage
+from swarmkeep.store.archive import Archive
+from swarmkeep.store.port import Appended, Mark, SessionKey, SessionPage
 
 Json = dict[str, Any]
 
@@ -27,7 +29,7 @@ Json = dict[str, Any]
 class Sessions:
     """Sessions of every tenant; each call names its own."""
 
-    def __init__(self, store: EventStore, registry: Registry, conductor: Conductor) -> None:
+    def __init__(self, store: Archive, registry: Registry, conductor: Conductor) -> None:
         self._store = store
         self._registry = registry
         self._conductor = conductor
@@ -151,29 +153,68 @@ class Sessions:
         """
         if agent is not None:
             self._registry.get(agent)
-        base = await self._store.state(key, at=at)
         target = _named(key.tenant, session_id, once)
-        forked = SessionForked(from_session_id=key.id, from_seq=base.seq, from_hash=base.hash)
         labels = checked_object(metadata or {}, "/metadata")
-        facts: list[SessionEvent] = [forked, *update_session(base, agent=agent, metadata=labels)]
-        drafts = drafted(base.agent, facts, None)
         mark = None if once is None else once.mark()
+
+        async def copy() -> Appended:
+            while True:
+                base = await self._store.state(key, at=at)
+                hollow = await self._store.hollow(key, upto=base.seq)
+                forked = SessionForked(from_session_id=key.id, from_seq=base.seq, from_hash=base.hash)
+                facts = [
+                    forked,
+                    *await self._later_redactions(key, base, hollow),
+                    *update_session(base, agent=agent, metadata=labels),
+                ]
+                drafts = drafted(base.agent, facts, None)
+                try:
+                    return await self._store.fork(key, base, target, drafts, redacted=len(hollow), mark=mark)
+                except SeqConflict as conflict:
+                    # The source was redacted, or deleted and made anew, while it was looked at.
+                    if conflict.session_id != key.id or target == key:
+                        raise
+
         try:
-            made = await once_only(
-                self._store, target, once, lambda: self._store.fork(key, base, target, drafts, mark=mark)
-            )
+            made = await once_only(self._store, target, once, copy)
         except SeqConflict:
             raise SessionExists(target.id) from None
         return await self._view(target, made)
 
-    async def delete(self, key: SessionKey, *, force: bool = False) -> None:
-        """Remove every row of the session. Raises SessionBusy while a run is active, unless forced."""
+    async def _later_redactions(self, key: SessionKey, base: State, hollow: Mapping[int, str]) -> list[SessionEvent]:
+        """What a fork has to tell of removed payloads in its copy, if the event that tells of them is not copied."""
+        if not hollow:
+            return []
+        told = await self._store.read(key, upto=base.seq, types=["session.redacted"])
+        known = {seq for event in told if isinstance(event.fact, SessionRedacted) for seq in event.fact.seqs}
+        untold = [seq for seq in hollow if seq not in known]
+        if not untold:
+            return []
+        kept = tuple(digest(hollow[seq]) for seq in untold)
+        return [SessionRedacted(seqs=tuple(untold), reason=f"removed in {key.id} before it was forked", kept=kept)]
+
+    async def delete(
+        self,
+        key: SessionKey,
+        *,
+        force: bool = False,
+        if_match: int | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Remove every row of the session; the tenant's audit log tells who did it, and why.
+
+        Raises SessionBusy while a run is active, unless forced, and SeqMismatch for `if_match`.
+        """
         while True:
             state = await self._store.state(key)
             if not force:
                 refuse_if_busy(state)
+            if if_match is not None and state.seq != if_match:
+                raise SeqMismatch(if_match, state.seq)
+            expected = None if force and if_match is None else state
             try:
-                await self._store.delete(key, expected=None if force else state)
+                await self._store.delete(key, expected=expected, by=by, reason=reason)
             except SeqConflict:
                 continue
             self._conductor.abandon(key)

@@ -7,10 +7,12 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Table, Text, func, select, tuple_, type_coerce
 
+from swarmkeep.domain.events import SessionForked
 from swarmkeep.domain.request import digest
+from swarmkeep.store.archive import Evidence
 from swarmkeep.store.columns import Verbatim, as_bytes, as_text, unescape
-from swarmkeep.store.port import Evidence, SessionKey
-from swarmkeep.store.tables import SESSION_TABLES, blobs, events, idempotency, session_labels, sessions
+from swarmkeep.store.port import SessionKey
+from swarmkeep.store.tables import SESSION_TABLES, blobs, events, idempotency, session_labels, sessions, usage
 
 _PAGE = 50
 
@@ -20,15 +22,20 @@ Row = Mapping[str, Any]
 def read_evidence(connection: Connection, key: SessionKey) -> Evidence:
     # First, so that an append meanwhile does not look like an event beyond the head.
     last = connection.scalar(select(func.max(events.c.seq)).where(*_mine(events, key)))
+    forked = connection.scalar(
+        select(func.max(events.c.seq)).where(*_mine(events, key), events.c.type == SessionForked.type)
+    )
     return Evidence(
         head=read_head(connection, key),
         last_seq=last if isinstance(last, int) else 0 if last is None else -1,
+        forked_at=forked if isinstance(forked, int) else 0,
         labels=frozenset(
             as_bytes(row.label)
             for row in connection.execute(select(session_labels.c.label).where(*_mine(session_labels, key)))
         ),
         blobs=dict(_checked_blobs(connection, key)),
         marks=tuple(_rows(connection, idempotency, key)),
+        calls=connection.scalar(select(func.count()).where(*_mine(usage, key))) or 0,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -77,25 +77,6 @@ class Chunk(msgspec.Struct, frozen=True):
     blobs: Mapping[str, str] = {}
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of one session but its events, as they are stored. `head` is None where there is no head row.
-
-    `last_seq` is the greatest seq that any event has (0: there is none). `blobs` says of each name whether its text is
-    what it names; `marks` are the rows of idempotency keys.
-    """
-
-    head: Mapping[str, Any] | None
-    last_seq: int
-    labels: frozenset[bytes]
-    blobs: Mapping[str, bool]
-    marks: tuple[Mapping[str, Any], ...]
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is no row at all."""
-        return self.head is None and not (self.last_seq or self.labels or self.blobs or self.marks)
-
-
 class EventStore(Protocol):
     """The log. Each call is atomic and, once it returns, durable; nothing is held open between calls."""
 
@@ -147,12 +128,19 @@ class EventStore(Protocol):
         ...
 
     async def fork(
-        self, source: SessionKey, base: State, target: SessionKey, drafts: Sequence[Draft], *, mark: Mark | None = None
+        self,
+        source: SessionKey,
+        base: State,
+        target: SessionKey,
+        drafts: Sequence[Draft],
+        *,
+        redacted: int = 0,
+        mark: Mark | None = None,
     ) -> Appended:
         """Copy the source's events 1..base.seq (and their blobs), hashes included, and append `drafts`: atomically.
 
-        `mark` is kept with the target. Raises SeqConflict if the target exists or the source no longer has the event
-        that `base` ends with.
+        `mark` is kept with the target. Raises SeqConflict, which names the session, if the target exists, or the
+        source no longer has the event that `base` ends with, or not `redacted` of the events have lost their payload.
         """
         ...
 
@@ -168,10 +156,12 @@ class EventStore(Protocol):
         """
         ...
 
-    async def delete(self, key: SessionKey, *, expected: State | None = None) -> None:
+    async def delete(
+        self, key: SessionKey, *, expected: State | None = None, by: str | None = None, reason: str | None = None
+    ) -> None:
         """Remove every row of a session. With `expected`, only if that is still its last state (else SeqConflict).
 
-        Raises SessionNotFound.
+        That it was done, and by whom, is recorded in the tenant's audit log at once. Raises SessionNotFound.
         """
         ...
 
@@ -231,16 +221,6 @@ class EventStore(Protocol):
         self, key: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 1000
     ) -> list[Sealed]:
         """Events with the salts and commitments that their hashes are made of, oldest first: for auditors."""
-        ...
-
-    async def evidence(self, key: SessionKey) -> Evidence:
-        """What stands beside a session's events; trusted by nobody who asks for it."""
-        ...
-
-    async def keys(
-        self, tenant: str | None = None, *, after: SessionKey | None = None, limit: int = 500
-    ) -> list[SessionKey]:
-        """Sessions by tenant and id, those after `after`: every one that has a row of any kind, head row or not."""
         ...
 
     async def ping(self) -> None:

@@ -14,21 +14,14 @@ from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import session_view
 from swarmkeep.store import queries, writes
+from swarmkeep.store.archive import Act, Archive
 from swarmkeep.store.cache import StateCache, continues
 from swarmkeep.store.columns import escape
 from swarmkeep.store.database import Database
 from swarmkeep.store.hashing import Sealed, seal
 from swarmkeep.store.heads import Step, renew
-from swarmkeep.store.port import (
-    Appended,
-    Chunk,
-    Claim,
-    EventStore,
-    Lease,
-    Mark,
-    OutcomeUnknown,
-    SessionKey,
-)
+from swarmkeep.store.port import Appended, Chunk, Claim, Lease, Mark, OutcomeUnknown, SessionKey
+from swarmkeep.store.redacting import hollowed, keys_in, redact
 from swarmkeep.store.restoring import restore
 from swarmkeep.store.sql_reader import SqlReader
 from swarmkeep.store.sqlite import SqliteDatabase
@@ -73,7 +66,7 @@ def open_store(
 
 
 class SqlStore(SqlReader):
-    """An EventStore (see there for what each call promises) on a Database."""
+    """An Archive (see there for what each call promises) on a Database."""
 
     def __init__(
         self, database: Database, *, display: str, clock: Clock = utc_now, cache_bytes: int = CACHE_BYTES
@@ -118,13 +111,20 @@ class SqlStore(SqlReader):
         return Appended([one.event for one in sealed], state, granted)
 
     async def fork(
-        self, source: SessionKey, base: State, target: SessionKey, drafts: Sequence[Draft], *, mark: Mark | None = None
+        self,
+        source: SessionKey,
+        base: State,
+        target: SessionKey,
+        drafts: Sequence[Draft],
+        *,
+        redacted: int = 0,
+        mark: Mark | None = None,
     ) -> Appended:
         _refuse_long(target, mark)
         sealed, state = self._sealed(target, base, drafts)
         view = encode_text(session_view(target.id, state))
         step = Step(key=target, base=base, state=state, sealed=sealed, view=view, mark=mark)
-        await self.database.write(lambda connection: writes.fork(connection, source, step))
+        await self.database.write(lambda connection: writes.fork(connection, source, step, redacted))
         self._remember(target, step)
         return Appended([one.event for one in sealed], state, None)
 
@@ -141,9 +141,35 @@ class SqlStore(SqlReader):
         self.database.tell(key)
         return state
 
-    async def delete(self, key: SessionKey, *, expected: State | None = None) -> None:
+    async def redact(
+        self,
+        key: SessionKey,
+        log: Sequence[Sealed],
+        stand_ins: Mapping[int, str],
+        draft: Draft,
+        *,
+        mark: Mark | None = None,
+    ) -> Appended:
+        _refuse_long(key, mark)
+        events = hollowed(log, stand_ins)
+        base, emptied = fold(events), [event for event in events if event.seq in stand_ins]
+        sealed, state = self._sealed(key, base, [draft])
+        view = encode_text(session_view(key.id, state))
+        step = Step(key=key, base=base, state=state, sealed=sealed, view=view, mark=mark)
+        gone = keys_in(log, stand_ins)
         self._cache.drop(key)
-        await self.database.write(lambda connection: writes.remove(connection, key, expected), erases=True)
+        await self.database.write(lambda connection: redact(connection, step, emptied, gone), erases=True)
+        self._cache.put(key, state)
+        self.database.tell(key)
+        return Appended([one.event for one in sealed], state, None)
+
+    async def delete(
+        self, key: SessionKey, *, expected: State | None = None, by: str | None = None, reason: str | None = None
+    ) -> None:
+        act = Act(type="session.deleted", by=by, reason=reason)
+        at = self._now()
+        self._cache.drop(key)
+        await self.database.write(lambda connection: writes.remove(connection, key, expected, act, at), erases=True)
         self._cache.drop(key)
         self.database.tell(key)
 
@@ -205,7 +231,7 @@ class SqlStore(SqlReader):
         raise SessionNotFound(key.id) if last is None else SeqConflict(key.id, 0)
 
     def _remember(self, key: SessionKey, step: Step) -> None:
-        # What a redaction removed is still in the folded state.
+        # What a redaction removed may still be in the folded state.
         if any(isinstance(one.event.fact, SessionRedacted) for one in step.sealed):
             self._cache.drop(key)
         else:
@@ -213,7 +239,7 @@ class SqlStore(SqlReader):
 
 
 if TYPE_CHECKING:
-    _: type[EventStore] = SqlStore
+    _: type[Archive] = SqlStore
 
 
 def _refuse_long(key: SessionKey, mark: Mark | None) -> None:

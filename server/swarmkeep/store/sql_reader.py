@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.state import SessionStatus
 from swarmkeep.domain.usage import UsagePage, UsageQuery
 from swarmkeep.store import queries, revision
+from swarmkeep.store.archive import Evidence, TrailEntry
 from swarmkeep.store.cursors import parse_cursor
 from swarmkeep.store.database import Database
 from swarmkeep.store.evidence import all_keys, read_evidence
 from swarmkeep.store.hashing import Sealed
 from swarmkeep.store.heads import find_heads
-from swarmkeep.store.port import Evidence, Head, Mark, SessionKey, SessionPage
-from swarmkeep.store.usage import summed
+from swarmkeep.store.port import Head, Mark, SessionKey, SessionPage
+from swarmkeep.store.redacting import copies_of, hollow_events
+from swarmkeep.store.trail import read_trail, tenants_of
+from swarmkeep.store.usage import rows_between, summed
 
 
 class SqlReader:
@@ -93,6 +97,21 @@ class SqlReader:
 
     async def close(self) -> None:
         await self.database.close()
+
+    async def usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
+        return await self.database.read(lambda connection: rows_between(connection, key, after, upto))
+
+    async def copies(self, key: SessionKey, events: Mapping[int, bytes]) -> dict[SessionKey, list[int]]:
+        return await self.database.read(lambda connection: copies_of(connection, key, events))
+
+    async def hollow(self, key: SessionKey, *, upto: int) -> dict[int, str]:
+        return await self.database.read(lambda connection: hollow_events(connection, key, upto))
+
+    async def trail(self, tenant: str, *, after: int = 0, limit: int = 200) -> list[TrailEntry]:
+        return await self.database.read(lambda connection: read_trail(connection, tenant, after, limit))
+
+    async def trail_tenants(self) -> list[str]:
+        return await self.database.read(tenants_of)
 
     async def heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, Head]:
         return await self.database.read(lambda connection: find_heads(connection, keys))

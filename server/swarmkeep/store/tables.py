@@ -19,6 +19,7 @@ metadata = MetaData(
 
 RUNNING = text("status = 'running'")
 DUE = text("due_at IS NOT NULL")
+FIRST = text("seq = 1")
 
 sessions = Table(
     "sessions",
@@ -69,6 +70,24 @@ events = Table(
     Column("salt", LargeBinary, comment="null once the payload was redacted"),
     Column("commitment", LargeBinary, nullable=False),
     Column("hash", LargeBinary, nullable=False),
+    # A session and its forks begin with the same event: this finds the others.
+    Index("ix_events_first", "tenant", "hash", sqlite_where=FIRST, postgresql_where=FIRST),
+)
+
+trail = Table(
+    "trail",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("type", Verbatim, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("actor", Verbatim, nullable=False, comment="who did it; empty where nobody knows"),
+    Column("recorded_at", Text, nullable=False),
+    Column("payload", Text, nullable=False),
+    Column("salt", LargeBinary, nullable=False),
+    Column("commitment", LargeBinary, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    comment="a tenant's audit log: what was done that no session's events can tell, chained like them",
 )
 
 blobs = Table(

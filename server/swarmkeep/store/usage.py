@@ -53,10 +53,30 @@ def record(connection: Connection, key: SessionKey, events: Iterable[Recorded]) 
             rows.clear()
             mine = (usage.c.tenant == key.tenant, usage.c.session_id == key.id)
             connection.execute(delete(usage).where(*mine))
-        elif (row := _row(event)) is not None:
+        elif (row := row_of(event)) is not None:
             rows.append({"tenant": key.tenant, "session_id": key.id, **row})
     if rows:
         _INSERT.execute_many(connection, rows)
+
+
+def amend(connection: Connection, key: SessionKey, events: Iterable[Recorded]) -> None:
+    """Write the rows of these events anew, as far as they have some."""
+    mine = (usage.c.tenant == key.tenant, usage.c.session_id == key.id)
+    for event in events:
+        if connection.execute(delete(usage).where(*mine, usage.c.seq == event.seq)).rowcount:
+            record(connection, key, [event])
+
+
+def rows_between(connection: Connection, key: SessionKey, after: int, upto: int) -> dict[int, Row]:
+    """The rows as they are stored, by seq."""
+    mine = (usage.c.tenant == key.tenant, usage.c.session_id == key.id)
+    found = connection.execute(select(usage).where(*mine, usage.c.seq > after, usage.c.seq <= upto))
+    return {
+        row["seq"]: {name: value for name, value in row.items() if name not in ("tenant", "session_id")}
+        for row in found.mappings()
+        # SQLite holds a value of any type in any column.
+        if isinstance(row["seq"], int)
+    }
 
 
 def rebuild(connection: Connection) -> None:
@@ -69,7 +89,8 @@ def rebuild(connection: Connection) -> None:
             after = events[-1].seq
 
 
-def _row(event: Recorded) -> Row | None:
+def row_of(event: Recorded) -> Row | None:
+    """What an event's call took; None for one that is no call."""
     fact = event.fact
     if not isinstance(fact, MessageAdded) or (fact.completion is None and fact.tool is None):
         return None

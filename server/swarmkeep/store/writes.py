@@ -6,11 +6,13 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Insert, Table, bindparam, delete, insert, literal, select
+from sqlalchemy import Connection, Insert, Table, bindparam, delete, func, insert, literal, select
 
 from swarmkeep.domain.errors import IdempotencyMismatch, SeqConflict, SessionNotFound
 from swarmkeep.domain.state import State
 from swarmkeep.store import usage
+from swarmkeep.store.archive import Act
+from swarmkeep.store.columns import as_bytes
 from swarmkeep.store.hashing import Sealed
 from swarmkeep.store.heads import Step, advance_head, insert_head, insert_if_absent, is_head
 from swarmkeep.store.labels import labels_of
@@ -18,6 +20,7 @@ from swarmkeep.store.port import Lease, Mark, MarkExists, SessionKey
 from swarmkeep.store.prepared import Prepared
 from swarmkeep.store.queries import find_mark
 from swarmkeep.store.tables import SESSION_TABLES, blobs, events, idempotency, session_labels, sessions
+from swarmkeep.store.trail import record
 
 Row = dict[str, Any]
 
@@ -33,11 +36,11 @@ def append(connection: Connection, step: Step) -> Lease | None:
         rows = [{**_of(step.key), "hash": name, "text": text} for name, text in step.blobs.items()]
         _insert_if_absent(blobs, connection).execute_many(connection, rows)
     if step.state.metadata is not step.base.metadata:
-        _replace_labels(connection, step)
+        replace_labels(connection, step)
     return lease
 
 
-def fork(connection: Connection, source: SessionKey, step: Step) -> None:
+def fork(connection: Connection, source: SessionKey, step: Step, redacted: int) -> None:
     """Copy what `step.base` is made of to a new session, and go on there."""
     if step.mark is not None:
         _insert_mark(connection, step.key, step.mark, step.state.seq)
@@ -52,20 +55,27 @@ def fork(connection: Connection, source: SessionKey, step: Step) -> None:
     # Checked after the copy, blobs first: if this event is the one meant, the source was whole all the while.
     if copied.rowcount != base.seq or last is None or last.hex() != base.hash:
         raise SeqConflict(source.id, base.seq)
+    if connection.scalar(select(func.count()).where(*events_of, events.c.salt.is_(None))) != redacted:
+        raise SeqConflict(source.id, base.seq)
     _insert_events(connection, step.key, step.sealed)
-    _replace_labels(connection, step)
+    replace_labels(connection, step)
 
 
-def remove(connection: Connection, key: SessionKey, expected: State | None) -> None:
-    """Delete every row of a session."""
+def remove(connection: Connection, key: SessionKey, expected: State | None, act: Act, at: str) -> None:
+    """Delete every row of a session, and record that."""
     this = (sessions.c.tenant == key.tenant, sessions.c.id == key.id)
     where = this if expected is None else (*this, is_head(expected))
-    if connection.execute(delete(sessions).where(*where)).rowcount == 0:
+    last = connection.execute(
+        delete(sessions).where(*where).returning(sessions.c.head_seq, sessions.c.head_hash)
+    ).one_or_none()
+    if last is None:
         if expected is None or connection.scalar(select(sessions.c.head_seq).where(*this)) is None:
             raise SessionNotFound(key.id)
         raise SeqConflict(key.id, expected.seq)
     for table in SESSION_TABLES:
         connection.execute(delete(table).where(table.c.tenant == key.tenant, table.c.session_id == key.id))
+    gone = {"session_id": key.id, "seq": last.head_seq, "hash": as_bytes(last.head_hash).hex()}
+    record(connection, key.tenant, act, gone, at)
 
 
 def _of(key: SessionKey) -> Row:
@@ -118,7 +128,8 @@ _INSERT_EVENT = Prepared(insert(events), [column.name for column in events.c])
 _INSERT_LABEL = insert(session_labels)
 
 
-def _replace_labels(connection: Connection, step: Step) -> None:
+def replace_labels(connection: Connection, step: Step) -> None:
+    """Make a session's labels those of the step's metadata."""
     labels = session_labels.c
     if step.base.seq:
         mine = (labels.tenant == step.key.tenant, labels.session_id == step.key.id)

@@ -5,9 +5,10 @@ with Client("http://127.0.0.1:8000") as client:
     print(session.run("I want a refund.").output_text)
 """
 
-from swarmkeep_client.async_client import AsyncAgents, AsyncClient, AsyncSessions
+from swarmkeep_client.async_client import AsyncAgents, AsyncAudit, AsyncClient, AsyncSessions
 from swarmkeep_client.async_session import AsyncSession
-from swarmkeep_client.client import Agents, Client, Sessions
+from swarmkeep_client.auditing import AuditEntry, RedactedCopy, Redaction
+from swarmkeep_client.client import Agents, Audit, Client, Sessions
 from swarmkeep_client.comparisons import (
     Change,
     Comparison,
@@ -81,9 +82,12 @@ __all__ = [
     "ApiError",
     "Approval",
     "AsyncAgents",
+    "AsyncAudit",
     "AsyncClient",
     "AsyncSession",
     "AsyncSessions",
+    "Audit",
+    "AuditEntry",
     "ChainProblem",
     "Change",
     "Client",
@@ -108,6 +112,8 @@ __all__ = [
     "Origin",
     "PendingCall",
     "RateLimited",
+    "RedactedCopy",
+    "Redaction",
     "Replay",
     "ResumeInput",
     "Run",

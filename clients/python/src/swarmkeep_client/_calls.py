@@ -81,9 +81,10 @@ def update_session(
     return Call(request, as_type(SessionState))
 
 
-def delete_session(session_id: str, *, force: bool) -> Call[None]:
-    filters = query(force="true" if force else None)
-    return Call(Request(method="DELETE", path=session_path(session_id), query=filters), _nothing)
+def delete_session(session_id: str, *, force: bool, reason: str | None, if_match: int | None) -> Call[None]:
+    filters = query(force="true" if force else None, reason=reason)
+    headers = {} if if_match is None else {"If-Match": f'"{if_match}"'}
+    return Call(Request(method="DELETE", path=session_path(session_id), query=filters, headers=headers), _nothing)
 
 
 def fork(
@@ -97,11 +98,6 @@ def fork(
 ) -> Call[SessionState]:
     body = {"at": at, "id": id, "metadata": metadata, "agent": agent}
     return Call(write("POST", session_path(session_id, "fork"), body, idempotency_key), as_type(SessionState))
-
-
-def redact(session_id: str, seqs: Sequence[int], reason: str, *, idempotency_key: str | None) -> Call[None]:
-    body = {"seqs": list(seqs), "reason": reason}
-    return Call(write("POST", session_path(session_id, "redact"), body, idempotency_key), _nothing)
 
 
 def messages(session_id: str, *, at: int | None) -> Call[Page[Message]]:

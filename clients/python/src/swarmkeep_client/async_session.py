@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Literal, Self, Unpack, overload
 
+from swarmkeep_client import _audit_calls as audit_calls
 from swarmkeep_client import _calls as calls
 from swarmkeep_client import _file_calls as files
 from swarmkeep_client import _past as past
@@ -12,6 +13,7 @@ from swarmkeep_client._calls import Input
 from swarmkeep_client._drivers import AsyncDriver
 from swarmkeep_client._fields import SessionFields
 from swarmkeep_client._streams import RunStream, Tail
+from swarmkeep_client.auditing import Redaction
 from swarmkeep_client.comparisons import Comparison, Replay, StateDiff
 from swarmkeep_client.models import (
     Event,
@@ -163,9 +165,16 @@ class AsyncSession(SessionFields):
         """The session as a document for people, now or as it was after event `at`."""
         return await self._driver.perform(files.transcript(self.id, format, at=at))
 
-    async def redact(self, seqs: Sequence[int], reason: str, *, idempotency_key: str | None = None) -> None:
-        """Remove the payloads of events for good. The hash chain still verifies."""
-        await self._driver.perform(calls.redact(self.id, seqs, reason, idempotency_key=idempotency_key))
+    async def redact(
+        self, seqs: Sequence[int], reason: str, *, include_forks: bool = False, idempotency_key: str | None = None
+    ) -> Redaction:
+        """Remove the payloads of events for good. The hash chain still verifies.
+
+        The answer names the other sessions that hold the same events; `include_forks` redacts them there as well.
+        Raises SessionBusy while a run is active.
+        """
+        call = audit_calls.redact(self.id, seqs, reason, include_forks=include_forks, idempotency_key=idempotency_key)
+        return await self._driver.perform(call)
 
     async def request(self, seq: int) -> Json:
         """The exact Chat Completions request behind the assistant message that event `seq` added."""
@@ -194,6 +203,9 @@ class AsyncSession(SessionFields):
         """Where this session and another one part, and what each did since. `other` is a session or its id."""
         return await self._driver.perform(past.compare(self.id, other))
 
-    async def delete(self, *, force: bool = False) -> None:
-        """Delete the session and every event of it. Raises SessionBusy while a run is active, unless `force`."""
-        await self._driver.perform(calls.delete_session(self.id, force=force))
+    async def delete(self, *, force: bool = False, reason: str | None = None, if_match: int | None = None) -> None:
+        """Delete the session and every event of it. The server's audit log keeps that it was done, and the `reason`.
+
+        Raises SessionBusy while a run is active, unless `force`, and SeqMismatch if its last event is not `if_match`.
+        """
+        await self._driver.perform(calls.delete_session(self.id, force=force, reason=reason, if_match=if_match))

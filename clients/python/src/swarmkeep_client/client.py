@@ -8,12 +8,14 @@ from typing import BinaryIO, Literal, Self
 
 import httpx2
 
+from swarmkeep_client import _audit_calls as audit_calls
 from swarmkeep_client import _calls as calls
 from swarmkeep_client import _file_calls as files
 from swarmkeep_client._calls import MetadataValue
 from swarmkeep_client._drivers import Driver
 from swarmkeep_client._settings import READ_TIMEOUT_SECONDS, STREAM_IDLE_SECONDS, settings
-from swarmkeep_client.models import AgentInfo, Health, ImportReport, Json, Message, UsageRow
+from swarmkeep_client.auditing import AuditEntry
+from swarmkeep_client.models import AgentInfo, Head, Health, ImportReport, Json, Message, UsageRow, Verification
 from swarmkeep_client.session import Session
 
 
@@ -45,6 +47,7 @@ class Client:
         self._driver = Driver(checked, transport=transport, sleep=sleep)
         self.sessions = Sessions(self._driver)
         self.agents = Agents(self._driver)
+        self.audit = Audit(self._driver)
 
     @property
     def base_url(self) -> str:
@@ -192,3 +195,18 @@ class Agents:
     def get(self, name: str) -> AgentInfo:
         """The agent of that name. Raises AgentNotFound."""
         return self._driver.perform(calls.get_agent(name))
+
+
+class Audit:
+    """The audit log: what was done to sessions that are gone."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def list(self, *, after: int | None = None, page_size: int | None = None) -> Iterator[AuditEntry]:
+        """Entries with seq > `after`, oldest first, fetched page by page as they are needed."""
+        return self._driver.pages(audit_calls.list_audit(after=after, page_size=page_size))
+
+    def verify(self, *, head: Head | None = None) -> Verification:
+        """Check the audit log's hash chain, and that it still has an earlier `head`."""
+        return self._driver.perform(audit_calls.verify_audit(head))

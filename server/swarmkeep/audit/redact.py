@@ -1,0 +1,151 @@
+"""Removing what events say, for good, so that the chain still verifies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from swarmkeep.audit.verify import pages
+from swarmkeep.domain.commands import refuse_if_busy
+from swarmkeep.domain.envelope import Draft
+from swarmkeep.domain.errors import (
+    EventNotFound,
+    IdempotencyMismatch,
+    InvalidRequest,
+    SeqConflict,
+    SessionBusy,
+    SessionNotFound,
+)
+from swarmkeep.domain.events import SessionRedacted
+from swarmkeep.domain.fold import fold
+from swarmkeep.domain.redaction import stand_in
+from swarmkeep.domain.request import digest
+from swarmkeep.domain.views import SessionView, session_view
+from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.once import Once, once_only
+from swarmkeep.store.archive import Archive
+from swarmkeep.store.hashing import Sealed
+from swarmkeep.store.port import Appended, Mark, MarkExists, SessionKey
+
+MAX_SEQS = 1000
+MAX_REASON = 1000
+
+
+class Copy(msgspec.Struct, frozen=True, kw_only=True):
+    """Another session that holds the same events. `redacted`: there they are gone, too."""
+
+    session_id: str
+    seqs: list[int]
+    redacted: bool
+
+
+class Redaction(msgspec.Struct, frozen=True, kw_only=True):
+    """What was removed: `seqs`, told by event `seq` (null: there was nothing left to remove)."""
+
+    session: SessionView
+    seqs: list[int]
+    seq: int | None
+    forks: list[Copy]
+
+
+async def redact(
+    engine: Engine,
+    key: SessionKey,
+    seqs: Sequence[int],
+    reason: str,
+    *,
+    by: str | None = None,
+    include_forks: bool = False,
+    once: Once | None = None,
+) -> Redaction:
+    """Remove the payloads of events, and every copy of them in the database that belongs to this session.
+
+    Of other sessions that hold copies, forks of this one and those it is from, `include_forks` redacts those that are
+    not busy; otherwise they are named. Done again, it removes nothing twice.
+
+    Raises SessionNotFound, EventNotFound, SessionBusy, InvalidRequest, IdempotencyMismatch.
+    """
+    _check(seqs, reason)
+    made = await once_only(engine.store, key, once, lambda: _redact(engine, key, seqs, reason, by, once))
+    at = made.seq if isinstance(made, Mark) else made.state.seq if isinstance(made, Appended) else None
+    told = await engine.store.read(key, after=0 if at is None else at - 1, upto=at, types=["session.redacted"])
+    fact = told[-1].fact if told and at is not None else None
+    state = await engine.store.state(key)
+    return Redaction(
+        session=session_view(key.id, state),
+        seqs=list(fact.seqs) if isinstance(fact, SessionRedacted) else [],
+        seq=None if fact is None else at,
+        forks=await _forks(engine, key, seqs, reason, by, include_forks),
+    )
+
+
+def _check(seqs: Sequence[int], reason: str) -> None:
+    if not 0 < len(seqs) <= MAX_SEQS:
+        raise InvalidRequest(f"name 1 to {MAX_SEQS} events", "/seqs")
+    if not 0 < len(reason) <= MAX_REASON:
+        raise InvalidRequest(f"say why, in up to {MAX_REASON} characters", "/reason")
+
+
+async def _redact(
+    engine: Engine, key: SessionKey, seqs: Sequence[int], reason: str, by: str | None, once: Once | None = None
+) -> Appended | None:
+    """Redact one session; None if there was nothing left to remove."""
+    while True:
+        log = await whole(engine.store, key)
+        state = fold(one.event for one in log)
+        refuse_if_busy(state)
+        known = {one.event.seq: one for one in log}
+        for seq in seqs:
+            if seq not in known:
+                raise EventNotFound(seq, f"session {key.id!r} has the events 1 to {state.seq}; there is no event {seq}")
+        chosen = sorted({seq for seq in seqs if known[seq].salt is not None})
+        if not chosen:
+            await _refuse_other_use(engine.store, key, once)
+            return None
+        texts = {seq: stand_in(known[seq].event) for seq in chosen}
+        kept = tuple(digest(texts[seq]) for seq in chosen)
+        fact = SessionRedacted(seqs=tuple(chosen), reason=reason, by=by, kept=kept)
+        mark = None if once is None else once.mark()
+        try:
+            made = await engine.store.redact(key, log, texts, Draft(fact, None, state.agent), mark=mark)
+        except SeqConflict:
+            continue
+        for event in made.events:
+            engine.hub.publish(key, event)
+        return made
+
+
+async def _refuse_other_use(store: Archive, key: SessionKey, once: Once | None) -> None:
+    """There is nothing to record a key with; but it may be the one that the removal came with."""
+    mark = None if once is None else await store.mark(key, once.key)
+    if once is not None and mark is not None:
+        raise MarkExists(mark) if mark.digest == once.digest else IdempotencyMismatch(once.key)
+
+
+async def whole(store: Archive, key: SessionKey) -> list[Sealed]:
+    """All of a session. Raises SessionNotFound."""
+    log = [sealed async for page in pages(store, key, upto=None) for sealed in page]
+    if not log:
+        raise SessionNotFound(key.id)
+    return log
+
+
+async def _forks(
+    engine: Engine, key: SessionKey, seqs: Sequence[int], reason: str, by: str | None, include: bool
+) -> list[Copy]:
+    hashes = {one.event.seq: bytes.fromhex(one.event.hash) for one in await whole(engine.store, key)}
+    copies = await engine.store.copies(key, {seq: hashes[seq] for seq in seqs if seq in hashes})
+    found = []
+    for other, held in copies.items():
+        gone = False
+        if include:
+            try:
+                await _redact(engine, other, held, reason, by)
+                gone = True
+            except SessionBusy:
+                pass
+            except SessionNotFound:
+                continue
+        found.append(Copy(session_id=other.id, seqs=held, redacted=gone))
+    return found

@@ -1,0 +1,173 @@
+"""What stands in the place of an event whose payload was removed.
+
+A stand-in is a fact of the same type, so that the fold needs no case for it: what people and models wrote is replaced,
+and what holds a log together stays. That is roles, the ids of calls, names of agents and functions, statuses, token
+counts and durations; of a changed object the names of its keys, whose values are forgotten.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import UNSET, UnsetType, to_builtins
+from msgspec.structs import replace
+
+from swarmkeep.domain.codec import encode_text
+from swarmkeep.domain.envelope import Recorded
+from swarmkeep.domain.events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    CompletionRecord,
+    ContextUpdated,
+    Fact,
+    MessageAdded,
+    PendingCall,
+    RunEnded,
+    RunOptions,
+    RunQueued,
+    RunStarted,
+    RunWaiting,
+    SessionCreated,
+    SessionForked,
+    SessionRedacted,
+    SessionUpdated,
+    ToolRecord,
+    ToolStarted,
+    UnknownFact,
+)
+from swarmkeep.domain.messages import ROLES, asked_calls
+
+Json = dict[str, Any]
+
+REDACTED = "[redacted]"
+_ARGUMENTS = "{}"
+# Names that programmers give. Anything else in the place of a name may be something that somebody wrote.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]{0,63}", re.ASCII)
+
+
+def stand_in(event: Recorded) -> str:
+    """The text that takes the payload's place: a payload of the same type, with `redacted` beside its fields."""
+    fact = event.fact
+    if isinstance(fact, UnknownFact):
+        return encode_text({"redacted": True})
+    return encode_text({**to_builtins(_without_texts(fact, event.agent), str_keys=True), "redacted": True})
+
+
+def _without_texts(fact: Fact, agent: str) -> Fact:
+    match fact:
+        case MessageAdded():
+            completion = None if fact.completion is None else _completion(fact.completion)
+            tool = None if fact.tool is None else _tool(fact.tool)
+            return MessageAdded(message=_message(fact.message, agent), completion=completion, tool=tool)
+        case SessionCreated():
+            return replace(fact, context_variables={}, metadata={})
+        case SessionUpdated():
+            return replace(fact, metadata=_forgotten(fact.metadata))
+        case SessionForked():
+            return replace(fact, from_session_id=REDACTED)
+        case SessionRedacted():
+            # Who removed what, and what stands there now, is what the chain is checked by.
+            return replace(fact, reason=REDACTED)
+        case ContextUpdated():
+            return ContextUpdated(patch=_forgotten(fact.patch), tool_call_id=fact.tool_call_id)
+        case _:
+            return _of_run(fact)
+
+
+def _of_run(fact: Fact) -> Fact:
+    match fact:
+        case RunStarted():
+            return RunStarted(options=_options(fact.options))
+        case RunQueued():
+            messages = tuple({"role": _role(message), "content": REDACTED} for message in fact.messages)
+            return RunQueued(options=_options(fact.options), messages=messages, agent=fact.agent)
+        case ToolStarted():
+            return replace(fact, name=_name(fact.name), arguments=_ARGUMENTS)
+        case ApprovalRequested():
+            return replace(fact, name=_name(fact.name), arguments=_ARGUMENTS)
+        case ApprovalDecided():
+            return replace(fact, reason=_text(fact.reason), by=_text(fact.by))
+        case RunWaiting():
+            return RunWaiting(pending=tuple(map(_pending, fact.pending)))
+        case RunEnded():
+            return replace(fact, error=None if fact.error is None else replace(fact.error, message=REDACTED))
+        case _:
+            return fact
+
+
+def _message(message: Json, agent: str) -> Json:
+    role = _role(message)
+    kept: Json = {"role": role, "content": None if message.get("content") is None else REDACTED}
+    calls = asked_calls(message)
+    if calls:
+        kept["tool_calls"] = [
+            {"id": call_id, "type": "function", "function": {"name": _name(name), "arguments": _ARGUMENTS}}
+            for call_id, name, _ in calls
+        ]
+    if isinstance(message.get("tool_call_id"), str):
+        kept["tool_call_id"] = message["tool_call_id"]
+    if isinstance(message.get("tool_name"), str):
+        kept["tool_name"] = _name(message["tool_name"])
+    if "sender" in message:
+        kept["sender"] = message["sender"] if message["sender"] in (role, agent) else REDACTED
+    return kept
+
+
+def _role(message: Json) -> str:
+    role = message.get("role")
+    return role if role in ROLES else REDACTED
+
+
+def _completion(record: CompletionRecord) -> CompletionRecord:
+    asked = None if record.request is None else record.request.params.get("model")
+    model = record.model or (asked if isinstance(asked, str) else None)
+    return CompletionRecord(
+        model=model and _name(model),
+        finish_reason=record.finish_reason and _name(record.finish_reason),
+        usage=None if record.usage is None else _counts(record.usage),
+        duration_ms=record.duration_ms,
+        partial=record.partial,
+    )
+
+
+def _counts(usage: Json) -> Json:
+    """The numbers of tokens that a provider reported, with those in details."""
+    counts: Json = {}
+    for name, value in usage.items():
+        if not _NAME.fullmatch(name):
+            continue
+        if isinstance(value, int):
+            counts[name] = value
+        elif isinstance(value, dict):
+            counts[name] = {key: count for key, count in value.items() if _NAME.fullmatch(key) and type(count) is int}
+    return counts
+
+
+def _tool(record: ToolRecord) -> ToolRecord:
+    return replace(record, name=_name(record.name))
+
+
+def _pending(call: PendingCall) -> PendingCall:
+    return replace(call, name=_name(call.name), arguments=_ARGUMENTS)
+
+
+def _options(options: RunOptions) -> RunOptions:
+    return replace(options, model=options.model and _name(options.model))
+
+
+def _forgotten(patch: Json | UnsetType) -> Any:
+    """A merge patch that removes what this one set: else what it had replaced would be back."""
+    if patch is UNSET:
+        return UNSET
+    assert isinstance(patch, Mapping)
+    return {key: None for key in patch if _NAME.fullmatch(key)}
+
+
+def _name(name: str) -> str:
+    return name if _NAME.fullmatch(name) else REDACTED
+
+
+def _text(text: str | None) -> str | None:
+    return None if text is None else REDACTED

@@ -1,0 +1,106 @@
+"""What auditors ask of a store beside what the engine does, and what must not be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from swarmkeep.domain.envelope import Draft
+from swarmkeep.store.hashing import Sealed
+from swarmkeep.store.port import Appended, EventStore, Mark, SessionKey
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of one session but its events, as they are stored. `head` is None where there is no head row.
+
+    `last_seq` is the greatest seq that any event has (0: there is none), `forked_at` the last that ends what was
+    copied from elsewhere. `blobs` says of each name whether its text is what it names; `marks` are the rows of
+    idempotency keys, `calls` counts what is kept of calls.
+    """
+
+    head: Mapping[str, Any] | None
+    last_seq: int
+    forked_at: int
+    labels: frozenset[bytes]
+    blobs: Mapping[str, bool]
+    marks: tuple[Mapping[str, Any], ...]
+    calls: int
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no row at all."""
+        return self.head is None and not (self.last_seq or self.labels or self.blobs or self.marks or self.calls)
+
+
+class Act(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is done to a session from outside: for the record of it. `by` is None where nobody knows."""
+
+    type: str
+    by: str | None = None
+    reason: str | None = None
+
+
+class TrailEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of a tenant's audit log, with what its hash is made of. `payload` is its exact stored text."""
+
+    seq: int
+    type: str
+    version: int
+    by: str | None
+    at: str
+    payload: str
+    salt: bytes
+    commitment: bytes
+    hash: bytes
+
+
+class Archive(EventStore, Protocol):
+    """An event store whose contents can be checked, and removed."""
+
+    async def redact(
+        self,
+        key: SessionKey,
+        log: Sequence[Sealed],
+        stand_ins: Mapping[int, str],
+        draft: Draft,
+        *,
+        mark: Mark | None = None,
+    ) -> Appended:
+        """Put texts in the place of payloads, for good, and append `draft`, which says so: atomically.
+
+        `log` is the whole session, as it was decided on. What else holds a copy in it goes too: salts, texts that no
+        event names any more, digests of requests. Raises SeqConflict if the session has moved on.
+        """
+        ...
+
+    async def copies(self, key: SessionKey, events: Mapping[int, bytes]) -> dict[SessionKey, list[int]]:
+        """Which other sessions, forks of this one or those it is from, hold these events (hashes by seq) readable."""
+        ...
+
+    async def hollow(self, key: SessionKey, *, upto: int) -> dict[int, str]:
+        """The events up to a seq that have lost their payload, and the texts that stand in its place."""
+        ...
+
+    async def trail(self, tenant: str, *, after: int = 0, limit: int = 200) -> list[TrailEntry]:
+        """Entries of a tenant's audit log, oldest first."""
+        ...
+
+    async def trail_tenants(self) -> list[str]:
+        """The tenants that have an audit log."""
+        ...
+
+    async def evidence(self, key: SessionKey) -> Evidence:
+        """What stands beside a session's events; trusted by nobody who asks for it."""
+        ...
+
+    async def usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
+        """What is kept of the calls of a session between two seqs, for sums."""
+        ...
+
+    async def keys(
+        self, tenant: str | None = None, *, after: SessionKey | None = None, limit: int = 500
+    ) -> list[SessionKey]:
+        """Sessions by tenant and id, those after `after`: every one that has a row of any kind, head row or not."""
+        ...

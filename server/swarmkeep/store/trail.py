@@ -1,0 +1,73 @@
+"""A tenant's audit log: what was done that no session's events can tell, because the session is gone.
+
+Its entries are chained as events are (see `hashing`), with whoever did it in the place of the agent and no run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from swarmkeep.domain.codec import encode_text
+from swarmkeep.domain.errors import SeqConflict
+from swarmkeep.store.archive import Act, TrailEntry
+from swarmkeep.store.columns import as_bytes, as_text
+from swarmkeep.store.hashing import GENESIS, commitment_of, header_of, link, random_salts
+from swarmkeep.store.heads import insert_if_absent
+from swarmkeep.store.tables import trail
+
+VERSION = 1
+
+
+def record(connection: Connection, tenant: str, act: Act, data: dict[str, Any], at: str) -> None:
+    """Add an entry, in the transaction of what it tells of.
+
+    Raises SeqConflict if another process added one at the same time; then all of it is to be tried again.
+    """
+    last = connection.execute(
+        select(trail.c.seq, trail.c.hash).where(trail.c.tenant == tenant).order_by(trail.c.seq.desc()).limit(1)
+    ).one_or_none()
+    seq, previous = (1, GENESIS) if last is None else (last.seq + 1, last.hash)
+    payload = encode_text({**data, "reason": act.reason})
+    (salt,) = random_salts(1)
+    commitment = commitment_of(salt, payload)
+    actor = act.by or ""
+    row = {
+        "tenant": tenant,
+        "seq": seq,
+        "type": act.type,
+        "version": VERSION,
+        "actor": actor,
+        "recorded_at": at,
+        "payload": payload,
+        "salt": salt,
+        "commitment": commitment,
+        "hash": link(previous, header_of(seq, act.type, VERSION, None, actor, at), commitment),
+    }
+    if connection.execute(insert_if_absent(trail, connection.dialect.name).values(**row)).rowcount == 0:
+        raise SeqConflict(tenant, seq - 1)
+
+
+def read_trail(connection: Connection, tenant: str, after: int, limit: int) -> list[TrailEntry]:
+    """Entries after one seq, oldest first."""
+    found = select(trail).where(trail.c.tenant == tenant, trail.c.seq > after).order_by(trail.c.seq).limit(limit)
+    return [
+        TrailEntry(
+            seq=row.seq,
+            type=row.type,
+            version=row.version,
+            by=row.actor or None,
+            at=as_text(row.recorded_at),
+            payload=as_text(row.payload),
+            salt=as_bytes(row.salt),
+            commitment=as_bytes(row.commitment),
+            hash=as_bytes(row.hash),
+        )
+        for row in connection.execute(found)
+    ]
+
+
+def tenants_of(connection: Connection) -> list[str]:
+    """The tenants that have an audit log."""
+    return sorted(connection.scalars(select(trail.c.tenant).distinct()))

@@ -1,0 +1,58 @@
+"""What the client asks for when something is removed, and what it makes of the answers."""
+
+from __future__ import annotations
+
+from swarmkeep_client import AsyncClient, Client, Head, RedactedCopy
+from tests.client import samples
+from tests.client.stub_server import StubServer, json_reply
+
+DONE = {
+    "session": samples.session(seq=5),
+    "seqs": [3, 4],
+    "seq": 5,
+    "forks": [{"session_id": "s2", "seqs": [3], "redacted": False}],
+}
+ENTRY = {"seq": 1, "type": "session.deleted", "by": "Lee", "at": "", "data": {"session_id": "s1"}, "hash": "h"}
+VALID = {"valid": True, "events": 1, "head": {"seq": 1, "hash": "h"}, "problems": [], "problem_count": 0}
+
+
+def test_the_answers_are_values(server: StubServer) -> None:
+    server.script(
+        json_reply(samples.session()),
+        json_reply(DONE),
+        json_reply(VALID),
+        json_reply(samples.page([ENTRY])),
+        json_reply(VALID),
+    )
+    with Client(server.url, api_key=None) as client:
+        session = client.sessions.get("s1")
+        done = session.redact([3, 4], "asked for", include_forks=True)
+        assert (done.session.seq, done.seqs, done.seq) == (5, [3, 4], 5)
+        assert done.forks == [RedactedCopy(session_id="s2", seqs=[3])]
+        assert session.verify(head=Head(seq=1, hash="h")).head == Head(seq=1, hash="h")
+        (entry,) = client.audit.list(after=0)
+        assert (entry.by, entry.data) == ("Lee", {"session_id": "s1"})
+        assert client.audit.verify(head=Head(seq=1, hash="h")).valid
+    assert server.lines == [
+        "GET /v1/sessions/s1",
+        "POST /v1/sessions/s1/redact",
+        "GET /v1/sessions/s1/verify?head=1%3Ah",
+        "GET /v1/audit?after=0",
+        "GET /v1/audit/verify?head=1%3Ah",
+    ]
+
+
+async def test_the_answers_are_values_in_async_too(server: StubServer) -> None:
+    server.script(
+        json_reply(samples.session()),
+        json_reply(DONE),
+        json_reply(VALID),
+        json_reply(samples.page([ENTRY])),
+        json_reply(VALID),
+    )
+    async with AsyncClient(server.url, api_key=None) as client:
+        session = await client.sessions.get("s1")
+        assert (await session.redact([3, 4], "asked for")).seqs == [3, 4]
+        assert (await session.verify(head=Head(seq=1, hash="h"))).valid
+        assert [entry.seq async for entry in client.audit.list()] == [1]
+        assert (await client.audit.verify()).valid

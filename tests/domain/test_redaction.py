@@ -1,0 +1,160 @@
+"""What stands in the place of a removed payload says nothing of it, and leaves every state and request valid."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given as generated
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from swarmkeep.domain.codec import decode
+from swarmkeep.domain.envelope import Recorded, fact_of
+from swarmkeep.domain.events import (
+    FACTS,
+    ApprovalDecided,
+    CompletionRecord,
+    ContextUpdated,
+    MessageAdded,
+    RequestRecord,
+    RunCompleted,
+    RunError,
+    RunOptions,
+    RunQueued,
+    RunStarted,
+    SessionCreated,
+    SessionEvent,
+    SessionRedacted,
+    SessionUpdated,
+    ToolRecord,
+    UnknownFact,
+)
+from swarmkeep.domain.fold import evolve, fold
+from swarmkeep.domain.redaction import REDACTED, stand_in
+from swarmkeep.domain.request import request
+from swarmkeep.domain.state import State
+from swarmkeep.domain.steps import next_step
+from tests.support.logs import any_logs, profiles
+from tests.support.rules import body_faults
+
+CANARY = "canary 7f3a9c"
+
+
+def emptied(event: Recorded) -> Recorded:
+    text = stand_in(event)
+    fact = fact_of(event.type, text) if event.type in FACTS else UnknownFact(data=decode(text))
+    return replace(event, payload=text, fact=fact)
+
+
+def of(fact: SessionEvent, agent: str = "Triage") -> dict[str, Any]:
+    """What takes the place of a fact."""
+    event = Recorded(
+        session_id="s",
+        seq=1,
+        type=fact.type,
+        version=1,
+        run_id=None,
+        agent=agent,
+        at="",
+        hash="",
+        payload="",
+        fact=fact,
+    )
+    found: dict[str, Any] = json.loads(stand_in(event))
+    assert found.pop("redacted") is True
+    return found
+
+
+@generated(any_logs(), st.data(), profiles())
+def test_from_any_prefix_of_a_redacted_log_a_valid_request_can_be_built(
+    log: list[Recorded], data: st.DataObject, profile: Any
+) -> None:
+    chosen = data.draw(st.sets(st.sampled_from(range(len(log))))) if log else set()
+    state = State()
+    for index, event in enumerate(log):
+        state = evolve(state, emptied(event) if index in chosen else event)
+        next_step(state)
+        assert body_faults(request(state, profile).body()) == []
+
+
+@generated(any_logs())
+def test_a_redacted_log_keeps_its_shape(log: list[Recorded]) -> None:
+    before, after = fold(log), fold(map(emptied, log))
+    assert (after.agent, after.status, len(after.messages)) == (before.agent, before.status, len(before.messages))
+    assert [entry.role for entry in after.messages if entry.role != REDACTED] == [
+        entry.role for entry, kept in zip(before.messages, after.messages, strict=True) if kept.role != REDACTED
+    ]
+    runs, kept = list(before.finished), list(after.finished)
+    assert [(run.id, run.status, run.usage) for run in runs] == [(run.id, run.status, run.usage) for run in kept]
+
+
+@generated(any_logs())
+def test_a_stand_in_stays_what_it_is_when_it_is_redacted_again(log: list[Recorded]) -> None:
+    for event in log:
+        once = emptied(event)
+        assert emptied(once).payload == once.payload
+
+
+def test_a_message_keeps_what_holds_a_conversation_together() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "refund", "arguments": CANARY}}
+    message = {"role": "assistant", "content": CANARY, "refusal": CANARY, "sender": "Triage", CANARY: 1, "name": CANARY}
+    record = CompletionRecord(
+        id=CANARY,
+        model="gpt-4o",
+        finish_reason="stop",
+        usage={"prompt_tokens": 7, "note": CANARY},
+        duration_ms=1.5,
+        request=RequestRecord(instructions=CANARY, params={CANARY: CANARY}),
+    )
+    found = of(MessageAdded(message={**message, "tool_calls": [call]}, completion=record))
+    assert CANARY not in json.dumps(found)
+    assert found["message"] == {
+        "role": "assistant",
+        "content": REDACTED,
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "refund", "arguments": "{}"}}],
+        "sender": "Triage",
+    }
+    assert found["completion"]["usage"] == {"prompt_tokens": 7}
+    assert (found["completion"]["model"], found["completion"]["duration_ms"]) == ("gpt-4o", 1.5)
+
+
+def test_what_stands_for_a_name_and_is_none_goes() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": CANARY, "arguments": "{}"}}
+    facts: list[SessionEvent] = [
+        MessageAdded(message={"role": CANARY, "content": [{"type": "text", "text": CANARY}], "sender": CANARY}),
+        MessageAdded(message={"role": "assistant", "tool_calls": [call]}),
+        MessageAdded(
+            message={"role": "tool", "tool_call_id": "c1", "tool_name": CANARY, "content": CANARY},
+            tool=ToolRecord(name=CANARY, status="ok"),
+        ),
+        SessionCreated(agent="Triage", context_variables={CANARY: CANARY}, metadata={CANARY: CANARY}),
+        SessionUpdated(metadata={CANARY: CANARY}),
+        ContextUpdated(patch={CANARY: CANARY}, nulls=(CANARY,)),
+        RunStarted(options=RunOptions(model=CANARY), idempotency_key=CANARY),
+        RunQueued(
+            options=RunOptions(),
+            messages=({"role": "user", "content": CANARY},),
+            context_variables={CANARY: 1},
+            idempotency_key=CANARY,
+        ),
+        ApprovalDecided(tool_call_id="c1", decision="deny", reason=CANARY, by=CANARY),
+        RunCompleted(stop_reason="end_turn", error=RunError(code="x", message=CANARY)),
+        SessionRedacted(seqs=(1,), reason=CANARY, by="Lee", kept=("d",)),
+        UnknownFact(data={CANARY: CANARY}),
+    ]
+    for fact in facts:
+        assert CANARY not in json.dumps(of(fact)), fact
+
+
+def test_what_a_removed_change_had_replaced_does_not_come_back() -> None:
+    created = SessionCreated(agent="A", context_variables={"name": "old"}, metadata={"team": "old"})
+    patched = of(ContextUpdated(patch={"name": "new", "other": {"a": 1}}, tool_call_id="c1"))
+    assert patched == {"patch": {"name": None, "other": None}, "tool_call_id": "c1"}
+    assert of(SessionUpdated(metadata={"team": "new"}, agent="B")) == {"metadata": {"team": None}, "agent": "B"}
+    assert of(created) == {"agent": "A", "context_variables": {}, "metadata": {}}
+
+
+def test_who_removed_what_stays_when_the_reason_goes() -> None:
+    found = of(SessionRedacted(seqs=(2, 3), reason=CANARY, by="Lee", kept=("x", "y")))
+    assert found == {"seqs": [2, 3], "reason": REDACTED, "by": "Lee", "kept": ["x", "y"]}
