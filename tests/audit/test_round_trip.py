@@ -36,6 +36,7 @@ from swarmkeep.store import schema
 from swarmkeep.store.port import SessionKey
 from swarmkeep.store.sql import SqlStore, open_store
 from swarmkeep.store.tables import events
+from tests.golden.conversations import BLOBS
 from tests.golden.make import FORK, SHOP, described, fill
 
 TENANT = "default"
