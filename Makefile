@@ -33,7 +33,7 @@ demo: $(STAMPS)/base  ## start a server on the offline model: no key, no databas
 	$(BIN)/swarmkeep demo $(ARGS)
 
 test: $(STAMPS)/dev  ## run the tests, on SQLite and PostgreSQL (ARGS='tests/store -k append')
-	$(BIN)/python -m pytest -m 'not llm and not chaos' $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not llm and not chaos' $(ARGS)
 
 test-llm: $(STAMPS)/llm  ## run the tests that need the small real model
 	$(BIN)/python -m pytest -m llm $(ARGS)

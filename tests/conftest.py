@@ -12,6 +12,18 @@ from swarmkeep.store.schema import upgrade
 from tests.support import postgres as support
 from tests.support.postgres import Postgres
 
+# What these share is started once and used by all of their tests: that wants one process.
+TOGETHER = ("chaos", "web")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a room in one process where that spares more time than it costs."""
+    tests = Path(__file__).parent
+    for item in items:
+        room = item.path.relative_to(tests).parts[0]
+        if room in TOGETHER:
+            item.add_marker(pytest.mark.xdist_group(room))
+
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
