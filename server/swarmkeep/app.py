@@ -190,7 +190,8 @@ def _explained(error: Exception, settings: Settings) -> Exception:
 
 
 def _taken(settings: Settings, error: OSError) -> ServeError:
-    return ServeError(f"cannot listen on {_bracketed(settings.host)}:{settings.port}: {error.strerror or error}")
+    hint = "; stop what listens there, or choose another --port" if error.errno == errno.EADDRINUSE else ""
+    return ServeError(f"cannot listen on {_bracketed(settings.host)}:{settings.port}: {error.strerror or error}{hint}")
 
 
 def _run(config: Config, main: Coroutine[Any, Any, None]) -> None:

@@ -54,6 +54,22 @@ def test_an_old_sqlite_is_warned_of(
     assert checks(result)["sqlite"][0] == status
 
 
+def test_a_setting_that_is_misspelt_is_told(cli: CommandLine, healthy: list[str]) -> None:
+    # As editors on Windows save it.
+    (cli.folder / ".env").write_bytes(b"\xef\xbb\xbfSWARMKEEP_AGENST=shop.py\r\nSWARMKEEP_LOG_LEVEL=debug\r\n")
+    result = cli(*healthy, "--json", env={"SWARMKEEP_OFLINE": "1", "SWARMKEEP_ELSEWHERE": "1", "SWARMKEEP_URL": ""})
+    assert result.json["settings"]["SWARMKEEP_LOG_LEVEL"] == "debug"
+    assert result.err.splitlines() == [
+        "SWARMKEEP_AGENST is no setting; is SWARMKEEP_AGENTS meant?",
+        "SWARMKEEP_OFLINE is no setting; is SWARMKEEP_OFFLINE meant?",
+    ]
+
+
+def test_a_settings_file_that_is_no_text_is_named(cli: CommandLine) -> None:
+    (cli.folder / ".env").write_bytes("SWARMKEEP_PORT=1".encode("utf-16"))
+    assert "/.env, which has to be text in UTF-8" in cli.refused("doctor")
+
+
 def test_everything_that_is_wrong_is_named_at_once(cli: CommandLine) -> None:
     (cli.folder / "broken.py").write_text("import nothing_of_that_name\n")
     with socket.socket() as taken:

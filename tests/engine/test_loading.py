@@ -143,7 +143,7 @@ def test_the_servers_model_is_handed_on(tmp_path: Path) -> None:
     ("text", "parts"),
     [
         ("x = 1", ["defines no Agent at its top level"]),
-        ("def broken(:\n    pass", ["does not import", "SyntaxError"]),
+        ("x = 1\ndef broken(:\n    pass", ["does not import", "SyntaxError", "bad_team.py, line 2)"]),
         ("import not_a_module_of_anybodys", ["does not import", "ModuleNotFoundError", "not_a_module_of_anybodys"]),
         ("x = 1\n\nraise ValueError('no key')", ["does not import", "ValueError: no key", "bad_team.py", "line 3"]),
         ("import sys\nsys.exit('bye')", ["does not import", "SystemExit: bye"]),
@@ -153,7 +153,7 @@ def test_the_servers_model_is_handed_on(tmp_path: Path) -> None:
         ),
         (
             'from swarmkeep import Agent\na = Agent(name="A", functions=[lambda: 1])',
-            ["does not import", "agent 'A'", "lambda"],
+            ["does not import", "agent 'A'", "lambda", "bad_team.py, line 2)"],
         ),
         (
             'from swarmkeep import Agent\ndef f(x: "Nowhere"): ...\na = Agent(name="A")\na.functions.append(f)',
@@ -172,9 +172,9 @@ def test_a_bad_module(tmp_path: Path, text: str, parts: list[str]) -> None:
 @pytest.mark.parametrize(
     ("spec", "part"),
     [
-        ("nowhere.py", "there is no file or folder nowhere.py"),
-        ("some/where", "there is no file or folder some/where"),
-        ("nowhere", "nowhere does not import"),
+        ("nowhere.py", "/nowhere.py"),
+        ("some/where", "/some/where"),
+        ("nowhere", "has no file or folder of that name"),
         ("nowhere.agents", "does not import"),
         (".", "neither __init__.py nor agents.py"),
         ("notes.txt", "is no Python file"),

@@ -51,7 +51,7 @@ async def test_a_directory_that_does_not_exist_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_directory_is_no_database(tmp_path: Path) -> None:
-    assert str(tmp_path) in await fails(f"sqlite:///{tmp_path}")
+    assert f"{tmp_path}: it is a folder" in await fails(f"sqlite:///{tmp_path}")
 
 
 async def test_a_file_of_another_kind_is_left_as_it_is(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,26 @@ async def test_another_release_s_schema_is_refused(store: SqlStore, revision: st
     await store.database.write(lambda connection: connection.execute(change).rowcount)
     with pytest.raises(SchemaBehind, match=sentence):
         await store.ping()
+
+
+async def test_a_database_of_another_program_is_refused(store: SqlStore, url: str) -> None:
+    await store.database.write(lambda connection: connection.execute(text("DROP TABLE alembic_version")).rowcount)
+    with pytest.raises(SchemaBehind, match="the database belongs to another program"):
+        await store.ping()
+    for look in (schema.current, schema.upgrade):
+        with pytest.raises(SchemaBehind, match="it has the table 'api_keys'"):
+            look(url)
+
+
+def test_the_file_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "notes.db"
+    with closing(sqlite3.connect(file)) as other:
+        other.execute("CREATE TABLE notes (text)")
+    before = file.read_bytes()
+    with pytest.raises(SchemaBehind, match="it has the table 'notes'"):
+        schema.upgrade(f"sqlite:///{file}")
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
 
 
 async def test_an_older_schema_names_the_command(

@@ -63,7 +63,7 @@ class JsonRequest(Request[Any, Any, State]):
     def _refuse_other_types(self) -> None:
         for name, value in self.scope["headers"]:
             if name == b"content-type" and not _is_json(value.decode("latin-1")):
-                raise UnsupportedMediaType("the body is to be application/json")
+                raise UnsupportedMediaType("the body is to be JSON: send the header `Content-Type: application/json`")
 
 
 def parsed(text: bytes, wanted: Any, what: str) -> Any:

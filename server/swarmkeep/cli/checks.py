@@ -83,7 +83,7 @@ def _database(settings: Settings, location: Location) -> Iterator[Finding]:
         return
     try:
         revision = schema.current(settings.database_url)
-    except StoreUnavailable as error:
+    except (StoreUnavailable, SchemaBehind) as error:
         yield Finding("database", "wrong", str(error))
         return
     yield Finding("database", "ok", f"{place} can be reached")

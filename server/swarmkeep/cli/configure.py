@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swarmkeep.cli.terminal import Refused
+from swarmkeep.cli.terminal import Refused, say
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -30,6 +34,9 @@ Offline = Annotated[
     typer.Option("--offline", help="Use the built-in offline model, which is no LLM. [env: SWARMKEEP_OFFLINE]"),
 ]
 
+PREFIX = "SWARMKEEP_"
+# What commands read that speak to a server.
+CLIENT_SETTINGS = ("URL", "API_KEY")
 EXAMPLE_AGENTS = "swarmkeep_agents.acme"
 
 
@@ -41,16 +48,33 @@ def load_settings(**flags: Any) -> Settings:
 
     given = {name: value for name, value in flags.items() if value is not None and value is not False and value != []}
     try:
-        return Settings(**given)
+        settings = Settings(**given)
+        for hint in _misspelt(Settings):
+            say(hint)
+        return settings
     except ValidationError as error:
         raise Refused(_problem(error)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"cannot read {Path('.env').absolute()}, which has to be text in UTF-8: {error}") from None
+
+
+def _misspelt(settings: type[Settings]) -> Iterator[str]:
+    """What to say about variables that are no settings, and look like one."""
+    from pydantic_settings import DotEnvSettingsSource
+
+    known = [*(name.upper() for name in settings.model_fields), *CLIENT_SETTINGS]
+    given = {name.upper() for name in (*DotEnvSettingsSource(settings).env_vars, *os.environ)}
+    for stem in sorted(name.removeprefix(PREFIX) for name in given if name.startswith(PREFIX)):
+        likely = get_close_matches(stem, known, n=1, cutoff=0.8)
+        if likely and stem not in known and not stem.startswith("TEST_"):
+            yield f"{PREFIX}{stem} is no setting; is {PREFIX}{likely[0]} meant?"
 
 
 def _problem(error: ValidationError) -> str:
     """The first thing that is wrong, by the name under which a person set it; never the value."""
     first = error.errors(include_url=False, include_input=False)[0]
     field = str(first["loc"][0]) if first["loc"] else ""
-    name = field if field.isupper() else f"SWARMKEEP_{field.upper()}"
+    name = field if field.isupper() else f"{PREFIX}{field.upper()}"
     return f"the setting {name} is wrong: {first['msg']}"
 
 

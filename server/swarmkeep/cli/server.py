@@ -60,7 +60,7 @@ def reachable(url: str) -> Iterator[None]:
     try:
         yield
     except ConnectionFailed as error:
-        raise Refused(f"no answer from the server at {url}: {error.detail}") from error
+        raise Refused(f"no answer from the server at {url}, is it running? {error.detail}") from error
 
 
 class ServerSource:

@@ -14,6 +14,7 @@ from swarmkeep.engine.values import plain_object
 Json = dict[str, Any]
 # Not "." or "..": clients take these out of a URL's path, so that such a session could never be reached.
 _SESSION_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,128}", re.ASCII)
+_ID_RULE = "an id is 1 to 128 characters of A-Z a-z 0-9 . _ : - and neither '.' nor '..'"
 
 
 class _Function(msgspec.Struct):
@@ -49,12 +50,14 @@ def refused(error: msgspec.ValidationError, pointer: str = "") -> InvalidRequest
     pointer += "".join(f"/{name or index}" for name, index in _STEP.findall(known))
     if (named := _FIELD.search(detail)) is not None:
         pointer += f"/{named[1]}"
+    if pointer == "/id" and "matching regex" in detail:
+        detail = _ID_RULE
     return InvalidRequest(detail.replace("`", "'"), pointer)
 
 
 def checked_id(session_id: str, pointer: str = "/id") -> str:
     if not _SESSION_ID.fullmatch(session_id):
-        raise InvalidRequest("an id is 1 to 128 characters of A-Z a-z 0-9 . _ : - and neither '.' nor '..'", pointer)
+        raise InvalidRequest(_ID_RULE, pointer)
     return session_id
 
 

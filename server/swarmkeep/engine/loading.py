@@ -11,8 +11,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pydantic
+from pydantic import ValidationError
+
 from swarmkeep.agent import Agent, FunctionSchemaError, InvalidFunctionError
 from swarmkeep.engine.registry import AgentsError, Registry
+
+_HERE = str(Path(__file__).resolve().parents[1])
+_PYDANTIC = str(Path(pydantic.__file__).parent)
 
 
 def load_registry(specs: Sequence[str], *, model: str | None = None) -> Registry:
@@ -63,14 +69,17 @@ def _import(spec: str) -> ModuleType:
         if path.exists():
             return _import_path(path.resolve())
         if path.suffix == ".py" or "/" in spec:
-            raise AgentsError(f"there is no file or folder {spec}")
+            raise AgentsError(f"there is no file or folder {path.resolve()}")
         # A module beside the working directory's files should import, as it does for `python -m`.
         _on_path(Path.cwd())
         return importlib.import_module(spec)
     except AgentsError:
         raise
     except (Exception, SystemExit) as error:
-        raise AgentsError(f"{spec} does not import: {_where(error)}") from error
+        hint = ""
+        if isinstance(error, ModuleNotFoundError) and error.name == spec.partition(".")[0]:
+            hint = f", and {Path.cwd()} has no file or folder of that name"
+        raise AgentsError(f"{spec} does not import: {_where(error)}{hint}") from error
 
 
 def _import_path(path: Path) -> ModuleType:
@@ -114,6 +123,23 @@ def _on_path(folder: Path) -> None:
 
 def _where(error: BaseException) -> str:
     """The error's own words and the last line of the team's code that led to it."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
-    return f"{type(error).__name__}: {error}{place}"
+    if isinstance(error, SyntaxError):
+        # It knows its place by itself, and the code it is about has never run.
+        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
+    if isinstance(error, ValidationError):
+        # An Agent with wrong arguments. Pydantic's own text adds types and links.
+        words = "; ".join(f"{_dotted(each['loc'])}{each['msg']}" for each in error.errors(include_url=False))
+    else:
+        words = str(error)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {words}{place}"
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, location)) + ": " if location else ""
+
+
+def _is_ours(filename: str) -> bool:
+    """Whether a line is none of the team's: what imports it, and what checks an Agent."""
+    return "importlib" in filename or filename.startswith((_HERE, _PYDANTIC))

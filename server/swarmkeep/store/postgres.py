@@ -31,10 +31,7 @@ _BRIEF = {"idle_in_transaction_session_timeout": "5s", "lock_timeout": "5s"}
 
 async def connect(server: PostgresServer, settings: Mapping[str, str]) -> Any:
     """A connection of asyncpg's. Raises StoreUnavailable."""
-    try:
-        import asyncpg  # type: ignore[import-untyped]
-    except ImportError:
-        raise StoreUnavailable("PostgreSQL needs the driver: pip install 'swarmkeep[postgres]'") from None
+    asyncpg = _driver()
     try:
         return await asyncpg.connect(
             server.dsn,
@@ -50,8 +47,17 @@ async def connect(server: PostgresServer, settings: Mapping[str, str]) -> Any:
         raise StoreUnavailable(f"cannot connect to the database at {server.display}: {reason}") from error
 
 
+def _driver() -> Any:
+    try:
+        import asyncpg  # type: ignore[import-untyped]
+    except ImportError:
+        raise StoreUnavailable("PostgreSQL needs its driver: pip install 'swarmkeep[postgres]'") from None
+    return asyncpg
+
+
 def engine_for(server: PostgresServer, *, read_only: bool = False, pooled: bool = True) -> AsyncEngine:
-    """An engine for the running loop. Connections are made when they are needed."""
+    """An engine for the running loop. Connections are made when they are needed. Raises StoreUnavailable."""
+    _driver()
     settings = {"default_transaction_read_only": "on"} if read_only else {}
     pool: dict[str, Any] = {"poolclass": NullPool}
     if pooled:

@@ -6,17 +6,31 @@ from sqlalchemy import Connection, inspect, text
 
 from swarmkeep.store.faults import UPGRADE
 from swarmkeep.store.port import SchemaBehind
+from swarmkeep.store.tables import metadata
 from swarmkeep_migrations import REVISIONS
 
 HEAD = REVISIONS[-1]
 
 
 def current_revision(connection: Connection) -> str | None:
-    """The revision a database is at; None for one without a schema."""
+    """The revision a database is at; None for one without a schema. Raises SchemaBehind for another program's."""
     if not inspect(connection).has_table("alembic_version"):
+        _refuse_foreign(connection)
         return None
     revision: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
     return revision
+
+
+def _refuse_foreign(connection: Connection) -> None:
+    foreign = set(inspect(connection).get_table_names())
+    if connection.dialect.name != "sqlite":
+        # Programs share such a database, and extensions have tables in it. A file belongs to one program.
+        foreign &= set(metadata.tables)
+    if foreign:
+        raise SchemaBehind(
+            f"the database belongs to another program: it has the table {min(foreign)!r}, and no schema of Swarmkeep; "
+            "give Swarmkeep a database of its own"
+        )
 
 
 def require_head(connection: Connection, display: str) -> None:

@@ -120,6 +120,9 @@ def _sqlite(file: SqliteFile, mode: sqlite_file.Mode) -> Iterator[Connection]:
     engine = sqlite_file.engine_for(file, mode, begin="BEGIN EXCLUSIVE", busy_seconds=_WAIT_SECONDS)
     try:
         with engine.connect() as connection:
+            with connection.begin():
+                # The file of another program is refused before anything about it is changed.
+                current_revision(connection)
             _use_wal(connection)
             with connection.begin():
                 yield connection

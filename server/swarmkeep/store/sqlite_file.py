@@ -6,6 +6,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -82,7 +83,20 @@ def raise_fault(error: Exception, file: SqliteFile) -> NoReturn:
     fault = of_sqlite(error, file.display)
     if fault is error:
         raise error
+    if "unable to open" in str(fault) or file.path.is_dir():
+        fault = StoreUnavailable(f"cannot open the database at {file.display}: {_obstacle(file.path)}")
     raise fault from error
+
+
+def _obstacle(path: Path) -> str:
+    """Why a file cannot be opened, which SQLite does not say."""
+    if path.is_dir():
+        return "it is a folder; name a file in it"
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent}"
+    if not path.exists():
+        return f"no file can be made in the folder {path.parent}; who runs this may not write there"
+    return "it, or a file beside it, cannot be opened by who runs this"
 
 
 class ReadOnlyFile:
