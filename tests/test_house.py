@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 import swarmkeep
 from tests.support.source import PACKAGES, ROOT, Import, imports_of, modules_of
 
-# Which rooms each room of the server may import: agent ← domain ← store ← engine ← audit ← api, cli ← app.
+# Which rooms each room of the server may import: agent ← domain ← store ← engine ← audit ← api, cli ← app, repl.
 # A module beside the rooms goes by its own name; `__init__` is the package itself, the public names.
 ROOMS: dict[str, set[str]] = {
     "agent": set(),
@@ -28,12 +28,12 @@ ROOMS: dict[str, set[str]] = {
     "api": {"agent", "domain", "store", "engine", "audit", "__init__"},
     "evals": {"agent", "domain", "store", "engine", "audit"},
     # `serve` starts the composition root, and only then loads it: see test_the_start_is_light.
-    "cli": {"agent", "domain", "store", "engine", "audit", "evals", "app", "settings", "repl", "__init__"},
+    "cli": {"agent", "domain", "store", "engine", "audit", "evals", "app", "settings", "__init__"},
     "app": {"agent", "domain", "store", "engine", "audit", "api", "connections", "settings", "__init__"},
     "connections": set(),
     "settings": set(),
     "testing": {"agent", "domain", "engine", "audit"},
-    "repl": {"agent", "domain", "engine", "__init__"},
+    "repl": {"agent", "domain", "store", "engine", "cli"},
     "__init__": {"agent", "domain", "engine"},
     "__main__": {"cli"},
 }
@@ -53,8 +53,8 @@ ONLY_IN: dict[str, set[str]] = {
     "uvicorn": {"cli", "app", "connections"},
     "prometheus_client": {"api"},
     "typer": {"cli"},
-    "swarmkeep_client": {"cli"},
-    "prompt_toolkit": {"repl"},
+    "swarmkeep_client": {"cli", "repl"},
+    "prompt_toolkit": {"cli"},
     "yaml": {"evals"},
 }
 

@@ -646,9 +646,20 @@ def test_a_call_that_needs_an_approval_is_given_back(swarm: Runner, model: Scrip
     def launch() -> str:
         raise AssertionError("nobody approved")
 
-    model.call("launch", id="c1")
-    response = swarm.run(Agent(functions=[launch]), "Go")
-    assert [message["role"] for message in response.messages] == ["assistant"]
+    def look(at: str) -> str:
+        return f"seen {at}"
+
+    rocket = Agent(functions=[launch, look])
+    model.calls([("look", {"at": "fuel"}, "c1"), ("launch", {}, "c2"), ("look", {"at": "sky"}, "c3")])
+    response = swarm.run(rocket, "Go")
+    assert [(message["role"], message.get("content")) for message in response.messages[1:]] == [("tool", "seen fuel")]
+    # Whoever decides says what came of it, and goes on.
+    model.say("As you wish.")
+    messages = [{"role": "user", "content": "Go"}, *response.messages]
+    messages += [{"role": "tool", "tool_call_id": call_id, "content": "Denied."} for call_id in ("c2", "c3")]
+    assert swarm.run(rocket, messages).messages[-1]["content"] == "As you wish."
+    sent = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "tool"]
+    assert sent == ["seen fuel", "Denied.", "Denied."]
 
 
 # What models answer that is not quite Chat Completions.

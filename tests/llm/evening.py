@@ -30,8 +30,8 @@ LAST_WORDS = "Thank you, that is all."
 
 # Left to themselves, two agents that both can hand over send each other the customer for ever.
 MAX_TURNS = 3
-# A third conversation per team would double the time and show nothing new.
-CONVERSATIONS = 2
+# A second conversation per team would double the time and show nothing new.
+CONVERSATIONS = 1
 TERMINAL = ("run.completed", "run.failed", "run.cancelled", "run.interrupted")
 
 
@@ -92,7 +92,7 @@ class Evening:
         return (
             f"{sum(len(talk.answers) for talk in self.talks)} turns in {len(self.talks)} sessions, "
             f"{len(results)} tool calls ({tools}), {types['handoff.made']} handoffs, "
-            f"{types['handoff.ignored']} ignored; runs ended by "
+            f"{types['handoff.ignored']} ignored, {types['approval.decided']} approvals; runs ended by "
             f"{', '.join(f'{reason} {count}' for reason, count in ends.most_common())}; {self.seconds:.0f} s"
         )
 
@@ -144,6 +144,7 @@ def _hold_conversations(teams: tuple[str, ...], recorder: Recorder, folder: Path
             session = sessions[talk.session_id]
             _approve(session)
             talk.last_run_id = session.run(LAST_WORDS, max_turns=1).id
+            _approve(session)
             talk.state = session.state()
             talk.events = list(session.events())
             talk.requests = {event.seq: _rebuilt(server, talk, event.seq) for event in talk.answers}

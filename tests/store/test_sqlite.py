@@ -154,6 +154,13 @@ async def test_reading_only_leaves_no_trace(sqlite_ready: str, path: Path) -> No
     assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.parent.iterdir()} == before
 
 
+async def test_a_store_that_wrote_nothing_leaves_no_trace(sqlite_ready: str, path: Path) -> None:
+    store = open_store(sqlite_ready)
+    await store.ping()
+    await store.close()
+    assert names_in(path.parent) == [path.name]
+
+
 async def test_reading_only_makes_no_file(tmp_path: Path) -> None:
     reader = open_store(f"sqlite:///{tmp_path / 'absent.db'}", read_only=True)
     with pytest.raises(StoreUnavailable):

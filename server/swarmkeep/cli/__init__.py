@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from typing import Annotated
 
@@ -30,7 +29,7 @@ from swarmkeep.cli import (
     what_if,
 )
 from swarmkeep.cli.refusals import refusal
-from swarmkeep.cli.terminal import say
+from swarmkeep.cli.terminal import escape_what_cannot_be_shown, say
 
 __all__ = ["app", "main"]
 
@@ -83,10 +82,7 @@ def swarmkeep(
 
 def main() -> None:
     """Run the command line: exit code 0, 1 when a command says no (in a line on stderr), 2 for wrong use."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # What a terminal's encoding cannot hold is shown as an escape, and ends nothing.
-            stream.reconfigure(errors="backslashreplace")
+    escape_what_cannot_be_shown()
     try:
         app()
     except Exception as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, Agents, Model, Offline, has_model, load_settings
-from swarmkeep.cli.sources import ApiKey, ServerUrl, StoredIn, Tenant, Where
+from swarmkeep.cli.sources import ApiKey, ServerUrl, StoredIn, Tenant, Where, source
 from swarmkeep.cli.terminal import Refused, say
 
 if TYPE_CHECKING:
@@ -63,8 +63,10 @@ def chat(
     with way as opening:
         from swarmkeep.cli.chat_loop import Chat
 
-        with closing(Chat(opening, where, session, agent)) as talk:
-            talk.hold()
+        with closing(Chat(opening, lambda writes: source(where, writes=writes), session, agent)) as held:
+            held.hold()
+            if held.at_terminal:
+                say(f"to go on with it: swarmkeep chat --session {held.talk.session_id}")
 
 
 @contextmanager

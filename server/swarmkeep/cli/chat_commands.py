@@ -96,5 +96,5 @@ COMMANDS = {
     "fork": Command("[SEQ]", "go on in a new session that shares the history, up to that event", _fork),
     "resume": Command("[ID]", "go on with what waits or was interrupted, or with that session", _resume),
     "help": Command("", "this list", _help),
-    "quit": Command("", "leave; the session stays", _quit),
+    "quit": Command("", "leave", _quit),
 }

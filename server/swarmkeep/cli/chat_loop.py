@@ -7,18 +7,20 @@ from contextlib import AbstractContextManager
 from typing import ParamSpec
 
 from swarmkeep.cli.chat_commands import obey
+from swarmkeep.cli.lines import Lines
 from swarmkeep.cli.refusals import refusal
 from swarmkeep.cli.screen import Screen
-from swarmkeep.cli.sources import Source, Where, source
+from swarmkeep.cli.sources import Sessions
 from swarmkeep.cli.talks import Talk
 from swarmkeep.cli.terminal import printable, say
 from swarmkeep.domain.wording import call_text, text_of
-from swarmkeep.repl.lines import Lines
 from swarmkeep_client import Approval, Done, PendingCall, Run, RunNotCompleted, StreamItem
 
 P = ParamSpec("P")
 Open = Callable[[str | None, str | None], Talk]
 """Opens the session with this id, or a new one; the second argument is the agent to speak with, if not the active."""
+LookUp = Callable[[bool], AbstractContextManager[Sessions]]
+"""Opens the sessions where a chat is held; the argument says whether they are to be forked."""
 
 
 class Leave(Exception):
@@ -28,16 +30,16 @@ class Leave(Exception):
 class Chat:
     """A person or a program that speaks with one session at a time."""
 
-    def __init__(self, opening: Open, where: Where, session_id: str | None, agent: str | None) -> None:
+    def __init__(self, opening: Open, look_up: LookUp, session_id: str | None = None, agent: str | None = None) -> None:
         self.talk = opening(session_id, agent)
         self._opening = opening
-        self._where = where
+        self._look_up = look_up
         self._screen = Screen()
         self._lines = Lines(self._said_before())
 
     def hold(self) -> None:
         """Speak with the session until the input ends."""
-        if self._lines.at_terminal:
+        if self.at_terminal:
             say("Ctrl-C cancels an answer, Ctrl-D leaves, Alt-Enter begins another line, /help lists commands")
         try:
             self.go_on(self.talk.active())
@@ -45,15 +47,17 @@ class Chat:
                 self._answer(self._read("User: "))
         except Leave:
             pass
-        if self._lines.at_terminal:
-            say(f"to go on with it: swarmkeep chat --session {self.talk.session_id}")
+
+    @property
+    def at_terminal(self) -> bool:
+        return self._lines.at_terminal
 
     def close(self) -> None:
         self.talk.close()
 
-    def sessions(self, *, writes: bool = False) -> AbstractContextManager[Source]:
+    def sessions(self, *, writes: bool = False) -> AbstractContextManager[Sessions]:
         """The sessions where this chat is held, to be looked up, or with `writes` to be forked."""
-        return source(self._where, writes=writes)
+        return self._look_up(writes)
 
     def move_to(self, session_id: str) -> None:
         """Leave this session, and go on with that one."""
@@ -74,7 +78,7 @@ class Chat:
             try:
                 text = self._lines.read(prompt)
             except KeyboardInterrupt:
-                if not self._lines.at_terminal:
+                if not self.at_terminal:
                     raise Leave from None
                 say("Ctrl-D leaves")
                 continue
@@ -95,7 +99,7 @@ class Chat:
             action(*args, **kwargs)
         except Exception as error:
             self._screen.break_off()
-            refused = refusal(error) if self._lines.at_terminal else None
+            refused = refusal(error) if self.at_terminal else None
             if refused is None:
                 raise
             say(f"error: {refused.sentence}")
@@ -123,7 +127,7 @@ class Chat:
     def _cancel(self) -> None:
         self.talk.cancel()
         self._screen.line("  cancelled; what was produced stays", "yellow")
-        if not self._lines.at_terminal:
+        if not self.at_terminal:
             raise Leave
 
     def go_on(self, run: Run | None) -> None:
@@ -146,7 +150,7 @@ class Chat:
         """What is decided of a call. Raises Leave, and the call goes on waiting, or KeyboardInterrupt."""
         asked = f"Approve {printable(call_text(call.name, call.arguments))}? [yes/no] "
         while True:
-            if not self._lines.at_terminal:
+            if not self.at_terminal:
                 say(f"{asked}the next line says it")
             text = self._lines.read(asked)
             if text is None:

@@ -15,11 +15,11 @@ from swarmkeep.audit.redact import redact
 from swarmkeep.audit.request import rebuilt_request
 from swarmkeep.audit.trail import entry_view, verify_trail
 from swarmkeep.cli.background import Background
+from swarmkeep.cli.shapes import event_of, session_of
 from swarmkeep.cli.sources import FileForm, Form
 from swarmkeep.domain.codec import decode
-from swarmkeep.domain.envelope import Recorded, data_of
+from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.usage import UsageQuery
-from swarmkeep.domain.views import SessionView
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.lookout import follow_elsewhere
 from swarmkeep.engine.model import Delta, Reply
@@ -89,13 +89,13 @@ class DatabaseSource:
                     cursor=cursor,
                 )
             )
-            yield from map(_public, page.sessions)
+            yield from map(session_of, page.sessions)
             if page.next_cursor is None:
                 return
             cursor = page.next_cursor
 
     def session(self, session_id: str, *, at: int | None = None) -> SessionState:
-        return _public(self._background.run(self._sessions.get(self._key(session_id), at=at)))
+        return session_of(self._background.run(self._sessions.get(self._key(session_id), at=at)))
 
     def messages(self, session_id: str, *, at: int | None = None) -> list[Message]:
         state = self._background.run(self._sessions.state(self._key(session_id), at=at))
@@ -121,7 +121,7 @@ class DatabaseSource:
 
     def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState:
         key = self._key(session_id)
-        return _public(self._background.run(self._sessions.fork(key, at=at, session_id=new_id, metadata=metadata)))
+        return session_of(self._background.run(self._sessions.fork(key, at=at, session_id=new_id, metadata=metadata)))
 
     def delete(
         self, session_id: str, *, force: bool = False, reason: str | None = None, if_match: int | None = None
@@ -229,21 +229,6 @@ class DatabaseSource:
         return SessionKey(self._tenant, session_id)
 
 
-def event_of(event: Recorded) -> Event:
-    """A recorded event as a server would give it."""
-    return Event(
-        session_id=event.session_id,
-        seq=event.seq,
-        type=event.type,
-        version=event.version,
-        run_id=event.run_id,
-        agent=event.agent,
-        at=event.at,
-        data=decode(data_of(event)),
-        hash=event.hash,
-    )
-
-
 def _whoever_this_is() -> str:
     """The user of the operating system, for the record of what they do without a server."""
     try:
@@ -255,7 +240,3 @@ def _whoever_this_is() -> str:
 
 def _checked(found: findings.Verification) -> Verification:
     return msgspec.convert(found, Verification, from_attributes=True)
-
-
-def _public(view: SessionView) -> SessionState:
-    return msgspec.convert(view, SessionState, from_attributes=True)

@@ -8,12 +8,9 @@ from uuid import uuid4
 
 import msgspec
 
-import swarmkeep_client as client
 from swarmkeep.cli.background import Background
-from swarmkeep.cli.database import event_of
+from swarmkeep.cli.shapes import item_of, run_of, start_of
 from swarmkeep.domain import commands
-from swarmkeep.domain.envelope import Recorded
-from swarmkeep.domain.events import RunOptions
 from swarmkeep.engine import loop
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
@@ -29,7 +26,7 @@ from swarmkeep.store.port import DEFAULT_TENANT, EventStore, SessionKey
 from swarmkeep.store.schema import upgrade
 from swarmkeep.store.sql import open_store
 from swarmkeep.store.urls import SqliteFile, locate
-from swarmkeep_client import Approval, Done, Message, MessageDelta, MessageStarted, Run, StreamItem
+from swarmkeep_client import Approval, Done, Message, Run, RunOptions, StreamItem
 
 
 class OneSession:
@@ -78,20 +75,8 @@ class LocalTalk:
         else:
             await self._engine.sessions.get(self._key)
 
-    def say(self, said: str | Sequence[Message], options: client.RunOptions | None = None) -> Iterator[StreamItem]:
-        asked = options or {}
-        wish = commands.StartRun(
-            run_id=f"run_{uuid4().hex}",
-            messages=({"role": "user", "content": said},) if isinstance(said, str) else tuple(said),
-            options=RunOptions(
-                stream=True,
-                max_turns=asked.get("max_turns"),
-                model=asked.get("model"),
-                execute_tools=asked.get("execute_tools") is not False,
-            ),
-            agent=asked.get("agent"),
-            context_variables=asked.get("context_variables") or {},
-        )
+    def say(self, said: str | Sequence[Message], options: RunOptions | None = None) -> Iterator[StreamItem]:
+        wish = start_of(said, options, stream=True)
         return self._follow(self._background.run(self._engine.runs.start(self._key, wish)))
 
     def join(self, run_id: str) -> Iterator[StreamItem]:
@@ -107,7 +92,7 @@ class LocalTalk:
 
     def latest(self) -> Run | None:
         views = self._background.run(self._engine.runs.all(self._key))
-        return msgspec.convert(views[0], Run, from_attributes=True) if views else None
+        return run_of(views[0]) if views else None
 
     def cancel(self) -> None:
         active = self.active()
@@ -123,22 +108,11 @@ class LocalTalk:
 
     def _follow(self, feed: RunFeed) -> Iterator[StreamItem]:
         items: Iterator[loop.Item] = self._background.iterate(self._engine.runs.stream(self._key, feed))
-        yield from map(_shown, items)
+        yield from map(item_of, items)
         yield Done(run=self._run(feed.run_id))
 
     def _run(self, run_id: str) -> Run:
-        view = self._background.run(self._engine.runs.get(self._key, run_id))
-        return msgspec.convert(view, Run, from_attributes=True)
-
-
-def _shown(item: loop.Item) -> StreamItem:
-    match item:
-        case Recorded():
-            return event_of(item)
-        case loop.MessageStarted():
-            return MessageStarted(run_id=item.run_id, agent=item.agent)
-        case loop.MessageDelta():
-            return MessageDelta(run_id=item.run_id, agent=item.agent, content=item.delta.get("content"))
+        return run_of(self._background.run(self._engine.runs.get(self._key, run_id)))
 
 
 def client_for(settings: Settings) -> Any:

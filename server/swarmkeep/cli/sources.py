@@ -69,24 +69,30 @@ Labels = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-class Source(Protocol):
+class Sessions(Protocol):
+    """What a chat looks up, and forks, in the sessions where it is held."""
+
+    def session(self, session_id: str, *, at: int | None = None) -> SessionState: ...
+
+    def messages(self, session_id: str, *, at: int | None = None) -> list[Message]: ...
+
+    def events(self, session_id: str, *, after: int = 0) -> Iterable[Event]: ...
+
+    def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState: ...
+
+
+class Source(Sessions, Protocol):
     """A server's or a database's sessions."""
 
     def sessions(self, *, agent: str | None, status: str | None, metadata: Mapping[str, str]) -> Iterator[SessionState]:
         """Newest first, fetched as they are needed."""
         ...
 
-    def session(self, session_id: str, *, at: int | None = None) -> SessionState: ...
-
-    def messages(self, session_id: str, *, at: int | None = None) -> list[Message]: ...
-
     def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterable[Event]: ...
 
     def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
         """The events, and then each new one as it is recorded, for ever."""
         ...
-
-    def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState: ...
 
     def delete(
         self, session_id: str, *, force: bool = False, reason: str | None = None, if_match: int | None = None

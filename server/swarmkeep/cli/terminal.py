@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -77,6 +78,18 @@ def is_terminal(stream: TextIO) -> bool:
         return stream.isatty()
     except ValueError:
         return False
+
+
+def at_terminal() -> bool:
+    """Whether it is a person who types the input and reads the output."""
+    return is_terminal(sys.stdin) and is_terminal(sys.stdout)
+
+
+def escape_what_cannot_be_shown() -> None:
+    """From now on what the outputs' encodings cannot hold is shown as an escape, and ends nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def has_colours(stream: TextIO) -> bool:

@@ -39,18 +39,23 @@ class Ledger(Protocol):
 
 
 class MemoryLedger:
-    """A session that lives as long as the call: what `Swarm.run` works on."""
+    """A session that is nowhere but here, and of which only the state is kept: what `Swarm.run` works on."""
 
     def __init__(self) -> None:
         self.state = State()
 
     async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[Recorded]:
         drafts = decide(self.state)
-        recorded: list[Recorded] = []
-        for draft in () if drafts is None else settle(self.state, drafts):
-            event = provisional(self.state, draft, now())
-            self.state = evolve(self.state, event)
+        return [] if drafts is None else self.record(settle(self.state, drafts))
+
+    def record(self, drafts: Sequence[Draft]) -> list[Recorded]:
+        """Add to the session: all of it, or nothing if it is interrupted."""
+        state, recorded = self.state, []
+        for draft in drafts:
+            event = provisional(state, draft, now())
+            state = evolve(state, event)
             recorded.append(event)
+        self.state = state
         return recorded
 
 

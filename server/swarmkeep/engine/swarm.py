@@ -4,40 +4,27 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
 
 from swarmkeep.agent import Agent, Response
-from swarmkeep.domain.commands import StartRun, create_session, start_run
-from swarmkeep.domain.drafts import drafted
-from swarmkeep.domain.envelope import Recorded
+from swarmkeep.domain.commands import StartRun, start_run
 from swarmkeep.domain.events import MessageAdded, RunOptions
-from swarmkeep.domain.messages import ROLES
-from swarmkeep.domain.state import Run, State
+from swarmkeep.engine.blocking import ASYNCHRONOUS, finish, iterate
+from swarmkeep.engine.conversation import Conversation
 from swarmkeep.engine.ledger import MemoryLedger
-from swarmkeep.engine.loop import Item, Loop, MessageDelta, MessageStarted
-from swarmkeep.engine.model import ChatModel, TurnFailed
+from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
+from swarmkeep.engine.model import ChatModel
 from swarmkeep.engine.registry import OpenRegistry
 from swarmkeep.engine.tools import Caller, Inline, InThreads
 from swarmkeep.engine.values import plain_object
 
 Json = dict[str, Any]
-T = TypeVar("T")
-_RUN = "run"
-_ASYNCHRONOUS = "the client is asynchronous: use AsyncSwarm with it"
 
 
-class RunError(RuntimeError):
-    """The run could not go on: `code` says why. What a client raises is raised as it is, not as this."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class _Conversation:
-    """One call of `run`: the loop over a fresh in-memory session."""
+class _Answer:
+    """One call of `run`: a fresh conversation in memory, and what comes of it."""
 
     def __init__(
         self,
@@ -51,41 +38,17 @@ class _Conversation:
     ) -> None:
         self._registry = OpenRegistry([agent])
         self._registry.admits(agent)
-        self._ledger = MemoryLedger()
-        self._model = _Remembering(model)
-        self._options = options
-        self._loop = Loop(self._ledger, self._registry, self._model, caller, self)
-        self._debug = debug
-        self._agent = agent.name
-        self._context = plain_object(context_variables, "context_variables")
-        self._history = [_message(message, index) for index, message in enumerate(messages)]
-
-    tool_seconds = None
-    # As Swarm does, it tells its caller that the history is too long, and leaves the rest to them.
-    shortens_history = False
-
-    def streams(self, run: Run) -> bool:
-        return self._options.stream
-
-    def approval_expires_at(self) -> str | None:
-        return None
-
-    def time_limit(self, run: Run) -> AbstractAsyncContextManager[None]:
-        return nullcontext()
+        self._conversation = Conversation(model, caller, self._registry, MemoryLedger(), debug=debug)
+        self._wish = StartRun(run_id="run", messages=(), options=options)
+        self._known = len(messages)
+        # In memory nothing is waited for; and what is wrong with the input is said at once.
+        finish(self._conversation.begin(agent.name, context_variables, messages))
 
     async def items(self) -> AsyncGenerator[Item]:
-        def begin(state: State) -> Any:
-            return drafted(self._agent, create_session(self._agent, self._context, {}, self._history), None)
-
-        await self._ledger.commit(begin)
-        wish = StartRun(run_id=_RUN, messages=(), options=self._options)
-        for event in await self._ledger.commit(lambda state: start_run(state, wish)):
-            yield event
-        async with aclosing(self._loop.advance()) as items:
+        async with aclosing(self._conversation.advance(lambda state: start_run(state, self._wish))) as items:
             async for item in items:
-                self._show(item)
                 yield item
-        self._raise_failure()
+        self._conversation.raise_failure()
 
     async def deltas(self) -> AsyncGenerator[Json]:
         """The frames of a streamed run, in Swarm's shape."""
@@ -104,49 +67,12 @@ class _Conversation:
         yield {"response": self.response()}
 
     def response(self) -> Response:
-        state = self._ledger.state
-        new = state.messages[len(self._history) :]
+        state = self._conversation.state
         return Response(
-            messages=[dict(entry.message) for entry in new],
+            messages=[dict(entry.message) for entry in state.messages[self._known :]],
             agent=self._registry.get(state.agent),
             context_variables=plain_object(state.context_variables),
         )
-
-    def _raise_failure(self) -> None:
-        finished = self._ledger.state.finished
-        if not finished or finished[-1].error is None:
-            return
-        if self._model.failure is not None:
-            raise self._model.failure
-        raise RunError(finished[-1].error.code, finished[-1].error.message)
-
-    def _show(self, item: Item) -> None:
-        if self._debug and isinstance(item, Recorded):
-            print(f"[{item.at}] {item.type} {item.agent}: {item.fact}")
-
-
-class _Remembering:
-    """Keeps what the client raised, so that the caller gets it as Swarm's callers do."""
-
-    def __init__(self, model: ChatModel) -> None:
-        self._model = model
-        self.failure: BaseException | None = None
-
-    async def ask(self, request: Any, *, stream: bool) -> AsyncGenerator[Any]:
-        try:
-            async with aclosing(self._model.ask(request, stream=stream)) as pieces:
-                async for piece in pieces:
-                    yield piece
-        except TurnFailed as failed:
-            self.failure = failed.__cause__
-            raise
-
-
-def _message(message: Any, index: int) -> Json:
-    plain = plain_object(message, f"messages[{index}]")
-    if plain.get("role") not in ROLES:
-        raise ValueError(f"messages[{index}].role is {plain.get('role')!r}; it must be one of {', '.join(ROLES)}")
-    return plain
 
 
 def _options(model: str | None, max_turns: float, execute_tools: bool, stream: bool) -> RunOptions:
@@ -172,7 +98,7 @@ class Swarm:
             from openai import OpenAI
 
             client = OpenAI()
-        _refuse(client, "AsyncOpenAI", _ASYNCHRONOUS)
+        _refuse(client, "AsyncOpenAI", ASYNCHRONOUS)
         self.client = client
         self._model = ChatModel(client)
 
@@ -196,11 +122,11 @@ class Swarm:
         Raises what the client raises; a tool's exception is a message to the model instead.
         """
         options = _options(model_override, max_turns, execute_tools, stream)
-        conversation = _Conversation(self._model, Inline(), agent, messages, context_variables, options, debug)
+        answer = _Answer(self._model, Inline(), agent, messages, context_variables, options, debug)
         if stream:
-            return _iterate(conversation.deltas())
-        _finish(_drain(conversation))
-        return conversation.response()
+            return iterate(answer.deltas())
+        finish(_drain(answer))
+        return answer.response()
 
     def run_and_stream(self, agent: Agent, messages: Sequence[Json], *args: Any, **kwargs: Any) -> Iterator[Json]:
         """`run(..., stream=True)`, under the name that Swarm has for it."""
@@ -233,8 +159,8 @@ class AsyncSwarm:
     ) -> Any:
         """As `Swarm.run`, to be awaited; with `stream=True` an asynchronous iterator, awaited first or not."""
         options = _options(model_override, max_turns, execute_tools, stream)
-        conversation = _Conversation(self._model, InThreads(), agent, messages, context_variables, options, debug)
-        return _Deltas(conversation.deltas()) if stream else _answered(conversation)
+        answer = _Answer(self._model, InThreads(), agent, messages, context_variables, options, debug)
+        return _Deltas(answer.deltas()) if stream else _answered(answer)
 
 
 class _Deltas:
@@ -251,44 +177,12 @@ class _Deltas:
         yield
 
 
-async def _answered(conversation: _Conversation) -> Response:
-    await _drain(conversation)
-    return conversation.response()
+async def _answered(answer: _Answer) -> Response:
+    await _drain(answer)
+    return answer.response()
 
 
-async def _drain(conversation: _Conversation) -> None:
-    async with aclosing(conversation.items()) as items:
+async def _drain(answer: _Answer) -> None:
+    async with aclosing(answer.items()) as items:
         async for _ in items:
             pass
-
-
-def _finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends: with a blocking client and inline tools, the one loop is synchronous."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
-    error = TypeError(_ASYNCHRONOUS)
-    # Thrown in where it waits, it ends every generator on its way out; closing the coroutine would not.
-    with suppress(StopIteration):
-        coroutine.throw(error)
-    raise error
-
-
-def _iterate(items: AsyncGenerator[T]) -> Generator[T, None, None]:
-    try:
-        while True:
-            try:
-                yield _finish(_next(items))
-            except StopAsyncIteration:
-                return
-    finally:
-        _finish(_close(items))
-
-
-async def _next(items: AsyncGenerator[T]) -> T:
-    return await anext(items)
-
-
-async def _close(items: AsyncGenerator[Any]) -> None:
-    await items.aclose()

@@ -112,6 +112,10 @@ class SqliteDatabase:
         if self._writer is not None:
             self._jobs.put(None)
             self._writer.join()
+        elif self._open_files and not self._read_only:
+            # Nothing was written, but those that read have made the log's files, and may not remove them.
+            with contextlib.suppress(Exception):
+                _discard(connect(self._file, "rw"))
 
     def _check_open(self) -> None:
         if self._closed:

@@ -11,6 +11,8 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output.defaults import create_output
 from prompt_toolkit.output.vt100 import Vt100_Output
 
+from swarmkeep.cli.terminal import at_terminal
+
 
 class Lines:
     """Reads from a terminal with a history and a line editor, and from anything else line by line, without a prompt.
@@ -20,10 +22,10 @@ class Lines:
 
     def __init__(self, history: Iterable[str] = ()) -> None:
         """`history`: what was said before, oldest first; the arrow keys bring it back."""
-        self.at_terminal = _is_terminal()
+        self.at_terminal = at_terminal()
         self._session = _session(history) if self.at_terminal else None
 
-    def read(self, prompt: str, *, style: str = "") -> str | None:
+    def read(self, prompt: str) -> str | None:
         """The next input, or None at its end: Ctrl-D on an empty line, or the end of a file.
 
         Raises KeyboardInterrupt for Ctrl-C.
@@ -32,16 +34,9 @@ class Lines:
             line = sys.stdin.readline()
             return line.removesuffix("\n") if line else None
         try:
-            return self._session.prompt([(style, prompt)])
+            return self._session.prompt(prompt)
         except EOFError:
             return None
-
-
-def _is_terminal() -> bool:
-    try:
-        return sys.stdin.isatty() and sys.stdout.isatty()
-    except ValueError:
-        return False
 
 
 def _session(history: Iterable[str]) -> PromptSession[str]:
