@@ -6,7 +6,6 @@ from datetime import datetime
 
 import pytest
 
-from swarmkeep.domain.commands import Approval, ToolAnswer, expire_approvals, resume_run
 from swarmkeep.domain.errors import AlreadyDecided, InvalidRequest, RunNotFound, RunNotWaiting
 from swarmkeep.domain.events import (
     ApprovalDecided,
@@ -20,6 +19,7 @@ from swarmkeep.domain.events import (
     RunResumed,
     ToolRecord,
 )
+from swarmkeep.domain.resuming import Approval, ToolAnswer, expire_approvals, resume_run
 from swarmkeep.domain.settling import settle
 from swarmkeep.domain.state import State
 from swarmkeep.domain.steps import AskModel, CallTool, Deny, next_step

@@ -10,7 +10,7 @@ from hypothesis import given as for_any
 from hypothesis import settings
 from msgspec import UNSET
 
-from swarmkeep.domain.commands import Approval, ToolAnswer, resume_run, start_queued
+from swarmkeep.domain.commands import start_queued
 from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.events import (
     ApprovalDecided,
@@ -32,6 +32,7 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.messages import asked_calls
+from swarmkeep.domain.resuming import Approval, ToolAnswer, resume_run
 from swarmkeep.domain.settling import settle
 from swarmkeep.domain.state import State
 from swarmkeep.domain.steps import AskModel, CallTool, StartQueued, next_step

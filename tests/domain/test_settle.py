@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from swarmkeep.domain.commands import Approval, StartRun, ToolAnswer, resume_run, start_run
+from swarmkeep.domain.commands import StartRun, start_run
 from swarmkeep.domain.drafts import drafted
 from swarmkeep.domain.events import MessageAdded, RunCompleted, RunOptions, RunQueued, ToolStarted
+from swarmkeep.domain.resuming import Approval, ToolAnswer, resume_run
 from swarmkeep.domain.settling import settle
 from swarmkeep.domain.state import State
 from swarmkeep.domain.steps import AskModel, next_step

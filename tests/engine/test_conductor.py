@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from swarmkeep import Agent, Result, ToolCallId, tool
-from swarmkeep.domain.commands import Approval
 from swarmkeep.domain.errors import Draining, RunNotWaiting, SessionNotFound
 from swarmkeep.domain.events import RunOptions
+from swarmkeep.domain.resuming import Approval
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
 from swarmkeep.store.port import SessionKey

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from swarmkeep import Agent, Result, ToolCallId, tool
-from swarmkeep.domain.commands import Approval, StartRun, ToolAnswer, create_session, resume_run, start_run
+from swarmkeep.domain.commands import StartRun, create_session, start_run
 from swarmkeep.domain.drafts import drafted
 from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.events import CompletionRecord, RunError, RunOptions, RunResumed
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.messages import INTERRUPTED
 from swarmkeep.domain.request import ModelRequest
+from swarmkeep.domain.resuming import Approval, ToolAnswer, resume_run
 from swarmkeep.domain.settling import settle
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.ledger import Decide, MemoryLedger

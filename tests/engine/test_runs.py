@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from swarmkeep import Agent, Result, tool
-from swarmkeep.domain.commands import Approval, ToolAnswer
 from swarmkeep.domain.errors import (
     AgentNotFound,
     AgentUnavailable,
@@ -22,6 +21,7 @@ from swarmkeep.domain.errors import (
     SessionNotFound,
 )
 from swarmkeep.domain.events import RunOptions
+from swarmkeep.domain.resuming import Approval, ToolAnswer
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loop import MessageDelta

@@ -16,16 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmkeep.domain.codec import encode_text
-from swarmkeep.domain.commands import (
-    Approval,
-    StartRun,
-    ToolAnswer,
-    cancel_run,
-    create_session,
-    resume_run,
-    start_run,
-    update_session,
-)
+from swarmkeep.domain.commands import StartRun, cancel_run, create_session, start_run, update_session
 from swarmkeep.domain.drafts import drafted
 from swarmkeep.domain.envelope import Draft, Recorded, payload_of
 from swarmkeep.domain.errors import DomainError
@@ -61,6 +52,7 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.fold import evolve, fold
 from swarmkeep.domain.request import Profile
+from swarmkeep.domain.resuming import Approval, ToolAnswer, resume_run
 from swarmkeep.domain.settling import settle
 from swarmkeep.domain.state import Call, Run, State
 from swarmkeep.domain.steps import AskModel, CallTool, next_step

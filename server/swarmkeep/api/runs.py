@@ -18,9 +18,10 @@ from swarmkeep.api.errors import problems
 from swarmkeep.api.queries import Cursor, LastEventId, Limit, last_event_id, seq_cursor
 from swarmkeep.api.sse import EVENT_STREAM, Stream, StreamableOperation
 from swarmkeep.api.streams import followed_run
-from swarmkeep.domain.commands import Approval, OnBusy, StartRun, ToolAnswer
+from swarmkeep.domain.commands import OnBusy, StartRun
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import Decision, RunOptions
+from swarmkeep.domain.resuming import Approval, ToolAnswer
 from swarmkeep.domain.views import RunView, all_runs, run_view
 from swarmkeep.engine.inputs import checked_messages, checked_object
 from swarmkeep.engine.killpoints import REQUEST_PARSED, reach

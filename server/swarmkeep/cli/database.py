@@ -15,8 +15,8 @@ from swarmkeep.audit.redact import redact
 from swarmkeep.audit.request import rebuilt_request
 from swarmkeep.audit.trail import entry_view, verify_trail
 from swarmkeep.cli.background import Background
+from swarmkeep.cli.forms import FileForm, Form
 from swarmkeep.cli.shapes import event_of, session_of
-from swarmkeep.cli.sources import FileForm, Form
 from swarmkeep.domain.codec import decode
 from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.usage import UsageQuery

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, cast, get_args
 
 import typer
 
-from swarmkeep.cli.sources import ApiKey, AsJson, FileForm, ServerUrl, StoredIn, Tenant, Where, source
+from swarmkeep.cli.forms import FileForm
+from swarmkeep.cli.sources import ApiKey, AsJson, ServerUrl, StoredIn, Tenant, Where, source
 from swarmkeep.cli.terminal import Refused, put, put_json, say
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import msgspec
 
 from swarmkeep.cli.background import Background
 from swarmkeep.cli.shapes import item_of, run_of, start_of
-from swarmkeep.domain import commands
+from swarmkeep.domain import resuming
 from swarmkeep.engine import loop
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
@@ -83,7 +83,7 @@ class LocalTalk:
         return self._follow(self._background.run(self._engine.runs.feed(self._key, run_id)))
 
     def decide(self, run_id: str, approvals: Sequence[Approval]) -> Iterator[StreamItem]:
-        decided = msgspec.convert(approvals, list[commands.Approval])
+        decided = msgspec.convert(approvals, list[resuming.Approval])
         return self._follow(self._background.run(self._engine.runs.resume(self._key, run_id, approvals=decided)))
 
     def active(self) -> Run | None:

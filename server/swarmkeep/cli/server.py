@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import msgspec
 import typer
 
-from swarmkeep.cli.sources import FileForm, Form
+from swarmkeep.cli.forms import FileForm, Form
 from swarmkeep.cli.terminal import Refused
 from swarmkeep.domain.usage import UsageQuery
 from swarmkeep_client import (

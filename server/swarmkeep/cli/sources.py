@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Protocol
 
 import typer
+
+from swarmkeep.cli.forms import FileForm, Form
 
 if TYPE_CHECKING:
     from swarmkeep.domain.usage import UsageQuery
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     )
 
 Json = dict[str, Any]
-Form = Literal["markdown", "html"]
-FileForm = Literal["export", "chat", "swarm", "assistants"]
 
 ServerUrl = Annotated[
     str | None,

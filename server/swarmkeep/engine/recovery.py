@@ -7,11 +7,11 @@ import logging
 import random
 from collections.abc import Callable
 
-from swarmkeep.domain.commands import expire_approvals
 from swarmkeep.domain.drafts import drafted
 from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.errors import LeaseLost, SessionNotFound
 from swarmkeep.domain.events import RunError, RunInterrupted, RunResumed
+from swarmkeep.domain.resuming import expire_approvals
 from swarmkeep.domain.state import Run, State
 from swarmkeep.domain.turns import ended
 from swarmkeep.engine.insisting import complain

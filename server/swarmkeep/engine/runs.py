@@ -9,10 +9,11 @@ from contextlib import aclosing
 import msgspec
 from msgspec.structs import replace
 
-from swarmkeep.domain.commands import Approval, StartRun, ToolAnswer, cancel_run, resume_run, start_run
+from swarmkeep.domain.commands import StartRun, cancel_run, start_run
 from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.errors import DomainError, Draining, RunNotFound
 from swarmkeep.domain.events import RunEnded, RunStarted, RunWaiting
+from swarmkeep.domain.resuming import Approval, ToolAnswer, resume_run
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import RunView, all_runs, find_run, run_view
 from swarmkeep.engine.conductor import Conductor

@@ -14,9 +14,10 @@ from uuid import uuid4
 
 from swarmkeep.audit.replay import replay_session
 from swarmkeep.domain.codec import encode_text
-from swarmkeep.domain.commands import Approval, StartRun
+from swarmkeep.domain.commands import StartRun
 from swarmkeep.domain.errors import DomainError
 from swarmkeep.domain.events import RunOptions
+from swarmkeep.domain.resuming import Approval
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.model import ChatModel

@@ -13,12 +13,13 @@ import swarmkeep_client as client
 from swarmkeep.agent import Agent
 from swarmkeep.cli.shapes import event_of, item_of, run_of, session_of, start_of
 from swarmkeep.cli.terminal import say
-from swarmkeep.domain.commands import Approval, cancel_run, resume_run, start_run
+from swarmkeep.domain.commands import cancel_run, start_run
 from swarmkeep.domain.drafts import drafted
 from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.errors import EventNotFound, SessionNotFound
 from swarmkeep.domain.events import SessionForked
 from swarmkeep.domain.fold import fold
+from swarmkeep.domain.resuming import Approval, resume_run
 from swarmkeep.domain.state import Run, State
 from swarmkeep.domain.views import all_runs, find_run, run_view, session_view
 from swarmkeep.engine.blocking import finish, iterate

@@ -9,8 +9,9 @@ from typing import Any
 from openai import AsyncOpenAI
 
 from swarmkeep import Agent, Result, tool
-from swarmkeep.domain.commands import Approval, StartRun, ToolAnswer
+from swarmkeep.domain.commands import StartRun
 from swarmkeep.domain.events import RunOptions
+from swarmkeep.domain.resuming import Approval, ToolAnswer
 from swarmkeep.domain.state import Run
 from swarmkeep.engine.engine import Engine
 from swarmkeep.store.port import SessionKey
