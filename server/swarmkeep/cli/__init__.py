@@ -9,6 +9,7 @@ import typer
 
 from swarmkeep.cli import (
     chat,
+    checkpoint,
     compare,
     db,
     demo,
@@ -56,6 +57,7 @@ import_.register(app)
 usage.register(app)
 app.add_typer(keys.app, name="keys")
 verify.register(app)
+checkpoint.register(app)
 prune.register(app)
 app.add_typer(db.app, name="db")
 eval.register(app)

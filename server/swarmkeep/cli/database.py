@@ -10,6 +10,7 @@ import msgspec
 
 from swarmkeep.audit import findings
 from swarmkeep.audit import verify as verification
+from swarmkeep.audit.checkpoint import Noted
 from swarmkeep.audit.compare import compare_sessions, diff_session
 from swarmkeep.audit.redact import redact
 from swarmkeep.audit.request import rebuilt_request
@@ -136,9 +137,27 @@ class DatabaseSource:
         done = self._background.run(redact(self._engine, key, seqs, reason, by=by, include_forks=include_forks))
         return msgspec.convert(done, Redaction, from_attributes=True)
 
-    def audit(self) -> Iterator[AuditEntry]:
+    def verify_trail(self, tenant: str | None, head: Head) -> Verification:
+        noted = findings.Head(seq=head.seq, hash=head.hash)
+        return _checked(self._background.run(verify_trail(self._store, tenant or self._tenant, noted=noted)))
+
+    def heads(self) -> Iterator[Noted]:
+        named = self._named_tenant
+        after: SessionKey | None = None
+        while keys := self._background.run(self._store.keys(named, after=after)):
+            found = self._background.run(self._store.heads(keys))
+            for key in keys:
+                if key in found:
+                    head = found[key]
+                    yield Noted(tenant=key.tenant, session_id=key.id, seq=head.seq, hash=head.hash)
+            after = keys[-1]
+        for tenant, checked in self.verify_audit():
+            if checked.head is not None:
+                yield Noted(tenant=tenant, session_id=None, seq=checked.head.seq, hash=checked.head.hash)
+
+    def audit(self, tenant: str | None = None) -> Iterator[AuditEntry]:
         after = 0
-        while page := self._background.run(self._store.trail(self._tenant, after=after)):
+        while page := self._background.run(self._store.trail(tenant or self._tenant, after=after)):
             for entry in page:
                 data = decode(entry_view(entry).data)
                 yield AuditEntry(
@@ -209,9 +228,9 @@ class DatabaseSource:
     def request(self, session_id: str, seq: int) -> bytes:
         return self._background.run(rebuilt_request(self._store, self._key(session_id), seq))
 
-    def verify(self, session_id: str, *, head: Head | None = None) -> Verification:
+    def verify(self, session_id: str, *, head: Head | None = None, tenant: str | None = None) -> Verification:
         noted = None if head is None else findings.Head(seq=head.seq, hash=head.hash)
-        checking = verification.verify(self._store, self._key(session_id), noted=noted)
+        checking = verification.verify(self._store, SessionKey(tenant or self._tenant, session_id), noted=noted)
         return _checked(self._background.run(checking))
 
     def verify_all(self) -> Iterator[tuple[str, Verification]]:

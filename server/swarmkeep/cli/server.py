@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 import msgspec
 import typer
 
+from swarmkeep.audit.checkpoint import Noted
 from swarmkeep.cli.forms import FileForm, Form
 from swarmkeep.cli.terminal import Refused
 from swarmkeep.domain.usage import UsageQuery
@@ -110,8 +111,18 @@ class ServerSource:
     def redact(self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool) -> Redaction:
         return self._client.sessions.get(session_id).redact(seqs, reason, include_forks=include_forks)
 
-    def audit(self) -> Iterator[AuditEntry]:
+    def audit(self, tenant: str | None = None) -> Iterator[AuditEntry]:
         return self._client.audit.list()
+
+    def verify_trail(self, tenant: str | None, head: Head) -> Verification:
+        return self._client.audit.verify(head=head)
+
+    def heads(self) -> Iterator[Noted]:
+        for session in self._client.sessions.list():
+            yield Noted(tenant=None, session_id=session.id, seq=session.seq, hash=session.hash)
+        head = self._client.audit.verify().head
+        if head is not None:
+            yield Noted(tenant=None, session_id=None, seq=head.seq, hash=head.hash)
 
     def verify_audit(self) -> Iterator[tuple[str, Verification]]:
         yield "", self._client.audit.verify()
@@ -138,7 +149,7 @@ class ServerSource:
     ) -> ImportReport:
         return self._client.import_sessions(file, source=form, agent=agent, as_id=as_id, dry_run=dry_run)
 
-    def verify(self, session_id: str, *, head: Head | None = None) -> Verification:
+    def verify(self, session_id: str, *, head: Head | None = None, tenant: str | None = None) -> Verification:
         return self._client.sessions.get(session_id).verify(head=head)
 
     def verify_all(self) -> Iterator[tuple[str, Verification]]:

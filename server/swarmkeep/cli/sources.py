@@ -13,6 +13,7 @@ import typer
 from swarmkeep.cli.forms import FileForm, Form
 
 if TYPE_CHECKING:
+    from swarmkeep.audit.checkpoint import Noted
     from swarmkeep.domain.usage import UsageQuery
     from swarmkeep_client import (
         AuditEntry,
@@ -100,8 +101,16 @@ class Source(Sessions, Protocol):
 
     def redact(self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool) -> Redaction: ...
 
-    def audit(self) -> Iterator[AuditEntry]:
-        """The tenant's audit log, oldest entry first."""
+    def audit(self, tenant: str | None = None) -> Iterator[AuditEntry]:
+        """A tenant's audit log, oldest entry first; by default that of the tenant in question."""
+        ...
+
+    def verify_trail(self, tenant: str | None, head: Head) -> Verification:
+        """Check a tenant's audit log against a head noted down earlier."""
+        ...
+
+    def heads(self) -> Iterator[Noted]:
+        """Where each session and audit log ends: in a database, where no tenant is named, those of all."""
         ...
 
     def verify_audit(self) -> Iterator[tuple[str, Verification]]:
@@ -134,7 +143,7 @@ class Source(Sessions, Protocol):
         """The exact model request behind an answer."""
         ...
 
-    def verify(self, session_id: str, *, head: Head | None = None) -> Verification: ...
+    def verify(self, session_id: str, *, head: Head | None = None, tenant: str | None = None) -> Verification: ...
 
     def verify_all(self) -> Iterator[tuple[str, Verification]]:
         """Every session by its name: in a database, and where no tenant is named, of all tenants as TENANT/ID."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmkeep.cli.checkpoint import compare
 from swarmkeep.cli.sources import ApiKey, DatabaseUrl, ServerUrl, Source, Tenant, Where, source
 from swarmkeep.cli.terminal import put, put_json_line, say
 
@@ -29,6 +31,7 @@ def register(app: typer.Typer) -> None:
           swarmkeep verify --all
           swarmkeep verify order-4711 --head 13:3ea31933ae7a1c86d2344661229bf360a96681ef9e72c80cd7c3876e1c41e1a0
           swarmkeep verify --all --json
+          swarmkeep verify --checkpoint heads.jsonl --public-key key.pub
         """,
     )(verify)
 
@@ -40,6 +43,13 @@ def verify(
         str | None,
         typer.Option("--head", metavar="SEQ:HASH", help="A head noted down earlier, which the log must still have."),
     ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", metavar="FILE", help="Check every session of this checkpoint.")
+    ] = None,
+    public_key: Annotated[
+        Path | None,
+        typer.Option("--public-key", metavar="FILE", help="The key (PEM) that the checkpoint must be signed with."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one session per line.")] = False,
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
@@ -48,13 +58,19 @@ def verify(
 ) -> None:
     """Check that sessions are what they were when they were recorded: events, hash chain, and all that is stored with
     them. Changes nothing. Exit code 1 if anything is wrong."""
-    if (session_id is None) != everything:
-        raise typer.BadParameter("name a session, or give --all", param_hint="'ID'")
-    if head is not None and everything:
+    if [session_id is not None, everything, checkpoint is not None].count(True) != 1:
+        raise typer.BadParameter("name a session, or give --all or --checkpoint", param_hint="'ID'")
+    if public_key is not None and checkpoint is None:
+        raise typer.BadParameter("it is for --checkpoint", param_hint="'--public-key'")
+    if head is not None and session_id is None:
         raise typer.BadParameter("it is one session's; name the session", param_hint="'--head'")
     noted = None if head is None else _parsed(head)
     count = bad = 0
     with source(Where(url, database_url, tenant, api_key)) as found:
+        if checkpoint is not None:
+            if not compare(found, checkpoint, public_key, as_json=as_json):
+                raise typer.Exit(1)
+            return
         for name, verification in _checked(found, session_id, noted):
             count += 1
             bad += not verification.valid
