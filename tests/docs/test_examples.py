@@ -15,7 +15,8 @@ from tests.docs.pages import PAGES, README, ROOT
 from tests.support.markdown import ADDRESS, blocks
 from tests.support.processes import Process, ServerProcess, free_port
 
-PAGE_SECONDS = 300.0
+# A guard against hanging, not a measure: a page with forty commands takes minutes on a machine that is busy.
+PAGE_SECONDS = 600.0
 
 # Where the pages have the servers of models, and PostgreSQL.
 MODELS = (

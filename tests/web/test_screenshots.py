@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from tests.docs.pages import ROOT
+from tests.docs.pages import DOCS, ROOT
+from tests.support.markdown import blocks
 from tests.support.processes import ServerProcess
 from tests.web.window import PHONE, Api, Window
 
@@ -34,6 +35,33 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def shop(tmp_path: Path) -> ServerProcess:
     return ServerProcess(tmp_path, agents=["swarmkeep_agents.acme"])
+
+
+@pytest.fixture
+def beginners(tmp_path: Path) -> ServerProcess:
+    """The team of the quickstart."""
+    (team,) = [block for block in blocks(DOCS / "quickstart.md") if block.file == "shop.py"]
+    file = tmp_path / team.file
+    file.write_text(team.code, encoding="utf-8")
+    return ServerProcess(tmp_path, agents=[str(file)])
+
+
+def test_the_quickstart_has_its_picture_taken(
+    windows: Callable[..., Window], beginners: ServerProcess, folder: Path
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with beginners, Api(beginners.url) as api:
+        api.session(id="order-4711", metadata={"title": "Order A-17"})
+        api.run("order-4711", "I want a refund for order A-17.")
+        window = windows(beginners.url)
+        window.page.set_viewport_size({"width": 1280, "height": 800})
+        window.page.emulate_media(color_scheme="light", reduced_motion="reduce")
+        window.open_chat("order-4711")
+        expect(window.page.get_by_role("button", name="Approve")).to_be_in_viewport()
+        file = folder / "page-quickstart.png"
+        window.page.screenshot(path=file)
+        assert file.read_bytes().startswith(SIGNS)
+        assert file.stat().st_size < MOST_BYTES
 
 
 def test_the_page_has_its_pictures_taken(windows: Callable[..., Window], shop: ServerProcess, folder: Path) -> None:
