@@ -80,7 +80,7 @@ KINDS = {
 FILTERS = {"session"}
 MEANS_THE_SAME_FOR_ALL = {
     "seq", "name", "limit", "cursor", "at", "before", "after", "head", "type", "agent", "status", "force", "as",
-    "dry_run", "group_by", "from", "to", "model", "format",
+    "dry_run", "group_by", "from", "to", "model", "format", "reason",
 }  # fmt: skip
 READING_POSTS = {"POST /v1/sessions/{session_id}/replay"}
 # Fields of bodies that name what is to be made, in the caller's own tenant.

@@ -20,7 +20,7 @@ from swarmkeep.store import schema
 from swarmkeep.store.hashing import seal
 from swarmkeep.store.port import Chunk, SessionKey
 from swarmkeep.store.sql import SqlStore
-from swarmkeep.store.usage import _row, rebuild
+from swarmkeep.store.usage import rebuild, row_of
 
 Json = dict[str, Any]
 SAID = {"role": "assistant", "content": "Hi"}
@@ -140,7 +140,7 @@ async def test_the_model_that_was_asked_counts_where_none_answered(store: SqlSto
 )
 def test_whatever_a_provider_reports_makes_a_row(usage: Json) -> None:
     (one, two) = seal("s", State(), drafted("A", [reply(**usage), tool()], None), at="2026-01-02T03:04:05.000006Z")
-    made = [_row(one.event), _row(two.event)]
+    made = [row_of(one.event), row_of(two.event)]
     assert [row and row["day"] for row in made] == ["2026-01-02"] * 2
     assert Counter(type(value) for row in made if row for value in row.values()).keys() <= {str, int, float}
 
