@@ -58,7 +58,7 @@ EXAMPLES: list[tuple[str, Fact, set[str]]] = [
         {"from_session_id", "from_seq", "from_hash"},
     ),
     ("session.updated", SessionUpdated(metadata={"k": None}, agent="b"), {"metadata", "agent"}),
-    ("session.redacted", SessionRedacted(seqs=(2, 3), reason="asked to"), {"seqs", "reason"}),
+    ("session.redacted", SessionRedacted(seqs=(2, 3), reason="asked to"), {"seqs", "reason", "by", "kept"}),
     (
         "run.queued",
         RunQueued(options=RunOptions(), messages=(USER,)),

@@ -74,10 +74,17 @@ class House:
             assert len(engine._conductor.waiters) == 0
             assert len(engine._conductor.drivers) == 0
 
-    async def engine(self, *agents: Agent, model: Any = None, limits: Limits = LIMITS, start: bool = True) -> Engine:
+    async def engine(
+        self,
+        *agents: Agent,
+        model: Any = None,
+        limits: Limits = LIMITS,
+        start: bool = True,
+        aliases: dict[str, str] | None = None,
+    ) -> Engine:
         """Another server on the database; by default on the scripted model, and started."""
         store = open_store(self._url)
-        engine = Engine(store, Registry(agents), model or ChatModel(self._client), limits)
+        engine = Engine(store, Registry(agents, aliases=aliases), model or ChatModel(self._client), limits)
         self._engines.append(engine)
         if start:
             await engine.start()

@@ -14,7 +14,7 @@ from swarmkeep.domain.envelope import Draft
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import ContextUpdated, MessageAdded
 from swarmkeep.domain.state import State
-from swarmkeep.store.hashing import MAX_DEPTH
+from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH
 from swarmkeep.store.sql import SqlStore
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, begun, created, everything, key
@@ -62,23 +62,23 @@ def nested(depth: int) -> Any:
 async def test_nesting_comes_back_up_to_the_limit(store: SqlStore, opener: Opener) -> None:
     state = await begun(store)
     # The payload itself is two of the levels.
-    value = {"deep": nested(MAX_DEPTH - 2)}
+    value = {"deep": nested(MAX_PAYLOAD_DEPTH - 2)}
     await store.append(KEY, state, [Draft(ContextUpdated(patch=value), None, "Triage")])
     assert (await opener().state(KEY)).context_variables == value
 
 
-@pytest.mark.parametrize("depth", [MAX_DEPTH - 1, 20_000])
+@pytest.mark.parametrize("depth", [MAX_PAYLOAD_DEPTH - 1, 20_000])
 async def test_nesting_beyond_the_limit_is_refused(store: SqlStore, depth: int) -> None:
     state = await begun(store)
     before = await everything(store)
     fact = ContextUpdated(patch={"deep": nested(depth)})
-    with pytest.raises(InvalidRequest, match=rf"context\.updated: nested deeper than {MAX_DEPTH} levels"):
+    with pytest.raises(InvalidRequest, match=rf"context\.updated: nested deeper than {MAX_PAYLOAD_DEPTH} levels"):
         await store.append(KEY, state, [Draft(fact, None, "Triage")])
     assert await everything(store) == before
 
 
 async def test_much_is_not_deep(store: SqlStore) -> None:
-    value = {"rows": [[{"a": []}]] * (10 * MAX_DEPTH), "text": "[{" * 10 * MAX_DEPTH}
+    value = {"rows": [[{"a": []}]] * (10 * MAX_PAYLOAD_DEPTH), "text": "[{" * 10 * MAX_PAYLOAD_DEPTH}
     assert (await begun(store, context=value)).context_variables == value
 
 

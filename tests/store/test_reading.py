@@ -7,13 +7,15 @@ from sqlalchemy import Connection, update
 
 from swarmkeep.domain.envelope import Draft
 from swarmkeep.domain.errors import EventNotFound, SessionNotFound
-from swarmkeep.domain.events import MessageAdded, SessionRedacted, UnknownFact
+from swarmkeep.domain.events import FACTS, ApprovalRequested, MessageAdded, SessionRedacted, UnknownFact
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
+from swarmkeep.domain.steps import Wait, next_step
 from swarmkeep.store import upcast
 from swarmkeep.store.port import SessionKey
 from swarmkeep.store.sql import SqlStore
 from swarmkeep.store.tables import events as events_table
+from tests.domain.given import asks, call, given, reply, started
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, begun, created, run_started, said, seqs
 
@@ -194,3 +196,24 @@ def test_older_versions_are_lifted_step_by_step(monkeypatch: pytest.MonkeyPatch)
     assert upcast.upcast("message.added", 2, '{"text":"hi"}') == current
     assert upcast.upcast("message.added", 3, '{"message":{"role":"user","content":"hi"}}') == current
     assert upcast.upcast("message.added", 0, '{"words":"hi"}') == UnknownFact(data={"words": "hi"})
+
+
+LATER = {
+    "message.added": '{"message":{"role":"tool","tool_call_id":"c1"},"tool":{"name":"f","status":"skipped"}}',
+    "approval.decided": '{"tool_call_id":"c1","decision":"escalate","by":"Lee"}',
+    "run.resumed": '{"reason":"schedule"}',
+    "run.waiting": '{"pending":[{"tool_call_id":"c1","name":"f","arguments":"{}","reason":"payment"}]}',
+    "run.completed": '{"stop_reason":"budget"}',
+}
+
+
+@pytest.mark.parametrize("type_", LATER)
+def test_a_value_of_a_later_release_does_not_hide_its_event(type_: str) -> None:
+    assert isinstance(upcast.upcast(type_, 1, LATER[type_]), FACTS[type_])
+
+
+def test_a_decision_of_a_later_release_is_no_approval() -> None:
+    asked = ApprovalRequested(tool_call_id="c1", name="f", arguments="{}")
+    decided = upcast.upcast("approval.decided", 1, LATER["approval.decided"])
+    state = given(started(), reply(asks(call("c1"))), asked, decided)
+    assert isinstance(next_step(state), Wait)

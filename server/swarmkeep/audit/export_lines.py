@@ -15,7 +15,7 @@ import msgspec
 
 from swarmkeep.domain.codec import MalformedJson, decode, encode
 from swarmkeep.domain.envelope import Recorded
-from swarmkeep.store.hashing import MAX_DEPTH, Sealed, depth
+from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH, Sealed, depth
 from swarmkeep.store.upcast import upcast
 
 FORMAT = 1
@@ -143,8 +143,8 @@ def _event(line: bytes) -> EventLine:
         begun = None if begin is None else _begin(begin)
     except (MalformedJson, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise BadLine(f"this is no JSON: {error}") from None
-    if depth(value) > MAX_DEPTH:
-        raise BadLine(f"its data is nested deeper than {MAX_DEPTH} levels")
+    if depth(value) > MAX_PAYLOAD_DEPTH:
+        raise BadLine(f"its data is nested deeper than {MAX_PAYLOAD_DEPTH} levels")
     if not 1 <= int(seq) <= MAX_SEQ or not 0 <= int(version) <= MAX_INTEGER:
         raise BadLine("its seq or its version is out of range")
     event = Recorded(

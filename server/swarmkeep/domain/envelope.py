@@ -16,7 +16,7 @@ class Draft(msgspec.Struct, frozen=True):
     agent: str
 
 
-class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+class Recorded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A fact in the log. `payload` is its exact stored text, which the hash covers; `at` is information, not order."""
 
     session_id: str

@@ -98,6 +98,9 @@ def _run_event(
         case ApprovalRequested():
             return _with_call(state, fact.tool_call_id, approval="requested", expires_at=fact.expires_at)
         case ApprovalDecided():
+            if fact.decision not in ("approve", "deny"):
+                # Of a later release. Whatever it means, here nobody has said yes.
+                return state
             return _with_call(state, fact.tool_call_id, approval=fact.decision, approval_reason=fact.reason)
         case RunCompleted() | RunFailed() | RunCancelled() | RunInterrupted():
             return _run_ended(state, event, fact)

@@ -9,12 +9,10 @@ import msgspec
 
 from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.events import (
-    Decision,
     PendingCall,
     RunError,
     RunOptions,
     RunQueued,
-    StopReason,
     Usage,
 )
 from swarmkeep.domain.messages import Entry, asked_calls
@@ -34,7 +32,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str
     attempts: int = 0
     done: bool = False
-    approval: Literal["requested"] | Decision | None = None
+    approval: Literal["requested", "approve", "deny"] | None = None
     approval_reason: str | None = None
     expires_at: str | None = None
     handoff: str | None = None
@@ -66,7 +64,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     pending: tuple[PendingCall, ...] = ()
     recoveries: int = 0
     usage: Usage = Usage()
-    stop_reason: StopReason | None = None
+    stop_reason: str | None = None
     error: RunError | None = None
     finished_at: str | None = None
 

@@ -35,7 +35,7 @@ Json = dict[str, Any]
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a tool call ended. `context_variables` is the whole context after it, or None when it left it alone."""
 
-    status: ToolStatus
+    status: ToolStatus | str
     content: str
     duration_ms: float = 0.0
     handoff: str | None = None

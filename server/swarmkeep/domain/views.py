@@ -36,7 +36,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     session_id: str
     status: RunStatus
-    stop_reason: StopReason | None
+    stop_reason: str | None
     agent: str
     messages: list[Json]
     output_text: str

@@ -28,12 +28,16 @@ def load_registry(specs: Sequence[str], *, model: str | None = None) -> Registry
     agent, or whose agents cannot be served: two of one name, a function without a schema.
     """
     agents: list[Agent] = []
+    aliases: dict[str, str] = {}
     for spec in specs:
-        found = list(_agents_in(_import(spec)))
+        module = _import(spec)
+        aliases |= _aliases_in(module, spec)
+        found = list(_agents_in(module))
         if not found:
             raise AgentsError(f"{spec} defines no Agent at its top level")
         agents += found
-    registry = Registry(_unique(agents), model=model)
+    registry = Registry(_unique(agents), model=model, aliases=aliases)
+    registry.check_aliases()
     _check(registry)
     return registry
 
@@ -55,6 +59,14 @@ def _agents_in(module: ModuleType) -> Iterable[Agent]:
         for item in _items(value):
             if isinstance(item, Agent):
                 yield item
+
+
+def _aliases_in(module: ModuleType, spec: str) -> dict[str, str]:
+    """The module's `ALIASES`: names that its agents had before, with those that they have now."""
+    found = getattr(module, "ALIASES", {})
+    if not (isinstance(found, dict) and all(isinstance(name, str) for pair in found.items() for name in pair)):
+        raise AgentsError(f"{spec}: ALIASES is to be a dict of names, {{'old name': 'new name'}}")
+    return found
 
 
 def _items(value: Any) -> Iterable[Any]:

@@ -22,10 +22,16 @@ class AgentsError(ValueError):
 
 
 class Registry:
-    """Agents by name, the first being the default. `model` is for agents that name none themselves."""
+    """Agents by name, the first being the default. `model` is for agents that name none themselves.
 
-    def __init__(self, agents: Iterable[Agent] = (), *, model: str | None = None) -> None:
+    `aliases` are names that agents had before, with those that they have now: for sessions that know the old ones.
+    """
+
+    def __init__(
+        self, agents: Iterable[Agent] = (), *, model: str | None = None, aliases: Mapping[str, str] | None = None
+    ) -> None:
         self._model = model
+        self._aliases = dict(aliases or {})
         self._agents: dict[str, Agent] = {}
         # Encoding schemas costs more than a turn; an agent's functions seldom change.
         self._schemas: dict[str, tuple[tuple[object, ...], str | None]] = {}
@@ -37,6 +43,14 @@ class Registry:
         known = self._agents.setdefault(agent.name, agent)
         if known is not agent:
             raise AgentsError(f"two agents are called {agent.name!r}; names must be unique, rename one of them")
+
+    def check_aliases(self) -> None:
+        """Raises AgentsError for an alias that leads to no agent, or that is itself an agent's name."""
+        for old, new in self._aliases.items():
+            if old in self._agents:
+                raise AgentsError(f"{old!r} is the name of an agent, so it cannot be an alias of {new!r}")
+            if new not in self._agents:
+                raise AgentsError(f"the alias {old!r} leads to {new!r}, and no agent is called that")
 
     def admits(self, agent: Agent) -> bool:
         """Whether this agent may be handed over to: it must be served, for the log keeps no more than its name."""
@@ -55,19 +69,21 @@ class Registry:
         return iter(self._agents.values())
 
     def __contains__(self, name: object) -> bool:
-        return name in self._agents
+        return name in self._agents or name in self._aliases
 
     def get(self, name: str) -> Agent:
-        """Raises AgentNotFound."""
-        if name not in self._agents:
+        """The agent of that name, or of the one that it has now. Raises AgentNotFound."""
+        found = self._agents.get(self._aliases.get(name, name))
+        if found is None:
             raise AgentNotFound(name, self.names)
-        return self._agents[name]
+        return found
 
     def active(self, name: str) -> Agent:
         """The agent that a session's state names. Raises AgentUnavailable: it was there once."""
-        if name not in self._agents:
+        found = self._agents.get(self._aliases.get(name, name))
+        if found is None:
             raise AgentUnavailable(name, self.names)
-        return self._agents[name]
+        return found
 
     def model_of(self, agent: Agent) -> str:
         return self._model if self._model and "model" not in agent.model_fields_set else agent.model

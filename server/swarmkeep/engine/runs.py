@@ -52,12 +52,14 @@ class Runs:
         """
         wish = self._limited(wish)
         if wish.agent is not None:
-            self._registry.get(wish.agent)
+            wish = replace(wish, agent=self._registry.get(wish.agent).name)
 
         def decide(state: State) -> Sequence[Draft]:
-            self._registry.active(wish.agent or state.agent)
+            agent = self._registry.active(wish.agent or state.agent)
+            # An agent that has another name now is called by that from here on.
+            chosen = wish if agent.name in (wish.agent, state.agent) else replace(wish, agent=agent.name)
             # What an interrupted run's model was just saying here is kept with it.
-            return start_run(state, wish, "" if state.run is None else self._hub.partial(key, state.run.id))
+            return start_run(state, chosen, "" if state.run is None else self._hub.partial(key, state.run.id))
 
         return await self._begin(key, decide, wish.run_id, once)
 

@@ -117,7 +117,7 @@ class Sessions:
     ) -> SessionView:
         """Merge patches; writers of different keys do not disturb each other. Raises SeqMismatch for `if_match`."""
         if agent is not None:
-            self._registry.get(agent)
+            agent = self._registry.get(agent).name
         context = checked_object(context_variables or {}, "/context_variables")
         labels = checked_object(metadata or {}, "/metadata")
 
@@ -152,7 +152,7 @@ class Sessions:
         SessionExists, AgentNotFound.
         """
         if agent is not None:
-            self._registry.get(agent)
+            agent = self._registry.get(agent).name
         target = _named(key.tenant, session_id, once)
         labels = checked_object(metadata or {}, "/metadata")
         mark = None if once is None else once.mark()

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from swarmkeep.agent.values import MAX_DEPTH
 from swarmkeep.domain.codec import decode, encode
 from swarmkeep.domain.envelope import Draft, Recorded, fact_of, payload_of
 from swarmkeep.domain.errors import InvalidRequest
@@ -31,8 +32,8 @@ from swarmkeep.domain.state import State
 
 GENESIS = bytes(32)
 SALT_BYTES = 16
-MAX_DEPTH = 500
-"""Levels of a payload's JSON: well below what Python can read back, whoever calls it from however deep a stack."""
+MAX_PAYLOAD_DEPTH = MAX_DEPTH + 8
+"""Levels of a payload's JSON: those that a value may have, and a few around it."""
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -108,11 +109,11 @@ def _payload(fact: SessionEvent) -> tuple[str, SessionEvent]:
         raise InvalidRequest("an event of a type that this release does not know can be read, not recorded")
     try:
         payload = payload_of(fact)
-        if payload.count("[") + payload.count("{") > MAX_DEPTH and depth(decode(payload)) > MAX_DEPTH:
-            raise InvalidRequest(f"{fact.type}: nested deeper than {MAX_DEPTH} levels")
+        if payload.count("[") + payload.count("{") > MAX_PAYLOAD_DEPTH and depth(decode(payload)) > MAX_PAYLOAD_DEPTH:
+            raise InvalidRequest(f"{fact.type}: nested deeper than {MAX_PAYLOAD_DEPTH} levels")
         return payload, fact_of(fact.type, payload)
     except RecursionError:
-        raise InvalidRequest(f"{fact.type}: nested deeper than {MAX_DEPTH} levels") from None
+        raise InvalidRequest(f"{fact.type}: nested deeper than {MAX_PAYLOAD_DEPTH} levels") from None
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest(f"{fact.type}: {error}") from None
 

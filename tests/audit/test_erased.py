@@ -1,0 +1,62 @@
+"""PostgreSQL keeps the bytes of removed rows until its tables are written anew; then they are gone from these."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import asyncpg  # type: ignore[import-untyped]
+
+from swarmkeep.audit.redact import redact
+from swarmkeep.store import schema
+from swarmkeep.store.sql import open_store
+from swarmkeep.store.tables import SESSION_TABLES, sessions
+from swarmkeep.store.urls import PostgresServer, locate
+from tests.audit.test_redact import CANARY, engine_of, everywhere
+from tests.store.sessions import KEY, OTHER
+from tests.support.postgres import private_postgres
+
+
+async def _execute(url: str, *statements: str) -> str:
+    server = locate(url)
+    assert isinstance(server, PostgresServer)
+    connection = await asyncpg.connect(server.dsn, user=server.user, password=server.password)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+        directory: str = await connection.fetchval("SHOW data_directory")
+        return directory
+    finally:
+        await connection.close()
+
+
+def holding(directory: Path) -> list[str]:
+    """The files of tables that hold the canary. The write-ahead log has it until its files are used again."""
+    found = []
+    for file in (directory / "base").rglob("*"):
+        try:
+            if file.is_file() and CANARY.encode() in file.read_bytes():
+                found.append(file.name)
+        except FileNotFoundError:
+            continue
+    return found
+
+
+async def _remove_all(url: str) -> None:
+    store = open_store(url)
+    state = await everywhere(store)
+    await everywhere(store, OTHER)
+    engine = engine_of(store)
+    await redact(engine, KEY, range(1, state.seq + 1), "asked for")
+    await engine.sessions.delete(OTHER)
+    await store.close()
+
+
+def test_tables_that_were_vacuumed_hold_nothing_of_what_was_removed() -> None:
+    with private_postgres() as server:
+        url = server.url
+        schema.upgrade(url)
+        asyncio.run(_remove_all(url))
+        tables = ", ".join(table.name for table in (sessions, *SESSION_TABLES))
+        directory = Path(asyncio.run(_execute(url, f"VACUUM FULL {tables}", "CHECKPOINT")))
+        assert holding(directory) == []
