@@ -36,7 +36,7 @@ test: $(STAMPS)/dev  ## run the tests, on SQLite and PostgreSQL (ARGS='tests/sto
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not llm and not chaos' $(ARGS)
 
 test-llm: $(STAMPS)/llm  ## run the tests that need the small real model
-	$(BIN)/python -m pytest -m llm $(ARGS)
+	$(BIN)/python -m pytest -m llm tests/llm $(ARGS)
 
 chaos: $(STAMPS)/dev  ## run the long crash tests, and print their report (REPORT=docs/reliability.md writes it there)
 	CHAOS_REPORT='$(REPORT)' $(BIN)/python -m pytest -m chaos $(ARGS)

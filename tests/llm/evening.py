@@ -20,11 +20,15 @@ from tests.support.processes import ServerProcess
 # Two servers, because acme and triage both have a "Triage Agent".
 GROUPS = (("acme", "airline"), ("triage", "basic", "weather", "personal_shopper", "support_bot"))
 
-# The conversations of `basic` are with its first agent, which has no functions. These are with the others.
+# The conversations of `basic` are with its first agent, which has no functions, and those of `acme` seldom come to an
+# order, which a person has to approve. These are with others.
 WITH_OTHERS = {
-    "Distance Agent": ["How far is 5 miles?", "Please convert a distance of 8 kilometres."],
-    "Notebook Agent": ["My name is Ana.", "Please write a note: buy bread.", "Please read the notebook."],
-    "English Agent": ["Hola, ¿habla español?", "Please transfer to the Spanish agent."],
+    "acme": {"Sales Agent": ["Please place the order for one lantern now.", "Yes, please place my order."]},
+    "basic": {
+        "Distance Agent": ["How far is 5 miles?", "Please convert a distance of 8 kilometres."],
+        "Notebook Agent": ["My name is Ana.", "Please write a note: buy bread.", "Please read the notebook."],
+        "English Agent": ["Hola, ¿habla español?", "Please transfer to the Spanish agent."],
+    },
 }
 LAST_WORDS = "Thank you, that is all."
 
@@ -117,9 +121,8 @@ def _talks(team: str) -> Iterator[Talk]:
     first = load_registry([TEAMS[team]]).default
     for texts in conversations(team)[:CONVERSATIONS]:
         yield Talk(team, first, texts)
-    if team == "basic":
-        for agent, texts in WITH_OTHERS.items():
-            yield Talk(team, agent, texts)
+    for agent, texts in WITH_OTHERS.get(team, {}).items():
+        yield Talk(team, agent, texts)
 
 
 def _hold_conversations(teams: tuple[str, ...], recorder: Recorder, folder: Path) -> Group:

@@ -74,6 +74,12 @@ def test_every_run_ended_once(evening: Evening) -> None:
         assert len(begun) == len(talk.texts) + 1 + (talk in [group.talks[0] for group in evening.groups])
 
 
+def test_what_was_to_be_approved_was_decided_once(evening: Evening) -> None:
+    for talk in evening.talks:
+        asked = [event.data["tool_call_id"] for event in talk.of_type("approval.requested")]
+        assert [event.data["tool_call_id"] for event in talk.of_type("approval.decided")] == asked
+
+
 def test_a_run_fails_only_where_the_model_server_did(evening: Evening) -> None:
     refused = Counter(call.status for call in evening.calls if call.complete and call.status != 200)
     failed = [event.data["error"] for talk in evening.talks for event in talk.of_type("run.failed")]
