@@ -77,5 +77,10 @@ async def everything(store: SqlStore) -> dict[str, list[tuple[Any, ...]]]:
     return await store.database.read(read)
 
 
+async def left(store: SqlStore) -> set[str]:
+    """The tables that still have rows."""
+    return {name for name, rows in (await everything(store)).items() if rows}
+
+
 def seqs(events: Sequence[Any]) -> list[int]:
     return [event.seq for event in events]

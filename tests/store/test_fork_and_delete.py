@@ -15,7 +15,7 @@ from swarmkeep.domain.state import Origin, State
 from swarmkeep.store.port import Claim, Mark
 from swarmkeep.store.sql import SqlStore
 from tests.store.conftest import Opener
-from tests.store.sessions import KEY, OTHER, begun, created, everything, forked, key, run_started, said, seqs
+from tests.store.sessions import KEY, OTHER, begun, created, everything, forked, key, left, run_started, said, seqs
 
 
 def replied(instructions: str, tools: str | None = None) -> list[Draft]:
@@ -88,18 +88,13 @@ async def test_of_many_forks_to_one_id_one_wins(store: SqlStore) -> None:
     assert all(isinstance(outcome, SeqConflict) for outcome in outcomes if isinstance(outcome, BaseException))
 
 
-async def left(store: SqlStore) -> set[str]:
-    """The tables that still have rows."""
-    return {name for name, rows in (await everything(store)).items() if rows}
-
-
 async def test_deleting_leaves_no_row_of_a_session(store: SqlStore) -> None:
     state = await begun(store, metadata={"a": "b"})
     await store.append(
         KEY, state, run_started(state), lease=Claim("a", 60), blobs={"h": "t"}, mark=Mark(key="k", digest="d")
     )
     before = await everything(store)
-    assert sorted(name for name, rows in before.items() if not rows) == ["api_keys", "trail"]
+    assert sorted(name for name, rows in before.items() if not rows) == ["api_keys", "trail", "usage"]
     await store.delete(KEY)
     assert await left(store) == {"trail"}
     assert await store.blobs(KEY, ["h"]) == {}
