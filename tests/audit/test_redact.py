@@ -370,3 +370,18 @@ async def test_deleting_leaves_nothing_that_can_be_read(store: SqlStore, engine:
     await everywhere(store)
     await engine.sessions.delete(KEY)
     assert CANARY not in await dump(store)
+
+
+async def test_a_fork_made_at_the_same_time_is_named_or_has_nothing_to_hide(store: SqlStore, engine: Engine) -> None:
+    import asyncio
+
+    for number in range(8):
+        key = SessionKey("default", f"source-{number}")
+        state = await begun(store, key)
+        await store.append(key, state, said(CANARY, *["x"] * 50))
+        done, forked = await asyncio.gather(
+            redact(engine, key, [2], "asked for"), engine.sessions.fork(key, session_id=f"fork-{number}")
+        )
+        texts = [entry.message["content"] for entry in (await store.state(SessionKey("default", forked.id))).messages]
+        assert CANARY not in texts or [copy.session_id for copy in done.forks] == [forked.id]
+        assert (await verify(store, SessionKey("default", forked.id))).valid

@@ -79,7 +79,7 @@ def verify(
             else:
                 _put(name, verification)
     if everything:
-        say(f"{count} sessions, {bad} of them not valid" if bad else f"{count} sessions, all valid")
+        say(f"logs that were checked: {count}; " + (f"not valid: {bad}" if bad else "all valid"))
     if bad:
         raise typer.Exit(1)
 

@@ -45,6 +45,9 @@ def fork(connection: Connection, source: SessionKey, step: Step, redacted: int) 
     if step.mark is not None:
         _insert_mark(connection, step.key, step.mark, step.state.seq)
     insert_head(connection, step)
+    # Whoever redacts the source meanwhile waits until this copy can be seen, or was quicker, which is checked below.
+    held = select(sessions.c.head_seq).where(sessions.c.tenant == source.tenant, sessions.c.id == source.id)
+    connection.execute(held.with_for_update(read=True))
     _copy_blobs(connection, source, step.key, step.base)
     base = step.base
     copied = connection.execute(
