@@ -27,6 +27,7 @@ from tests.client.stub_server import StubServer, json_reply, problem, reply
 
 CODES = {
     "invalid_request": (400, "InvalidRequest"),
+    "invalid_import": (400, "InvalidImport"),
     "unauthenticated": (401, "Unauthenticated"),
     "forbidden": (403, "Forbidden"),
     "session_not_found": (404, "SessionNotFound"),
