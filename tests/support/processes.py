@@ -23,6 +23,13 @@ POLL_SECONDS = 0.02
 PORTS = range(20_000, 32_000)
 
 
+def _stands_still(task: Path) -> bool:
+    try:
+        return task.read_text().rpartition(")")[2].split()[0] in "TtXZ"
+    except OSError:
+        return True
+
+
 class ProcessFailed(AssertionError):
     """A process did not do what it should; the message ends with the tail of its log."""
 
@@ -98,8 +105,11 @@ class Process:
                 raise
 
     def pause(self) -> None:
-        """Freeze it, as a long garbage collection or a suspended machine would."""
+        """Freeze it, as a long garbage collection or a suspended machine would, and wait until it stands still."""
         self.signal(signal.SIGSTOP)
+        # A thread that is on a processor goes on until it is interrupted, and could take a lock until then.
+        while not all(_stands_still(task) for task in Path(f"/proc/{self.pid}/task").glob("*/stat")):
+            time.sleep(0.001)
 
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
