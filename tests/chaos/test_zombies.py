@@ -45,7 +45,9 @@ def test_a_late_result_of_a_tool_is_not_recorded(house: House, tool: str) -> Non
     assert sorted(before.tool_status().values()) == ["ok", "unknown_outcome"]
     zombie.resume()
     house.open("door")
-    until("the effect has ended", lambda: house.effects.count("end", tool))
+    if tool == "pay":
+        # An async function is cancelled as soon as the server finds out; a plain one cannot be.
+        until("the effect has ended", lambda: house.effects.count("end", tool))
     assert asleep.run(plan(say("Awake."))).output_text == "Awake."
     after = house.checked("s")
     assert after.types[len(before.types) :] == ["run.started", "message.added", "message.added", "run.completed"]
