@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
+from keyword import iskeyword
 from typing import Annotated, Any, Literal, Optional
 from typing import TypedDict as StandardTypedDict
 
@@ -410,7 +411,7 @@ def test_what_cannot_be_a_tool_has_no_schema() -> None:
     assert refused.value.agent is None
 
 
-NAMES = st.text("abcdefgh_", min_size=1, max_size=8).filter(lambda name: name not in ("_", "f"))
+NAMES = st.text("abcdefgh_", min_size=1, max_size=8).filter(lambda name: name not in ("_", "f") and not iskeyword(name))
 PLAIN = st.sampled_from(
     [(str, "string"), (int, "integer"), (float, "number"), (bool, "boolean"), (list, "array"), (dict, "object")]
 )
