@@ -192,11 +192,15 @@ class Witness:
 
 
 def quiet(session: Session, seconds: float = PATIENCE_SECONDS) -> Session:
-    """The session once no run is advancing it. A server that is just being killed is asked again."""
+    """The session once no run is advancing it or is next. A server that is just being killed is asked again.
+
+    Between an interrupted run and the queued one that another server starts, a session is idle for a moment."""
 
     def looked() -> bool:
         with suppress(ConnectionFailed):
-            return session.refresh().status != "running"
+            if (status := session.refresh().status) == "idle":
+                return not {"queued", "running"}.intersection(run.status for run in session.runs())
+            return status == "waiting"
         return False
 
     until(f"{session.id} is quiet", looked, seconds, every=0.05)
