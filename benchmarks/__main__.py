@@ -13,6 +13,7 @@ import json
 import statistics
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,12 @@ import httpx2
 from benchmarks.processes import Process, floor, server, stub_model
 from benchmarks.team import history
 
-Turn = Callable[[httpx2.AsyncClient, int], Awaitable[None]]
+Turn = Callable[[], Awaitable[None]]
 
 
 class Scenario:
-    """Turns of one kind. Sessions are used in rotation, so that their histories hardly grow while measured."""
+    """Turns of one kind. Sessions are used in rotation, so that their histories hardly grow while measured; one that
+    is in use is left out of it."""
 
     def __init__(
         self, name: str, *, messages: int = 10, tool: bool = False, at_once: int = 1, turns: int = 100
@@ -36,7 +38,7 @@ class Scenario:
         self.tool = tool
         self.at_once = at_once
         self.turns = turns
-        self.sessions: list[str] = []
+        self.sessions: deque[str] = deque()
 
     async def prepare(self, client: httpx2.AsyncClient, server_url: str) -> None:
         for _ in range(max(self.at_once, 4)):
@@ -46,14 +48,15 @@ class Scenario:
             answer.raise_for_status()
             self.sessions.append(answer.json()["id"])
 
-    async def server_turn(self, client: httpx2.AsyncClient, url: str, number: int) -> None:
-        session = self.sessions[number % len(self.sessions)]
+    async def server_turn(self, client: httpx2.AsyncClient, url: str) -> None:
+        session = self.sessions.popleft()
         answer = await client.post(f"{url}/v1/sessions/{session}/runs", json={"input": "Where is my order?"})
         answer.raise_for_status()
+        self.sessions.append(session)
         if answer.json()["status"] != "completed":
             raise RuntimeError(answer.text)
 
-    async def floor_turn(self, client: httpx2.AsyncClient, url: str, number: int) -> None:
+    async def floor_turn(self, client: httpx2.AsyncClient, url: str) -> None:
         body = {"input": "Where is my order?", "history": self.messages, "tool": self.tool}
         answer = await client.post(f"{url}/turn", json=body)
         answer.raise_for_status()
@@ -68,13 +71,13 @@ SCENARIOS = [
 ]
 
 
-async def cpu_ms(process: Process, turn: Callable[[int], Awaitable[None]], turns: int, at_once: int) -> float:
+async def cpu_ms(process: Process, turn: Turn, turns: int, at_once: int) -> float:
     """CPU milliseconds of `process` per turn."""
     numbers = iter(range(turns))
 
     async def worker() -> None:
-        for number in numbers:
-            await turn(number)
+        for _ in numbers:
+            await turn()
 
     before = process.cpu_seconds
     await asyncio.gather(*(worker() for _ in range(at_once)))
@@ -86,11 +89,11 @@ async def measure(
 ) -> dict[str, Any]:
     await scenario.prepare(client, ours.url)
 
-    async def server_turn(number: int) -> None:
-        await scenario.server_turn(client, ours.url, number)
+    async def server_turn() -> None:
+        await scenario.server_turn(client, ours.url)
 
-    async def floor_turn(number: int) -> None:
-        await scenario.floor_turn(client, bare.url, number)
+    async def floor_turn() -> None:
+        await scenario.floor_turn(client, bare.url)
 
     # Both warm up: imports, connections, caches.
     await cpu_ms(ours, server_turn, max(8, scenario.at_once), scenario.at_once)
@@ -108,11 +111,11 @@ async def bytes_per_turn(client: httpx2.AsyncClient, ours: Process, database: Pa
     """Bytes that the database grows by per turn of one session: in its first turns, and in as many after them."""
     scenario = Scenario("bytes", messages=0)
     await scenario.prepare(client, ours.url)
-    scenario.sessions = scenario.sessions[:1]
+    scenario.sessions = deque([scenario.sessions[0]])
     sizes = [_size(database)]
     for _ in range(2):
-        for number in range(turns):
-            await scenario.server_turn(client, ours.url, number)
+        for _ in range(turns):
+            await scenario.server_turn(client, ours.url)
         sizes.append(_size(database))
     return [(after - before) / turns for before, after in itertools.pairwise(sizes)]
 
