@@ -31,7 +31,7 @@ app = typer.Typer(
     """,
 )
 def upgrade(
-    revision: Annotated[str, typer.Argument(metavar="[REVISION]", help="Up to this revision.")] = "head",
+    revision: Annotated[str, typer.Argument(metavar="REVISION", help="Up to this revision.")] = "head",
     as_json: AsJson = False,
     database_url: StoredIn = None,
 ) -> None:

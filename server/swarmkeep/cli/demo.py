@@ -40,7 +40,7 @@ def demo(
         typer.Option("--keep", metavar="DIR", help="Keep the database and the log in this folder."),
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="The server's port; by default a free one.")
+        int | None, typer.Option(min=1, max=65535, metavar="PORT", help="The server's port; by default a free one.")
     ] = None,
 ) -> None:
     """Watch a conversation outlive its server: it starts a real one, kills it, and starts it again.

@@ -30,8 +30,12 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     agents: Agents = None,
-    host: Annotated[str | None, typer.Option(help="The address to listen on. [env: SWARMKEEP_HOST]")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="The port. [env: SWARMKEEP_PORT]")] = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="The address to listen on. [env: SWARMKEEP_HOST]")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, metavar="PORT", help="The port. [env: SWARMKEEP_PORT]")
+    ] = None,
     database_url: StoredIn = None,
     offline: Offline = False,
     model: Model = None,

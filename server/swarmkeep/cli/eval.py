@@ -44,10 +44,10 @@ def evaluate(
     judge_model: Annotated[
         str | None, typer.Option("--judge-model", metavar="NAME", help="The model that judges; by default --model.")
     ] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="How often each case is tried.")] = 1,
-    concurrency: Annotated[int, typer.Option(min=1, help="How many are tried at the same time.")] = 1,
+    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="How often each case is tried.")] = 1,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="How many are tried at the same time.")] = 1,
     pass_rate: Annotated[
-        float, typer.Option("--pass-rate", min=0.0, max=1.0, help="The share of tries that must pass.")
+        float, typer.Option("--pass-rate", min=0.0, max=1.0, metavar="SHARE", help="The share of tries that must pass.")
     ] = 1.0,
     wanted: Annotated[
         str | None, typer.Option("--case", metavar="TEXT", help="Only cases whose name holds this text.")

@@ -32,11 +32,13 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    session_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The sessions' ids.")] = None,
+    session_ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="The sessions' ids.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All sessions, or all that the filters leave.")] = False,
-    agent: Annotated[str | None, typer.Option(help="With --all: only those with this active agent.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --all: only those with this active agent.")
+    ] = None,
     status: Annotated[
-        str | None, typer.Option(help="With --all: only those that are idle, running or waiting.")
+        str | None, typer.Option(metavar="STATUS", help="With --all: only those that are idle, running or waiting.")
     ] = None,
     metadata: Labels = None,
     form: Annotated[

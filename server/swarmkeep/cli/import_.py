@@ -46,7 +46,9 @@ def import_sessions(
         str,
         typer.Option("--from", metavar="KIND", help="What the file is: an export; or chat, swarm or assistants."),
     ] = "export",
-    agent: Annotated[str | None, typer.Option(help="Of anything but an export: the agent that is to go on.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of anything but an export: the agent that is to go on.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Verify and check only; record nothing.")] = False,
     as_json: AsJson = False,
     url: ServerUrl = None,

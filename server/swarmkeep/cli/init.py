@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 def init(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="The project's folder; it must be new or empty.")
+        Path | None, typer.Argument(metavar="DIR", help="The project's folder; it must be new or empty.")
     ] = None,
     team: Annotated[str, typer.Option("--team", metavar="NAME", help="The team to begin with.")] = "triage",
     listed: Annotated[bool, typer.Option("--list", help="List the teams instead.")] = False,

@@ -42,7 +42,7 @@ def prune(
     older_than: Annotated[
         str, typer.Option("--older-than", metavar="AGE", help="Untouched for that long: 30m, 12h, 90d, 8w.")
     ],
-    agent: Annotated[str | None, typer.Option(help="Only those with this active agent.")] = None,
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Only those with this active agent.")] = None,
     metadata: Labels = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which ones.")] = False,
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.")] = None,

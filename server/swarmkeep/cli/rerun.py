@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
 def check(
     targets: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID|FILE]...", help="Sessions' ids, or files of an export (.jsonl, .ndjson)."),
+        typer.Argument(metavar="ID|FILE", help="Sessions' ids, or files of an export (.jsonl, .ndjson)."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All sessions.")] = False,
     ignore: Annotated[

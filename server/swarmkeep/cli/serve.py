@@ -39,10 +39,14 @@ def serve(
     agents: Agents = None,
     host: Annotated[
         str | None,
-        typer.Option(help="The address to listen on; without an API key, a loopback one. [env: SWARMKEEP_HOST]"),
+        typer.Option(
+            metavar="ADDRESS",
+            help="The address to listen on; without an API key, a loopback one. [env: SWARMKEEP_HOST]",
+        ),
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="The port; 0 takes a free one. [env: SWARMKEEP_PORT]")
+        int | None,
+        typer.Option(min=0, max=65535, metavar="PORT", help="The port; 0 takes a free one. [env: SWARMKEEP_PORT]"),
     ] = None,
     database_url: StoredIn = None,
     offline: Offline = False,
@@ -52,7 +56,7 @@ def serve(
     ] = False,
     log_level: Annotated[
         str | None,
-        typer.Option(help="debug, info, warning, error or critical. [env: SWARMKEEP_LOG_LEVEL]"),
+        typer.Option(metavar="LEVEL", help="debug, info, warning, error or critical. [env: SWARMKEEP_LOG_LEVEL]"),
     ] = None,
 ) -> None:
     """Serve agents over HTTP, and keep their conversations.

@@ -46,10 +46,12 @@ At = Annotated[int | None, typer.Option("--at", metavar="SEQ", min=1, help="As o
     """,
 )
 def list_sessions(
-    agent: Annotated[str | None, typer.Option(help="Only those with this active agent.")] = None,
-    status: Annotated[str | None, typer.Option(help="Only those that are idle, running or waiting.")] = None,
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Only those with this active agent.")] = None,
+    status: Annotated[
+        str | None, typer.Option(metavar="STATUS", help="Only those that are idle, running or waiting.")
+    ] = None,
     metadata: Labels = None,
-    limit: Annotated[int, typer.Option(min=0, help="How many at most; 0 for all.")] = 50,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="How many at most; 0 for all.")] = 50,
     as_json: AsJson = False,
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,

@@ -41,9 +41,9 @@ def usage(
     last_day: Annotated[
         datetime | None, typer.Option("--to", metavar="DAY", formats=["%Y-%m-%d"], help="Up to this day, included.")
     ] = None,
-    agent: Annotated[str | None, typer.Option(help="Only calls of this agent.")] = None,
-    model: Annotated[str | None, typer.Option(help="Only calls of this model.")] = None,
-    session: Annotated[str | None, typer.Option(help="Only calls of this session.")] = None,
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Only calls of this agent.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Only calls of this model.")] = None,
+    session: Annotated[str | None, typer.Option(metavar="ID", help="Only calls of this session.")] = None,
     as_json: AsJson = False,
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,

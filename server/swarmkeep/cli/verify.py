@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
-    session_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="The session's id.")] = None,
+    session_id: Annotated[str | None, typer.Argument(metavar="ID", help="The session's id.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Check every session.")] = False,
     head: Annotated[
         str | None,
