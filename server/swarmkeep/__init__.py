@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from swarmkeep.agent import Agent, Response, Result, ToolCallId, function_schema, tool
-
 if TYPE_CHECKING:
+    from swarmkeep.agent import Agent, Response, Result, ToolCallId, function_schema, tool
     from swarmkeep.engine.swarm import AsyncSwarm, Swarm
 
 __version__ = "0.1.0"
@@ -14,9 +14,13 @@ __all__ = ["Agent", "AsyncSwarm", "Response", "Result", "Swarm", "ToolCallId", "
 
 
 def __getattr__(name: str) -> Any:
-    # The loop and its clients are loaded by whoever runs agents, not by whoever writes them.
-    if name in ("Swarm", "AsyncSwarm"):
-        from swarmkeep.engine import swarm
+    # The words that agents are written in need pydantic, and the loop a client of the model: the command line, which
+    # is in this package too, begins without them.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = "swarmkeep.engine.swarm" if name in ("Swarm", "AsyncSwarm") else "swarmkeep.agent"
+    return globals().setdefault(name, getattr(import_module(home), name))
 
-        return getattr(swarm, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

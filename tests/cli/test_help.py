@@ -70,11 +70,30 @@ try:
     main()
 except SystemExit as end:
     assert not end.code
-heavy = {"litestar", "openai", "sqlalchemy", "alembic", "uvicorn", "httpx2", "swarmkeep_client"} & set(sys.modules)
+heavy = {"litestar", "openai", "sqlalchemy", "alembic", "uvicorn", "httpx2", "pydantic", "swarmkeep_client"}
+heavy &= set(sys.modules)
 sys.exit(f"loaded: {sorted(heavy)}" if heavy else 0)
 """
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert shown.returncode == 0, shown.stderr
+
+
+def test_ctrl_c_while_it_is_being_loaded_shows_no_traceback() -> None:
+    program = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Impatient(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "typer":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Impatient())
+from swarmkeep.__main__ import main
+main()
+"""
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (shown.returncode, shown.stdout, shown.stderr) == (130, "", "")
 
 
 def test_the_version_is_told(cli: CommandLine) -> None:
