@@ -26,7 +26,7 @@ async def test_the_agents_of_today_match_what_they_did(service: Service, model: 
     last = (await service.events(session))[-1]["seq"]
     assert (answer.status_code, answer.json()) == (
         200,
-        {"matches": True, "turns": 3, "last_seq": last, "divergences": []},
+        {"matches": True, "turns": 3, "last_seq": last, "divergences": [], "redacted": []},
     )
 
 

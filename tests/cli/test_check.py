@@ -54,6 +54,20 @@ def test_other_agents_are_shown_line_by_line_and_the_exit_code_says_so(
     assert cli("check", recorded.session_id, *place, "--agents", "other.py", *ignored).code == 0
 
 
+def test_what_was_redacted_is_named_and_is_no_difference(
+    cli: CommandLine, recorded: Recorded, place: list[str]
+) -> None:
+    events = cli("events", recorded.session_id, *place, "--json").json
+    asked = next(event["seq"] for event in events if event["data"].get("message", {}).get("tool_calls"))
+    assert cli("sessions", "redact", recorded.session_id, *place, "--seq", str(asked), "--reason", "a name").code == 0
+    agents = [] if "--url" in place else ["--agents", ACME]
+    result = cli("check", recorded.session_id, *place, *agents)
+    assert (result.code, result.err) == (0, "1 compared, 0 different\n"), result
+    assert result.lines[1] == f"  not compared, because redacted: event {asked}"
+    (found,) = cli("check", recorded.session_id, *place, *agents, "--json").json
+    assert (found["matches"], found["redacted"]) == (True, [asked])
+
+
 def test_a_server_s_sessions_may_be_compared_with_agents_from_here_and_files_too(
     cli: CommandLine, export: Path, place: list[str]
 ) -> None:

@@ -34,13 +34,14 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """Today's agents against a recorded conversation.
 
     `turns` counts the model calls that were compared, and `last_seq` is the last event that was; each difference is
-    told once, where it shows first.
+    told once, where it shows first. `redacted` are events that would have been needed for what could not be compared.
     """
 
     matches: bool
     turns: int
     last_seq: int
     divergences: list[Divergence]
+    redacted: list[int] = []
 
 
 class Findings:
@@ -48,6 +49,7 @@ class Findings:
 
     def __init__(self, ignore: Collection[str] = ()) -> None:
         self.divergences: list[Divergence] = []
+        self.redacted: list[int] = []
         self.turns = 0
         self._ignore = frozenset(ignore)
         self._told: set[bytes] = set()
@@ -57,6 +59,10 @@ class Findings:
         if kind not in self._ignore and told not in self._told:
             self._told.add(told)
             self.divergences.append(Divergence(seq=seq, kind=kind, recorded=recorded, actual=actual))
+
+    def add_redacted(self, seq: int) -> None:
+        if seq not in self.redacted:
+            self.redacted.append(seq)
 
 
 def checked_kinds(names: Collection[str], pointer: str = "/ignore") -> frozenset[str]:

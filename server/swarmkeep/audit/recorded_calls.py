@@ -6,6 +6,7 @@ from msgspec import UNSET
 
 from swarmkeep.agent import Agent, Tool, ToolArgumentsError
 from swarmkeep.audit.recording import Recording
+from swarmkeep.audit.redacted import is_redacted
 from swarmkeep.domain.events import ContextUpdated, MessageAdded
 from swarmkeep.domain.patch import apply
 from swarmkeep.domain.state import Call, State
@@ -28,6 +29,10 @@ class RecordedCalls(Calls):
         """How the call ended then; what would be otherwise today is noted."""
         outcome = self._outcome(state, call)
         if agent is None:
+            return outcome
+        if outcome.status == "error" and is_redacted(self._recording.upcoming):
+            # Why it failed is not known any more: maybe there was no such function then.
+            self._recording.note_redacted()
             return outcome
         was_unknown = outcome.content.startswith(unknown_tool(call, ()).content.removesuffix("none."))
         if tool is None and not was_unknown:

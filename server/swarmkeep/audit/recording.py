@@ -53,7 +53,7 @@ class Recording:
         self.candidates: list[State] = [self.state]
         self.skips = False
         self.knows_arguments = True
-        self._knows_context = True
+        self.knows_context = True
         self._events = events
         self._next = 0
         self._taken_over = False
@@ -79,6 +79,15 @@ class Recording:
     def request_record(self) -> RequestRecord | None:
         """What the model was sent whose reply comes next, if one does. Raises EndOfRecording."""
         return request_record(self.upcoming)
+
+    @property
+    def is_forgotten_reply(self) -> bool:
+        """Whether the next event was a model's reply, and what it said and was asked is redacted."""
+        return _is_reply(self.upcoming) and is_redacted(self.upcoming)
+
+    def note_redacted(self) -> None:
+        """Note that something cannot be compared, because the upcoming event is redacted."""
+        self.findings.add_redacted(self.upcoming.seq)
 
     def note(self, kind: Kind, recorded: Any, actual: Any) -> None:
         """Note a difference that shows at the upcoming event."""
@@ -116,9 +125,10 @@ class Recording:
                 break
             event = self.upcoming
             if type(draft.fact) is not type(event.fact):
+                if applied and not self._is_of_the_loop(event):
+                    # Cut off here, as in a fork that ends in the middle of what was one commit.
+                    break
                 if not {ApprovalRequested} & {type(draft.fact), type(event.fact)}:
-                    if applied and not self._is_of_the_loop(event):
-                        break
                     raise self.come_apart(draft.fact.type)
                 self._note_approval(draft, event)
                 return applied + self._follow()
@@ -134,7 +144,7 @@ class Recording:
         applied: list[Recorded] = []
         while self._next < len(self._events):
             event = self._events[self._next]
-            lost = not self._knows_context or is_redacted(event)
+            lost = not self.knows_context or is_redacted(event)
             if not (lost and isinstance(event.fact, ContextUpdated) and self._is_of_the_loop(event)):
                 break
             applied.append(self._apply())
@@ -149,7 +159,7 @@ class Recording:
 
     def _note_details(self, draft: Draft, event: Recorded) -> None:
         actual, recorded = draft.fact, event.fact
-        known = self._knows_context and not is_redacted(event)
+        known = self.knows_context and not is_redacted(event)
         if known and isinstance(actual, ContextUpdated) and isinstance(recorded, ContextUpdated) and actual != recorded:
             self.findings.add(event.seq, "context", _change(recorded), _change(actual))
         if isinstance(actual, RunCompleted) and isinstance(recorded, RunCompleted):
@@ -168,12 +178,12 @@ class Recording:
 
     def _apply(self) -> Recorded:
         event = self._events[self._next]
-        if request_record(event) is not None:
+        if _is_reply(event):
             self.knows_arguments = not is_redacted(event)
         if isinstance(event.fact, ContextUpdated | SessionCreated) and is_redacted(event):
             # What instructions and later changes find in the context may be missing from here on.
-            self._knows_context = False
-            self.findings.add(event.seq, "unreadable", event.type, "redacted")
+            self.knows_context = False
+            self.findings.add_redacted(event.seq)
         self.state = evolve(self.state, event)
         self._next += 1
         return event
@@ -193,7 +203,8 @@ class Recording:
         running = self.state.run is not None and self.state.run.status == "running"
         match event.fact:
             case MessageAdded(completion=completion) if completion is not None:
-                return completion.partial is not True and completion.request is not None
+                asked = completion.request is not None or is_redacted(event)
+                return completion.partial is not True and asked
             case MessageAdded(tool=tool):
                 return tool is not None and running
             case ContextUpdated(tool_call_id=call_id):
@@ -210,6 +221,10 @@ class Recording:
         if event.type != MessageAdded.type:
             return False
         return event.run_id is None or isinstance(self._events[self._next - 1].fact, RunStarted)
+
+
+def _is_reply(event: Recorded) -> bool:
+    return isinstance(event.fact, MessageAdded) and event.fact.completion is not None
 
 
 def request_record(event: Recorded) -> RequestRecord | None:

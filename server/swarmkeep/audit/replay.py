@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from swarmkeep.agent import Agent
-from swarmkeep.audit.divergences import Findings, Replayed, request_differences
+from swarmkeep.audit.divergences import Findings, Kind, Replayed, request_differences
 from swarmkeep.audit.recorded_calls import RecordedCalls
 from swarmkeep.audit.recording import EndOfRecording, Recording, request_record
 from swarmkeep.domain.envelope import Recorded
@@ -56,6 +56,7 @@ def replay(
         turns=findings.turns,
         last_seq=recording.last_seq,
         divergences=findings.divergences,
+        redacted=findings.redacted,
     )
 
 
@@ -80,6 +81,8 @@ class _Rerun(Loop):
 
     async def _prepare(self, state: State) -> tuple[Agent, Profile]:
         """The agent as it is today, once the request that it would send has been compared."""
+        if self._recording.is_forgotten_reply:
+            raise self._without_this_turn()
         recorded = self._recording.request_record
         if recorded is None:
             raise self._recording.come_apart(MessageAdded.type)
@@ -90,12 +93,27 @@ class _Rerun(Loop):
             self._note_failure(state, recorded, failed.error)
             raise
         for agent, profile, asked in prepared:
-            if not list(request_differences(recorded, asked, self._texts)):
+            if not list(self._differences(recorded, agent, asked)):
                 return agent, profile
         agent, profile, asked = prepared[0]
-        for kind, before, after in request_differences(recorded, asked, self._texts):
+        for kind, before, after in self._differences(recorded, agent, asked):
             self._recording.note(kind, before, after)
         return agent, profile
+
+    def _differences(
+        self, recorded: RequestRecord, agent: Agent, asked: ModelRequest
+    ) -> Iterator[tuple[Kind, Any, Any]]:
+        # What was redacted may be what instructions are made of; that it is missing is told already.
+        unknown = callable(agent.instructions) and not self._recording.knows_context
+        for difference in request_differences(recorded, asked, self._texts):
+            if not (unknown and difference[0] == "instructions"):
+                yield difference
+
+    def _without_this_turn(self) -> TurnFailed:
+        """What was asked is redacted; what is recorded goes on after it."""
+        self._recording.note_redacted()
+        self._recording.skips = True
+        return TurnFailed(RunError(code="redacted", message="what was asked is redacted"))
 
     async def _would_ask(self, state: State, recorded: RequestRecord) -> tuple[Agent, Profile, ModelRequest]:
         agent, profile = await super()._prepare(state)
@@ -104,7 +122,7 @@ class _Rerun(Loop):
     def _note_failure(self, state: State, recorded: RequestRecord, error: RunError) -> None:
         if error.code == "agent_unavailable":
             self._recording.note("agent", state.agent, self._registry.names)
-        else:
+        elif self._recording.knows_context:
             known = self._texts.get(recorded.instructions, f"sha256:{recorded.instructions}")
             self._recording.note("instructions", known, f"{error.code}: {error.message}")
         # What is recorded goes on without this turn.

@@ -147,8 +147,10 @@ def _lines_of(file: str) -> Iterator[bytes]:
 def _put(session_id: str, replayed: Replay) -> None:
     if replayed.matches:
         put(f"{session_id}: the same, in {replayed.turns} turns")
-        return
-    put(f"{session_id}: different, in {replayed.turns} turns up to event {replayed.last_seq}")
+    else:
+        put(f"{session_id}: different, in {replayed.turns} turns up to event {replayed.last_seq}")
+    if replayed.redacted:
+        put(f"  not compared, because redacted: {', '.join(f'event {seq}' for seq in replayed.redacted)}")
     for divergence in replayed.divergences:
         put(f"  event {divergence.seq}: {divergence.kind}")
         for line in readable(divergence):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,13 @@ from swarmkeep.domain.codec import decode, encode_text
 from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
 from swarmkeep.domain.events import UnknownFact
+from swarmkeep.domain.redaction import stand_in
 from swarmkeep.engine.model import ChatModel
 from swarmkeep.engine.registry import Registry
 from swarmkeep.store.port import SessionKey
 from swarmkeep.store.sql import open_store
 from swarmkeep.store.upcast import upcast
-from tests.audit.lived.team import TEAM, Whims, a, b, scripted
+from tests.audit.lived.team import TEAM, Whims, a, b, remember, scripted, to_b
 from tests.engine.house import KEY, House, begin, log, run
 from tests.support.logs import SeededDice, any_logs
 from tests.support.scripted import ScriptedModel
@@ -45,6 +46,37 @@ async def test_the_same_agents_match_whatever_happened(house: House, seed: int) 
             assert replayed.last_seq == events[-1].seq
 
 
+@pytest.mark.parametrize("seed", range(4))
+async def test_the_same_agents_match_whatever_was_redacted(house: House, seed: int) -> None:
+    whims = Whims(SeededDice(seed))
+    async with scripted(whims) as (_, client):
+        engine = await house.engine(*TEAM, model=ChatModel(client))
+        (key, _) = await whims.live(engine)
+        events = await log(engine, key)
+        texts = await engine.store.blobs(key, sorted(_texts_of(events)))
+    emptied = [stood_in(event) for event in events]
+    for number, event in enumerate(emptied):
+        replayed = against(([*events[:number], event, *events[number + 1 :]], texts))
+        assert replayed.divergences == [], f"event {event.seq} ({event.type})"
+        assert set(replayed.redacted) <= {event.seq}
+        assert replayed.last_seq == len(events)
+    replayed = against((emptied, texts))
+    assert (replayed.divergences, replayed.last_seq, replayed.turns) == ([], len(events), 0)
+    assert set(replayed.redacted) >= {event.seq for event in events if request_record(event)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_the_same_agents_match_in_a_fork_of_any_point(house: House, seed: int) -> None:
+    whims = Whims(SeededDice(seed))
+    async with scripted(whims) as (_, client):
+        engine = await house.engine(*TEAM, model=ChatModel(client))
+        (key, _) = await whims.live(engine)
+        for seq in range(1, (await engine.sessions.get(key)).seq + 1):
+            fork = SessionKey(key.tenant, f"fork-{seq}")
+            await engine.sessions.fork(key, at=seq, session_id=fork.id)
+            assert (await replay_session(engine.store, engine.registry, fork)).divergences == [], seq
+
+
 # What is different today is named.
 
 
@@ -59,10 +91,12 @@ async def recorded_talk(house: House, model: ScriptedModel) -> tuple[list[Record
     model.say("Done.")
     await run(engine)
     events = await log(engine)
-    hashes = {
-        name for event in events if (record := request_record(event)) for name in (record.instructions, record.tools)
-    }
-    return events, await engine.store.blobs(KEY, [name for name in hashes if name])
+    return events, await engine.store.blobs(KEY, sorted(_texts_of(events)))
+
+
+def _texts_of(events: Iterable[Recorded]) -> set[str]:
+    records = [request_record(event) for event in events]
+    return {name for record in records if record for name in (record.instructions, record.tools) if name}
 
 
 @pytest.fixture
@@ -204,8 +238,21 @@ def test_redacted_replies_and_results_are_passed_over_and_a_redacted_context_is_
     changes = [number for number, event in enumerate(events) if event.type == "context.updated"]
     events[changes[0]] = redacted(events[changes[0]], patch={})
     replayed = against((events, talk[1]))
-    assert (replayed.divergences[0].kind, replayed.divergences[0].seq) == ("unreadable", events[changes[0]].seq)
+    assert replayed.matches
+    assert replayed.redacted == [4, events[changes[0]].seq]
     assert replayed.last_seq == events[-1].seq
+
+
+def stood_in(event: Recorded) -> Recorded:
+    payload = stand_in(event)
+    return replace(event, payload=payload, fact=upcast(event.type, event.version, payload))
+
+
+def test_what_is_different_shows_beside_what_was_redacted(talk: Talk) -> None:
+    events = [stood_in(event) if event.seq == 4 else event for event in talk[0]]
+    replayed = against((events, talk[1]), instructions="You are somebody else.", functions=[remember, to_b])
+    assert kinds(replayed)[:2] == ["missing_tool", "instructions"]
+    assert (replayed.redacted, replayed.matches) == ([4], False)
 
 
 async def test_instructions_may_be_asynchronous(talk: Talk) -> None:

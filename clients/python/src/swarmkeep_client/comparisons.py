@@ -20,12 +20,13 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """Today's agents run against the recorded completions and tool results. `turns` counts those compared, `last_seq`
-    is the last event that was."""
+    is the last event that was. What hangs on the `redacted` events could not be compared."""
 
     matches: bool
     turns: int = 0
     last_seq: int = 0
     divergences: list[Divergence] = []
+    redacted: list[int] = []
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
