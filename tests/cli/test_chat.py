@@ -11,6 +11,7 @@ import pytest
 from tests.cli.commands import ACME, CommandLine
 from tests.cli.conftest import TALK, Recorded
 from tests.cli.pseudo_terminal import CTRL_C, CTRL_D, Terminal
+from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 
 CHAT = [sys.executable, "-m", "swarmkeep", "chat"]
@@ -81,6 +82,17 @@ def test_another_agent_can_be_spoken_with(cli: CommandLine, here: list[str], rec
     refused = cli("chat", *here, "--agent", "Nobody", text="Hello!\n")
     assert refused.code == 1
     assert "'Nobody'" in refused.err
+
+
+def test_whoever_says_nothing_leaves_no_session_behind(cli: CommandLine, here: list[str], place: list[str]) -> None:
+    def sessions() -> list[str]:
+        return [session["id"] for session in cli("sessions", "list", "--json", "--limit", "0", *place).json]
+
+    cli("chat", *here, text="/state\n")
+    before = sessions()
+    assert cli("chat", *here, text="/help\n/resume\n").code == 0
+    assert cli("chat", *here, "--agent", "Nobody", text="").code == 1
+    assert sessions() == before
 
 
 def test_no_lines_are_no_messages(cli: CommandLine, here: list[str]) -> None:
@@ -319,6 +331,44 @@ def test_a_person_approves_on_the_spot(chatting: Chatting, model: ScriptedModel)
         terminal.type("/quit\r")
         assert terminal.wait() == 0
     assert chatting.events().count("approval.decided") == 1
+
+
+def test_the_session_can_be_looked_at_before_an_approval_is_given(chatting: Chatting, model: ScriptedModel) -> None:
+    model.call("delete_account", {"name": "Robin"})
+    model.say("Gone.")
+    with chatting.open() as terminal:
+        terminal.wait_for("User:")
+        terminal.type("Delete Robin.\r")
+        terminal.wait_for("[yes/no]")
+        terminal.type("/state\r")
+        terminal.wait_for("status:      waiting")
+        terminal.wait_for("[yes/no]")
+        terminal.type("/fork\r")
+        terminal.wait_for("error: /fork has to wait for the answer")
+        terminal.wait_for("[yes/no]")
+        terminal.type("yes\r")
+        terminal.wait_for("Gone.")
+        terminal.wait_for("User:")
+        terminal.type(CTRL_D)
+        assert terminal.wait() == 0
+
+
+def test_a_server_that_is_gone_is_told_and_the_wait_can_be_broken_off(cli: CommandLine) -> None:
+    with (
+        ServerProcess(cli.folder, agents=[ACME]) as server,
+        Terminal([*CHAT, "--url", server.url], folder=cli.folder) as terminal,
+    ):
+        terminal.wait_for("User:")
+        terminal.type("Hello!\r")
+        terminal.wait_for("Triage Agent")
+        terminal.wait_for("User:")
+        server.kill()
+        terminal.type("Is anybody there?\r")
+        terminal.wait_for("no answer from the server, trying again")
+        terminal.interrupt(until="gave up waiting for the server")
+        terminal.wait_for("User:")
+        terminal.type(CTRL_D)
+        assert terminal.wait() == 0
 
 
 def test_ctrl_c_at_an_approval_cancels_the_run_and_ctrl_d_leaves_it_waiting(

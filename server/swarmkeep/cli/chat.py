@@ -65,7 +65,7 @@ def chat(
 
         with closing(Chat(opening, lambda writes: source(where, writes=writes), session, agent)) as held:
             held.hold()
-            if held.at_terminal:
+            if held.at_terminal and held.talk.session_id is not None:
                 say(f"to go on with it: swarmkeep chat --session {held.talk.session_id}")
 
 
@@ -77,9 +77,7 @@ def _on_server(url: str, api_key: str | None) -> Iterator[Open]:
     with reachable(url), patient_client(url, api_key) as client:
 
         def opening(session_id: str | None, agent: str | None) -> ServerTalk:
-            talk = ServerTalk(client, session_id, agent)
-            say(f"session {talk.session_id} on {url}")
-            return talk
+            return ServerTalk(client, session_id, agent)
 
         yield opening
 
@@ -97,8 +95,6 @@ def _in_process(
         say(OFFLINE_NOTE)
 
     def opening(session_id: str | None, agent: str | None) -> LocalTalk:
-        talk = LocalTalk(settings, tenant, session_id, agent)
-        say(f"session {talk.session_id} in this process")
-        return talk
+        return LocalTalk(settings, tenant, session_id, agent)
 
     yield opening

@@ -3,31 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from swarmkeep.cli.events import line
 from swarmkeep.cli.sessions import in_lines, put_state
+from swarmkeep.cli.sources import Sessions
 from swarmkeep.cli.terminal import Refused, put, say
 
-if TYPE_CHECKING:
-    from swarmkeep.cli.chat_loop import Chat
+
+class Leave(Exception):
+    """The chat is over; the session stays."""
+
+
+class Chat(Protocol):
+    """A chat, as far as commands reach into it."""
+
+    def session_id(self) -> str:
+        """The session that is spoken with; a new one is made now, if nothing was said so far."""
+        ...
+
+    def sessions(self, *, writes: bool = False) -> AbstractContextManager[Sessions]: ...
+
+    def move_to(self, session_id: str) -> None: ...
+
+    def resume(self) -> bool:
+        """Go on with what waits or was interrupted; False if there is nothing."""
+        ...
 
 
 @dataclass(frozen=True)
 class Command:
-    """`usage` is what may follow its name, `means` what it does."""
+    """`usage` is what may follow its name, `means` what it does. `leads_away`: the chat goes on somewhere else."""
 
     usage: str
     means: str
     run: Callable[[Chat, str], None]
+    leads_away: bool = False
 
 
-def obey(chat: Chat, text: str) -> None:
-    """Do what a line says that begins with a slash. Raises Refused for one that says nothing known."""
+def obey(chat: Chat, text: str, *, asked: bool = False) -> None:
+    """Do what a line says that begins with a slash. `asked`: it is said where an approval is asked for.
+
+    Raises Refused for one that says nothing known, or that would leave the question behind; Leave for the last one.
+    """
     name, _, argument = text[1:].strip().partition(" ")
     if name not in COMMANDS:
         raise Refused(f"there is no command /{name}; /help lists them, and //{name} says /{name} to the agent")
+    if asked and COMMANDS[name].leads_away:
+        raise Refused(f"/{name} has to wait for the answer")
     COMMANDS[name].run(chat, argument.strip())
 
 
@@ -39,7 +64,7 @@ def _help(chat: Chat, argument: str) -> None:
 
 def _state(chat: Chat, argument: str) -> None:
     with chat.sessions() as found:
-        put_state(found.session(chat.talk.session_id))
+        put_state(found.session(chat.session_id()))
 
 
 def _at(chat: Chat, argument: str) -> None:
@@ -47,39 +72,33 @@ def _at(chat: Chat, argument: str) -> None:
     if seq is None:
         raise Refused("say as of which event, as in /at 7; /events lists them")
     with chat.sessions() as found:
-        put_state(found.session(chat.talk.session_id, at=seq))
-        for message in found.messages(chat.talk.session_id, at=seq):
+        put_state(found.session(chat.session_id(), at=seq))
+        for message in found.messages(chat.session_id(), at=seq):
             put(in_lines(message))
 
 
 def _events(chat: Chat, argument: str) -> None:
+    after = _seq(argument) or 0
     with chat.sessions() as found:
-        for event in found.events(chat.talk.session_id, after=_seq(argument) or 0):
+        for event in found.events(chat.session_id(), after=after):
             put(line(event, clock_only=True))
 
 
 def _fork(chat: Chat, argument: str) -> None:
+    at = _seq(argument)
     with chat.sessions(writes=True) as found:
-        fork = found.fork(chat.talk.session_id, at=_seq(argument), new_id=None, metadata=None)
+        fork = found.fork(chat.session_id(), at=at, new_id=None, metadata=None)
     chat.move_to(fork.id)
 
 
 def _resume(chat: Chat, argument: str) -> None:
     if argument:
         chat.move_to(argument)
-        return
-    run = chat.talk.latest()
-    if run is not None and run.status == "interrupted":
-        run = chat.follow(chat.talk.decide, run.id, [])
-    elif run is None or run.status not in ("queued", "running", "waiting"):
+    elif not chat.resume():
         say("nothing waits here, and nothing was interrupted")
-        return
-    chat.go_on(run)
 
 
 def _quit(chat: Chat, argument: str) -> None:
-    from swarmkeep.cli.chat_loop import Leave
-
     raise Leave
 
 
@@ -93,8 +112,12 @@ COMMANDS = {
     "state": Command("", "agent, status, context variables and usage, now", _state),
     "at": Command("SEQ", "the same, and the messages, as they were after that event", _at),
     "events": Command("[SEQ]", "every event, or those after that one", _events),
-    "fork": Command("[SEQ]", "go on in a new session that shares the history, up to that event", _fork),
-    "resume": Command("[ID]", "go on with what waits or was interrupted, or with that session", _resume),
+    "fork": Command(
+        "[SEQ]", "go on in a new session that shares the history, up to that event", _fork, leads_away=True
+    ),
+    "resume": Command(
+        "[ID]", "go on with what waits or was interrupted, or with that session", _resume, leads_away=True
+    ),
     "help": Command("", "this list", _help),
     "quit": Command("", "leave", _quit),
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import ParamSpec
 
-from swarmkeep.cli.chat_commands import obey
+from swarmkeep.cli.chat_commands import Leave, obey
 from swarmkeep.cli.lines import Lines
 from swarmkeep.cli.refusals import refusal
 from swarmkeep.cli.screen import Screen
@@ -21,19 +21,16 @@ Open = Callable[[str | None, str | None], Talk]
 """Opens the session with this id, or a new one; the second argument is the agent to speak with, if not the active."""
 LookUp = Callable[[bool], AbstractContextManager[Sessions]]
 """Opens the sessions where a chat is held; the argument says whether they are to be forked."""
-
-
-class Leave(Exception):
-    """The chat is over; the session stays."""
+UNFINISHED = ("queued", "running", "waiting")
 
 
 class Chat:
     """A person or a program that speaks with one session at a time."""
 
     def __init__(self, opening: Open, look_up: LookUp, session_id: str | None = None, agent: str | None = None) -> None:
-        self.talk = opening(session_id, agent)
         self._opening = opening
         self._look_up = look_up
+        self.talk = self._opened(session_id, agent)
         self._screen = Screen()
         self._lines = Lines(self._said_before())
 
@@ -55,21 +52,51 @@ class Chat:
     def close(self) -> None:
         self.talk.close()
 
+    def session_id(self) -> str:
+        """The session's id; a new one is made now, if it was not before."""
+        if self.talk.session_id is None:
+            self.talk.begin()
+            self._tell_where(self.talk)
+        return self.talk.begin()
+
     def sessions(self, *, writes: bool = False) -> AbstractContextManager[Sessions]:
         """The sessions where this chat is held, to be looked up, or with `writes` to be forked."""
         return self._look_up(writes)
 
     def move_to(self, session_id: str) -> None:
         """Leave this session, and go on with that one."""
-        talk = self._opening(session_id, None)
+        talk = self._opened(session_id, None)
         self.talk.close()
         self.talk = talk
         self._lines = Lines(self._said_before())
         self.go_on(self.talk.active())
 
+    def resume(self) -> bool:
+        """Go on with the newest run, if it waits, is under way or was interrupted."""
+        run = self.talk.latest()
+        if run is not None and run.status == "interrupted":
+            self.go_on(self.follow(self.talk.decide, run.id, []))
+            return True
+        if run is None or run.status not in UNFINISHED:
+            return False
+        self.go_on(run)
+        return True
+
+    def _opened(self, session_id: str | None, agent: str | None) -> Talk:
+        talk = self._opening(session_id, agent)
+        if talk.session_id is not None:
+            self._tell_where(talk)
+        return talk
+
+    @staticmethod
+    def _tell_where(talk: Talk) -> None:
+        say(f"session {talk.session_id} {talk.place}")
+
     def _said_before(self) -> list[str]:
+        if self.talk.session_id is None:
+            return []
         with self.sessions() as found:
-            messages = found.messages(self.talk.session_id)
+            messages = found.messages(self.session_id())
         return [text_of(message.get("content")) for message in messages if message.get("role") == "user"]
 
     def _read(self, prompt: str) -> str:
@@ -91,7 +118,11 @@ class Chat:
             self._tried(obey, self, text)
         elif text.strip():
             # A message that begins with a slash is written with two.
-            self.go_on(self.follow(self.talk.say, text[1:] if text.startswith("//") else text))
+            self.go_on(self.follow(self._said, text[1:] if text.startswith("//") else text))
+
+    def _said(self, text: str) -> Iterator[StreamItem]:
+        self.session_id()
+        yield from self.talk.say(text)
 
     def _tried(self, action: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """A person who is refused may try again; what a program sends next depends on the answer."""
@@ -125,14 +156,21 @@ class Chat:
         return ended[-1] if ended else None
 
     def _cancel(self) -> None:
-        self.talk.cancel()
-        self._screen.line("  cancelled; what was produced stays", "yellow")
+        def cancel() -> None:
+            self.talk.cancel()
+            self._screen.line("  cancelled; what was produced stays", "yellow")
+
+        try:
+            self._tried(cancel)
+        except KeyboardInterrupt:
+            self._screen.break_off()
+            say("gave up waiting for the server; what was asked of it may go on there")
         if not self.at_terminal:
             raise Leave
 
     def go_on(self, run: Run | None) -> None:
         """Go on with a run that is under way, and ask about what it waits for, until it has ended."""
-        while run is not None and run.status in ("queued", "running", "waiting"):
+        while run is not None and run.status in UNFINISHED:
             if run.status != "waiting":
                 run = self.follow(self.talk.join, run.id)
                 continue
@@ -155,6 +193,9 @@ class Chat:
             text = self._lines.read(asked)
             if text is None:
                 raise Leave
+            if text.startswith("/"):
+                self._tried(obey, self, text, asked=True)
+                continue
             answer, _, reason = text.strip().partition(" ")
             match answer.lower().rstrip(",.:;"):
                 case "y" | "yes" | "approve":
@@ -162,4 +203,4 @@ class Chat:
                 case "n" | "no" | "deny":
                     denied: Approval = {"tool_call_id": call.tool_call_id, "decision": "deny"}
                     return {**denied, "reason": reason.strip()} if reason.strip() else denied
-            say("please answer yes or no; no may be followed by a reason")
+            say("please answer yes or no; no may be followed by a reason, and /state shows the session")

@@ -51,29 +51,40 @@ class LocalTalk:
 
     def __init__(self, settings: Settings, tenant: str | None, session_id: str | None, agent: str | None) -> None:
         registry = load_registry(settings.agents, model=settings.model)
+        if session_id is None and agent is not None:
+            registry.get(agent)
         if settings.migrate or isinstance(locate(settings.database_url), SqliteFile):
             upgrade(settings.database_url)
-        self.session_id = session_id or f"sess_{uuid4().hex}"
-        self._key = SessionKey(tenant or DEFAULT_TENANT, self.session_id)
+        self.place = "in this process"
+        self.session_id = session_id
+        self._agent = agent
+        self._key = SessionKey(tenant or DEFAULT_TENANT, session_id or f"sess_{uuid4().hex}")
         store = cast(Archive, OneSession(open_store(settings.database_url), self._key))
         self._client = client_for(settings)
         model = ChatModel(self._client, Retries(count=settings.model_retries))
         self._engine = Engine(store, registry, model, limits_for(settings))
         self._background = Background()
         try:
-            self._background.run(self._open(agent, new=session_id is None))
+            self._background.run(self._open())
         except BaseException:
             self.close()
             raise
 
-    async def _open(self, agent: str | None, *, new: bool) -> None:
+    async def _open(self) -> None:
         await self._engine.start()
-        if new:
-            await self._engine.sessions.create(self._key.tenant, session_id=self._key.id, agent=agent)
-        elif agent is not None:
-            await self._engine.sessions.update(self._key, agent=agent)
+        if self.session_id is None:
+            return
+        if self._agent is not None:
+            await self._engine.sessions.update(self._key, agent=self._agent)
         else:
             await self._engine.sessions.get(self._key)
+
+    def begin(self) -> str:
+        if self.session_id is None:
+            key = self._key
+            self._background.run(self._engine.sessions.create(key.tenant, session_id=key.id, agent=self._agent))
+            self.session_id = key.id
+        return self.session_id
 
     def say(self, said: str | Sequence[Message], options: RunOptions | None = None) -> Iterator[StreamItem]:
         wish = start_of(said, options, stream=True)
@@ -87,10 +98,14 @@ class LocalTalk:
         return self._follow(self._background.run(self._engine.runs.resume(self._key, run_id, approvals=decided)))
 
     def active(self) -> Run | None:
+        if self.session_id is None:
+            return None
         state = self._background.run(self._engine.sessions.state(self._key))
         return None if state.run is None else self._run(state.run.id)
 
     def latest(self) -> Run | None:
+        if self.session_id is None:
+            return None
         views = self._background.run(self._engine.runs.all(self._key))
         return run_of(views[0]) if views else None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
@@ -11,7 +12,7 @@ import typer
 
 from swarmkeep.audit.checkpoint import Noted
 from swarmkeep.cli.forms import FileForm, Form
-from swarmkeep.cli.terminal import Refused
+from swarmkeep.cli.terminal import Refused, say
 from swarmkeep.domain.usage import UsageQuery
 from swarmkeep_client import (
     AuditEntry,
@@ -36,22 +37,34 @@ Json = dict[str, Any]
 # How often a server that does not answer is tried again: one that was never there, and one that was a moment ago.
 RETRIES = 2
 PATIENT_RETRIES = 8
+NOTICED_SECONDS = 1.0
 
 
-def client_for(url: str, api_key: str | None = None, *, max_retries: int = RETRIES) -> Client:
+def client_for(
+    url: str, api_key: str | None = None, *, max_retries: int = RETRIES, sleep: Callable[[float], None] = time.sleep
+) -> Client:
     """A client of the server at `url`; the key comes from SWARMKEEP_API_KEY if none is given."""
     try:
-        return Client(url, api_key=api_key, max_retries=max_retries)
+        return Client(url, api_key=api_key, max_retries=max_retries, sleep=sleep)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
 
+def wait_and_say_so(seconds: float) -> None:
+    """Wait before something is tried again: a person who sees nothing happen for long is told why."""
+    if seconds >= NOTICED_SECONDS:
+        say(f"… no answer from the server, trying again in {seconds:.0f} s")
+    time.sleep(seconds)
+
+
 @contextmanager
-def patient_client(url: str, api_key: str | None = None) -> Iterator[Client]:
+def patient_client(
+    url: str, api_key: str | None = None, *, sleep: Callable[[float], None] = wait_and_say_so
+) -> Iterator[Client]:
     """A client that outlasts a restart of the server, once it has answered at all."""
     with client_for(url, api_key) as client:
         client.health()
-    with client_for(url, api_key, max_retries=PATIENT_RETRIES) as client:
+    with client_for(url, api_key, max_retries=PATIENT_RETRIES, sleep=sleep) as client:
         yield client
 
 

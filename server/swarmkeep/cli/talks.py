@@ -9,9 +9,18 @@ from swarmkeep_client import Approval, Client, Message, Run, RunOptions, StreamI
 
 
 class Talk(Protocol):
-    """One session, spoken with. Each stream of items ends with the run's Done."""
+    """One session, spoken with. Each stream of items ends with the run's Done.
 
-    session_id: str
+    A new session is not made before `begin`: whoever leaves without a word leaves nothing behind. `place` says where
+    it is.
+    """
+
+    session_id: str | None
+    place: str
+
+    def begin(self) -> str:
+        """Make the session, if it is a new one that was not made yet; its id."""
+        ...
 
     def say(self, said: str | Sequence[Message], options: RunOptions | None = None) -> Iterator[StreamItem]:
         """Start a run on this input, and follow it."""
@@ -46,13 +55,25 @@ class ServerTalk:
     """A session on a server. A run goes on there whether or not anybody follows it."""
 
     def __init__(self, client: Client, session_id: str | None, agent: str | None) -> None:
+        self.place = f"on {client.base_url}"
+        self.session_id = session_id
+        self._client = client
+        self._agent = agent
         if session_id is not None:
             self._session = client.sessions.get(session_id)
             if agent is not None:
                 self._session.update(agent=agent)
+        elif agent is not None:
+            client.agents.get(agent)
         else:
-            self._session = client.sessions.create(agent=agent)
-        self.session_id = self._session.id
+            # A server that asks for a key is better found out now than after the first message.
+            client.agents.list()
+
+    def begin(self) -> str:
+        if self.session_id is None:
+            self._session = self._client.sessions.create(agent=self._agent)
+            self.session_id = self._session.id
+        return self.session_id
 
     def say(self, said: str | Sequence[Message], options: RunOptions | None = None) -> Iterator[StreamItem]:
         return self._session.stream(said, **(options or {}))
@@ -64,14 +85,17 @@ class ServerTalk:
         return self._session.resume_stream(run_id, approvals=approvals)
 
     def active(self) -> Run | None:
+        if self.session_id is None:
+            return None
         run_id = self._session.refresh().active_run_id
         return None if run_id is None else self._session.get_run(run_id)
 
     def latest(self) -> Run | None:
-        return next(self._session.runs(), None)
+        return None if self.session_id is None else next(self._session.runs(), None)
 
     def cancel(self) -> None:
-        self._session.cancel()
+        if self.session_id is not None:
+            self._session.cancel()
 
     def close(self) -> None:
         """Nothing to do: whoever opened the client closes it."""

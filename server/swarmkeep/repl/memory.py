@@ -12,7 +12,6 @@ import msgspec
 import swarmkeep_client as client
 from swarmkeep.agent import Agent
 from swarmkeep.cli.shapes import event_of, item_of, run_of, session_of, start_of
-from swarmkeep.cli.terminal import say
 from swarmkeep.domain.commands import cancel_run, start_run
 from swarmkeep.domain.drafts import drafted
 from swarmkeep.domain.envelope import Draft, Recorded
@@ -75,7 +74,6 @@ class MemorySessions:
         conversation = Conversation(self._model, Inline(), self._registry, ledger, debug=self._debug)
         if session_id is None:
             finish(conversation.begin(agent or self._agent.name, self._context))
-        say(f"session {ledger.session_id} in memory")
         return MemoryTalk(ledger, conversation, stream=self._stream, raises=self._raises)
 
     def look_up(self, writes: bool) -> AbstractContextManager[MemorySessions]:
@@ -122,15 +120,20 @@ class MemorySessions:
 class MemoryTalk:
     """One session in memory. Its runs are advanced by whoever follows them, in their thread, and so are its tools."""
 
+    place = "in memory"
+
     def __init__(self, ledger: LoggedLedger, conversation: Conversation, *, stream: bool, raises: bool) -> None:
-        self.session_id = ledger.session_id
+        self.session_id: str | None = ledger.session_id
         self._ledger = ledger
         self._conversation = conversation
         self._stream = stream
         self._raises = raises
         # It knows what the model was just saying.
         self._hub = Hub()
-        self._key = SessionKey(DEFAULT_TENANT, self.session_id)
+        self._key = SessionKey(DEFAULT_TENANT, ledger.session_id)
+
+    def begin(self) -> str:
+        return self._key.id
 
     def say(
         self, said: str | Sequence[client.Message], options: client.RunOptions | None = None
@@ -175,4 +178,4 @@ class MemoryTalk:
             self._conversation.raise_failure()
 
     def _shown(self, run: Run) -> client.Run:
-        return run_of(run_view(self.session_id, self._ledger.state, run))
+        return run_of(run_view(self._key.id, self._ledger.state, run))
