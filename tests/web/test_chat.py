@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.support.processes import ServerProcess
@@ -81,6 +82,82 @@ def test_an_approval_is_denied_with_a_reason(window: Window, model: ScriptedMode
     expect(window.calls.first.locator("q")).to_have_text("not ours")
     (decided,) = [event for event in api.events(window.session_id) if event["type"] == "approval.decided"]
     assert (decided["data"]["decision"], decided["data"]["reason"]) == ("deny", "not ours")
+
+
+def test_an_approval_shows_what_the_conversation_has_come_to(window: Window, model: ScriptedModel, api: Api) -> None:
+    model.call("refund", {"order": "A-17"}, id="c1")
+    session = api.session(agent="Front Desk", context_variables={"vip": True}, metadata={"title": "A dear customer"})
+    api.run(session, "Refund A-17")
+    window.open_chat(session)
+    expect(window.page.get_by_role("heading", name="A dear customer")).to_be_visible()
+    asked = window.page.get_by_role("region", name="Approval")
+    asked.get_by_text("Context variables").click()
+    expect(asked.locator(".code")).to_contain_text('"vip": true')
+
+
+def test_the_answer_to_an_approval_waits_for_no_run(window: Window, model: ScriptedModel) -> None:
+    model.call("refund", {"order": "A-17"}, id="c1")
+    model.hang("Paid", then=" back.")
+    window.open()
+    window.say("Refund A-17")
+    with window.page.expect_response("**/resume") as answered:
+        window.page.get_by_role("button", name="Approve").click()
+    assert answered.value.status == 200
+    # It is answered, and the run goes on; what that says is shown as it comes.
+    expect(window.draft).to_contain_text("Paid")
+    model.release()
+    expect(window.answers).to_have_text(["Paid back."])
+
+
+def test_results_from_outside_are_delivered(window: Window, model: ScriptedModel, api: Api) -> None:
+    model.calls([("get_weather", {"city": "Rome"}, "c1"), ("get_weather", {"city": "Oslo"}, "c2")])
+    model.say("Rome it is.")
+    session = api.session(agent="Front Desk")
+    api.run(session, "Weather in Rome and Oslo", execute_tools=False)
+    window.open_chat(session)
+    asked = window.page.get_by_role("form", name="Result from outside")
+    expect(asked).to_have_count(2)
+    expect(asked.first).to_contain_text("What did get_weather return?")
+    expect(asked.first).to_contain_text("Rome")
+    asked.nth(1).get_by_role("textbox").fill("half a word")
+    # Nothing is no result.
+    asked.first.get_by_role("button", name="Deliver").click()
+    asked.first.get_by_role("textbox").fill("sunny")
+    asked.first.get_by_role("button", name="Deliver").click()
+    expect(asked).to_have_count(1)
+    # What somebody is writing beside it stays.
+    expect(asked.get_by_role("textbox")).to_have_value("half a word")
+    asked.get_by_role("textbox").fill("no such place")
+    asked.get_by_label("It failed").check()
+    asked.get_by_role("button", name="Deliver").click()
+    expect(window.answers).to_have_text(["Rome it is."])
+    expect(asked).to_have_count(0)
+    expect(window.calls.nth(0)).to_contain_text("done elsewhere")
+    expect(window.calls.nth(1)).to_contain_text("error")
+    results = [event["data"] for event in api.events(session) if "tool" in event["data"]]
+    assert [(each["tool"]["status"], each["message"]["content"]) for each in results] == [
+        ("external", "sunny"),
+        ("error", "no such place"),
+    ]
+
+
+@pytest.mark.parametrize("left", ["cancelled", "forked"])
+def test_what_nobody_waits_for_any_more_asks_for_nothing(
+    left: str, window: Window, model: ScriptedModel, api: Api
+) -> None:
+    model.call("refund", {"order": "A-17"}, id="c1")
+    session = api.session(agent="Front Desk")
+    run = api.run(session, "Refund A-17")
+    window.open_chat(session)
+    expect(window.page.get_by_role("button", name="Approve")).to_be_visible()
+    if left == "cancelled":
+        window.page.get_by_role("button", name="Cancel run").click()
+    else:
+        window.open_chat(api.post(f"sessions/{session}/fork")["id"])
+    expect(window.calls).to_contain_text("not carried out")
+    expect(window.page.get_by_role("region", name="Approval")).to_be_hidden()
+    if left == "forked":
+        api.post(f"sessions/{session}/runs/{run['id']}/cancel")
 
 
 def test_a_run_is_cancelled_and_what_it_said_stays(window: Window, model: ScriptedModel) -> None:

@@ -57,15 +57,21 @@ async function refused(answer) {
 export const get = async (path, options) => (await send(path, options)).json();
 export const getText = async (path, headers) => (await send(path, { headers })).text();
 export const getBlob = async (path, headers) => (await send(path, { headers })).blob();
-export const patch = (path, body) => change("PATCH", path, body);
-export const post = (path, body = {}) => change("POST", path, body);
+export const patch = async (path, body) => (await change("PATCH", path, body)).json();
+export const post = async (path, body = {}) => (await change("POST", path, body)).json();
+
+// Sets a run going and waits for no more than that: what comes of it is in the session's events.
+export async function begin(path, body) {
+  const answer = await change("POST", path, { ...body, stream: true });
+  await answer.body.cancel();
+}
 
 // The same key each time: sent again after a broken connection, nothing happens twice.
 async function change(method, path, body) {
   const headers = { "Idempotency-Key": crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}` };
   for (let attempt = 1; ; attempt += 1) {
     try {
-      return await (await send(path, { method, headers, body: JSON.stringify(body) })).json();
+      return await send(path, { method, headers, body: JSON.stringify(body) });
     } catch (error) {
       const passing = error.code === "offline" || (error.status === 503 && error.code !== "schema_behind");
       if (!passing || attempt === TRIES) throw error;

@@ -1,12 +1,13 @@
 // A conversation with agents: it shows what the session's events say, and sends what somebody wants.
 
-import { patch, post, sessionPath } from "./api.js";
+import { begin, patch, post, sessionPath } from "./api.js";
 import { agentChoice, Composer } from "./composer.js";
 import { button, clear, h } from "./dom.js";
 import { Feed } from "./feed.js";
 import { apply, initial } from "./fold.js";
 import { Log } from "./log.js";
 import { go, hrefOf, replaceRoute } from "./route.js";
+import { nameOf } from "./telling.js";
 import { text } from "./text.js";
 
 const t = text.chat;
@@ -16,7 +17,7 @@ export class Chat {
     this.app = app;
     this.id = id;
     this.state = initial();
-    this.act = { decide: (...given) => this.decide(...given), resume: (run) => this.resume(run), again: () => this.again() };
+    this.act = { decide: (...given) => this.decide(...given), deliver: (...given) => this.deliver(...given), context: () => this.state.context, resume: (run) => this.resume(run), again: () => this.again() };
     this.log = new Log(this.act);
     this.composer = new Composer({ send: (words, busy) => this.send(words, busy), cancel: () => this.cancel() });
     this.agent = h("select", { class: "field", "aria-label": t.active, onchange: () => this.handTo(this.agent.value) });
@@ -48,7 +49,6 @@ export class Chat {
 
   open(id) {
     this.id = id;
-    this.title.textContent = id;
     this.head.querySelector("a").href = hrefOf({ view: "timeline", id });
     clear(this.node, this.head, h("div", { class: "log-frame" }, this.log.node, this.log.latest), this.composer.node);
     this.feed = new Feed(id, {
@@ -65,7 +65,7 @@ export class Chat {
   }
 
   lost(error) {
-    this.composer.node.remove();
+    for (const node of [this.composer.node, this.link, this.agent, this.head.lastChild]) node.remove();
     clear(this.node, this.head, h("div", { class: "problem", role: "alert" }, h("h2", { dir: "auto" }, error.message), h("p", {}, error.advice),
       h("div", { class: "row" }, button(text.retry, { kind: "primary", onclick: () => this.app.reload() }), button(text.sessions.fresh, { onclick: () => go({ view: "chat" }) }))));
   }
@@ -84,12 +84,18 @@ export class Chat {
       else if (item.kind === "end") this.app.say(text.notice[item.status] ?? text.notice[item.stop] ?? item.status);
     }
     if (event.type === "approval.requested" && event.data) this.app.say(text.approval.needed(event.data.name));
+    if (event.type !== "run.waiting") return;
+    for (const { name, reason } of event.data?.pending ?? []) {
+      if (reason === "tool_results") this.app.say(text.outside.needed(name));
+    }
   }
 
   render() {
     const { state, feed } = this;
     this.log.render(state, feed.draft, feed.complete);
     const { link } = feed;
+    this.title.textContent = nameOf({ id: this.id, metadata: state.metadata });
+    this.title.title = this.id;
     this.link.className = `link ${link}`;
     this.link.textContent = link === "live" ? (state.status === "idle" ? "" : text.status[state.status]) : text.link[link];
     this.renderAgents();
@@ -142,11 +148,16 @@ export class Chat {
 
   decide(item, decision, reason) {
     const approval = { tool_call_id: item.id, decision, ...(reason && { reason }) };
-    return this.attempt(() => post(this.path(`/runs/${encodeURIComponent(item.run_id)}/resume`), { approvals: [approval] }));
+    return this.attempt(() => begin(this.resuming(item.run_id), { approvals: [approval] }));
+  }
+
+  deliver(item, content, failed) {
+    const result = { tool_call_id: item.id, content, ...(failed && { is_error: true }) };
+    return this.attempt(() => begin(this.resuming(item.run_id), { tool_results: [result] }));
   }
 
   resume(runId) {
-    return this.attempt(() => post(this.path(`/runs/${encodeURIComponent(runId)}/resume`)));
+    return this.attempt(() => begin(this.resuming(runId), {}));
   }
 
   again() {
@@ -158,6 +169,10 @@ export class Chat {
     if (!done) this.agent.value = this.state.agent;
     this.shownAgents = null;
     this.composer.focus();
+  }
+
+  resuming(runId) {
+    return this.path(`/runs/${encodeURIComponent(runId)}/resume`);
   }
 
   path(rest) {

@@ -10,12 +10,13 @@ export class Composer {
     this.input = h("textarea", { id: "composer", class: "input", rows: 1, dir: "auto", "aria-label": text.chat.input, "aria-describedby": "composer-hint", enterkeyhint: "send" });
     this.send = button(text.chat.send, { icon: "send", kind: "primary", quiet: true, type: "submit" });
     this.cancel = button(text.chat.cancel, { icon: "stop", kind: "danger", onclick: () => this.on.cancel(), hidden: true });
+    this.hint = h("p", { id: "composer-hint", class: "muted hint" }, text.chat.hint);
     this.node = h(
       "form",
       { class: "composer", onsubmit: (event) => this.submit(event) },
       h("div", { class: "column" },
         h("div", { class: "composer-box" }, this.input, h("div", { class: "composer-actions" }, this.cancel, this.send)),
-        h("p", { id: "composer-hint", class: "muted hint" }, text.chat.hint)),
+        this.hint),
     );
     this.input.addEventListener("keydown", (event) => {
       // While an input method is composing, Enter chooses a character.
@@ -29,6 +30,7 @@ export class Composer {
     this.input.placeholder = text.chat.placeholder(agent);
     this.cancel.hidden = !busy;
     if (!busy) this.cancelling(false);
+    this.hint.textContent = busy ? text.chat.busyHint : text.chat.hint;
     const label = busy ? text.chat.queue : text.chat.send;
     this.send.title = label;
     this.send.setAttribute("aria-label", label);

@@ -15,6 +15,7 @@ export function initial() {
     usage: { prompt: 0, completion: 0, total: 0, calls: 0 },
     items: [],
     calls: new Map(),
+    open: new Map(),
     lastInput: null,
   };
 }
@@ -52,6 +53,7 @@ const HANDLERS = {
     state.run = null;
     state.queue = [];
     state.status = "idle";
+    leave(state);
     add(state, { kind: "forked", seq, from: data.from_session_id, at: data.from_seq });
   },
   "session.updated": (state, data, { seq }) => {
@@ -95,8 +97,10 @@ const HANDLERS = {
   "run.waiting": (state, data, { run_id }) => {
     state.run = { id: run_id, status: "waiting", pending: data.pending };
     state.status = "waiting";
-    for (const call of data.pending) {
-      if (call.reason === "tool_results") change(state, call.tool_call_id, { outside: true });
+    for (const { tool_call_id: id, reason } of data.pending) {
+      const status = reason === "tool_results" ? "outside" : "approval";
+      // What waits on as before is left alone: somebody may be writing there.
+      if (state.calls.get(id)?.status !== status) change(state, id, { status });
     }
   },
   "run.resumed": (state, data, { run_id }) => {
@@ -126,15 +130,17 @@ const MESSAGES = {
     for (const call of message.tool_calls ?? []) {
       const item = add(state, {
         kind: "call", seq, run_id, at, agent: sender, id: call.id, name: call.function?.name ?? "", input: call.function?.arguments ?? "",
-        status: "asked", output: null, attempt: 1, duration: null, approval: null, reason: null, by: null, expires: null, outside: false,
+        status: "asked", output: null, attempt: 1, duration: null, approval: null, reason: null, by: null, expires: null,
       });
       state.calls.set(call.id, item);
+      state.open.set(call.id, item);
     }
   },
   tool: (state, data) => {
     const { message, tool } = data;
     const status = tool?.status ?? "ok";
-    change(state, message.tool_call_id, { status, output: textOf(message.content), duration: tool?.duration_ms ?? null, outside: false });
+    change(state, message.tool_call_id, { status, output: textOf(message.content), duration: tool?.duration_ms ?? null });
+    state.open.delete(message.tool_call_id);
   },
 };
 
@@ -146,9 +152,15 @@ function ended(state, data, { seq, run_id }, status) {
   } else {
     state.run = null;
     state.status = "idle";
+    leave(state);
   }
   const remarkable = status !== "completed" || !["end_turn", null, undefined].includes(data.stop_reason);
   if (remarkable) add(state, { kind: "end", seq, run_id, status, stop: data.stop_reason, error: data.error, over: false });
+}
+
+// Nobody carries these calls out any more, or decides about them. An interrupted run that goes on says so anew.
+function leave(state) {
+  for (const { id, status } of state.open.values()) change(state, id, { status: status === "started" ? "unknown_outcome" : "left" });
 }
 
 function add(state, item) {

@@ -1,7 +1,8 @@
 // One item of a conversation as an element: who said it, what it was, and what can be done about it.
 
-import { bdi, button, clear, dayAndTime, h, icon, pretty, timeOf } from "./dom.js";
+import { bdi, button, clear, dayAndTime, h, icon, timeOf } from "./dom.js";
 import { markdown } from "./markdown.js";
+import { approvalNode, callParts, resultNode } from "./pending.js";
 import { advice, text } from "./text.js";
 
 // Longer texts are shown plain: Markdown of that size is no message any more.
@@ -25,7 +26,8 @@ function initials(name) {
   return letters[0]?.toUpperCase() ?? "?";
 }
 
-// `context` has `act` (approve, resume, again), `laneOf` and what was said before by whom.
+// `context` has `act` (decide, deliver, resume, again, and what the context variables are now), `laneOf` and what was said
+// before by whom.
 export function itemNode(item, context) {
   return (KINDS[item.kind] ?? KINDS.removed)(item, context);
 }
@@ -66,16 +68,10 @@ function callNode(item, { act, laneOf, continued }) {
   // What is folded costs nothing until somebody looks.
   fold.addEventListener("toggle", () => fold.open && fold.childElementCount === 1 && fold.append(callParts(item)), { once: false });
   const node = h("div", { class: `call ${status}` }, fold);
-  if (item.outside) node.append(h("p", { class: "muted" }, text.tool.outside));
-  if (status === "approval") node.append(approvalNode(item, act));
+  if (status === "outside") node.append(resultNode(item, act));
+  else if (status === "approval") node.append(approvalNode(item, act));
   else if (item.approval) node.append(decisionNode(item));
   return continued ? node : h("div", { class: "call-first" }, speaker(item.agent, item.at, laneOf(item.agent)), node);
-}
-
-function callParts(item) {
-  const parts = [[text.tool.input, pretty(item.input)]];
-  if (item.output !== null) parts.push([text.tool.output, pretty(item.output)]);
-  return h("dl", { class: "parts" }, parts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, h("pre", { tabindex: 0, dir: "auto" }, value))]));
 }
 
 function brief(input) {
@@ -91,25 +87,6 @@ function decisionNode({ approval, by, reason }) {
   const denied = approval === "deny";
   const words = denied ? text.approval.denied(by) : text.approval.approved(by);
   return h("p", { class: "decision muted" }, icon(denied ? "cross" : "check"), h("span", {}, bdi(words)), reason && h("q", { dir: "auto" }, reason));
-}
-
-function approvalNode(item, act) {
-  const reason = h("input", { class: "field", type: "text", "aria-label": text.approval.reason, placeholder: text.approval.reason, maxlength: 2000, dir: "auto" });
-  const decide = async (decision) => {
-    buttons.forEach((each) => (each.disabled = true));
-    const done = await act.decide(item, decision, reason.value.trim());
-    if (!done) buttons.forEach((each) => (each.disabled = false));
-  };
-  const buttons = [
-    button(text.approval.approve, { icon: "check", kind: "primary", onclick: () => decide("approve") }),
-    button(text.approval.deny, { icon: "cross", kind: "danger", onclick: () => decide("deny") }),
-  ];
-  return h("section", { class: "decide", "aria-label": text.approval.label },
-    h("h3", { dir: "auto" }, text.approval.title(item.name)),
-    callParts({ ...item, output: null }),
-    item.expires && h("p", { class: "muted" }, text.approval.expires(dayAndTime(item.expires))),
-    reason,
-    h("div", { class: "row" }, buttons));
 }
 
 function endNode(item, { act }) {

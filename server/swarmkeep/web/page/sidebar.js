@@ -3,6 +3,7 @@
 import { get } from "./api.js";
 import { bdi, button, clear, h, since } from "./dom.js";
 import { go, hrefOf } from "./route.js";
+import { nameOf } from "./telling.js";
 import { text } from "./text.js";
 
 const REFRESH_MS = 4000;
@@ -87,12 +88,13 @@ export class Sidebar {
   render() {
     if (this.sessions === null) return;
     const wanted = this.search.value.includes("=") ? "" : this.search.value.trim().toLowerCase();
-    const shown = this.sessions.filter(({ id, agent }) => `${id} ${agent}`.toLowerCase().includes(wanted));
+    const shown = this.sessions.filter((session) => `${session.id} ${nameOf(session)} ${session.agent}`.toLowerCase().includes(wanted));
     const focused = document.activeElement?.closest?.(".session")?.dataset.id;
     clear(this.list, shown.map((session) => this.entry(session)));
     if (focused) [...this.list.querySelectorAll(".session")].find((link) => link.dataset.id === focused)?.focus();
     this.note.hidden = shown.length > 0;
-    this.note.textContent = this.sessions.length || this.status.value || this.agent.value || this.search.value ? t.noMatch : t.none;
+    const filtered = this.sessions.length || this.status.value || this.agent.value || this.search.value;
+    this.note.textContent = !filtered ? t.none : this.cursor ? t.noMatchYet : t.noMatch;
     this.more.hidden = this.cursor === null;
   }
 
@@ -102,7 +104,7 @@ export class Sidebar {
     const link = h(
       "a",
       { class: "session", href: hrefOf({ view: this.route.view === "timeline" ? "timeline" : "chat", id }), "aria-current": here ? "page" : null },
-      h("span", { class: "session-name", dir: "auto" }, titleOf(session)),
+      h("span", { class: "session-name", dir: "auto" }, nameOf(session)),
       h("span", { class: "session-meta" },
         status === "idle" ? null : h("span", { class: `state ${status}` }, text.status[status]),
         bdi(agent),
@@ -124,5 +126,3 @@ export class Sidebar {
     event.preventDefault();
   }
 }
-
-const titleOf = ({ id, metadata }) => (typeof metadata?.title === "string" && metadata.title) || id;

@@ -17,6 +17,9 @@ export function titleOf({ type, data }) {
   return text.event[role] ?? role;
 }
 
+// What a session is called: whoever made it may have given it a title.
+export const nameOf = ({ id, metadata }) => (typeof metadata?.title === "string" && metadata.title.trim()) || id;
+
 export function summaryOf(event) {
   if (event.data === null) return text.notice.removed;
   try {

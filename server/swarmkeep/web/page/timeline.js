@@ -6,7 +6,8 @@ import { Detail, verification } from "./detail.js";
 import { Feed } from "./feed.js";
 import { replaceRoute } from "./route.js";
 import { Rows } from "./rows.js";
-import { elapsed, kindOf, matches, summaryOf, titleOf, tokensOf } from "./telling.js";
+import { merge } from "./fold.js";
+import { elapsed, kindOf, matches, nameOf, summaryOf, titleOf, tokensOf } from "./telling.js";
 import { text } from "./text.js";
 
 const t = text.timeline;
@@ -18,10 +19,12 @@ export class Timeline {
     this.id = id;
     this.at = at;
     this.agents = [];
+    this.metadata = {};
     this.shown = [];
     this.node = h("section", { class: "timeline", "aria-label": t.title });
     if (id) this.open();
-    else clear(this.node, h("div", { class: "nothing" }, h("h1", {}, t.title), h("p", { class: "muted" }, t.choose)));
+    else clear(this.node, h("div", { class: "nothing" }, h("h1", {}, t.title), h("p", { class: "muted" }, t.choose),
+      h("div", { class: "row narrow" }, button(t.sessions, { icon: "menu", onclick: () => this.app.toggleMenu(true) }))));
   }
 
   close() {
@@ -48,7 +51,8 @@ export class Timeline {
     });
     this.detail = new Detail(this.app, this.id);
     const step = (by) => () => this.choose(Math.min(Math.max(this.at + by, 1), this.feed.last));
-    this.head = h("header", { class: "view-head" }, h("h1", { class: "view-title", dir: "auto" }, this.id), this.link, this.badge, h("span", { class: "grow" }), this.export);
+    this.title = h("h1", { class: "view-title", dir: "auto", title: this.id }, this.id);
+    this.head = h("header", { class: "view-head" }, this.title, this.link, this.badge, h("span", { class: "grow" }), this.export);
     clear(this.node, this.head,
       h("div", { class: "scrubber" }, button(t.previous, { icon: "left", kind: "ghost", quiet: true, onclick: step(-1) }), this.slider, button(t.next, { icon: "right", kind: "ghost", quiet: true, onclick: step(1) }), this.position),
       h("div", { class: "panes" },
@@ -64,11 +68,13 @@ export class Timeline {
 
   reset() {
     this.agents = [];
+    this.metadata = {};
     this.shown = [];
     this.at = null;
   }
 
   happened(event) {
+    if (event.data?.metadata) this.metadata = merge(this.metadata, event.data.metadata);
     if (event.agent && !this.agents.includes(event.agent)) this.agents.push(event.agent);
     if (matches(event, this.kind.value, this.words.value.trim().toLowerCase())) this.shown.push(event);
   }
@@ -87,6 +93,7 @@ export class Timeline {
 
   render() {
     const { feed } = this;
+    this.title.textContent = nameOf({ id: this.id, metadata: this.metadata });
     this.link.className = `link ${feed.link}`;
     this.link.textContent = feed.link === "live" ? "" : text.link[feed.link];
     this.note.hidden = feed.complete && this.shown.length > 0;

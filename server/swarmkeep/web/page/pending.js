@@ -1,0 +1,58 @@
+// What a run waits for: somebody's word about a call, or the result of one that is carried out elsewhere.
+
+import { button, dayAndTime, h, pretty } from "./dom.js";
+import { text } from "./text.js";
+
+export function callParts(item) {
+  const parts = [[text.tool.input, pretty(item.input)]];
+  if (item.output !== null) parts.push([text.tool.output, pretty(item.output)]);
+  return h("dl", { class: "parts" }, parts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, h("pre", { tabindex: 0, dir: "auto" }, value))]));
+}
+
+export function approvalNode(item, act) {
+  const reason = h("input", { class: "field", type: "text", "aria-label": text.approval.reason, placeholder: text.approval.reason, maxlength: 2000, dir: "auto" });
+  const decide = async (decision) => {
+    buttons.forEach((each) => (each.disabled = true));
+    const done = await act.decide(item, decision, reason.value.trim());
+    if (!done) buttons.forEach((each) => (each.disabled = false));
+  };
+  const buttons = [
+    button(text.approval.approve, { icon: "check", kind: "primary", onclick: () => decide("approve") }),
+    button(text.approval.deny, { icon: "cross", kind: "danger", onclick: () => decide("deny") }),
+  ];
+  return h("section", { class: "decide", "aria-label": text.approval.label },
+    h("h3", { dir: "auto" }, text.approval.title(item.name)),
+    callParts({ ...item, output: null }),
+    contextNode(act),
+    item.expires && h("p", { class: "muted" }, text.approval.expires(dayAndTime(item.expires))),
+    reason,
+    h("div", { class: "row" }, buttons));
+}
+
+// What a call means may depend on them: an order has no arguments when it is about all that is in the cart.
+function contextNode(act) {
+  const node = h("details", { class: "fold" }, h("summary", {}, text.approval.context));
+  const shown = h("pre", { class: "code", tabindex: 0, dir: "auto" });
+  node.addEventListener("toggle", () => {
+    shown.textContent = pretty(act.context());
+    node.append(shown);
+  });
+  return node;
+}
+
+export function resultNode(item, act) {
+  const words = h("textarea", { class: "field", rows: 2, required: true, "aria-label": text.outside.result, placeholder: text.outside.result, dir: "auto" });
+  const failed = h("input", { type: "checkbox" });
+  const send = button(text.outside.deliver, { icon: "check", kind: "primary", type: "submit" });
+  const deliver = async (event) => {
+    event.preventDefault();
+    send.disabled = true;
+    if (!(await act.deliver(item, words.value, failed.checked))) send.disabled = false;
+  };
+  return h("form", { class: "decide", "aria-label": text.outside.label, onsubmit: deliver },
+    h("h3", { dir: "auto" }, text.outside.title(item.name)),
+    h("p", { class: "muted" }, text.outside.hint),
+    callParts({ ...item, output: null }),
+    words,
+    h("div", { class: "row" }, send, h("label", { class: "tick" }, failed, text.outside.error)));
+}
