@@ -29,6 +29,7 @@ from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loading import load_registry
 from swarmkeep.engine.model import ChatModel
 from swarmkeep.engine.offline import offline_client
+from swarmkeep.engine.pauses import Pauses
 from swarmkeep.engine.provider import provider_client
 from swarmkeep.engine.registry import AgentsError
 from swarmkeep.engine.retries import Retries
@@ -72,10 +73,11 @@ def create_app(settings: Settings) -> Litestar:
             await asyncio.to_thread(upgrade, settings.database_url)
         client = _client(settings)
         limits = msgspec.convert(settings, Limits, from_attributes=True)
-        model = ChatModel(client, Retries(count=settings.model_retries))
+        pauses = Pauses()
+        model = ChatModel(client, Retries(count=settings.model_retries), pauses.wait)
         store = open_store(settings.database_url)
         metrics = _metrics(settings)
-        engine = Engine(cast(Archive, MeasuredStore(store, metrics)), registry, model, limits)
+        engine = Engine(cast(Archive, MeasuredStore(store, metrics)), registry, model, limits, pauses)
         _watch(metrics, engine, store)
         try:
             await store.ping()

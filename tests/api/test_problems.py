@@ -23,7 +23,7 @@ CODES = {
     408: {"request_timeout"},
     409: {
         "session_busy", "session_exists", "already_decided", "run_not_waiting", "agent_unavailable",
-        "request_not_kept",
+        "request_not_kept", "session_damaged",
     },
     412: {"seq_mismatch"},
     413: {"too_large"},
@@ -54,7 +54,10 @@ def test_codes_are_the_documented_ones_and_each_has_a_title() -> None:
 
 async def test_unknown_paths_and_methods(plain: Service) -> None:
     for path in ("/v1", "/v1/nothing", "/v1/sessions/a/b/c", "/v1/sessions/s/events/x/request"):
-        problem(await plain.get(path), 404, "not_found")
+        refused = problem(await plain.get(path), 404, "not_found")
+        assert f"GET {path}" in refused["detail"]
+    long = problem(await plain.get("/v1/" + "x" * 5000), 404, "not_found")
+    assert len(long["detail"]) < 300
     for method, path in (("PUT", "/v1/sessions"), ("DELETE", "/v1/agents"), ("POST", "/health/live")):
         answer = await plain.client.request(method, path)
         problem(answer, 405, "method_not_allowed")

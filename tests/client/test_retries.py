@@ -137,6 +137,7 @@ def test_unreachable_server_is_a_clear_error(naps: Naps) -> None:
         with Client(url, sleep=naps.nap) as client, pytest.raises(ConnectionFailed) as failed:
             client.sessions.get("s1")
     assert "GET /v1/sessions/s1" in str(failed.value)
+    assert url in str(failed.value)
     assert failed.value.__cause__ is not None
     assert failed.value.status is None
     assert len(naps.seconds) == 3

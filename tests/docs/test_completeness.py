@@ -158,7 +158,14 @@ def test_every_documented_route_is_there() -> None:
 
 def test_every_route_names_its_own_refusals() -> None:
     common = {"invalid_request", "forbidden", "too_large", "unsupported_media_type", "internal_error"}
-    common |= {"store_unavailable", "overloaded", "unauthenticated", "rate_limited", "request_timeout"}
+    common |= {
+        "store_unavailable",
+        "overloaded",
+        "session_damaged",
+        "unauthenticated",
+        "rate_limited",
+        "request_timeout",
+    }
     for route, operation in operations():
         told = "".join(str(answer.get("description")) for answer in operation["responses"].values())
         codes = set(re.findall(r"`([a-z_]+)`: ", told)) - common

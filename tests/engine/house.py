@@ -21,6 +21,7 @@ from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loop import Item
 from swarmkeep.engine.model import ChatModel
+from swarmkeep.engine.pauses import Pauses
 from swarmkeep.engine.registry import Registry
 from swarmkeep.store.port import SessionKey
 from swarmkeep.store.sql import open_store
@@ -81,10 +82,12 @@ class House:
         limits: Limits = LIMITS,
         start: bool = True,
         aliases: dict[str, str] | None = None,
+        pauses: Pauses | None = None,
     ) -> Engine:
         """Another server on the database; by default on the scripted model, and started."""
         store = open_store(self._url)
-        engine = Engine(store, Registry(agents, aliases=aliases), model or ChatModel(self._client), limits)
+        registry = Registry(agents, aliases=aliases)
+        engine = Engine(store, registry, model or ChatModel(self._client), limits, pauses)
         self._engines.append(engine)
         if start:
             await engine.start()

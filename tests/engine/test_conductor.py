@@ -7,15 +7,23 @@ import threading
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from openai import AsyncOpenAI
+from sqlalchemy import delete
 
 from swarmkeep import Agent, Result, ToolCallId, tool
 from swarmkeep.domain.errors import Draining, RunNotWaiting, SessionNotFound
 from swarmkeep.domain.events import RunOptions
 from swarmkeep.domain.resuming import Approval
+from swarmkeep.engine import recovery
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
+from swarmkeep.engine.model import ChatModel
+from swarmkeep.engine.pauses import Pauses
+from swarmkeep.engine.retries import Retries
 from swarmkeep.store.port import SessionKey
 from swarmkeep.store.sql import SqlStore
+from swarmkeep.store.tables import events
 from tests.engine.house import (
     KEY,
     LIMITS,
@@ -505,6 +513,28 @@ async def test_a_database_that_fails_for_a_while_does_not_end_the_care_for_lease
     assert "abandoned runs could not be looked for" in caplog.text
 
 
+async def test_sessions_that_cannot_be_read_do_not_hide_the_others(
+    house: House, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(recovery, "_PAGE", 2)
+    one = await house.engine(AGENT)
+    # They are found in the order of their ids, so the last one would never be.
+    keys = [await begin(one, SessionKey(KEY.tenant, f"s{number}")) for number in range(6)]
+    for key in keys:
+        model.hang()
+        await one.runs.start(key, wish())
+    await model.requests_reach(len(keys))
+    await cut(one)
+    damaged = [key.id for key in keys[:-1]]
+    damage = delete(events).where(events.c.session_id.in_(damaged), events.c.seq == 3)
+    await one.store.database.write(lambda connection: connection.execute(damage))  # type: ignore[attr-defined]
+    model.say("Hello.")
+    two = await house.engine(AGENT)
+    assert (await ended(two, key=keys[-1])).output_text == "Hello."
+    complaints = [name for name in damaged if f"session {name}: its run could not be taken over" in caplog.text]
+    assert complaints == damaged
+
+
 # What other servers do.
 
 
@@ -605,6 +635,28 @@ async def test_what_still_runs_after_the_grace_time_is_interrupted_and_can_go_on
     await two.runs.resume(KEY, "r1")
     view = await ended(two)
     assert (view.status, view.error) == ("completed", None)
+
+
+async def test_what_only_waits_to_ask_again_is_interrupted_as_soon_as_the_server_is_to_stop(
+    house: House, model: ScriptedModel, async_client: AsyncOpenAI
+) -> None:
+    pauses = Pauses()
+    patient = ChatModel(async_client, Retries(count=1), pauses.wait)
+    # Longer than the test may take: if it were waited for, this would fail.
+    limits = replace(LIMITS, grace_seconds=3600)
+    one = await house.engine(AGENT, model=patient, limits=limits, pauses=pauses)
+    await begin(one)
+    model.fail(429, headers={"retry-after": "50"})
+    await one.runs.start(KEY, wish())
+    await model.requests_reach(1)
+    async with asyncio.timeout(SECONDS):
+        await one.drain()
+    view = await one.runs.get(KEY, "r1")
+    assert (view.status, view.error and view.error.code) == ("interrupted", "draining")
+    two = await house.engine(AGENT)
+    model.say("Hello.")
+    await two.runs.resume(KEY, "r1")
+    assert (await ended(two)).output_text == "Hello."
 
 
 async def test_a_tool_that_blocks_does_not_hold_up_the_stop(house: House, model: ScriptedModel) -> None:

@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+import pytest
+
 from swarmkeep import Agent
 from swarmkeep.domain.envelope import Draft, Recorded
 from swarmkeep.domain.events import (
@@ -18,9 +20,12 @@ from swarmkeep.domain.events import (
     RunOptions,
     RunStarted,
 )
+from swarmkeep.engine import live
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.live import Feed, Hub, follow
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
+from swarmkeep.store.port import SessionKey
+from swarmkeep.store.sql import SqlStore
 from tests.engine.house import KEY, House, begin, durable, first, log, run, shown, state, streamed, until, wish
 from tests.support.logs import record
 from tests.support.scripted import ScriptedModel
@@ -352,6 +357,31 @@ async def test_a_stream_of_a_run_gives_its_own_events_and_ends_with_it(house: Ho
         assert seqs(await streamed(engine, run_id, after=mine[2])) == mine[3:]
         assert seqs(await streamed(engine, run_id, after=mine[-1])) == []
         assert seqs(await streamed(engine, run_id, after=10**6)) == []
+
+
+async def test_the_stream_of_a_run_that_has_ended_reads_the_log_in_pages(
+    house: House, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await house.engine(Agent(name="A"))
+    await begin(engine)
+    for number in range(3):
+        model.say("Hello.")
+        await run(engine, run_id=f"r{number}")
+    reads: list[int] = []
+    read = SqlStore.read
+
+    async def counted(self: SqlStore, key: SessionKey, **bounds: Any) -> list[Recorded]:
+        found = await read(self, key, **bounds)
+        reads.append(len(found))
+        return found
+
+    monkeypatch.setattr(SqlStore, "read", counted)
+    monkeypatch.setattr(live, "_PAGE", 3)
+    own = [event.seq for event in await engine.store.read(KEY) if event.run_id == "r1"]
+    reads.clear()
+    assert [event.seq for event in durable(await streamed(engine, "r1"))] == own
+    # What came after the run is not read for it.
+    assert (reads[-2:], max(reads)) == ([3, 1], 3)
 
 
 async def test_many_readers_of_a_run_see_the_same(house: House, model: ScriptedModel) -> None:

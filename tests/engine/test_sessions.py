@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import delete
 
 from swarmkeep import Agent
+from swarmkeep.audit.redact import redact
 from swarmkeep.domain.errors import (
     AgentNotFound,
     EventNotFound,
     InvalidRequest,
     SeqMismatch,
     SessionBusy,
+    SessionDamaged,
     SessionExists,
     SessionNotFound,
 )
@@ -21,6 +25,7 @@ from swarmkeep.domain.events import RunOptions
 from swarmkeep.domain.state import Origin
 from swarmkeep.engine.engine import Engine
 from swarmkeep.store.port import SessionKey
+from swarmkeep.store.tables import events
 from tests.engine.house import KEY, House, begin, contents, cut, ended, log, run, state, types, wish
 from tests.support.scripted import ScriptedModel
 
@@ -407,3 +412,32 @@ async def test_an_abandoned_session_can_be_deleted(house: House, model: Scripted
     await second.start()
     with pytest.raises(SessionNotFound):
         await second.sessions.get(KEY)
+
+
+# A log that has lost its end.
+
+CHANGES: dict[str, Callable[[Engine], Awaitable[object]]] = {
+    "run": lambda engine: engine.runs.start(KEY, wish()),
+    "patch": lambda engine: engine.sessions.update(KEY, metadata={"a": 1}),
+    "redact": lambda engine: redact(engine, KEY, [1], "asked for"),
+    "delete": lambda engine: engine.sessions.delete(KEY),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_log_that_has_lost_its_end_is_not_changed_and_not_tried_for_ever(
+    house: House, engine: Engine, change: str
+) -> None:
+    await begin(engine, messages=[{"role": "user", "content": "hi"}])
+    cut_off = delete(events).where(events.c.session_id == KEY.id, events.c.seq == 2)
+    await engine.store.database.write(lambda connection: connection.execute(cut_off))  # type: ignore[attr-defined]
+    other = await house.engine(Agent(name="Triage"))
+    async with asyncio.timeout(20):
+        with pytest.raises(SessionDamaged, match="verify"):
+            await CHANGES[change](other)
+    assert await types(other) == ["session.created"]
+    # What is left of it can be copied, and it can be removed.
+    assert (await other.sessions.fork(KEY, at=1, session_id="s2")).seq == 2
+    await other.sessions.delete(KEY, force=True)
+    with pytest.raises(SessionNotFound):
+        await other.sessions.get(KEY)

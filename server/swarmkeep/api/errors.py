@@ -36,6 +36,7 @@ STATUS: dict[type[domain.DomainError], int] = {
     domain.LeaseLost: 409,
     domain.RunNotWaiting: 409,
     domain.RequestNotKept: 409,
+    domain.SessionDamaged: 409,
     domain.AlreadyDecided: 409,
     domain.AgentUnavailable: 409,
     domain.SeqMismatch: 412,
@@ -63,6 +64,7 @@ TITLES = {
     "session_exists": "The session exists already",
     "session_busy": "A run is active in this session",
     "run_not_waiting": "The run waits for nothing",
+    "session_damaged": "The session's log is damaged",
     "request_not_kept": "The request cannot be rebuilt exactly",
     "already_decided": "This was decided before",
     "agent_unavailable": "The session's agent is not served here",
@@ -117,11 +119,23 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 def problem_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """The answer to a request that ended in an error."""
     body, headers = described(error)
+    if isinstance(error, HTTPException) and body["status"] in (404, 405):
+        body = {**body, "detail": _not_there(request, headers)}
     if "errors" in body and request.method in _WITHOUT_BODY:
         body = {**body, "errors": [_in_query(found) for found in body["errors"]]}
     if body["status"] == 500:
         log.error("%s %s: unexpected error", request.method, request.url.path, exc_info=error)
     return JsonResponse(body, status_code=body["status"], media_type=PROBLEM_JSON, headers=headers)
+
+
+def _not_there(request: Request[Any, Any, Any], headers: dict[str, str]) -> str:
+    """What was asked for in vain, for somebody who has mistyped it."""
+    path = request.url.path
+    shown = path if len(path) <= _LONGEST_PATH else f"{path[:_LONGEST_PATH]}…"
+    methods = next((value for name, value in headers.items() if name.lower() == "allow"), None)
+    if methods is not None:
+        return f"{shown} takes no {request.method}; it takes {methods}"
+    return f"there is no {request.method} {shown}; `/openapi.json` lists what there is"
 
 
 def described(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
@@ -131,6 +145,7 @@ def described(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
     return {**body, "code": code, **extra}, headers
 
 
+_LONGEST_PATH = 200
 _WITHOUT_BODY = ("GET", "DELETE")
 _OUTSIDE_BODY = ("/query", "/path", "/header")
 
@@ -193,6 +208,8 @@ def problems(*codes: str, keyless: bool = False) -> dict[int, ResponseSpec]:
     by_status: dict[int, list[str]] = {}
     if "too_large" in codes:
         codes = (*codes, "request_timeout")
+    if "overloaded" in codes:
+        codes = (*codes, "session_damaged")
     for code in (*codes, *_ANYWHERE, *(() if keyless else _WITH_KEY)):
         by_status.setdefault(_status(code), []).append(code)
     return {

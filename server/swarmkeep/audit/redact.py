@@ -22,6 +22,7 @@ from swarmkeep.domain.fold import fold
 from swarmkeep.domain.redaction import stand_in
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.views import SessionView, session_view
+from swarmkeep.engine.conflicts import Conflicts
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.once import Once, once_only
 from swarmkeep.store.archive import Archive
@@ -91,6 +92,7 @@ async def _redact(
     engine: Engine, key: SessionKey, seqs: Sequence[int], reason: str, by: str | None, once: Once | None = None
 ) -> Appended | None:
     """Redact one session; None if there was nothing left to remove."""
+    conflicts = Conflicts(key.id)
     while True:
         log = await whole(engine.store, key)
         state = fold(one.event for one in log)
@@ -110,6 +112,7 @@ async def _redact(
         try:
             made = await engine.store.redact(key, log, texts, Draft(fact, None, state.agent), mark=mark)
         except SeqConflict:
+            conflicts.met(state)
             continue
         for event in made.events:
             engine.hub.publish(key, event)

@@ -28,6 +28,8 @@ from swarmkeep.store.sql import open_store
 from swarmkeep.store.urls import SqliteFile, locate
 from swarmkeep_client import Approval, Done, Message, Run, RunOptions, StreamItem
 
+_ALL = 1_000_000
+
 
 class OneSession:
     """The store as a process sees it that looks after one session: it takes over nobody else's abandoned runs."""
@@ -40,7 +42,8 @@ class OneSession:
         return getattr(self._store, name)
 
     async def abandoned(self, *, limit: int = 100) -> list[SessionKey]:
-        return [key for key in await self._store.abandoned(limit=limit) if key == self._key]
+        # However many others were left before it.
+        return [key for key in await self._store.abandoned(limit=_ALL) if key == self._key]
 
 
 class LocalTalk:

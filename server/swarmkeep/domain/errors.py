@@ -159,6 +159,16 @@ class SeqConflict(DomainError):
         self.expected = expected
 
 
+class SessionDamaged(DomainError):
+    """The log does not end where its session does, so that nothing can be added to it."""
+
+    code = "session_damaged"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"the log of session {session_id!r} is damaged at its end; `swarmkeep verify` says more")
+        self.session_id = session_id
+
+
 class LeaseLost(DomainError):
     """Another process has taken the session over; this one may not append to its run any more."""
 

@@ -22,6 +22,7 @@ from swarmkeep.engine.live import Hub
 from swarmkeep.engine.lookout import Lookout
 from swarmkeep.engine.loop import Loop
 from swarmkeep.engine.model import Model
+from swarmkeep.engine.pauses import Pauses, Stopped
 from swarmkeep.engine.recovery import Recovery
 from swarmkeep.engine.registry import Registry
 from swarmkeep.engine.tools import Caller, InThreads
@@ -44,12 +45,15 @@ class Conductor:
     The parts: `Drivers` are the tasks, `Recovery` finds what nobody does, `Lookout` notices what others did.
     """
 
-    def __init__(self, store: EventStore, registry: Registry, model: Model, hub: Hub, limits: Limits) -> None:
+    def __init__(
+        self, store: EventStore, registry: Registry, model: Model, hub: Hub, limits: Limits, pauses: Pauses
+    ) -> None:
         self._store = store
         self._registry = registry
         self._model = model
         self._hub = hub
         self._limits = limits
+        self._pauses = pauses
         self._caller: Caller = InThreads()
         self._keepers: list[asyncio.Task[None]] = []
         self._stopping = False
@@ -105,6 +109,8 @@ class Conductor:
         while True:
             try:
                 return await self._run(ledger, begun)
+            except Stopped:
+                return await self._interrupt(ledger)
             except LeaseLost:
                 return log.warning(_LOST, ledger.key.id)
             except DomainError as error:
@@ -188,8 +194,12 @@ class Conductor:
             self.waiters.wake(key)
 
     async def stop(self) -> None:
-        """Give running runs their grace time; what still runs then is interrupted, and may be resumed."""
+        """Give running runs their grace time; what still runs then is interrupted, and may be resumed.
+
+        What only waits to ask its model again is interrupted at once.
+        """
         self._stopping = True
+        self._pauses.end()
         stopped = await self.drivers.stop(self._limits.grace_seconds)
         await asyncio.gather(*(self._interrupt(ledger) for ledger in stopped))
         # Last: a lease that is not renewed while its run has its grace time could be taken over.

@@ -6,6 +6,7 @@ from swarmkeep.engine.conductor import Conductor
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.live import Hub
 from swarmkeep.engine.model import Model
+from swarmkeep.engine.pauses import Pauses
 from swarmkeep.engine.registry import Registry
 from swarmkeep.engine.runs import Runs
 from swarmkeep.engine.sessions import Sessions
@@ -13,14 +14,24 @@ from swarmkeep.store.archive import Archive
 
 
 class Engine:
-    """Sessions and runs over one store, one registry and one model. Start it in the loop that it is to live in."""
+    """Sessions and runs over one store, one registry and one model. Start it in the loop that it is to live in.
 
-    def __init__(self, store: Archive, registry: Registry, model: Model, limits: Limits | None = None) -> None:
+    `pauses` are those of the model: they end when the engine is drained.
+    """
+
+    def __init__(
+        self,
+        store: Archive,
+        registry: Registry,
+        model: Model,
+        limits: Limits | None = None,
+        pauses: Pauses | None = None,
+    ) -> None:
         self.limits = limits or Limits()
         self.store = store
         self.registry = registry
         self.hub = Hub()
-        self._conductor = Conductor(store, registry, model, self.hub, self.limits)
+        self._conductor = Conductor(store, registry, model, self.hub, self.limits, pauses or Pauses())
         self.sessions = Sessions(store, registry, self._conductor)
         self.runs = Runs(store, registry, self._conductor, self.hub, self.limits)
 

@@ -16,6 +16,7 @@ from swarmkeep.domain.events import RunResumed, RunStarted
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.settling import settle
 from swarmkeep.domain.state import State
+from swarmkeep.engine.conflicts import Conflicts
 from swarmkeep.engine.insisting import insisting
 from swarmkeep.engine.killpoints import reach
 from swarmkeep.store.port import Appended, Claim, EventStore, Lease, Mark, MarkExists, OutcomeUnknown, SessionKey
@@ -94,10 +95,11 @@ class StoreLedger:
     ) -> list[Recorded]:
         """As Ledger says, with `mark` in the same transaction.
 
-        Raises what `decide` raises, LeaseLost when another process advances the session, MarkExists and
-        IdempotencyMismatch when the mark was used before.
+        Raises what `decide` raises, LeaseLost when another process advances the session, SessionDamaged, and MarkExists
+        and IdempotencyMismatch when the mark was used before.
         """
         new = {name: text for name, text in (blobs or {}).items() if name not in self._blobs}
+        conflicts = Conflicts(self.key.id)
         self.committing = True
         try:
             while (decided := decide(self.state)) is not None:
@@ -107,6 +109,7 @@ class StoreLedger:
                 try:
                     return await self._append(drafts, new, mark)
                 except SeqConflict:
+                    conflicts.met(self.state)
                     await self._catch_up()
             return []
         finally:

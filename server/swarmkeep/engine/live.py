@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from enum import Enum, auto
 from itertools import zip_longest
 
@@ -177,6 +177,19 @@ def _passed(event: Recorded, spoken: dict[str | None, int]) -> int:
     return event.seq
 
 
+async def read_pages(
+    store: EventStore, key: SessionKey, *, after: int, upto: int | None = None
+) -> AsyncGenerator[Recorded]:
+    """Events from the log, a page at a time: a reader holds no more than that, however long the session is."""
+    more = True
+    while more:
+        events = await store.read(key, after=after, upto=upto, limit=_PAGE)
+        for event in events:
+            yield event
+            after = event.seq
+        more = len(events) == _PAGE
+
+
 async def follow(
     store: EventStore, hub: Hub, key: SessionKey, *, after: int, poll_seconds: float
 ) -> AsyncGenerator[Item | None]:
@@ -188,13 +201,10 @@ async def follow(
     with hub.subscribe(key) as feed:
         spoken: dict[str | None, int] = {}
         while True:
-            more = True
-            while more:
-                events = await store.read(key, after=after, limit=_PAGE)
-                for event in events:
+            async with aclosing(read_pages(store, key, after=after)) as events:
+                async for event in events:
                     yield event
                     after = _passed(event, spoken)
-                more = len(events) == _PAGE
             while (item := await feed.get(poll_seconds)) is not STIR:
                 if item is None:
                     yield None

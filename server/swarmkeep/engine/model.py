@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import aclosing
 from typing import Any, Protocol
 from uuid import uuid4
@@ -58,12 +58,16 @@ class ChatModel:
 
     The official clients take the encoded request as it is (their own walk over typed messages costs more than
     everything else in a turn); any other object gets ordinary `messages=` and `tools=`. Without `retries` a call is
-    made again as often as the client does so by itself.
+    made again as often as the client does so by itself. `pause` waits that many seconds before it is; what it raises
+    ends the call.
     """
 
-    def __init__(self, client: Any, retries: Retries | None = None) -> None:
+    def __init__(
+        self, client: Any, retries: Retries | None = None, pause: Callable[[float], Awaitable[None]] | None = None
+    ) -> None:
         self._transport: Transport = transport_for(client)
         self._retries = retries or Retries()
+        self._pause = pause or _sleep
 
     async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
         retried, pause = 0, 0.0
@@ -82,7 +86,11 @@ class ChatModel:
                     raise TurnFailed(_told(met), attempt.text) from error
                 pause, retried = again, retried + 1
                 log.warning("a model call failed (%s); again in %.1f s: %s", met.error.code, pause, met.error.message)
-            await asyncio.sleep(pause)
+            await self._pause(pause)
+
+
+async def _sleep(seconds: float) -> None:
+    await asyncio.sleep(seconds)
 
 
 class _Attempt:

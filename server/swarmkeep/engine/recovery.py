@@ -52,20 +52,29 @@ class Recovery:
 
     async def recover(self) -> None:
         """Take over whatever is found, page after page while that gets on."""
+        while await self._recover_page():
+            pass
+
+    async def _recover_page(self) -> bool:
+        """Take over a page of what is found; True if it is worth looking for more."""
+        # Those that failed before are found again, each time and first: they must not fill the page.
+        known = len(self._failed)
+        found = await self._store.abandoned(limit=_PAGE + known)
+        keys = [key for key in found if not self._drives(key) and key not in self._failed]
+        failed = [key for key in found if key in self._failed]
+        keys += random.sample(failed, min(len(failed), _PAGE))
+        # Other servers find the same ones: in another order, so that each gets a share.
+        random.shuffle(keys)
         gate = asyncio.Semaphore(_AT_ONCE)
+        taken = await asyncio.gather(*(self._in_turn(gate, key) for key in keys))
+        if len(found) < _PAGE + known:
+            self._failed.intersection_update(found)
+            return False
+        return any(taken) or len(self._failed) > known
 
-        async def one(key: SessionKey) -> bool:
-            async with gate:
-                return await self._try(key)
-
-        while True:
-            found = await self._store.abandoned(limit=_PAGE)
-            keys = [key for key in found if not self._drives(key)]
-            # Other servers find the same ones: in another order, so that each gets a share.
-            random.shuffle(keys)
-            taken = await asyncio.gather(*(one(key) for key in keys))
-            if len(found) < _PAGE or not any(taken):
-                return
+    async def _in_turn(self, gate: asyncio.Semaphore, key: SessionKey) -> bool:
+        async with gate:
+            return await self._try(key)
 
     async def _try(self, key: SessionKey) -> bool:
         try:

@@ -20,7 +20,7 @@ from swarmkeep.engine.conductor import Conductor
 from swarmkeep.engine.killpoints import ANSWER_READY, reach
 from swarmkeep.engine.ledger import Decide, now
 from swarmkeep.engine.limits import Limits
-from swarmkeep.engine.live import Hub, follow
+from swarmkeep.engine.live import Hub, follow, read_pages
 from swarmkeep.engine.loop import Item
 from swarmkeep.engine.once import Once, once_only
 from swarmkeep.engine.registry import Registry
@@ -138,9 +138,11 @@ class Runs:
         # A stale state would do harm here: the last event of a run that has ended will not come again.
         state = await self._store.state(key)
         if not _goes_on(state, feed.run_id):
-            for event in await self._store.read(key, after=last, upto=state.seq):
-                if event.run_id == feed.run_id:
-                    yield event
+            upto = _last_seq(state, feed.run_id)
+            async with aclosing(read_pages(self._store, key, after=last, upto=upto)) as events:
+                async for event in events:
+                    if event.run_id == feed.run_id:
+                        yield event
             return
         items = follow(self._store, self._hub, key, after=last, poll_seconds=self._limits.poll_seconds)
         async with aclosing(items):
@@ -192,6 +194,12 @@ def _ended_active(events: Sequence[Recorded], state: State) -> bool:
     """Whether the active run was ended by these events, after which `state` holds; not so if a queued one was."""
     ended = any(isinstance(event.fact, RunEnded) for event in events)
     return ended and (state.run is None or any(isinstance(event.fact, RunStarted) for event in events))
+
+
+def _last_seq(state: State, run_id: str) -> int:
+    """The last event that may be the run's: while it waits, the session may have been changed besides."""
+    run = find_run(state, run_id)
+    return state.seq if run is None or run.status == "waiting" else run.last_seq
 
 
 def _goes_on(state: State, run_id: str) -> bool:

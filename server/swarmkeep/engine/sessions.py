@@ -16,6 +16,7 @@ from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import SessionStatus, State
 from swarmkeep.domain.views import SessionView, session_view
 from swarmkeep.engine.conductor import Conductor
+from swarmkeep.engine.conflicts import Conflicts
 from swarmkeep.engine.inputs import checked_id, checked_messages, checked_object
 from swarmkeep.engine.killpoints import reach
 from swarmkeep.engine.once import Once, once_only
@@ -157,6 +158,8 @@ class Sessions:
         labels = checked_object(metadata or {}, "/metadata")
         mark = None if once is None else once.mark()
 
+        conflicts = Conflicts(key.id)
+
         async def copy() -> Appended:
             while True:
                 base = await self._store.state(key, at=at)
@@ -174,6 +177,7 @@ class Sessions:
                     # The source was redacted, or deleted and made anew, while it was looked at.
                     if conflict.session_id != key.id or target == key:
                         raise
+                    conflicts.met(base)
 
         try:
             made = await once_only(self._store, target, once, copy)
@@ -204,8 +208,10 @@ class Sessions:
     ) -> None:
         """Remove every row of the session; the tenant's audit log tells who did it, and why.
 
-        Raises SessionBusy while a run is active, unless forced, and SeqMismatch for `if_match`.
+        Raises SessionBusy while a run is active, unless forced, SeqMismatch for `if_match`, and SessionDamaged, unless
+        forced.
         """
+        conflicts = Conflicts(key.id)
         while True:
             state = await self._store.state(key)
             if not force:
@@ -216,6 +222,7 @@ class Sessions:
             try:
                 await self._store.delete(key, expected=expected, by=by, reason=reason)
             except SeqConflict:
+                conflicts.met(state)
                 continue
             self._conductor.abandon(key)
             return

@@ -26,7 +26,6 @@ T = TypeVar("T")
 # Each stream holds a connection for as long as it is read, so the number of connections must not be a limit.
 _LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
 _PIECE_BYTES = 256 * 1024
-_ENDED_EARLY = Lost("the stream ended before its last frame")
 
 
 class Driver:
@@ -71,7 +70,7 @@ class Driver:
     def stream(self, stream: Stream[T]) -> Generator[T, None, None]:
         """The items of a stream. The connection is closed when the reader stops, for whatever reason."""
         while True:
-            outcome: Outcome = _ENDED_EARLY
+            outcome: Outcome = _ended_early(self.settings)
             try:
                 with closing(self._open(stream.request)) as response:
                     if stream.accept(response.status_code, response.headers.get("content-type", "")):
@@ -82,14 +81,14 @@ class Driver:
                     else:
                         outcome = Answer(response.status_code, response.headers, response.read())
             except httpx2.RequestError as error:
-                outcome = _lost(error)
+                outcome = _lost(error, self.settings)
             self._sleep(stream.interrupted(outcome))
 
     def download(self, request: Request) -> Generator[bytes, None, None]:
         """An answer of any length, piece by piece. It is asked for again only if nothing of it came."""
         retries = self.retries()
         while True:
-            begun, outcome = False, cast(Outcome, _ENDED_EARLY)
+            begun, outcome = False, cast(Outcome, _ended_early(self.settings))
             try:
                 with closing(self._open(request)) as response:
                     if request.settled_by(outcome := Answer(response.status_code, response.headers, b"")):
@@ -98,7 +97,7 @@ class Driver:
                         return
                     outcome = Answer(response.status_code, response.headers, response.read())
             except httpx2.RequestError as error:
-                outcome = _lost(error)
+                outcome = _lost(error, self.settings)
             pause = None if begun else retries.pause_after(request, outcome)
             if pause is None:
                 raise failure(request, outcome)
@@ -108,7 +107,7 @@ class Driver:
         try:
             response = self._http.send(_built(self._http, self.settings, request))
         except httpx2.RequestError as error:
-            return _lost(error)
+            return _lost(error, self.settings)
         return Answer(response.status_code, response.headers, response.content)
 
     def _open(self, request: Request) -> httpx2.Response:
@@ -159,7 +158,7 @@ class AsyncDriver:
     async def stream(self, stream: Stream[T]) -> AsyncGenerator[T, None]:
         """The items of a stream. The connection is closed when the reader stops, for whatever reason."""
         while True:
-            outcome: Outcome = _ENDED_EARLY
+            outcome: Outcome = _ended_early(self.settings)
             try:
                 async with aclosing(await self._open(stream.request)) as response:
                     if stream.accept(response.status_code, response.headers.get("content-type", "")):
@@ -171,14 +170,14 @@ class AsyncDriver:
                     else:
                         outcome = Answer(response.status_code, response.headers, await response.aread())
             except httpx2.RequestError as error:
-                outcome = _lost(error)
+                outcome = _lost(error, self.settings)
             await self._sleep(stream.interrupted(outcome))
 
     async def download(self, request: Request) -> AsyncGenerator[bytes, None]:
         """An answer of any length, piece by piece. It is asked for again only if nothing of it came."""
         retries = self.retries()
         while True:
-            begun, outcome = False, cast(Outcome, _ENDED_EARLY)
+            begun, outcome = False, cast(Outcome, _ended_early(self.settings))
             try:
                 async with aclosing(await self._open(request)) as response:
                     if request.settled_by(outcome := Answer(response.status_code, response.headers, b"")):
@@ -188,7 +187,7 @@ class AsyncDriver:
                         return
                     outcome = Answer(response.status_code, response.headers, await response.aread())
             except httpx2.RequestError as error:
-                outcome = _lost(error)
+                outcome = _lost(error, self.settings)
             pause = None if begun else retries.pause_after(request, outcome)
             if pause is None:
                 raise failure(request, outcome)
@@ -198,7 +197,7 @@ class AsyncDriver:
         try:
             response = await self._http.send(_built(self._http, self.settings, request))
         except httpx2.RequestError as error:
-            return _lost(error)
+            return _lost(error, self.settings)
         return Answer(response.status_code, response.headers, response.content)
 
     async def _open(self, request: Request) -> httpx2.Response:
@@ -240,7 +239,12 @@ async def _pieces_in_turn(file: BinaryIO) -> AsyncGenerator[bytes, None]:
         yield piece
 
 
-def _lost(error: httpx2.RequestError) -> Lost:
+def _lost(error: httpx2.RequestError, settings: Settings) -> Lost:
     """What a failed exchange is to a call. A request that cannot be sent as it is will not go better later."""
     hopeless = isinstance(error, httpx2.UnsupportedProtocol | httpx2.LocalProtocolError)
-    return Lost(str(error) or type(error).__name__, error, temporary=not hopeless)
+    why = f"{str(error) or type(error).__name__} (at {settings.base_url})"
+    return Lost(why, error, temporary=not hopeless)
+
+
+def _ended_early(settings: Settings) -> Lost:
+    return Lost(f"the stream ended before its last frame (at {settings.base_url})")

@@ -230,6 +230,7 @@ export const advice = {
   not_found: "There is nothing under this address. Choose a session, or begin a new chat.",
   session_not_found: "It may have been deleted. Choose another one, or begin a new chat.",
   event_not_found: "The session has no such event. Reload the page.",
+  session_damaged: "The end of this session's log is damaged, so nothing can be added to it. Fork it from before the damage.",
   request_not_kept: "Something that was sent was redacted or is lost, so the exact request is gone.",
   run_not_found: "The run is gone. Reload the session.",
   agent_not_found: "Choose one of the agents that are served.",

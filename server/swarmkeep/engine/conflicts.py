@@ -1,0 +1,29 @@
+"""Appends that are refused because the session has moved on, and how to tell when it has not."""
+
+from __future__ import annotations
+
+from swarmkeep.domain.errors import SessionDamaged
+from swarmkeep.domain.state import State
+
+_MOST = 3
+
+
+class Conflicts:
+    """The refusals that one change of a session meets, each of them decided on what the log holds.
+
+    A log that has lost its end, or does not go on as it should, never ends where the session's row says that it does:
+    a change would be decided on it for ever.
+    """
+
+    def __init__(self, session_id: str) -> None:
+        self._session_id = session_id
+        self._on: tuple[int, str] | None = None
+        self._count = 0
+
+    def met(self, state: State) -> None:
+        """A change that was decided on `state` was refused. Raises SessionDamaged when that was so again and again."""
+        on = (state.seq, state.hash)
+        self._count = self._count + 1 if on == self._on else 1
+        self._on = on
+        if self._count == _MOST:
+            raise SessionDamaged(self._session_id)
