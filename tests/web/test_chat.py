@@ -68,6 +68,8 @@ def test_an_approval_is_given(window: Window, model: ScriptedModel) -> None:
     expect(window.answers).to_have_text(["Paid back."])
     expect(asked).to_be_hidden()
     expect(window.calls.first).to_contain_text("Approved")
+    # Whoever has no mouse is still where they were.
+    expect(window.log).to_be_focused()
 
 
 def test_an_approval_is_denied_with_a_reason(window: Window, model: ScriptedModel, api: Api) -> None:

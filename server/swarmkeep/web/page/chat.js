@@ -73,7 +73,9 @@ export class Chat {
   happened(event) {
     const items = this.state.items.length;
     apply(this.state, event);
-    if (this.feed.complete) this.announce(this.state.items.slice(items), event);
+    if (!this.feed.complete) return;
+    this.announce(this.state.items.slice(items), event);
+    if (event.type.startsWith("run.")) this.app.refresh();
   }
 
   // For screen readers: each thing once, when it is whole.

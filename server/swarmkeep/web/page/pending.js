@@ -11,11 +11,7 @@ export function callParts(item) {
 
 export function approvalNode(item, act) {
   const reason = h("input", { class: "field", type: "text", "aria-label": text.approval.reason, placeholder: text.approval.reason, maxlength: 2000, dir: "auto" });
-  const decide = async (decision) => {
-    buttons.forEach((each) => (each.disabled = true));
-    const done = await act.decide(item, decision, reason.value.trim());
-    if (!done) buttons.forEach((each) => (each.disabled = false));
-  };
+  const decide = (decision) => once(buttons, () => act.decide(item, decision, reason.value.trim()));
   const buttons = [
     button(text.approval.approve, { icon: "check", kind: "primary", onclick: () => decide("approve") }),
     button(text.approval.deny, { icon: "cross", kind: "danger", onclick: () => decide("deny") }),
@@ -27,6 +23,13 @@ export function approvalNode(item, act) {
     item.expires && h("p", { class: "muted" }, text.approval.expires(dayAndTime(item.expires))),
     reason,
     h("div", { class: "row" }, buttons));
+}
+
+// What was done is not done again, unless it failed. The keyboard stays in the conversation when its button goes.
+async function once(buttons, work) {
+  buttons[0].closest('[role="log"]')?.focus({ preventScroll: true });
+  buttons.forEach((each) => (each.disabled = true));
+  if (!(await work())) buttons.forEach((each) => (each.disabled = false));
 }
 
 // What a call means may depend on them: an order has no arguments when it is about all that is in the cart.
@@ -44,10 +47,9 @@ export function resultNode(item, act) {
   const words = h("textarea", { class: "field", rows: 2, required: true, "aria-label": text.outside.result, placeholder: text.outside.result, dir: "auto" });
   const failed = h("input", { type: "checkbox" });
   const send = button(text.outside.deliver, { icon: "check", kind: "primary", type: "submit" });
-  const deliver = async (event) => {
+  const deliver = (event) => {
     event.preventDefault();
-    send.disabled = true;
-    if (!(await act.deliver(item, words.value, failed.checked))) send.disabled = false;
+    return once([send], () => act.deliver(item, words.value, failed.checked));
   };
   return h("form", { class: "decide", "aria-label": text.outside.label, onsubmit: deliver },
     h("h3", { dir: "auto" }, text.outside.title(item.name)),
