@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 
 from swarmkeep.api import bodies
+from swarmkeep.api.arrivals import FREE_BYTES, MOST_FILES, Arrivals
 from swarmkeep.connections import Connection
 from tests.api.service import Service, problem
 
@@ -126,3 +127,54 @@ async def test_idle_connections_do_not_stop_others(plain: Service) -> None:
         session = await plain.session()
         assert (await plain.run(session))["status"] == "completed"
         assert (await plain.get("/health/ready")).status_code == 200
+
+
+@asynccontextmanager
+async def arriving(service: Service, path: str, size: int, announced: int) -> AsyncIterator[asyncio.StreamReader]:
+    """A request whose body has come up to `size`, and does not come any further."""
+    async with connected(service) as (reader, writer):
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {announced}\r\n\r\n"
+        writer.write(head.encode() + b" " * size)
+        await writer.drain()
+        yield reader
+
+
+async def once(holds: Callable[[], bool]) -> None:
+    """Until that holds, of something in the server that tells nobody of its changes."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+async def test_bodies_that_arrive_slowly_hold_no_more_than_so_much_memory(plain: Service) -> None:
+    arrivals = plain.app.state.arrivals = Arrivals(1_000_000)
+    async with AsyncExitStack() as slow:
+        for number in range(1, 4):
+            await slow.enter_async_context(arriving(plain, "/v1/sessions", 300_000, 400_000))
+            await once(lambda held=number * (300_000 - FREE_BYTES): arrivals.held_bytes == held)
+        large = await plain.client.post("/v1/sessions", json={"metadata": {"a": "x" * 500_000}})
+        assert problem(large, 503, "overloaded")["detail"].startswith("too many large requests")
+        assert large.headers["retry-after"] == "1"
+        # Everyday requests get through.
+        assert (await plain.run(await plain.session()))["status"] == "completed"
+    # Those that have gone hold nothing any more.
+    await once(lambda: not arrivals.held_bytes)
+    assert (await plain.client.post("/v1/sessions", json={"metadata": {"a": "x" * 500_000}})).status_code == 201
+
+
+async def test_a_file_that_does_not_come_is_not_waited_for(plain: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.05)
+    async with arriving(plain, "/v1/import", 1000, 100_000) as reader:
+        assert b'"code":"request_timeout"' in await rest_of(reader)
+
+
+async def test_so_many_files_may_arrive_at_once_and_no_more(plain: Service) -> None:
+    arrivals = plain.app.state.arrivals
+    async with AsyncExitStack() as slow:
+        for number in range(MOST_FILES):
+            await slow.enter_async_context(arriving(plain, "/v1/import", 10, 1000))
+            await once(lambda begun=number + 1: arrivals.files == begun)
+        problem(await plain.client.post("/v1/import", content=b"{}"), 503, "overloaded")
+        assert (await plain.get("/v1/sessions")).status_code == 200
+    await once(lambda: not arrivals.files)
+    problem(await plain.client.post("/v1/import", content=b"{}"), 400, "invalid_import")

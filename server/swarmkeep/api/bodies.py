@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 import msgspec
@@ -22,6 +24,8 @@ T = TypeVar("T")
 
 # How long a body may take to arrive, as a whole.
 BODY_SECONDS = 60.0
+# A file has so much longer, a second for each of these many bytes.
+SLOWEST_BYTES = 100_000
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,17 +37,37 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class JsonRequest(Request[Any, Any, State]):
     """Decodes a body straight into the type that the handler asks for."""
 
+    _arrived: Callable[[int], None] = staticmethod(lambda count: None)
+
     async def body(self) -> bytes:
-        try:
+        with self.app.state.arrivals.body() as self._arrived, _given(BODY_SECONDS):
             async with asyncio.timeout(BODY_SECONDS):
                 body = await super().body()
-        except TimeoutError:
-            raise RequestTimeout(f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
-        except InternalServerException:
-            # The client left in the middle of its request; nobody reads the answer.
-            raise InvalidRequest("the body ended early") from None
         # The framework asks no further where there is nothing; here an empty body has a meaning.
         return body or b"{}"
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        async with aclosing(super().stream()) as pieces:
+            async for piece in pieces:
+                self._arrived(len(piece))
+                yield piece
+
+    async def file(self) -> AsyncGenerator[bytes]:
+        """The body piece by piece, for what is too large to be held. It may take longer, the more of it has come.
+
+        Raises RequestTimeout, InvalidRequest, Overloaded.
+        """
+        with self.app.state.arrivals.file(), _given(BODY_SECONDS):
+            now = asyncio.get_running_loop().time
+            began, size = now(), 0
+            async with aclosing(self.stream()) as pieces:
+                while True:
+                    async with asyncio.timeout_at(began + BODY_SECONDS + size / SLOWEST_BYTES):
+                        piece = await anext(pieces, None)
+                    if piece is None:
+                        return
+                    size += len(piece)
+                    yield piece
 
     async def json(self) -> Any:
         self._refuse_other_types()
@@ -64,6 +88,17 @@ class JsonRequest(Request[Any, Any, State]):
         for name, value in self.scope["headers"]:
             if name == b"content-type" and not _is_json(value.decode("latin-1")):
                 raise UnsupportedMediaType("the body is to be JSON: send the header `Content-Type: application/json`")
+
+
+@contextmanager
+def _given(seconds: float) -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:
+        raise RequestTimeout(f"the body did not arrive in time: it has {seconds:g} seconds") from None
+    except InternalServerException:
+        # The client left in the middle of its request; nobody reads the answer.
+        raise InvalidRequest("the body ended early") from None
 
 
 def parsed(text: bytes, wanted: Any, what: str) -> Any:

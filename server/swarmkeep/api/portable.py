@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any, BinaryIO, Literal, cast
 
 from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
-from litestar.exceptions import InternalServerException
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, RequestBody, Schema
 from litestar.params import FromPath, QueryParameter
 
 from swarmkeep.api.access import Caller
+from swarmkeep.api.bodies import JsonRequest
 from swarmkeep.api.errors import problems
 from swarmkeep.api.queries import OPEN_PREFIX, At, metadata_filter
 from swarmkeep.api.sse import Stream
@@ -128,7 +129,7 @@ async def get_transcript(
     responses=problems("invalid_import", "agent_not_found", "session_exists", "too_large", "overloaded"),
 )
 async def import_sessions(
-    request: Request[Any, Any, Any],
+    request: JsonRequest,
     caller: NamedDependency[Caller],
     as_id: Annotated[
         str | None, QueryParameter(name="as", description="The id that the one session of the file is to have here.")
@@ -151,12 +152,9 @@ async def import_sessions(
         engine.registry.get(agent)
     with SpooledTemporaryFile(max_size=_IN_MEMORY) as spooled:
         file = cast(BinaryIO, spooled)
-        try:
-            async for piece in request.stream():
+        async with aclosing(request.file()) as pieces:
+            async for piece in pieces:
                 file.write(piece)
-        except InternalServerException:
-            # The client left in the middle of it; nobody reads the answer.
-            raise InvalidRequest("the body ended early") from None
         if source == "export":
             return await import_export(engine.store, caller.tenant, file, as_id=as_id, dry_run=dry_run)
         return await import_conversations(

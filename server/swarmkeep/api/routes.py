@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 
 from litestar import Litestar, Router
 from litestar.config.cors import CORSConfig
+from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.events import BaseEventEmitterBackend
 from litestar.openapi.config import OpenAPIConfig
@@ -31,12 +32,16 @@ from swarmkeep.api import (
     usage,
 )
 from swarmkeep.api.access import identify
+from swarmkeep.api.arrivals import Arrivals
 from swarmkeep.api.bodies import JsonRequest, JsonResponse
 from swarmkeep.api.errors import problem_response
 from swarmkeep.api.gate import admit, keep_out_other_sites
 from swarmkeep.api.queries import check_request
 
 Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
+
+# How many of the largest bodies may be on their way in at once.
+_BODIES = 10
 
 _DESCRIPTION = """\
 Conversations of agents, kept as events: every message, handoff and context change is one.
@@ -101,6 +106,7 @@ def build_api(
             render_plugins=[JsonRenderPlugin(path="/openapi.json")],
         ),
         request_class=JsonRequest,
+        state=State({"arrivals": Arrivals(_BODIES * max_body_bytes)}),
         request_max_body_size=max_body_bytes,
         response_class=JsonResponse,
     )

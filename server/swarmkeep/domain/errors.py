@@ -189,8 +189,8 @@ class IdempotencyMismatch(DomainError):
 class Overloaded(DomainError):
     code = "overloaded"
 
-    def __init__(self, retry_after_seconds: int = 1) -> None:
-        super().__init__("too many writes are waiting; try again")
+    def __init__(self, retry_after_seconds: int = 1, *, detail: str = "too many writes are waiting; try again") -> None:
+        super().__init__(detail)
         self.retry_after_seconds = retry_after_seconds
 
 
