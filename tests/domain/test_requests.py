@@ -107,6 +107,18 @@ def test_a_run_that_ended_amid_its_calls_leaves_a_valid_history() -> None:
         assert [message["content"] for message in sent(state)] == ["hello", None, "done", INTERRUPTED, "again"]
 
 
+@pytest.mark.parametrize("nothing", [{"content": ""}, {"content": None}, {}, {"content": []}, {"tool_calls": []}])
+def test_a_reply_that_says_nothing_is_left_out(nothing: Json) -> None:
+    # Several servers refuse such a message, and with it every request of the session from then on.
+    state = given(said(), reply({"role": "assistant", **nothing}), said("are you there?"))
+    assert [message["content"] for message in sent(state)] == ["hello", "are you there?"]
+
+
+def test_a_refusal_says_something() -> None:
+    state = given(said(), reply({"role": "assistant", "content": None, "refusal": "I will not."}))
+    assert sent(state)[-1] == {"role": "assistant", "content": "", "refusal": "I will not."}
+
+
 def test_a_fork_amid_calls_has_a_valid_history() -> None:
     state = given(started(), said(), reply(asks(call("c1"))))
     state = when(state, SessionForked(from_session_id="s", from_seq=state.seq, from_hash=""), result("c1", "late"))

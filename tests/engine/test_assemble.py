@@ -270,3 +270,9 @@ def test_nothing_at_all_is_no_completion() -> None:
     for chunks in ([], [{}], [{"choices": []}], [{"choices": [{"index": 0}]}]):
         with pytest.raises(StreamCut):
             assembled(chunks)
+
+
+def test_content_that_comes_in_parts_is_text() -> None:
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    chunks = [of({"content": [thinking, {"type": "text", "text": "It "}]}), of({"content": "rains."}), END]
+    assert message_of(chunks)["content"] == "It rains."

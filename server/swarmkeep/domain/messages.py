@@ -58,6 +58,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The tool calls that this message asks for, each id once."""
         return tuple(call["id"] for call in self.sent.get("tool_calls", ()))
 
+    @functools.cached_property
+    def says_nothing(self) -> bool:
+        """Whether it is a reply without words or calls. Several servers refuse a history that has one."""
+        return self.role == "assistant" and not any(self.sent.get(key) for key in ("content", "tool_calls", "refusal"))
+
     def view(self) -> Json:
         """The public form: the message, its sender and its place in the log."""
         place = {"seq": self.seq, "at": self.at, "run_id": self.run_id}
@@ -140,7 +145,8 @@ def missing_result(call_id: str) -> Entry:
 def paired(entries: Iterable[Entry]) -> Iterator[Entry]:
     """The messages as a model accepts them: after each one that asks for tools, exactly one result per call, in order.
 
-    Missing results are filled in; results that answer no call, or come too late, are left out.
+    Missing results are filled in; results that answer no call, or come too late, are left out, and so are replies that
+    say nothing.
     """
     asked: tuple[str, ...] = ()
     results: dict[str, Entry] = {}
@@ -150,7 +156,7 @@ def paired(entries: Iterable[Entry]) -> Iterator[Entry]:
             if isinstance(call_id, str):
                 results.setdefault(call_id, entry)
             continue
-        if entry.role not in ROLES:
+        if entry.role not in ROLES or entry.says_nothing:
             continue
         for call_id in asked:
             yield results.get(call_id) or missing_result(call_id)

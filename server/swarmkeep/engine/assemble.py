@@ -136,9 +136,9 @@ class Assembly:
         for key, value in delta.items():
             if key == "tool_calls":
                 regular["tool_calls"] = [self._call(piece) for piece in value or () if isinstance(piece, dict)] or None
-            elif key != "role" and isinstance(value, str):
-                self._texts.setdefault(key, []).append(value)
-                regular[key] = value
+            elif key != "role" and isinstance(text := _words(value) if key == "content" else value, str):
+                self._texts.setdefault(key, []).append(text)
+                regular[key] = text
             elif value is not None:
                 self._other[key] = value
         return regular
@@ -183,6 +183,14 @@ class Assembly:
             # Some servers count from 1, or leave numbers out.
             self._by_index[index] = position
         return position
+
+
+def _words(content: object) -> object:
+    """The text of a piece of content that comes in parts, as some models that think aloud send it."""
+    if not isinstance(content, list):
+        return content
+    parts = [part.get("text") for part in content if isinstance(part, dict)]
+    return "".join(text for text in parts if isinstance(text, str))
 
 
 def _is_json(arguments: object) -> bool:
