@@ -29,7 +29,7 @@ With a real one: copy `.env.example` to `.env`, and fill it in. Then, in this fo
 ## Test it
 
 The cases in `{team}/evals` say what is expected of the agents. `tests/` tries them on the offline model, where
-cases that need a real model are skipped.
+cases that need a real model are skipped; it needs pytest (`pip install pytest`).
 
     swarmkeep eval {team}/evals --offline
     python -m pytest

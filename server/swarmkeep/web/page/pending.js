@@ -19,7 +19,7 @@ export function approvalNode(item, act) {
   return h("section", { class: "decide", "aria-label": text.approval.label },
     h("h3", { dir: "auto" }, text.approval.title(item.name)),
     callParts({ ...item, output: null }),
-    contextNode(act),
+    contextNode(act, { open: /^[\s{}]*$/.test(item.input) }),
     item.expires && h("p", { class: "muted" }, text.approval.expires(dayAndTime(item.expires))),
     reason,
     h("div", { class: "row" }, buttons));
@@ -33,14 +33,11 @@ async function once(buttons, work) {
 }
 
 // What a call means may depend on them: an order has no arguments when it is about all that is in the cart.
-function contextNode(act) {
-  const node = h("details", { class: "fold" }, h("summary", {}, text.approval.context));
+function contextNode(act, { open }) {
   const shown = h("pre", { class: "code", tabindex: 0, dir: "auto" });
-  node.addEventListener("toggle", () => {
-    shown.textContent = pretty(act.context());
-    node.append(shown);
-  });
-  return node;
+  const show = () => (shown.textContent = pretty(act.context()));
+  show();
+  return h("details", { class: "fold", open, ontoggle: show }, h("summary", {}, text.approval.context), shown);
 }
 
 export function resultNode(item, act) {
