@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
 from tests.api.service import Service
 from tests.support.scripted import ScriptedModel
 
+Json = dict[str, Any]
 KEY = {"Idempotency-Key": "key-1"}
 
 
@@ -44,6 +46,46 @@ async def test_a_retry_while_the_run_is_still_going_waits_for_the_same_run(
     second = asyncio.create_task(service.post(f"{session}/runs", {"input": "hi"}, headers=KEY))
     gate.set()
     assert (await first).json() == (await second).json()
+
+
+async def test_a_retry_is_answered_as_the_first_was_whatever_became_of_the_run(
+    service: Service, model: ScriptedModel
+) -> None:
+    model.calls([("refund", {"order": "1"}, "c1"), ("refund", {"order": "2"}, "c2")])
+    model.say("Done.")
+    session = await service.session()
+    sent: list[tuple[str, Json, Json]] = []
+
+    async def post(path: str, body: Json) -> Json:
+        headers = {"Idempotency-Key": f"key-{len(sent)}"}
+        answer = (await service.post(path, body, headers=headers)).json()
+        sent.append((path, body, answer))
+        return answer
+
+    run = await post(f"{session}/runs", {"input": "Refund both."})
+    resume = f"{session}/runs/{run['id']}/resume"
+    for call in ("c1", "c2"):
+        answer = await post(resume, {"approvals": [{"tool_call_id": call, "decision": "approve"}]})
+    assert [run["status"], sent[1][2]["status"], answer["status"]] == ["waiting", "waiting", "completed"]
+    await post(f"{session}/runs/{run['id']}/cancel", {})
+    for number, (path, body, answer) in enumerate(sent):
+        again = await service.post(path, body, headers={"Idempotency-Key": f"key-{number}"})
+        assert again.json() == answer
+
+
+async def test_a_run_in_the_background_is_told_again_as_it_was_when_it_began(
+    service: Service, model: ScriptedModel
+) -> None:
+    model.say("Done.")
+    session = await service.session()
+    body = {"input": "hi", "background": True}
+    first = await service.post(f"{session}/runs", body, headers=KEY)
+    run = first.json()
+    assert (first.status_code, run["status"]) == (202, "running")
+    joined = await service.streamed(f"{session}/runs/{run['id']}/stream")
+    assert joined[-1].data["status"] == "completed"
+    again = await service.post(f"{session}/runs", body, headers=KEY)
+    assert (again.status_code, again.json()) == (202, run)
 
 
 async def test_a_streamed_run_is_joined_by_its_retry(service: Service, model: ScriptedModel) -> None:

@@ -134,8 +134,8 @@ async def create_run(
     if data.stream:
         return streamed(caller, key, feed)
     if data.background:
-        return JsonResponse(await runs.get(key, feed.run_id), status_code=202)
-    return JsonResponse(await runs.wait(key, feed.run_id))
+        return JsonResponse(await runs.get(key, feed.run_id, at=feed.seq), status_code=202)
+    return JsonResponse(await runs.wait(key, feed.run_id, since=feed.seq if feed.repeated else None))
 
 
 @get(
@@ -218,7 +218,9 @@ async def resume_run(
     """The first decision about a call wins. Answers like the making of a run."""
     key = caller.key(session_id)
     feed = await resumed(caller, key, run_id, data, await caller.once())
-    return streamed(caller, key, feed) if data.stream else JsonResponse(await caller.engine.runs.wait(key, run_id))
+    if data.stream:
+        return streamed(caller, key, feed)
+    return JsonResponse(await caller.engine.runs.wait(key, run_id, since=feed.seq if feed.repeated else None))
 
 
 async def resumed(caller: Caller, key: SessionKey, run_id: str, data: Resume, once: Once | None) -> RunFeed:

@@ -103,7 +103,8 @@ async def present_items(
                 return
             elif item is None and time.monotonic() - looked >= GONE_SECONDS:
                 # A session with fewer events than were seen is another one that has got the id.
-                if (await caller.engine.sessions.state(key)).seq < last:
+                head = await caller.engine.store.head(key)
+                if head is None or head.seq < last:
                     return
                 looked = time.monotonic()
             yield item

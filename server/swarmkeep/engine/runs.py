@@ -28,10 +28,16 @@ from swarmkeep.store.port import EventStore, Mark, SessionKey
 
 
 class RunFeed(msgspec.Struct, frozen=True):
-    """Where a run's stream begins: its id, and the seq that its events come after."""
+    """Where a run's stream begins: its id, and the seq that its events come after.
+
+    `seq` is the last event of what the request did. Where an earlier one with the same idempotency key did it, it is
+    `repeated`, and its answer is given again.
+    """
 
     run_id: str
     after: int
+    seq: int | None = None
+    repeated: bool = False
 
 
 class Runs:
@@ -77,9 +83,9 @@ class Runs:
 
         begun = await once_only(self._store, key, once, begin)
         if isinstance(begun, Mark):
-            return await self.feed(key, begun.run_id or run_id)
+            return replace(await self.feed(key, begun.run_id or run_id), seq=begun.seq, repeated=True)
         started = next((event.seq for event in begun if event.run_id == run_id), None)
-        return await self.feed(key, run_id) if started is None else RunFeed(run_id, started - 1)
+        return await self.feed(key, run_id) if started is None else RunFeed(run_id, started - 1, begun[-1].seq)
 
     async def _change(self, key: SessionKey, decide: Decide, mark: Mark | None = None) -> list[Recorded]:
         """Commit a decision, and drive what it set going.
@@ -97,8 +103,13 @@ class Runs:
         self._conductor.go_on(ledger, events)
         return events
 
-    async def wait(self, key: SessionKey, run_id: str) -> RunView:
-        """The run once it has ended or waits for somebody; at once if it does already."""
+    async def wait(self, key: SessionKey, run_id: str, *, since: int | None = None) -> RunView:
+        """The run once it has ended or waits for somebody; at once if it does already.
+
+        With `since`, as it was when it first did after that event, whatever has become of it later.
+        """
+        if since is not None and (answer := await self._at_rest(key, run_id, since)) is not None:
+            return answer
         while True:
             with self._conductor.waiters.expecting(key, run_id) as waiter:
                 state = await self._store.state(key, fresh=not self._conductor.drives(key))
@@ -110,8 +121,19 @@ class Runs:
                     return run_view(key.id, state, run)
                 await asyncio.wait([waiter], timeout=self._limits.lease_seconds)
 
-    async def get(self, key: SessionKey, run_id: str) -> RunView:
-        state = await self._store.state(key)
+    async def _at_rest(self, key: SessionKey, run_id: str, since: int) -> RunView | None:
+        view = await self.get(key, run_id, at=since)
+        if view.status not in ("running", "queued"):
+            return view
+        async with aclosing(read_pages(self._store, key, after=since)) as events:
+            async for event in events:
+                if event.run_id == run_id and isinstance(event.fact, RunEnded | RunWaiting):
+                    return await self.get(key, run_id, at=event.seq)
+        return None
+
+    async def get(self, key: SessionKey, run_id: str, *, at: int | None = None) -> RunView:
+        """The run now, or as it was after event `at`."""
+        state = await self._store.state(key, at=at)
         run = find_run(state, run_id)
         if run is None:
             raise RunNotFound(run_id)
@@ -164,10 +186,10 @@ class Runs:
         """End a run; what it produced stays. A run that has ended already is left as it is."""
         partial = self._hub.partial(key, run_id)
         mark = None if once is None else once.mark(run_id)
-        await once_only(
+        done = await once_only(
             self._store, key, once, lambda: self._change(key, lambda state: cancel_run(state, run_id, partial), mark)
         )
-        return await self.get(key, run_id)
+        return await self.get(key, run_id, at=done.seq if isinstance(done, Mark) else None)
 
     async def resume(
         self,
