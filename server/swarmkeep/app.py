@@ -28,9 +28,8 @@ from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loading import load_registry
 from swarmkeep.engine.model import ChatModel
-from swarmkeep.engine.offline import offline_client
 from swarmkeep.engine.pauses import Pauses
-from swarmkeep.engine.provider import provider_client
+from swarmkeep.engine.provider import model_client
 from swarmkeep.engine.registry import AgentsError
 from swarmkeep.engine.retries import Retries
 from swarmkeep.settings import Settings, is_loopback
@@ -71,7 +70,7 @@ def create_app(settings: Settings) -> Litestar:
     async def lifespan(app: Litestar) -> AsyncGenerator[None]:
         if settings.migrate or isinstance(location, SqliteFile):
             await asyncio.to_thread(upgrade, settings.database_url)
-        client = _client(settings)
+        client = model_client(settings)
         limits = msgspec.convert(settings, Limits, from_attributes=True)
         pauses = Pauses()
         model = ChatModel(client, Retries(count=settings.model_retries), pauses.wait)
@@ -97,17 +96,6 @@ def create_app(settings: Settings) -> Litestar:
         max_body_bytes=settings.max_body_bytes,
         max_import_bytes=settings.max_import_bytes,
         cors_origins=settings.cors_origins,
-    )
-
-
-def _client(settings: Settings) -> Any:
-    if settings.offline:
-        return offline_client()
-    key = settings.openai_api_key
-    return provider_client(
-        api_key=None if key is None else key.get_secret_value(),
-        base_url=settings.openai_base_url,
-        timeout_seconds=settings.model_timeout_seconds,
     )
 
 

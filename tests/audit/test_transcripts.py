@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from sqlalchemy import text
 
 from swarmkeep.audit.changes import Change
 from swarmkeep.audit.narrate import Scene
@@ -163,6 +164,23 @@ async def test_every_kind_of_event_has_its_place(store: SqlStore) -> None:
             assert f"event {number}" in shown
             assert f"event {number}" in notes
         assert (await store.state(key)).hash in shown
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE events SET payload = '{}' WHERE seq = 3 AND session_id = :session",
+        "DELETE FROM sessions WHERE id = :session",
+    ],
+)
+async def test_a_document_of_a_damaged_log_says_so(store: SqlStore, statement: str) -> None:
+    await fill(store)
+    assert "does not verify" not in await document(store, SHOP, "markdown")
+    await store.database.write(lambda connection: connection.execute(text(statement), {"session": SHOP.id}))
+    for form in ("markdown", "html"):
+        shown = await document(store, SHOP, form)
+        assert "this session does not verify" in shown[:4000]
+        assert "event 12" in shown
 
 
 async def test_a_document_shows_the_past_and_refuses_what_is_not(store: SqlStore) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -57,15 +59,37 @@ def test_other_agents_are_shown_line_by_line_and_the_exit_code_says_so(
 def test_what_was_redacted_is_named_and_is_no_difference(
     cli: CommandLine, recorded: Recorded, place: list[str]
 ) -> None:
-    events = cli("events", recorded.session_id, *place, "--json").json
+    fork = cli("sessions", "fork", recorded.session_id, *place).out.strip()
+    events = cli("events", fork, *place, "--json").json
     asked = next(event["seq"] for event in events if event["data"].get("message", {}).get("tool_calls"))
-    assert cli("sessions", "redact", recorded.session_id, *place, "--seq", str(asked), "--reason", "a name").code == 0
+    redact = cli("sessions", "redact", fork, *place, "--seq", str(asked), "--reason", "a name")
+    assert redact.lines[0].startswith("removed")
     agents = [] if "--url" in place else ["--agents", ACME]
-    result = cli("check", recorded.session_id, *place, *agents)
+    result = cli("check", fork, *place, *agents)
     assert (result.code, result.err) == (0, "1 compared, 0 different\n"), result
     assert result.lines[1] == f"  not compared, because redacted: event {asked}"
-    (found,) = cli("check", recorded.session_id, *place, *agents, "--json").json
+    (found,) = cli("check", fork, *place, *agents, "--json").json
     assert (found["matches"], found["redacted"]) == (True, [asked])
+    assert cli("sessions", "delete", fork, *place).code == 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE events SET payload = 'no JSON' WHERE seq = 3 AND session_id = 'damaged'",
+        "DELETE FROM sessions WHERE id = 'damaged'",
+    ],
+)
+def test_a_damaged_session_is_compared_as_far_as_it_goes_beside_others(
+    cli: CommandLine, recorded: Recorded, damage: str
+) -> None:
+    shutil.copy(recorded.file, cli.folder / "swarmkeep.db")
+    assert cli("sessions", "fork", recorded.session_id, "--id", "damaged").code == 0
+    with closing(sqlite3.connect(cli.folder / "swarmkeep.db")) as connection, connection:
+        connection.execute(damage)
+    result = cli("check", recorded.session_id, "damaged", "--agents", ACME)
+    assert result.err == "2 compared, 0 different\n", result
+    assert cli("check", "--all", "--agents", ACME).code == 0
 
 
 def test_a_server_s_sessions_may_be_compared_with_agents_from_here_and_files_too(

@@ -95,4 +95,8 @@ def test_commands_show_their_key_to_a_server(
     (session,) = cli("sessions", "list", "--json", env=environment).json
     assert cli("events", session["id"], "--url", server.url, "--api-key", key).code == 0
     assert cli("sessions", "fork", session["id"], "--id", "fork", "--api-key", key, env={"SWARMKEEP_URL": server.url})
+    for command in (["compare", session["id"], "fork"], ["diff", "fork", "1", "2"], ["request", "fork", "4"]):
+        assert cli(*command, "--url", server.url, "--api-key", key).code == 0
+    assert cli("whatif", "fork", "--at", "3", "--url", server.url, "--api-key", key).code == 0
+    assert cli("check", "fork", "--url", server.url, "--api-key", key).code == 0
     assert cli("sessions", "delete", "fork", "--url", server.url, "--api-key", key).code == 0

@@ -43,7 +43,8 @@ def test_a_changed_event_is_named(cli: CommandLine, recorded: Recorded) -> None:
     assert "       3  payload_differs: event 3 (message.added)" in checked.out
     assert cli("verify", "--all").code == 1
     # What there is is shown, with a warning.
-    for shown in (cli("events", recorded.session_id), cli("sessions", "show", recorded.session_id)):
+    for command in (["events"], ["sessions", "show"], ["export"], ["export", "--format", "markdown"]):
+        shown = cli(*command, recorded.session_id)
         assert shown.code == 0
         assert "diamond" in shown.out
         assert "does not verify" in shown.err

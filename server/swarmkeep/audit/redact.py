@@ -100,7 +100,7 @@ async def _redact(
         known = {one.event.seq: one for one in log}
         for seq in seqs:
             if seq not in known:
-                raise EventNotFound(seq, f"session {key.id!r} has the events 1 to {state.seq}; there is no event {seq}")
+                raise EventNotFound.beyond(key.id, state.seq, seq)
         chosen = sorted({seq for seq in seqs if known[seq].salt is not None})
         if not chosen:
             await _refuse_other_use(engine.store, key, once)

@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from swarmkeep.agent import Agent
+from swarmkeep.audit.conversations import Conversation
 from swarmkeep.audit.divergences import Findings, Kind, Replayed, request_differences
 from swarmkeep.audit.recorded_calls import RecordedCalls
 from swarmkeep.audit.recording import EndOfRecording, Recording, request_record
@@ -31,12 +32,18 @@ async def replay_session(
     store: EventStore, registry: Registry, key: SessionKey, *, ignore: Collection[str] = ()
 ) -> Replayed:
     """Compare a stored session. Reads only. Raises SessionNotFound."""
+    recorded = await stored_conversation(store, key)
+    # A team's instructions may take their time, or the session be long: nobody else is to wait for it.
+    return await asyncio.to_thread(replay, recorded.events, registry, recorded.texts, ignore=ignore)
+
+
+async def stored_conversation(store: EventStore, key: SessionKey) -> Conversation:
+    """A session with the texts that its requests name, as far as it can be read. Raises SessionNotFound."""
     events = await store.read(key)
     if not events:
         raise SessionNotFound(key.id)
     texts = await store.blobs(key, sorted(_named(events)))
-    # A team's instructions may take their time, or the session be long: nobody else is to wait for it.
-    return await asyncio.to_thread(replay, events, registry, texts, ignore=ignore)
+    return Conversation(session_id=key.id, events=events, texts=dict(texts))
 
 
 def _named(events: Iterable[Recorded]) -> set[str]:

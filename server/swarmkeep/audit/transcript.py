@@ -9,11 +9,14 @@ from collections.abc import AsyncGenerator
 from typing import Literal, Protocol
 
 from swarmkeep.audit import transcript_html, transcript_markdown
+from swarmkeep.audit.findings import Verification
 from swarmkeep.audit.narrate import Scene, scene
-from swarmkeep.domain.errors import EventNotFound, SessionNotFound
+from swarmkeep.audit.verify import verify
+from swarmkeep.domain.errors import EventNotFound
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.state import State
-from swarmkeep.store.port import EventStore, SessionKey
+from swarmkeep.store.archive import Archive
+from swarmkeep.store.port import SessionKey
 
 Form = Literal["markdown", "html"]
 MEDIA_TYPES: dict[Form, str] = {"markdown": "text/markdown", "html": "text/html"}
@@ -23,7 +26,7 @@ _PAGE = 50
 class Writer(Protocol):
     """A form of document. Each function gives a piece of it."""
 
-    def begin(self, session_id: str) -> str: ...
+    def begin(self, session_id: str, warning: str | None) -> str: ...
 
     def shown(self, scene: Scene) -> str: ...
 
@@ -33,22 +36,31 @@ class Writer(Protocol):
 _WRITERS: dict[Form, Writer] = {"markdown": transcript_markdown, "html": transcript_html}
 
 
-async def transcript(store: EventStore, key: SessionKey, form: Form, *, at: int | None = None) -> AsyncGenerator[bytes]:
-    """The document, piece by piece: the session now, or as it was after event `at`.
+async def transcript(store: Archive, key: SessionKey, form: Form, *, at: int | None = None) -> AsyncGenerator[bytes]:
+    """The document, piece by piece: the session now, or as it was after event `at`. It says if the log does not verify.
 
     Raises SessionNotFound, and EventNotFound when there is no event `at`.
     """
-    head = await store.head(key)
-    if head is None:
-        raise SessionNotFound(key.id)
-    last = head.seq if at is None else at
-    if not 1 <= last <= head.seq:
-        raise EventNotFound(last, f"session {key.id!r} has the events 1 to {head.seq}; there is no event {last}")
-    return _document(store, key, _WRITERS[form], last)
+    # The head row may be damaged, or gone: a log is shown as far as it goes.
+    newest = (await store.state(key)).seq
+    last = newest if at is None else at
+    if not 1 <= last <= newest:
+        raise EventNotFound.beyond(key.id, newest, last)
+    return _document(store, key, _WRITERS[form], last, damage(await verify(store, key)))
 
 
-async def _document(store: EventStore, key: SessionKey, writer: Writer, last: int) -> AsyncGenerator[bytes]:
-    yield _bytes(writer.begin(key.id))
+def damage(found: Verification) -> str | None:
+    """What to tell whoever is shown a log that does not verify."""
+    if found.valid:
+        return None
+    first = found.problems[0]
+    return f"this session does not verify: {first.detail} ({first.code})"
+
+
+async def _document(
+    store: Archive, key: SessionKey, writer: Writer, last: int, warning: str | None
+) -> AsyncGenerator[bytes]:
+    yield _bytes(writer.begin(key.id, warning))
     state = State()
     while events := await store.read(key, after=state.seq, upto=last, limit=_PAGE):
         pieces = []

@@ -47,14 +47,14 @@ footer{border-top:1px solid var(--line)}
 """
 
 
-def begin(session_id: str) -> str:
+def begin(session_id: str, warning: str | None) -> str:
     title = _text(f"Session {session_id}")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title}</title>\n<style>\n{_STYLE}</style>\n</head>\n<body>\n"
-        f'<header>\n<h1>{title}</h1>\n<p class="soft">All times are UTC.</p>\n</header>\n<main>\n'
+        f'<header>\n<h1>{title}</h1>\n<p class="soft">All times are UTC.</p>\n{_warned(warning)}</header>\n<main>\n'
     )
 
 
@@ -103,7 +103,11 @@ def _place(scene: Scene) -> str:
 
 
 def _warning(scene: Scene) -> str:
-    return f'<p class="warning">{_text(scene.warning)}</p>\n' if scene.warning else ""
+    return _warned(scene.warning)
+
+
+def _warned(warning: str | None) -> str:
+    return f'<p class="warning">{_text(warning)}</p>\n' if warning else ""
 
 
 def _changes(scene: Scene) -> str:

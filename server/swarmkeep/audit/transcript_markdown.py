@@ -14,8 +14,9 @@ _AT_START = re.compile(r"^(\s*(?:\d{1,9}(?=[.)]))?)([-+=:.)])")
 _ADDRESS = re.compile(r"(?i)\b(https?|ftp|mailto|www)(:|\.)")
 
 
-def begin(session_id: str) -> str:
-    return f"# Session {escaped(session_id)}\n\nAll times are UTC.\n"
+def begin(session_id: str, warning: str | None) -> str:
+    warned = f"\n**Warning:** {escaped(warning)}\n" if warning else ""
+    return f"# Session {escaped(session_id)}\n\nAll times are UTC.\n{warned}"
 
 
 def shown(scene: Scene) -> str:

@@ -135,12 +135,7 @@ def _model(settings: Settings, registry: Registry | None, *, online: bool) -> It
 async def _ask_provider(settings: Settings, names: list[str]) -> Finding:
     from swarmkeep.engine.provider import provider_client
 
-    key = settings.openai_api_key
-    client = provider_client(
-        api_key=None if key is None else key.get_secret_value(),
-        base_url=settings.openai_base_url,
-        timeout_seconds=ONLINE_SECONDS,
-    )
+    client = provider_client(settings, timeout_seconds=ONLINE_SECONDS)
     async with client:
         try:
             known = [model.id async for model in client.models.list()]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.sources import AsJson, DatabaseUrl, ServerUrl, SessionId, Tenant, Where, source
+from swarmkeep.cli.sources import ApiKey, AsJson, DatabaseUrl, ServerUrl, SessionId, Tenant, Where, source
 from swarmkeep.cli.terminal import is_terminal, put, put_json, shortened
 
 if TYPE_CHECKING:
@@ -60,12 +60,13 @@ def diff(
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Show what the events from one to another made of a session: agent, context variables, metadata, usage, runs,
     messages."""
     if before > after:
         raise typer.BadParameter("the earlier event comes first", param_hint="'BEFORE'")
-    with source(Where(url, database_url, tenant)) as found:
+    with source(Where(url, database_url, tenant, api_key)) as found:
         state_diff = found.diff(session_id, before, after)
     if as_json:
         put_json(state_diff)
@@ -84,9 +85,10 @@ def compare(
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Show where two sessions part, by the hashes of their events, and what each did since."""
-    with source(Where(url, database_url, tenant)) as found:
+    with source(Where(url, database_url, tenant, api_key)) as found:
         comparison = found.compare(session_id, other)
     if as_json:
         put_json(comparison)
@@ -101,11 +103,12 @@ def request(
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Show the exact Chat Completions request behind a model's answer, put together again from the log."""
     from swarmkeep.domain.codec import decode
 
-    with source(Where(url, database_url, tenant)) as found:
+    with source(Where(url, database_url, tenant, api_key)) as found:
         body = found.request(session_id, seq)
     if raw:
         sys.stdout.flush()

@@ -12,7 +12,9 @@ from swarmkeep.audit import findings
 from swarmkeep.audit import verify as verification
 from swarmkeep.audit.checkpoint import Noted
 from swarmkeep.audit.compare import compare_sessions, diff_session
+from swarmkeep.audit.conversations import Conversation
 from swarmkeep.audit.redact import redact
+from swarmkeep.audit.replay import stored_conversation
 from swarmkeep.audit.request import rebuilt_request
 from swarmkeep.audit.trail import entry_view, verify_trail
 from swarmkeep.cli.background import Background
@@ -188,6 +190,10 @@ class DatabaseSource:
                 metadata=metadata,
             )
         return self._background.iterate(exported(self._store, chosen, alone=alone))
+
+    def conversations(self, ids: Sequence[str]) -> Iterator[Conversation]:
+        for session_id in ids or (one.id for one in self.sessions(agent=None, status=None, metadata={})):
+            yield self._background.run(stored_conversation(self._store, self._key(session_id)))
 
     def transcript(self, session_id: str, form: Form) -> Iterator[bytes]:
         from swarmkeep.audit.transcript import transcript

@@ -127,9 +127,10 @@ def _bench(
     stack: ExitStack,
     background: Any,
 ) -> Bench:
-    from swarmkeep.cli.local import client_for, limits_for
+    from swarmkeep.cli.local import limits_for
     from swarmkeep.engine.loading import load_registry
     from swarmkeep.engine.model import ChatModel
+    from swarmkeep.engine.provider import model_client
     from swarmkeep.engine.retries import Retries
     from swarmkeep.evals.judging import Judge
     from swarmkeep.evals.running import Bench
@@ -139,7 +140,7 @@ def _bench(
     asks = any(case.recorded is None or case.is_judged for case in cases)
     if asks and not has_model(settings):
         raise Refused(NO_MODEL)
-    client = client_for(settings) if asks else None
+    client = model_client(settings) if asks else None
     if client is not None:
         stack.callback(lambda: background.run(client.close()))
     recorded = None

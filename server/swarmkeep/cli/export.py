@@ -14,6 +14,7 @@ import typer
 
 from swarmkeep.cli.sources import ApiKey, DatabaseUrl, Labels, ServerUrl, Tenant, Where, labels_of, source
 from swarmkeep.cli.terminal import Refused, is_terminal, say
+from swarmkeep.cli.verify import warn_if_damaged
 
 
 def register(app: typer.Typer) -> None:
@@ -76,6 +77,8 @@ def export(
             _to_stdout(pieces)
         else:
             write_whole(output, pieces)
+        for session_id in dict.fromkeys(ids):
+            warn_if_damaged(found, session_id)
 
 
 def _to_stdout(pieces: Iterable[bytes]) -> None:

@@ -16,8 +16,7 @@ from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loading import load_registry
 from swarmkeep.engine.model import ChatModel
-from swarmkeep.engine.offline import offline_client
-from swarmkeep.engine.provider import provider_client
+from swarmkeep.engine.provider import model_client
 from swarmkeep.engine.retries import Retries
 from swarmkeep.engine.runs import RunFeed
 from swarmkeep.settings import Settings
@@ -63,7 +62,7 @@ class LocalTalk:
         self._agent = agent
         self._key = SessionKey(tenant or DEFAULT_TENANT, session_id or f"sess_{uuid4().hex}")
         store = cast(Archive, OneSession(open_store(settings.database_url), self._key))
-        self._client = client_for(settings)
+        self._client = model_client(settings)
         model = ChatModel(self._client, Retries(count=settings.model_retries))
         self._engine = Engine(store, registry, model, limits_for(settings))
         self._background = Background()
@@ -131,18 +130,6 @@ class LocalTalk:
 
     def _run(self, run_id: str) -> Run:
         return run_of(self._background.run(self._engine.runs.get(self._key, run_id)))
-
-
-def client_for(settings: Settings) -> Any:
-    """An asynchronous client of the configured model; the caller closes it."""
-    if settings.offline:
-        return offline_client()
-    key = settings.openai_api_key
-    return provider_client(
-        api_key=None if key is None else key.get_secret_value(),
-        base_url=settings.openai_base_url,
-        timeout_seconds=settings.model_timeout_seconds,
-    )
 
 
 def limits_for(settings: Settings) -> Limits:

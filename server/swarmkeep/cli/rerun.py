@@ -97,7 +97,7 @@ def _by_the_server(where: Where, ids: Sequence[str], ignore: Sequence[str]) -> I
     from swarmkeep.cli.server import client_for, reachable
 
     assert where.server_url is not None
-    with reachable(where.server_url), client_for(where.server_url) as client:
+    with reachable(where.server_url), client_for(where.server_url, where.api_key) as client:
         sessions = map(client.sessions.get, ids) if ids else client.sessions.list()
         for session in sessions:
             yield session.id, session.replay(ignore=ignore)
@@ -121,7 +121,7 @@ def _here(
 
 
 def _conversations(where: Where, names: Sequence[str], stack: ExitStack) -> Iterator[Conversation]:
-    from swarmkeep.audit.conversations import conversations, split_lines
+    from swarmkeep.audit.conversations import conversations
 
     for file in filter(_is_file, names):
         empty = True
@@ -132,8 +132,7 @@ def _conversations(where: Where, names: Sequence[str], stack: ExitStack) -> Iter
             raise Refused(f"{file} holds no conversation")
     ids = [name for name in names if not _is_file(name)]
     if ids or not names:
-        found = stack.enter_context(source(where))
-        yield from conversations(split_lines(found.export(ids, agent=None, status=None, metadata={})))
+        yield from stack.enter_context(source(where)).conversations(ids)
 
 
 def _lines_of(file: str) -> Iterator[bytes]:

@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from swarmkeep.audit.checkpoint import Noted
+from swarmkeep.audit.conversations import Conversation, conversations, split_lines
 from swarmkeep.cli.forms import FileForm, Form
 from swarmkeep.cli.terminal import Refused, say
 from swarmkeep.domain.usage import UsageQuery
@@ -144,6 +145,9 @@ class ServerSource:
         self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str]
     ) -> Iterator[bytes]:
         return self._client.export(ids, agent=agent, status=status, metadata=metadata)
+
+    def conversations(self, ids: Sequence[str]) -> Iterator[Conversation]:
+        return conversations(split_lines(self._client.export(ids)))
 
     def transcript(self, session_id: str, form: Form) -> Iterator[bytes]:
         yield self._client.sessions.get(session_id).transcript(form).encode()

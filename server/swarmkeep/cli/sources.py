@@ -14,6 +14,7 @@ from swarmkeep.cli.forms import FileForm, Form
 
 if TYPE_CHECKING:
     from swarmkeep.audit.checkpoint import Noted
+    from swarmkeep.audit.conversations import Conversation
     from swarmkeep.domain.usage import UsageQuery
     from swarmkeep_client import (
         AuditEntry,
@@ -121,6 +122,10 @@ class Source(Sessions, Protocol):
         self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str]
     ) -> Iterator[bytes]:
         """The sessions with these ids, or all by these filters, as a file that leaves nothing out."""
+        ...
+
+    def conversations(self, ids: Sequence[str]) -> Iterator[Conversation]:
+        """These sessions, or all, to compare agents with."""
         ...
 
     def transcript(self, session_id: str, form: Form) -> Iterator[bytes]:

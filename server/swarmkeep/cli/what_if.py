@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 import typer
 
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, Agents, Model, Offline, has_model, load_settings
-from swarmkeep.cli.sources import AsJson, ServerUrl, SessionId, StoredIn, Tenant, Where, source
+from swarmkeep.cli.sources import ApiKey, AsJson, ServerUrl, SessionId, StoredIn, Tenant, Where, source
 from swarmkeep.cli.terminal import Refused, put_json, say
 
 if TYPE_CHECKING:
@@ -46,13 +46,14 @@ def whatif(
     url: ServerUrl = None,
     database_url: StoredIn = None,
     tenant: Tenant = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Run a part of a conversation again, for real, in a fork that ends before it: with another input, agent or model.
 
     What is not changed is as it was. The original stays as it is; `swarmkeep compare` shows both. Without --url it runs
     in this process, on the agents of --agents.
     """
-    where = Where(url, database_url, tenant)
+    where = Where(url, database_url, tenant, api_key)
     if where.server_url is not None and (agents or offline):
         raise typer.BadParameter("the server has its own agents and model", param_hint="'--url'")
     settings = None
@@ -125,7 +126,7 @@ def _talk(where: Where, settings: Any, session_id: str, stack: ExitStack) -> Tal
         from swarmkeep.cli.talks import ServerTalk
 
         stack.enter_context(reachable(where.server_url))
-        return ServerTalk(stack.enter_context(client_for(where.server_url)), session_id, None)
+        return ServerTalk(stack.enter_context(client_for(where.server_url, where.api_key)), session_id, None)
     from swarmkeep.cli.local import LocalTalk
 
     talk = LocalTalk(settings, where.tenant, session_id, None)

@@ -73,6 +73,11 @@ class EventNotFound(DomainError):
         super().__init__(detail)
         self.seq = seq
 
+    @classmethod
+    def beyond(cls, session_id: str, last: int, seq: int) -> EventNotFound:
+        """A `seq` that is none of a session's, which has those up to `last`."""
+        return cls(seq, f"session {session_id!r} has the events 1 to {last}; there is no event {seq}")
+
 
 class RequestNotKept(DomainError):
     """A past model request cannot be rebuilt to the byte."""

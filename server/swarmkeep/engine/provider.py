@@ -1,8 +1,10 @@
-"""The client of the configured model provider."""
+"""The client of the configured model: of a provider, or the offline one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+from pydantic import SecretStr
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -12,10 +14,34 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS = 10.0
 
 
-def provider_client(*, api_key: str | None, base_url: str | None, timeout_seconds: float) -> AsyncOpenAI:
+class ModelSettings(Protocol):
+    """What settings say about the model."""
+
+    offline: bool
+    openai_api_key: SecretStr | None
+    openai_base_url: str | None
+    model_timeout_seconds: float
+
+
+def model_client(settings: ModelSettings) -> AsyncOpenAI:
+    """An asynchronous client of the configured model; the caller closes it."""
+    from swarmkeep.engine.offline import offline_client
+
+    if settings.offline:
+        return offline_client()
+    return provider_client(settings, timeout_seconds=settings.model_timeout_seconds)
+
+
+def provider_client(settings: ModelSettings, *, timeout_seconds: float) -> AsyncOpenAI:
     """An asynchronous openai client, which asks once; the caller closes it. Servers of one's own often need no key."""
     from httpx2 import Timeout
     from openai import AsyncOpenAI
 
+    key = settings.openai_api_key
     timeout = Timeout(timeout_seconds, connect=min(timeout_seconds, _CONNECT_SECONDS))
-    return AsyncOpenAI(api_key=api_key or "none", base_url=base_url, timeout=timeout, max_retries=0)
+    return AsyncOpenAI(
+        api_key=(key.get_secret_value() if key is not None else None) or "none",
+        base_url=settings.openai_base_url,
+        timeout=timeout,
+        max_retries=0,
+    )

@@ -113,7 +113,7 @@ class MemorySessions:
             return ledger.state
         last = ledger.state.seq
         if not 1 <= at <= last:
-            raise EventNotFound(at, f"session {session_id!r} has the events 1 to {last}; there is no event {at}")
+            raise EventNotFound.beyond(session_id, last, at)
         return fold(ledger.events[:at])
 
 

@@ -217,7 +217,7 @@ class SqlStore(SqlReader):
         last = await self.database.read(lambda connection: queries.head_seq(connection, key))
         if last is None:
             raise SessionNotFound(key.id)
-        raise EventNotFound(at, f"session {key.id!r} has the events 1 to {last}; there is no event {at}")
+        raise EventNotFound.beyond(key.id, last, at)
 
     def _sealed(self, key: SessionKey, base: State, drafts: Sequence[Draft]) -> tuple[list[Sealed], State]:
         sealed = seal(key.id, base, drafts, at=self._now())
