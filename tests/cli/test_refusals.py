@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from swarmkeep.store import schema
 from tests.cli.commands import ACME, CommandLine
+from tests.support.processes import clean_environment
 
 MODULES = {
     "broken.py": "import nothing_of_that_name\n",
@@ -148,3 +151,29 @@ def test_a_file_that_is_no_database_is_named(cli: CommandLine) -> None:
 
 def test_a_revision_that_is_none_is_named(cli: CommandLine, tmp_path: Path) -> None:
     assert "0077" in cli.refused("db", "upgrade", "0077")
+
+
+def test_input_that_is_no_text_is_named(process: CommandLine) -> None:
+    arguments = ("chat", "--offline", "--agents", ACME)
+    told = process(*arguments, text="Grüße\n", env={"PYTHONIOENCODING": "ascii"})
+    assert told.code == 1, told
+    assert "Traceback" not in told.err
+    assert "error: the input is no text in ascii" in told.err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+@pytest.mark.parametrize("command", [["export"], ["events"]])
+def test_an_output_that_is_full_is_told(process: CommandLine, command: list[str]) -> None:
+    assert process("chat", "--offline", "--agents", ACME, text="Hello!\n").code == 0
+    (session,) = process("sessions", "list", "--json").json
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "swarmkeep", *command, session["id"]],
+            cwd=process.folder,
+            env=clean_environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (1, "error: cannot write the output: No space left on device\n")

@@ -89,6 +89,15 @@ async def test_another_release_s_schema_is_refused(store: SqlStore, revision: st
         await store.ping()
 
 
+async def test_only_a_newer_release_migrates_its_schema(store: SqlStore, url: str) -> None:
+    change = text("UPDATE alembic_version SET version_num = '9999'")
+    await store.database.write(lambda connection: connection.execute(change).rowcount)
+    for migrate in (schema.upgrade, lambda url: schema.upgrade(url, "0001"), lambda url: schema.downgrade(url, "base")):
+        with pytest.raises(SchemaBehind, match=r"at revision 9999, which is newer .* install a newer swarmkeep"):
+            migrate(url)
+    assert schema.current(url) == "9999"
+
+
 async def test_a_database_of_another_program_is_refused(store: SqlStore, url: str) -> None:
     await store.database.write(lambda connection: connection.execute(text("DROP TABLE alembic_version")).rowcount)
     with pytest.raises(SchemaBehind, match="the database belongs to another program"):

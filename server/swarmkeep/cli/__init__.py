@@ -30,7 +30,7 @@ from swarmkeep.cli import (
     what_if,
 )
 from swarmkeep.cli.refusals import refusal
-from swarmkeep.cli.terminal import escape_what_cannot_be_shown, say
+from swarmkeep.cli.terminal import escape_what_cannot_be_shown, give_up_stdout, say
 
 __all__ = ["app", "main"]
 
@@ -92,4 +92,6 @@ def main() -> None:
         if refused is None:
             raise
         say(f"error: {refused.sentence}")
+        if isinstance(error, OSError):
+            give_up_stdout()
         sys.exit(refused.exit_code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from typing import TextIO
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.history import InMemoryHistory
@@ -11,7 +12,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output.defaults import create_output
 from prompt_toolkit.output.vt100 import Vt100_Output
 
-from swarmkeep.cli.terminal import at_terminal
+from swarmkeep.cli.terminal import Refused, at_terminal
 
 
 class Lines:
@@ -31,12 +32,22 @@ class Lines:
         Raises KeyboardInterrupt for Ctrl-C.
         """
         if self._session is None:
-            line = sys.stdin.readline()
+            line = _next_line(sys.stdin)
             return line.removesuffix("\n") if line else None
         try:
             return self._session.prompt(prompt)
         except EOFError:
             return None
+
+
+def _next_line(stream: TextIO) -> str:
+    try:
+        return stream.readline()
+    except UnicodeDecodeError as error:
+        raise Refused(
+            f"the input is no text in {error.encoding}, which this terminal's settings ask for "
+            f"(byte 0x{error.object[error.start]:02x}); PYTHONUTF8=1 reads UTF-8"
+        ) from None
 
 
 def _session(history: Iterable[str]) -> PromptSession[str]:

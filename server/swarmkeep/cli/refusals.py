@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ _ANSWERS = {
     "swarmkeep.app": ("ServeError",),
     "alembic.util.exc": ("CommandError",),
 }
+# Writing to a stream names no file.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _KEY_HINT = "; set SWARMKEEP_API_KEY to a key of this server, or use --api-key"
 _WRONG_USE = {"swarmkeep.store.urls": ("BadDatabaseUrl",), "swarmkeep.evals.cases": ("BadCases",)}
 
@@ -36,6 +39,8 @@ def refusal(error: Exception) -> Refusal | None:
         return Refusal(_line(str(error)))
     if _is_one_of(error, _WRONG_USE):
         return Refusal(_line(str(error)), exit_code=2)
+    if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+        return Refusal(f"cannot write the output: {error.strerror}")
     client = sys.modules.get("swarmkeep_client")
     if client is not None and isinstance(error, client.SwarmkeepError):
         hint = (

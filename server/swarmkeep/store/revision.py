@@ -42,6 +42,13 @@ def require_head(connection: Connection, display: str) -> None:
         raise SchemaBehind(f"the database at {display} is empty; {UPGRADE}")
     if revision in REVISIONS:
         raise SchemaBehind(f"the database at {display} is at revision {revision}, this release needs {HEAD}; {UPGRADE}")
+    refuse_unknown(revision, display)
+
+
+def refuse_unknown(revision: str | None, display: str) -> None:
+    """Raises SchemaBehind for a schema that only a newer release knows, and so only that one can change."""
+    if revision is None or revision in REVISIONS:
+        return
     raise SchemaBehind(
         f"the database at {display} is at revision {revision}, which is newer than this release knows ({HEAD}); "
         "install a newer swarmkeep, or run `swarmkeep db downgrade` with the one that made it"

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 
 import swarmkeep_migrations
 from swarmkeep.store import sqlite_file
-from swarmkeep.store.revision import HEAD, current_revision
+from swarmkeep.store.revision import HEAD, current_revision, refuse_unknown
 from swarmkeep.store.urls import PostgresServer, SqliteFile, locate
 
 if TYPE_CHECKING:
@@ -34,12 +34,14 @@ def upgrade(url: str, revision: str = "head") -> str | None:
     All of it happens or nothing; of several processes at once, one does it and the others wait. May be called in an
     event loop, which it blocks.
 
-    Raises BadDatabaseUrl and StoreUnavailable.
+    Raises BadDatabaseUrl, StoreUnavailable and SchemaBehind.
     """
 
     def job(connection: Connection) -> str | None:
+        found = current_revision(connection)
+        refuse_unknown(found, locate(url).display)
         # A server that starts on a current database does not load Alembic for it.
-        if revision not in ("head", HEAD) or current_revision(connection) != HEAD:
+        if revision not in ("head", HEAD) or found != HEAD:
             from alembic import command
 
             command.upgrade(_config(connection), revision)
@@ -54,6 +56,7 @@ def downgrade(url: str, revision: str) -> str | None:
     def job(connection: Connection) -> str | None:
         from alembic import command
 
+        refuse_unknown(current_revision(connection), locate(url).display)
         command.downgrade(_config(connection), revision)
         return current_revision(connection)
 
