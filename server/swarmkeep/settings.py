@@ -133,7 +133,10 @@ class Settings(BaseSettings):
             return value
         text = value.strip()
         if text.startswith("["):
-            return json.loads(text)
+            try:
+                return json.loads(text)
+            except ValueError:
+                raise ValueError("it begins like a JSON list and is none; names may be separated by commas") from None
         if info.field_name == "agents" and "," not in text and not Path(text).exists():
             text = text.replace(os.pathsep, ",")
         return [part.strip() for part in text.split(",") if part.strip()]

@@ -116,6 +116,12 @@ def test_secrets_are_not_shown(cli: CommandLine, healthy: list[str]) -> None:
         assert "127.0.0.1:1/shop" in result.out
 
 
+def test_every_setting_can_be_shown(cli: CommandLine, healthy: list[str]) -> None:
+    shown = cli(*healthy, env={"SWARMKEEP_SIGNING_KEY": "private.pem"})
+    assert (shown.code, "private.pem" in shown.out) == (0, True), shown
+    assert cli(*healthy, "--json", env={"SWARMKEEP_SIGNING_KEY": "private.pem"}).code == 0
+
+
 def test_a_running_server_is_no_reason_to_worry(cli: CommandLine) -> None:
     with ServerProcess(cli.folder, agents=[ACME]) as server:
         result = cli("doctor", "--offline", "--agents", ACME, "--port", str(server.port), "--json")

@@ -10,6 +10,7 @@ import socket
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -216,7 +217,7 @@ def in_force(settings: Settings) -> dict[str, Any]:
     for field in type(settings).model_fields:
         value = getattr(settings, field)
         name = field.upper() if field.startswith("openai_") else f"SWARMKEEP_{field.upper()}"
-        values[name] = list(value) if isinstance(value, tuple) else value
+        values[name] = list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
         if isinstance(value, SecretStr):
             values[name] = "set, and not shown" if value.get_secret_value() else None
     values["OPENAI_BASE_URL"] = without_password(settings.openai_base_url or "") or None
