@@ -59,10 +59,23 @@ async def test_a_difference_is_named(url: str, store: SqlStore) -> None:
         connection.execute(text("DROP INDEX ix_session_labels_label"))  # type: ignore[attr-defined]
 
     await store.database.write(change)
-    differences = schema.check(url)
-    assert len(differences) == 2
-    assert "extra" in " ".join(differences)
-    assert "ix_session_labels_label" in " ".join(differences)
+    assert sorted(schema.check(url)) == [
+        "missing: index ix_session_labels_label of session_labels",
+        "not of this release: column extra of blobs",
+    ]
+
+
+async def test_missing_tables_and_other_types_are_named(url: str, store: SqlStore) -> None:
+    def change(connection: object) -> None:
+        connection.execute(text("DROP TABLE blobs"))  # type: ignore[attr-defined]
+        connection.execute(text("CREATE TABLE other (id INTEGER)"))  # type: ignore[attr-defined]
+        connection.execute(text("ALTER TABLE api_keys DROP COLUMN name"))  # type: ignore[attr-defined]
+        connection.execute(text("ALTER TABLE api_keys ADD COLUMN name INTEGER"))  # type: ignore[attr-defined]
+
+    await store.database.write(change)
+    found = schema.check(url)
+    assert found[:2] == ["missing: table blobs", "not of this release: table other"]
+    assert "type of api_keys.name differs: INTEGER(), not " in "\n".join(found)
 
 
 async def test_it_can_be_called_in_an_event_loop(database_url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import os
 import random
 import signal
@@ -21,6 +22,11 @@ POLL_SECONDS = 0.02
 
 # Below the range from which the system takes ports for outgoing connections, so that none of those comes in between.
 PORTS = range(20_000, 32_000)
+# Each worker of a test run has ports of its own and takes each once: between the look at a port and the server that is
+# to have it, somebody else's server could take it, and would be asked in its place.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+_MINE = PORTS[_WORKER :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
+_ports = itertools.cycle(random.sample(_MINE, len(_MINE)))
 
 
 def _stands_still(task: Path) -> bool:
@@ -36,14 +42,14 @@ class ProcessFailed(AssertionError):
 
 def free_port() -> int:
     """A port that nobody listens on."""
-    while True:
-        port = random.choice(PORTS)
+    for port in _ports:
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
         return port
+    raise AssertionError("there is no port left")
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

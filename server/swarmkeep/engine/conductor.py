@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 _LOST = "session %s: the run was ended or taken over by another process"
 # How often to look for runs that nobody advances: a take-over comes that much after the lease's end at the latest.
 _LOOK_SECONDS = 1.0
+_NOT_INTERRUPTED = "session %s: the run could not be interrupted; recovery will go on"
 # A database that cannot be reached does not keep a server from stopping.
 _INTERRUPT_SECONDS = 5.0
 
@@ -216,8 +217,10 @@ class Conductor:
         except DomainError as refused:
             # Another process has taken over, or the session was deleted.
             log.info("session %s: %s", ledger.key.id, refused)
+        except TimeoutError:
+            log.warning(_NOT_INTERRUPTED, ledger.key.id)
         except Exception:
-            log.exception("session %s: the run could not be interrupted; recovery will go on", ledger.key.id)
+            log.exception(_NOT_INTERRUPTED, ledger.key.id)
 
 
 def _ending(ending: Ending, stop_reason: StopReason, error: RunError) -> Decide:

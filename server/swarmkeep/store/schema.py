@@ -78,9 +78,24 @@ def check(url: str) -> list[str]:
         from swarmkeep.store.tables import metadata
 
         context = MigrationContext.configure(connection, opts={"compare_type": True})
-        return [repr(difference) for difference in compare_metadata(context, metadata)]
+        return [_told(difference) for difference in compare_metadata(context, metadata)]
 
     return _look(url, job)
+
+
+def _told(difference: Any) -> str:
+    """A difference in the form that Alembic gives it: a tuple, or a list of those about one column."""
+    if isinstance(difference, list):
+        return "; ".join(_told(one) for one in difference)
+    verb, *about = difference
+    if verb.startswith("modify_"):
+        _, table, column, _, found, wanted = about
+        return f"{verb.removeprefix('modify_')} of {table}.{column} differs: {found!r}, not {wanted!r}"
+    change, _, kind = verb.partition("_")
+    thing = about[-1]
+    place = f" of {thing.table.name}" if getattr(thing, "table", None) is not None else ""
+    named = f"{kind} {thing.name}{place}" if kind != "column" else f"column {thing.name} of {about[-2]}"
+    return f"missing: {named}" if change == "add" else f"not of this release: {named}"
 
 
 def _config(connection: Connection) -> Config:

@@ -25,6 +25,7 @@ from swarmkeep.store.redacting import hollowed, keys_in, redact
 from swarmkeep.store.restoring import restore
 from swarmkeep.store.sql_reader import SqlReader
 from swarmkeep.store.sqlite import SqliteDatabase
+from swarmkeep.store.trail import TrailConflict
 from swarmkeep.store.urls import SqliteFile, locate
 
 Clock = Callable[[], datetime]
@@ -169,7 +170,12 @@ class SqlStore(SqlReader):
         act = Act(type="session.deleted", by=by, reason=reason)
         at = self._now()
         self._cache.drop(key)
-        await self.database.write(lambda connection: writes.remove(connection, key, expected, act, at), erases=True)
+        while True:
+            try:
+                await self.database.write(lambda db: writes.remove(db, key, expected, act, at), erases=True)
+            except TrailConflict:
+                continue
+            break
         self._cache.drop(key)
         self.database.tell(key)
 

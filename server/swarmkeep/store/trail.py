@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from swarmkeep.domain.codec import encode_text
-from swarmkeep.domain.errors import SeqConflict
 from swarmkeep.store.archive import Act, TrailEntry
 from swarmkeep.store.columns import as_bytes, as_text
 from swarmkeep.store.hashing import GENESIS, commitment_of, header_of, link, random_salts
@@ -20,10 +19,14 @@ from swarmkeep.store.tables import trail
 VERSION = 1
 
 
+class TrailConflict(Exception):
+    """Another entry was added at the same moment. Nothing was recorded."""
+
+
 def record(connection: Connection, tenant: str, act: Act, data: dict[str, Any], at: str) -> None:
     """Add an entry, in the transaction of what it tells of.
 
-    Raises SeqConflict if another process added one at the same time; then all of it is to be tried again.
+    Raises TrailConflict if another process did at the same time; then all of it is to be tried again.
     """
     last = connection.execute(
         select(trail.c.seq, trail.c.hash).where(trail.c.tenant == tenant).order_by(trail.c.seq.desc()).limit(1)
@@ -46,7 +49,7 @@ def record(connection: Connection, tenant: str, act: Act, data: dict[str, Any], 
         "hash": link(previous, header_of(seq, act.type, VERSION, None, actor, at), commitment),
     }
     if connection.execute(insert_if_absent(trail, connection.dialect.name).values(**row)).rowcount == 0:
-        raise SeqConflict(tenant, seq - 1)
+        raise TrailConflict(tenant)
 
 
 def read_trail(connection: Connection, tenant: str, after: int, limit: int) -> list[TrailEntry]:
