@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from ipaddress import ip_address
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic import AliasChoices, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 Seconds = Annotated[float, Field(gt=0)]
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+")
 Names = Annotated[tuple[str, ...], NoDecode]
 
 
@@ -140,6 +142,15 @@ class Settings(BaseSettings):
         if info.field_name == "agents" and "," not in text and not Path(text).exists():
             text = text.replace(os.pathsep, ",")
         return [part.strip() for part in text.split(",") if part.strip()]
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        # One that no browser sends would let nobody in, without a word.
+        for origin in value:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin!r} is no origin: write https://HOST or https://HOST:PORT, or * for any")
+        return value
 
     @field_validator(
         "run_seconds",

@@ -93,6 +93,17 @@ def test_what_cannot_be_meant_is_refused(name: str, value: Any) -> None:
     assert refused.value.errors()[0]["loc"] == (name,)
 
 
+@pytest.mark.parametrize("origin", ["nonsense", "https://desk.example/", "https://Desk.example", "https://", "**"])
+def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
+    with pytest.raises(ValidationError, match="is no origin: write https://HOST"):
+        Settings(cors_origins=f"https://fine.example,{origin}")  # type: ignore[arg-type]
+
+
+def test_origins_are_taken_as_browsers_send_them() -> None:
+    given = ("https://desk.example", "http://127.0.0.1:5173", "http://[::1]:80", "*", "chrome-extension://abc")
+    assert Settings(cors_origins=",".join(given)).cors_origins == given  # type: ignore[arg-type]
+
+
 def test_secrets_are_not_shown() -> None:
     settings = Settings(openai_api_key="sk-secret", database_url="postgresql://u:sk-secret@h/d")  # type: ignore[arg-type]
     assert "sk-secret" not in f"{settings!r} {settings}"
