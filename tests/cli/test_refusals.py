@@ -64,7 +64,8 @@ def test_a_database_that_is_not_there_is_named_without_its_password(cli: Command
     said = cli.refused("serve", "--offline", "--agents", "fine.py", "--database-url", url)
     assert "127.0.0.1:1/shop" in said
     assert "hunter2" not in said
-    assert "begins like a JSON list and is none" in cli.refused("doctor", env={"SWARMKEEP_AGENTS": "[shop.py"})
+    said = cli.refused("doctor", env={"SWARMKEEP_AGENTS": "[shop.py"})
+    assert "the setting SWARMKEEP_AGENTS is wrong: it begins like a JSON list and is none" in said
 
 
 def test_a_file_that_cannot_be_made_is_named(cli: CommandLine) -> None:

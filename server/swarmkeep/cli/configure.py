@@ -75,7 +75,8 @@ def _problem(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     field = str(first["loc"][0]) if first["loc"] else ""
     name = field if field.isupper() else f"{PREFIX}{field.upper()}"
-    return f"the setting {name} is wrong: {first['msg']}"
+    # What our own checks say, pydantic puts behind a word of its own.
+    return f"the setting {name} is wrong: {first['msg'].removeprefix('Value error, ')}"
 
 
 def has_model(settings: Settings) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection, Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from swarmkeep.domain.envelope import Recorded
 from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
 from swarmkeep.domain.events import UnknownFact
 from swarmkeep.domain.redaction import stand_in
+from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.model import ChatModel
 from swarmkeep.engine.registry import Registry
 from swarmkeep.store.port import SessionKey
@@ -33,12 +35,19 @@ from tests.support.logs import SeededDice, any_logs
 from tests.support.scripted import ScriptedModel
 
 
-@pytest.mark.parametrize("seed", range(6))
-async def test_the_same_agents_match_whatever_happened(house: House, seed: int) -> None:
+@asynccontextmanager
+async def lived(house: House, seed: int) -> AsyncGenerator[tuple[Engine, list[SessionKey]]]:
+    """An engine, and the sessions that a generated life on it has left."""
     whims = Whims(SeededDice(seed))
     async with scripted(whims) as (_, client):
         engine = await house.engine(*TEAM, model=ChatModel(client))
-        for key in await whims.live(engine):
+        yield engine, list(await whims.live(engine))
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_the_same_agents_match_whatever_happened(house: House, seed: int) -> None:
+    async with lived(house, seed) as (engine, keys):
+        for key in keys:
             replayed = await replay_session(engine.store, engine.registry, key)
             events = await log(engine, key)
             assert replayed.divergences == []
@@ -48,10 +57,7 @@ async def test_the_same_agents_match_whatever_happened(house: House, seed: int) 
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_the_same_agents_match_whatever_was_redacted(house: House, seed: int) -> None:
-    whims = Whims(SeededDice(seed))
-    async with scripted(whims) as (_, client):
-        engine = await house.engine(*TEAM, model=ChatModel(client))
-        (key, _) = await whims.live(engine)
+    async with lived(house, seed) as (engine, (key, _)):
         events = await log(engine, key)
         texts = await engine.store.blobs(key, sorted(_texts_of(events)))
     emptied = [stood_in(event) for event in events]
@@ -67,10 +73,7 @@ async def test_the_same_agents_match_whatever_was_redacted(house: House, seed: i
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_the_same_agents_match_in_a_fork_of_any_point(house: House, seed: int) -> None:
-    whims = Whims(SeededDice(seed))
-    async with scripted(whims) as (_, client):
-        engine = await house.engine(*TEAM, model=ChatModel(client))
-        (key, _) = await whims.live(engine)
+    async with lived(house, seed) as (engine, (key, _)):
         for seq in range(1, (await engine.sessions.get(key)).seq + 1):
             fork = SessionKey(key.tenant, f"fork-{seq}")
             await engine.sessions.fork(key, at=seq, session_id=fork.id)
