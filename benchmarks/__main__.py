@@ -20,8 +20,8 @@ from typing import Any
 
 import httpx2
 
-from benchmarks.processes import Process, floor, server, stub_model
-from benchmarks.team import history
+from benchmarks.processes import Process, start_floor, start_server, start_stub_model
+from benchmarks.team import make_history
 
 Turn = Callable[[], Awaitable[None]]
 
@@ -43,7 +43,7 @@ class Scenario:
     async def prepare(self, client: httpx2.AsyncClient, server_url: str) -> None:
         for _ in range(max(self.at_once, 4)):
             agent = "Clerk" if self.tool else "Plain"
-            body = {"agent": agent, "messages": history(self.messages)}
+            body = {"agent": agent, "messages": make_history(self.messages)}
             answer = await client.post(f"{server_url}/v1/sessions", json=body)
             answer.raise_for_status()
             self.sessions.append(answer.json()["id"])
@@ -71,7 +71,7 @@ SCENARIOS = [
 ]
 
 
-async def cpu_ms(process: Process, turn: Turn, turns: int, at_once: int) -> float:
+async def measure_cpu_ms(process: Process, turn: Turn, turns: int, at_once: int) -> float:
     """CPU milliseconds of `process` per turn."""
     numbers = iter(range(turns))
 
@@ -96,31 +96,31 @@ async def measure(
         await scenario.floor_turn(client, bare.url)
 
     # Both warm up: imports, connections, caches.
-    await cpu_ms(ours, server_turn, max(8, scenario.at_once), scenario.at_once)
-    await cpu_ms(bare, floor_turn, max(8, scenario.at_once), scenario.at_once)
+    await measure_cpu_ms(ours, server_turn, max(8, scenario.at_once), scenario.at_once)
+    await measure_cpu_ms(bare, floor_turn, max(8, scenario.at_once), scenario.at_once)
     pairs = []
     for _ in range(rounds):
-        mine = await cpu_ms(ours, server_turn, scenario.turns, scenario.at_once)
-        theirs = await cpu_ms(bare, floor_turn, scenario.turns, scenario.at_once)
+        mine = await measure_cpu_ms(ours, server_turn, scenario.turns, scenario.at_once)
+        theirs = await measure_cpu_ms(bare, floor_turn, scenario.turns, scenario.at_once)
         pairs.append((mine, theirs, mine / theirs))
     mine, theirs, ratio = (statistics.median(column) for column in zip(*pairs, strict=True))
     return {"scenario": scenario.name, "server_ms": mine, "floor_ms": theirs, "ratio": ratio}
 
 
-async def bytes_per_turn(client: httpx2.AsyncClient, ours: Process, database: Path, turns: int) -> list[float]:
+async def measure_bytes_per_turn(client: httpx2.AsyncClient, ours: Process, database: Path, turns: int) -> list[float]:
     """Bytes that the database grows by per turn of one session: in its first turns, and in as many after them."""
     scenario = Scenario("bytes", messages=0)
     await scenario.prepare(client, ours.url)
     scenario.sessions = deque([scenario.sessions[0]])
-    sizes = [_size(database)]
+    sizes = [_measure_size(database)]
     for _ in range(2):
         for _ in range(turns):
             await scenario.server_turn(client, ours.url)
-        sizes.append(_size(database))
+        sizes.append(_measure_size(database))
     return [(after - before) / turns for before, after in itertools.pairwise(sizes)]
 
 
-def _size(database: Path) -> int:
+def _measure_size(database: Path) -> int:
     """The size once the write-ahead log is folded in."""
     import sqlite3
 
@@ -133,18 +133,22 @@ def _size(database: Path) -> int:
 async def run(rounds: int, only: str | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         database = Path(folder) / "bench.db"
-        with stub_model() as model, floor(model.url) as bare, server(model.url, f"sqlite:///{database}") as ours:
+        with (
+            start_stub_model() as model,
+            start_floor(model.url) as bare,
+            start_server(model.url, f"sqlite:///{database}") as ours,
+        ):
             async with httpx2.AsyncClient(timeout=120) as client:
                 rows = []
                 for scenario in SCENARIOS:
                     if only is None or only in scenario.name:
                         rows.append(await measure(client, scenario, ours, bare, rounds))
-                        print(_row(rows[-1]), file=sys.stderr, flush=True)
-                growth = await bytes_per_turn(client, ours, database, 200)
+                        print(_format_row(rows[-1]), file=sys.stderr, flush=True)
+                growth = await measure_bytes_per_turn(client, ours, database, 200)
     return {"turns": rows, "bytes_per_turn": growth}
 
 
-def _row(row: dict[str, Any]) -> str:
+def _format_row(row: dict[str, Any]) -> str:
     figures = f"server {row['server_ms']:8.2f} ms   floor {row['floor_ms']:8.2f} ms   × {row['ratio']:.2f}"
     return f"{row['scenario']:<28} {figures}"
 
@@ -161,7 +165,7 @@ def main() -> None:
         return
     print("CPU per turn (user + system, medians)")
     for row in figures["turns"]:
-        print(_row(row))
+        print(_format_row(row))
     first, later = figures["bytes_per_turn"]
     print(f"bytes per turn               first 200 turns {first:,.0f}   next 200 {later:,.0f}")
 

@@ -9,7 +9,7 @@ from typing import Any
 from litestar import Litestar, post
 from openai import AsyncOpenAI
 
-from benchmarks.team import TOOL, history, look_up_order, system
+from benchmarks.team import TOOL, look_up_order, make_history, system
 
 client = AsyncOpenAI(api_key="bench", base_url=os.environ["OPENAI_BASE_URL"])
 _histories: dict[int, list[dict[str, Any]]] = {}
@@ -19,7 +19,7 @@ _histories: dict[int, list[dict[str, Any]]] = {}
 async def turn(data: dict[str, Any]) -> dict[str, Any]:
     count = data["history"]
     if count not in _histories:
-        _histories[count] = history(count)
+        _histories[count] = make_history(count)
     messages = [system, *_histories[count], {"role": "user", "content": data["input"]}]
     message = await _ask(messages, data["tool"])
     if message.tool_calls:

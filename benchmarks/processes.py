@@ -60,18 +60,18 @@ class Process:
         self._log.close()
 
 
-def stub_model() -> Process:
+def start_stub_model() -> Process:
     port = free_port()
     return Process(["uvicorn", "benchmarks.stub_model:app", "--port", str(port), "--log-level", "warning"], port)
 
 
-def floor(model_url: str) -> Process:
+def start_floor(model_url: str) -> Process:
     port = free_port()
     arguments = ["uvicorn", "benchmarks.floor:app", "--port", str(port), "--no-access-log"]
     return Process(arguments, port, {"OPENAI_BASE_URL": f"{model_url}/v1"})
 
 
-def server(model_url: str, database_url: str) -> Process:
+def start_server(model_url: str, database_url: str) -> Process:
     port = free_port()
     arguments = ["swarmkeep", "serve", "--agents", str(Path(__file__).with_name("team.py")), "--port", str(port)]
     env = {

@@ -26,13 +26,13 @@ async def app(
         message = await receive()
         body += message.get("body", b"")
         more = message.get("more_body", False)
-    answer = _answer(body)
+    answer = _make_answer(body)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": answer})
 
 
-def _answer(body: bytes) -> bytes:
+def _make_answer(body: bytes) -> bytes:
     number = next(_numbers)
     messages = body[: body.rfind(b'"tools"')] if b'"tools"' in body else body
     asks_for_tool = messages is not body and messages.rfind(b'"role":"user"') > messages.rfind(b'"role":"tool"')

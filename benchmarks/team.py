@@ -25,7 +25,7 @@ TOOL = function_schema(look_up_order)
 system = {"role": "system", "content": INSTRUCTIONS}
 
 
-def history(count: int) -> list[dict[str, Any]]:
+def make_history(count: int) -> list[dict[str, Any]]:
     """`count` messages of an ordinary length, questions and answers in turn."""
     texts = ("Where is my order number {n}? It should have been here last week.", "Order {n} was sent. " * 6)
     roles = ("user", "assistant")

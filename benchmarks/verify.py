@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.team import INSTRUCTIONS
-from swarmkeep.audit.verify import verify
-from swarmkeep.domain.commands import create_session
-from swarmkeep.domain.drafts import drafted
+from swarmkeep.audit.verify.session import verify
+from swarmkeep.domain.decisions.commands import create_session
+from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.events import (
     CompletionRecord,
     ContextUpdated,
@@ -34,14 +34,14 @@ from swarmkeep.domain.events import (
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import State
 from swarmkeep.store import schema
-from swarmkeep.store.port import SessionKey
-from swarmkeep.store.sql import SqlStore, open_store
+from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.sql.store import SqlStore, open_store
 
 KEY = SessionKey("default", "long")
 BLOBS = {digest(INSTRUCTIONS): INSTRUCTIONS}
 
 
-def turn(number: int) -> list[SessionEvent]:
+def make_turn(number: int) -> list[SessionEvent]:
     """A run with one tool call: eight events of ordinary length."""
     call_id = f"call_{number}"
     call = {"name": "look_up_order", "arguments": f'{{"order_id":"{number}"}}'}
@@ -70,16 +70,16 @@ def turn(number: int) -> list[SessionEvent]:
     ]
 
 
-async def fill(store: SqlStore, events: int) -> None:
-    created = drafted("Clerk", create_session("Clerk", {}, {}, []), None)
+async def fill_store(store: SqlStore, events: int) -> None:
+    created = draft_events("Clerk", create_session("Clerk", {}, {}, []), None)
     state = (await store.append(KEY, State(), created, blobs=BLOBS)).state
     number = 0
     while state.seq < events:
         number += 1
-        state = (await store.append(KEY, state, drafted("Clerk", turn(number), f"run_{number}"))).state
+        state = (await store.append(KEY, state, draft_events("Clerk", make_turn(number), f"run_{number}"))).state
 
 
-async def best_ms(rounds: int, work: Callable[[], Awaitable[Any]]) -> float:
+async def measure_best_ms(rounds: int, work: Callable[[], Awaitable[Any]]) -> float:
     times = []
     for _ in range(rounds):
         start = time.process_time()
@@ -94,9 +94,9 @@ async def measure(events: int, rounds: int) -> dict[str, float]:
         schema.upgrade(url)
         store = open_store(url, cache_bytes=0)
         try:
-            await fill(store, events)
-            checked = await best_ms(rounds, lambda: verify(store, KEY))
-            read = await best_ms(rounds, lambda: store.state(KEY))
+            await fill_store(store, events)
+            checked = await measure_best_ms(rounds, lambda: verify(store, KEY))
+            read = await measure_best_ms(rounds, lambda: store.state(KEY))
             tracemalloc.start()
             assert (await verify(store, KEY)).valid
             peak = tracemalloc.get_traced_memory()[1]

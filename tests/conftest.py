@@ -13,7 +13,7 @@ from tests.support import postgres as support
 from tests.support.postgres import Postgres
 
 # What these share is started once and used by all of their tests: that wants one process.
-TOGETHER = ("chaos", "web")
+ONE_PROCESS_FOLDERS = ("chaos", "web")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = Path(__file__).parent
     for item in items:
         room = item.path.relative_to(tests).parts[0]
-        if room in TOGETHER:
+        if room in ONE_PROCESS_FOLDERS:
             item.add_marker(pytest.mark.xdist_group(room))
 
 

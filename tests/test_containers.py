@@ -14,7 +14,7 @@ import yaml
 
 from swarmkeep.settings import Settings
 from swarmkeep.store.urls import PostgresServer, locate
-from tests.cli.commands import CommandLine
+from tests.cli.command_line import CommandLine
 from tests.support.processes import ServerProcess
 from tests.support.source import ROOT
 
@@ -62,7 +62,7 @@ def test_the_image_starts_once_there_is_a_key_and_is_healthy_then(tmp_path: Path
     assert check is not None
     environment = {"SWARMKEEP_HOST": said[1], "SWARMKEEP_OFFLINE": "1"}
     cli = CommandLine(tmp_path)
-    assert "`swarmkeep keys create`" in cli.refused("serve", env=environment)
+    assert "`swarmkeep keys create`" in cli.expect_refusal("serve", env=environment)
     assert cli("keys", "create", "--name", "first", env=environment).code == 0
     with ServerProcess(tmp_path, env=environment) as server:
         program = [sys.executable, "-c", json.loads(check[1])]

@@ -12,7 +12,9 @@ from swarmkeep import ToolCallId
 
 FOLDER_VARIABLE = "SWARMKEEP_TEAM_DATA"
 BUSY_SECONDS = 30.0
-EFFECTS = "CREATE TABLE effects (call_id TEXT, request TEXT, answer TEXT NOT NULL, PRIMARY KEY (call_id, request))"
+EFFECTS_TABLE = (
+    "CREATE TABLE effects (call_id TEXT, request TEXT, answer TEXT NOT NULL, PRIMARY KEY (call_id, request))"
+)
 
 
 def data_folder() -> Path:
@@ -48,17 +50,17 @@ class Records:
             connection.execute("PRAGMA foreign_keys = ON")
             # Taken at once: a transaction that reads first and then writes fails when another was quicker.
             connection.execute("BEGIN IMMEDIATE")
-            self._make(connection)
+            self._create_tables(connection)
             yield connection
             connection.execute("COMMIT")
         finally:
             # What was not committed is undone.
             connection.close()
 
-    def _make(self, connection: sqlite3.Connection) -> None:
+    def _create_tables(self, connection: sqlite3.Connection) -> None:
         if connection.execute("PRAGMA user_version").fetchone()[0]:
             return
-        for statement in (EFFECTS, *self._tables):
+        for statement in (EFFECTS_TABLE, *self._tables):
             connection.execute(statement)
         self._fill(connection)
         connection.execute("PRAGMA user_version = 1")

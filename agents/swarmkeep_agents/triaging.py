@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping
 from swarmkeep import Agent
 
 
-def triage_over(triage: Agent, specialists: Mapping[str, Agent]) -> Agent:
+def connect_triage(triage: Agent, specialists: Mapping[str, Agent]) -> Agent:
     """Give `triage` a handoff to each specialist, and each specialist one back.
 
     The key says when to hand over, as in "the customer wants a refund". Gives `triage` itself.
     """
-    back = handoff_to(triage, "Hand back to triage when the topic is a different one, handled by another agent.")
+    back = make_handoff(triage, "Hand back to triage when the topic is a different one, handled by another agent.")
     for when, agent in specialists.items():
-        triage.functions.append(handoff_to(agent, f"Hand over when {when}."))
+        triage.functions.append(make_handoff(agent, f"Hand over when {when}."))
         agent.functions.append(back)
     return triage
 
 
-def handoff_to(agent: Agent, description: str) -> Callable[[], Agent]:
+def make_handoff(agent: Agent, description: str) -> Callable[[], Agent]:
     """A function that hands over to an agent; its name is made of the agent's."""
 
     def transfer() -> Agent:

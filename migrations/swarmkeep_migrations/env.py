@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import Connection
 
-from swarmkeep.store.tables import metadata
+from swarmkeep.store.sql.tables import metadata
 
 connection: Connection = context.config.attributes["connection"]
 # SQLite cannot alter most of a table, so Alembic copies it instead.

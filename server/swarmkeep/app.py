@@ -18,12 +18,12 @@ from litestar import Litestar
 from uvicorn import Config, Server
 from uvicorn.server import HANDLED_SIGNALS
 
-from swarmkeep.api.access import Service
-from swarmkeep.api.keyring import Keyring
+from swarmkeep.api.application import build_api
+from swarmkeep.api.auth.context import Service
+from swarmkeep.api.auth.keyring import Keyring
+from swarmkeep.api.auth.rate_limits import RateLimiter
 from swarmkeep.api.metrics import MeasuredStore, Metrics
-from swarmkeep.api.rates import Rates
-from swarmkeep.api.routes import build_api
-from swarmkeep.connections import Connection
+from swarmkeep.connections import BoundedConnection
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loading import load_registry
@@ -33,11 +33,11 @@ from swarmkeep.engine.provider import model_client
 from swarmkeep.engine.registry import AgentsError
 from swarmkeep.engine.retries import Retries
 from swarmkeep.settings import Settings, is_loopback
+from swarmkeep.store.api_keys import ApiKeyStore
 from swarmkeep.store.archive import Archive
-from swarmkeep.store.keys import KeyStore
-from swarmkeep.store.port import SchemaBehind, StoreUnavailable
+from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 from swarmkeep.store.schema import upgrade
-from swarmkeep.store.sql import SqlStore, open_store
+from swarmkeep.store.sql.store import SqlStore, open_store
 from swarmkeep.store.urls import BadDatabaseUrl, SqliteFile, locate
 
 log = logging.getLogger(__name__)
@@ -75,16 +75,16 @@ def create_app(settings: Settings) -> Litestar:
         pauses = Pauses()
         model = ChatModel(client, Retries(count=settings.model_retries), pauses.wait)
         store = open_store(settings.database_url)
-        metrics = _metrics(settings)
+        metrics = _build_metrics(settings)
         engine = Engine(cast(Archive, MeasuredStore(store, metrics)), registry, model, limits, pauses)
-        _watch(metrics, engine, store)
+        _register_gauges(metrics, engine, store)
         try:
             await store.ping()
-            keyring = Keyring(KeyStore(store.database))
+            keyring = Keyring(ApiKeyStore(store.database))
             # Before the engine starts, which takes runs over that others have left.
             await _refuse_to_be_open(settings, keyring)
             await engine.start()
-            app.state.service = _service(settings, engine, keyring)
+            app.state.service = _build_service(settings, engine, keyring)
             app.state.metrics = metrics
             yield
         finally:
@@ -100,35 +100,35 @@ def create_app(settings: Settings) -> Litestar:
 
 
 async def _refuse_to_be_open(settings: Settings, keyring: Keyring) -> None:
-    if not (is_loopback(_address(settings)[0]) or await keyring.is_locked()):
+    if not (is_loopback(_resolve_address(settings)[0]) or await keyring.is_locked()):
         raise ServeError(
             f"without API keys the server is open to whoever reaches it, so it does not listen on {settings.host}; "
             "make a key with `swarmkeep keys create`, or listen on 127.0.0.1"
         )
 
 
-def _service(settings: Settings, engine: Engine, keyring: Keyring) -> Service:
-    own = {_bracketed(settings.host), *settings.allowed_hosts}
+def _build_service(settings: Settings, engine: Engine, keyring: Keyring) -> Service:
+    own = {_bracket_host(settings.host), *settings.allowed_hosts}
     limit = settings.rate_limit_per_minute
     return Service(
         engine,
         keyring,
         hosts=LOOPBACK_NAMES | {name.lower() for name in own},
         origins=frozenset(settings.cors_origins),
-        rates=None if limit is None else Rates(limit),
+        rates=None if limit is None else RateLimiter(limit),
     )
 
 
-def _metrics(settings: Settings) -> Metrics:
+def _build_metrics(settings: Settings) -> Metrics:
     token = settings.metrics_token
     return Metrics(None if token is None else token.get_secret_value())
 
 
-def _watch(metrics: Metrics, engine: Engine, store: SqlStore) -> None:
+def _register_gauges(metrics: Metrics, engine: Engine, store: SqlStore) -> None:
     engine.hub.watch(metrics.event)
-    metrics.gauge("swarmkeep_sessions_driven", "Sessions that this server has the lease of.", engine.driven_count)
-    metrics.gauge("swarmkeep_stream_readers", "Open streams.", lambda: engine.hub.reader_count)
-    metrics.gauge("swarmkeep_writes_waiting", "Writes that wait for the database.", lambda: store.database.waiting)
+    metrics.add_gauge("swarmkeep_sessions_driven", "Sessions that this server has the lease of.", engine.driven_count)
+    metrics.add_gauge("swarmkeep_stream_readers", "Open streams.", lambda: engine.hub.reader_count)
+    metrics.add_gauge("swarmkeep_writes_waiting", "Writes that wait for the database.", lambda: store.database.waiting)
 
 
 def serve(settings: Settings) -> None:
@@ -141,21 +141,21 @@ def serve(settings: Settings) -> None:
     )
     for noisy in ("uvicorn", "alembic", "httpx2", "httpcore2", "openai"):
         logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
-    address = _address(settings)
+    address = _resolve_address(settings)
     try:
         app = create_app(settings)
-        with _bound(settings, address) as listener:
-            config = http_config(app, settings)
-            _run(config, _serve(app, StoppableServer(config, app, settings.host), listener))
+        with _bind_socket(settings, address) as listener:
+            config = build_http_config(app, settings)
+            _run_loop(config, _serve_app(app, StoppableServer(config, app, settings.host), listener))
     except Exception as error:
-        raise _explained(error, settings) from error
+        raise _explain_error(error, settings) from error
 
 
-def http_config(app: Litestar, settings: Settings) -> Config:
+def build_http_config(app: Litestar, settings: Settings) -> Config:
     """How the application is served over HTTP."""
     return Config(
         app,
-        http=Connection,
+        http=BoundedConnection,
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -169,27 +169,29 @@ def http_config(app: Litestar, settings: Settings) -> Config:
     )
 
 
-def _explained(error: Exception, settings: Settings) -> Exception:
+def _explain_error(error: Exception, settings: Settings) -> Exception:
     """The error in a sentence, if it is one that whoever starts the server can do something about."""
     if isinstance(error, AgentsError | BadDatabaseUrl | SchemaBehind | StoreUnavailable):
         return ServeError(str(error))
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         # Two that start at once may both bind the port; one of them gets to listen.
-        return _taken(settings, error)
+        return _make_listen_error(settings, error)
     return error
 
 
-def _taken(settings: Settings, error: OSError) -> ServeError:
+def _make_listen_error(settings: Settings, error: OSError) -> ServeError:
     hint = "; stop what listens there, or choose another --port" if error.errno == errno.EADDRINUSE else ""
-    return ServeError(f"cannot listen on {_bracketed(settings.host)}:{settings.port}: {error.strerror or error}{hint}")
+    return ServeError(
+        f"cannot listen on {_bracket_host(settings.host)}:{settings.port}: {error.strerror or error}{hint}"
+    )
 
 
-def _run(config: Config, main: Coroutine[Any, Any, None]) -> None:
+def _run_loop(config: Config, main: Coroutine[Any, Any, None]) -> None:
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(main)
 
 
-async def _serve(app: Litestar, server: StoppableServer, listener: socket.socket) -> None:
+async def _serve_app(app: Litestar, server: StoppableServer, listener: socket.socket) -> None:
     # Opened here rather than by the server, which would turn an error into a log of its own and exit code 3.
     async with app.lifespan():
         await server.serve(sockets=[listener])
@@ -211,7 +213,7 @@ class StoppableServer(Server):
         await super().startup(sockets)
         assert sockets
         port = sockets[0].getsockname()[1]
-        print(f"Swarmkeep is listening on http://{_bracketed(self._host)}:{port}", flush=True)
+        print(f"Swarmkeep is listening on http://{_bracket_host(self._host)}:{port}", flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # From now on signals do what they do by themselves. What was committed survives that, too.
@@ -236,14 +238,14 @@ class StoppableServer(Server):
             self.should_exit = True
 
 
-def _address(settings: Settings) -> tuple[str, int]:
+def _resolve_address(settings: Settings) -> tuple[str, int]:
     try:
-        return settings.address()
+        return settings.resolve_address()
     except (OSError, UnicodeError) as error:
         raise ServeError(f"there is no address to listen on called {settings.host!r}: {error}") from error
 
 
-def _bound(settings: Settings, address: tuple[str, int]) -> socket.socket:
+def _bind_socket(settings: Settings, address: tuple[str, int]) -> socket.socket:
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -253,9 +255,9 @@ def _bound(settings: Settings, address: tuple[str, int]) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        raise _taken(settings, error) from error
+        raise _make_listen_error(settings, error) from error
     return listener
 
 
-def _bracketed(host: str) -> str:
+def _bracket_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host

@@ -8,7 +8,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
-class Connection(HttpToolsProtocol):
+class BoundedConnection(HttpToolsProtocol):
     """An HTTP connection with bounds: on the time and the size of a request's head, and on a reader that has stopped.
 
     Without them a client could keep a connection for ever by never finishing its head, fill memory with it, or hold an

@@ -130,7 +130,7 @@ class Settings(BaseSettings):
 
     @field_validator("agents", "allowed_hosts", "cors_origins", mode="before")
     @classmethod
-    def _split(cls, value: object, info: Any) -> object:
+    def _split_names(cls, value: object, info: Any) -> object:
         if not isinstance(value, str):
             return value
         text = value.strip()
@@ -145,7 +145,7 @@ class Settings(BaseSettings):
 
     @field_validator("cors_origins")
     @classmethod
-    def _are_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         # One that no browser sends would let nobody in, without a word.
         for origin in value:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
@@ -162,15 +162,15 @@ class Settings(BaseSettings):
         mode="before",
     )
     @classmethod
-    def _no_limit(cls, value: object) -> object:
+    def _read_none(cls, value: object) -> object:
         return None if isinstance(value, str) and value.strip().lower() == "none" else value
 
     @field_validator("log_level", mode="before")
     @classmethod
-    def _lower(cls, value: object) -> object:
+    def _lower_case(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
 
-    def address(self) -> tuple[str, int]:
+    def resolve_address(self) -> tuple[str, int]:
         """Where to listen; of several addresses that a name has, one of IPv4. Raises OSError and UnicodeError."""
         found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         chosen = min(found, key=lambda info: info[0] != socket.AF_INET)[4]

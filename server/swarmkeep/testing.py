@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from swarmkeep.agent import Agent
-from swarmkeep.audit.conversations import Conversation, conversations
-from swarmkeep.audit.divergences import Divergence, checked_kinds
-from swarmkeep.audit.replay import replay
+from swarmkeep.audit.replay.divergences import Divergence, check_kinds
+from swarmkeep.audit.replay.recorded_sessions import RecordedSession, read_recorded_sessions
+from swarmkeep.audit.replay.session import replay
 from swarmkeep.domain.codec import encode_text
 from swarmkeep.engine.loading import load_registry
 from swarmkeep.engine.registry import Registry
@@ -20,7 +20,7 @@ __all__ = ["RecordedConversation", "assert_replays", "differences", "recorded"]
 class RecordedConversation:
     """One session of an export. As a parameter of a test it goes by its file's name and its own."""
 
-    def __init__(self, file: Path, conversation: Conversation) -> None:
+    def __init__(self, file: Path, conversation: RecordedSession) -> None:
         self.file = file
         self.session_id = conversation.session_id
         self.conversation = conversation
@@ -42,13 +42,13 @@ def recorded(*patterns: str | Path) -> list[RecordedConversation]:
         files = sorted(glob.glob(str(pattern), recursive=True))
         if not files:
             raise FileNotFoundError(f"no file is called {pattern}")
-        found += [conversation for file in files for conversation in _in_file(Path(file))]
+        found += [conversation for file in files for conversation in _read_file(Path(file))]
     return found
 
 
-def _in_file(file: Path) -> Iterable[RecordedConversation]:
+def _read_file(file: Path) -> Iterable[RecordedConversation]:
     with file.open("rb") as lines:
-        for conversation in conversations(lines):
+        for conversation in read_recorded_sessions(lines):
             yield RecordedConversation(file, conversation)
 
 
@@ -68,7 +68,7 @@ def differences(
     else:
         registry = Registry(agents, model=model)
     recording = conversation.conversation
-    return replay(recording.events, registry, recording.texts, ignore=checked_kinds(ignore)).divergences
+    return replay(recording.events, registry, recording.texts, ignore=check_kinds(ignore)).divergences
 
 
 def assert_replays(
@@ -81,8 +81,8 @@ def assert_replays(
     """Fail, with every difference named, unless today's agents would do what is recorded; see `differences`."""
     found = differences(conversation, agents, ignore=ignore, model=model)
     if found:
-        raise AssertionError(f"{conversation.__name__}: {'; '.join(map(_sentence, found))}")
+        raise AssertionError(f"{conversation.__name__}: {'; '.join(map(_format_divergence, found))}")
 
 
-def _sentence(found: Divergence) -> str:
+def _format_divergence(found: Divergence) -> str:
     return f"event {found.seq}: {found.kind}: recorded {encode_text(found.recorded)}, today {encode_text(found.actual)}"

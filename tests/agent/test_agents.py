@@ -227,7 +227,7 @@ def test_subclasses_of_agent_work() -> None:
     assert list(Nurse(ward=2, functions=[look_up]).tools()) == ["look_up"]
 
 
-def rendered(instructions: Any, context: dict[str, Any] | None = None) -> str | Awaitable[str]:
+def render(instructions: Any, context: dict[str, Any] | None = None) -> str | Awaitable[str]:
     return Agent(instructions=instructions).render_instructions({"name": "Ada"} if context is None else context)
 
 
@@ -277,20 +277,20 @@ class Instructions:
     ],
 )
 def test_instructions_are_text_or_anything_that_makes_it(instructions: Any) -> None:
-    assert rendered(instructions) == "Help Ada."
+    assert render(instructions) == "Help Ada."
 
 
 async def test_async_instructions_are_awaited() -> None:
     async def later(context_variables: dict[str, Any]) -> Any:
         return context_variables["n"]
 
-    text = rendered(later, {"n": 5})
+    text = render(later, {"n": 5})
     assert not isinstance(text, str)
     assert await text == "5"
 
 
 def test_a_missing_context_variable_reads_as_empty() -> None:
-    assert rendered(lambda context_variables: f"<{context_variables['missing']}>") == "<>"
+    assert render(lambda context_variables: f"<{context_variables['missing']}>") == "<>"
 
 
 def test_what_instructions_change_in_the_context_is_lost() -> None:
@@ -300,12 +300,12 @@ def test_what_instructions_change_in_the_context_is_lost() -> None:
         return str(context_variables["other"])
 
     context: dict[str, Any] = {"cart": []}
-    rendered(greedy, context)
+    render(greedy, context)
     assert context == {"cart": []}
 
 
 def test_instructions_that_are_no_text_are_turned_into_it() -> None:
-    assert rendered(lambda: 42) == "42"
+    assert render(lambda: 42) == "42"
 
 
 def test_the_room_imports_no_more_than_it_needs() -> None:

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from swarmkeep.agent import Tool, tool
-from swarmkeep.agent.options import ToolOptions, options_of
+from swarmkeep.agent.options import ToolOptions, get_options
 
 
 def test_the_decorated_function_is_the_function() -> None:
@@ -24,7 +24,7 @@ def test_bare_decoration_gives_the_defaults() -> None:
     @tool
     def plain() -> None: ...
 
-    assert options_of(plain) == ToolOptions(requires_approval=False, idempotent=False, timeout=None)
+    assert get_options(plain) == ToolOptions(requires_approval=False, idempotent=False, timeout=None)
 
 
 def test_options_are_kept_through_partials_and_wrappers() -> None:
@@ -36,7 +36,7 @@ def test_options_are_kept_through_partials_and_wrappers() -> None:
         pay(*args)
 
     for function in (pay, logged, functools.partial(pay, 1), functools.partial(functools.partial(pay), 1)):
-        assert options_of(function).requires_approval
+        assert get_options(function).requires_approval
 
 
 def test_a_partials_own_options_go_before_its_functions() -> None:
@@ -44,8 +44,8 @@ def test_a_partials_own_options_go_before_its_functions() -> None:
     def pay(amount: int) -> None: ...
 
     slow = tool(functools.partial(pay, 1), timeout=60)
-    assert (options_of(slow).timeout, options_of(pay).timeout) == (60, 1)
-    assert options_of(functools.partial(slow)).timeout == 60
+    assert (get_options(slow).timeout, get_options(pay).timeout) == (60, 1)
+    assert get_options(functools.partial(slow)).timeout == 60
 
 
 def test_callable_objects_take_options_on_themselves_or_on_their_call() -> None:
@@ -62,11 +62,11 @@ def test_callable_objects_take_options_on_themselves_or_on_their_call() -> None:
 
     pay = Pay()
     assert tool(requires_approval=True)(pay) is pay
-    assert options_of(pay).requires_approval
-    assert not options_of(Pay()).requires_approval
-    assert options_of(SafePay()).idempotent
+    assert get_options(pay).requires_approval
+    assert not get_options(Pay()).requires_approval
+    assert get_options(SafePay()).idempotent
     model = tool(requires_approval=True)(ModelPay())
-    assert options_of(model).requires_approval
+    assert get_options(model).requires_approval
     assert (Tool(model).name, model()) == ("ModelPay", "paid")
 
 
@@ -84,8 +84,8 @@ def test_a_bound_method_takes_options_without_its_class_taking_them() -> None:
     made = Tool(refund)
     assert (made.name, made.requires_approval) == ("refund", True)
     assert made.bind('{"amount": 3}', context_variables={}, tool_call_id="")() == 3
-    assert not options_of(Shop().refund).requires_approval
-    assert options_of(shop.stock).timeout == 2
+    assert not get_options(Shop().refund).requires_approval
+    assert get_options(shop.stock).timeout == 2
 
 
 @pytest.mark.parametrize("timeout", [0, -1, math.nan, math.inf, "5", True])

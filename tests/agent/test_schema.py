@@ -54,11 +54,11 @@ class Filter(TypedDict, total=False):
 NO_CALL = ToolCallId("")
 
 
-def parameters(function: Callable[..., Any]) -> Any:
+def read_parameters(function: Callable[..., Any]) -> Any:
     return function_schema(function)["function"]["parameters"]
 
 
-def hinted(hint: Any, default: Any = ...) -> Any:
+def describe_hint(hint: Any, default: Any = ...) -> Any:
     """The schema of one parameter `x`, and the definitions beside it."""
 
     def f(x): ...  # type: ignore[no-untyped-def]
@@ -66,7 +66,7 @@ def hinted(hint: Any, default: Any = ...) -> Any:
     f.__annotations__ = {"x": hint}
     if default is not ...:
         f.__defaults__ = (default,)
-    made = parameters(f)
+    made = read_parameters(f)
     return made["properties"]["x"]
 
 
@@ -124,7 +124,11 @@ def test_what_the_loop_fills_is_hidden_from_the_model() -> None:
         **more: str,
     ) -> None: ...
 
-    assert parameters(pay) == {"type": "object", "properties": {"amount": {"type": "integer"}}, "required": ["amount"]}
+    assert read_parameters(pay) == {
+        "type": "object",
+        "properties": {"amount": {"type": "integer"}},
+        "required": ["amount"],
+    }
 
 
 def test_a_local_variable_called_context_variables_is_no_parameter() -> None:
@@ -132,7 +136,7 @@ def test_a_local_variable_called_context_variables_is_no_parameter() -> None:
         context_variables = [x]
         return context_variables.pop()
 
-    assert list(parameters(f)["properties"]) == ["x"]
+    assert list(read_parameters(f)["properties"]) == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +178,7 @@ def test_a_local_variable_called_context_variables_is_no_parameter() -> None:
     ],
 )  # fmt: skip
 def test_rich_hints_give_json_schema_without_titles(hint: Any, schema: dict[str, Any]) -> None:
-    assert hinted(hint) == schema
+    assert describe_hint(hint) == schema
 
 
 @pytest.mark.parametrize(("hint", "default"), [(int, 3), (int | None, None), (Colour, Colour.RED), (list[str], [])])
@@ -183,14 +187,14 @@ def test_a_default_makes_a_parameter_optional_and_is_not_shown(hint: Any, defaul
 
     f.__annotations__ = {"x": hint}
     f.__defaults__ = (default,)
-    assert parameters(f)["required"] == []
-    assert "default" not in parameters(f)["properties"]["x"]
+    assert read_parameters(f)["required"] == []
+    assert "default" not in read_parameters(f)["properties"]["x"]
 
 
 def test_shared_definitions_are_hoisted_to_where_their_references_point() -> None:
     def f(one: Order, many: list[Order], tree: Tree, note: str) -> None: ...
 
-    made = parameters(f)
+    made = read_parameters(f)
     assert set(made["$defs"]) == {"Colour", "Line", "Order", "Tree"}
     assert made["properties"]["one"]["properties"]["lines"]["items"] == {"$ref": "#/$defs/Line"}
     assert made["properties"]["many"]["items"] == {"$ref": "#/$defs/Order"}
@@ -201,7 +205,7 @@ def test_shared_definitions_are_hoisted_to_where_their_references_point() -> Non
 def test_a_definition_that_is_written_out_is_not_kept_beside_it() -> None:
     def f(colour: Colour) -> None: ...
 
-    assert "$defs" not in parameters(f)
+    assert "$defs" not in read_parameters(f)
 
 
 def test_two_types_of_one_name_get_two_definitions() -> None:
@@ -214,7 +218,7 @@ def test_two_types_of_one_name_get_two_definitions() -> None:
     def f(a, b): ...  # type: ignore[no-untyped-def]
 
     f.__annotations__ = {"a": list[Line], "b": list[other()]}  # type: ignore[misc]
-    made = parameters(f)
+    made = read_parameters(f)
     a, b = (made["$defs"][made["properties"][p]["items"]["$ref"].removeprefix("#/$defs/")] for p in "ab")
     assert "count" in a["properties"]
     assert "other" in b["properties"]
@@ -271,7 +275,7 @@ def test_a_description_in_the_hint_goes_before_the_docstring_and_that_before_the
             c: from the docstring
         """
 
-    made = parameters(f)["properties"]
+    made = read_parameters(f)["properties"]
     assert made["a"]["description"] == "from the hint"
     assert made["b"]["description"] == "from the docstring"
     assert made["c"] == {"$ref": "#/$defs/Tree", "description": "from the docstring"}
@@ -359,7 +363,7 @@ def test_a_bound_method_leaves_self_out() -> None:
         def open(cls, hour: int) -> bool:
             return True
 
-    assert list(parameters(Shop().stock)["properties"]) == ["item"]
+    assert list(read_parameters(Shop().stock)["properties"]) == ["item"]
     assert function_schema(Shop.open)["function"]["name"] == "open"
 
 
@@ -388,13 +392,13 @@ def test_a_typed_dict_of_the_standard_library_is_refused_with_the_one_to_use() -
         field: str
 
     with pytest.raises(FunctionSchemaError, match=r"use `typing_extensions\.TypedDict`"):
-        hinted(Old)
+        describe_hint(Old)
 
 
 def test_the_context_may_have_any_hint() -> None:
     def f(context_variables: "Missing") -> "Missing": ...  # type: ignore[name-defined]  # noqa: F821
 
-    assert parameters(f)["properties"] == {}
+    assert read_parameters(f)["properties"] == {}
 
 
 def test_a_default_that_json_cannot_hold_is_left_out_without_a_warning() -> None:
@@ -402,7 +406,7 @@ def test_a_default_that_json_cannot_hold_is_left_out_without_a_warning() -> None
         amount: Decimal = Decimal("NaN")
         check: int | Callable[[], int] = 3
 
-    assert hinted(Price)["properties"].keys() == {"amount", "check"}
+    assert describe_hint(Price)["properties"].keys() == {"amount", "check"}
 
 
 def test_what_cannot_be_a_tool_has_no_schema() -> None:
@@ -426,7 +430,7 @@ def test_any_plain_signature_gives_its_types_in_order_and_its_required_names(
     )
     namespace: dict[str, Any] = {}
     exec(f"def f(*, {listed}): ..." if listed else "def f(): ...", namespace)
-    made = parameters(namespace["f"])
+    made = read_parameters(namespace["f"])
     assert made == {
         "type": "object",
         "properties": {name: {"type": kind} for name, ((_, kind), _) in wanted.items()},

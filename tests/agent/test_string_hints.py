@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from swarmkeep.agent import Agent, ToolCallId
 
 
-def properties(function: Any) -> Any:
+def read_properties(function: Any) -> Any:
     return function_schema(function)["function"]["parameters"]["properties"]
 
 
 def test_strings_are_resolved_to_the_types_they_name() -> None:
     def f(a: str, b: int, c: list[Later], d: Optional[Literal["x"]] = None, e: dict = {}) -> None: ...  # type: ignore[type-arg]  # noqa: B006, UP045
 
-    made = properties(f)
+    made = read_properties(f)
     assert made["a"] == {"type": "string"}
     assert made["b"] == {"type": "integer"}
     assert made["c"] == {"type": "array", "items": {"$ref": "#/$defs/Later"}}
@@ -37,14 +37,14 @@ class Later(BaseModel):
 def test_a_return_hint_that_cannot_be_resolved_does_no_harm() -> None:
     def hand_over(why: str) -> Agent: ...  # type: ignore[empty-body]
 
-    assert properties(hand_over) == {"why": {"type": "string"}}
+    assert read_properties(hand_over) == {"why": {"type": "string"}}
 
 
 def test_the_call_id_is_known_even_if_imported_for_type_checkers_only() -> None:
     def pay(amount: int, key: ToolCallId, other: ToolCallId | None = None) -> tuple[int, str, str | None]:
         return amount, key, other
 
-    assert properties(pay) == {"amount": {"type": "integer"}}
+    assert read_properties(pay) == {"amount": {"type": "integer"}}
     assert Tool(pay).bind('{"amount": 2}', context_variables={}, tool_call_id="call_1")() == (2, "call_1", "call_1")
 
 

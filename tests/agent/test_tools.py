@@ -37,14 +37,14 @@ class Order(BaseModel):
         return value
 
 
-def bound(function: Any, arguments: Any = "", context: dict[str, Any] | None = None) -> functools.partial[Any]:
+def bind(function: Any, arguments: Any = "", context: dict[str, Any] | None = None) -> functools.partial[Any]:
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     return Tool(function).bind(text, context_variables={} if context is None else context, tool_call_id="call_7")
 
 
-def refused(function: Any, arguments: Any) -> ToolArgumentsError:
+def read_refusal(function: Any, arguments: Any) -> ToolArgumentsError:
     with pytest.raises(ToolArgumentsError) as caught:
-        bound(function, arguments)
+        bind(function, arguments)
     message = str(caught.value)
     assert message.startswith(f"{caught.value.function} was not called, its arguments are wrong: ")
     assert "Traceback" not in message
@@ -62,7 +62,7 @@ def weather(city: str, days: int = 1, unit: Literal["C", "F"] = "C") -> tuple[st
 
 
 def test_a_call_gets_the_models_arguments_and_the_functions_defaults() -> None:
-    assert bound(weather, {"city": "Oslo", "unit": "F"})() == ("Oslo", 1, "F")
+    assert bind(weather, {"city": "Oslo", "unit": "F"})() == ("Oslo", 1, "F")
 
 
 def test_binding_calls_nothing() -> None:
@@ -71,7 +71,7 @@ def test_binding_calls_nothing() -> None:
     def act() -> None:
         calls.append(1)
 
-    call = bound(act)
+    call = bind(act)
     assert calls == []
     call()
     assert calls == [1]
@@ -82,7 +82,7 @@ def test_blank_arguments_are_no_arguments(arguments: str) -> None:
     def now() -> str:
         return "noon"
 
-    assert bound(now, arguments)() == "noon"
+    assert bind(now, arguments)() == "noon"
 
 
 def test_values_become_the_hinted_types() -> None:
@@ -97,11 +97,11 @@ def test_values_become_the_hinted_types() -> None:
         "flag": "true",
         "n": "3",
     }
-    assert bound(f, given)() == (Colour.RED, Place("Oslo"), Order(id="1", lines=[2]), 1.0, True, 3)
+    assert bind(f, given)() == (Colour.RED, Place("Oslo"), Order(id="1", lines=[2]), 1.0, True, 3)
 
 
 def test_a_number_is_accepted_where_text_is_wanted() -> None:
-    assert bound(weather, {"city": 90210})()[0] == "90210"
+    assert bind(weather, {"city": 90210})()[0] == "90210"
 
 
 @pytest.mark.parametrize("value", [None, 1, "x", [1, {"a": None}], {"a": 1}, True])
@@ -109,33 +109,33 @@ def test_a_parameter_without_a_hint_takes_anything(value: Any) -> None:
     def f(x):  # type: ignore[no-untyped-def]
         return x
 
-    assert bound(f, {"x": value})() == value
+    assert bind(f, {"x": value})() == value
 
 
 def test_an_explicit_null_is_the_default_none_whatever_the_hint() -> None:
     def f(x: str = None, y: int | None = 3) -> tuple[Any, Any]:  # type: ignore[assignment]  # noqa: RUF013
         return x, y
 
-    assert bound(f, {"x": None, "y": None})() == (None, None)
+    assert bind(f, {"x": None, "y": None})() == (None, None)
 
 
 def test_a_null_where_the_default_is_something_else_is_refused() -> None:
-    assert "days should be a valid integer, but is null" in str(refused(weather, {"city": "Oslo", "days": None}))
+    assert "days should be a valid integer, but is null" in str(read_refusal(weather, {"city": "Oslo", "days": None}))
 
 
 def test_a_default_is_passed_as_it_is() -> None:
     def f(x: int = "not a number") -> Any:  # type: ignore[assignment]
         return x
 
-    assert bound(f)() == "not a number"
+    assert bind(f)() == "not a number"
 
 
 def test_positional_only_parameters_are_filled_in_order() -> None:
     def f(a: int, b: int = 2, c: int = 3, /, d: int = 4) -> tuple[int, ...]:
         return a, b, c, d
 
-    assert bound(f, {"a": 1, "c": 30, "d": 40})() == (1, 2, 30, 40)
-    assert refused(f, {"c": 3}).problems == ["a is missing"]
+    assert bind(f, {"a": 1, "c": 30, "d": 40})() == (1, 2, 30, 40)
+    assert read_refusal(f, {"c": 3}).problems == ["a is missing"]
 
 
 def test_the_context_is_passed_as_the_same_object() -> None:
@@ -146,7 +146,7 @@ def test_the_context_is_passed_as_the_same_object() -> None:
         context_variables["n"] = x
         return id(context_variables)
 
-    assert bound(f, {"x": 1}, context)() == id(context)
+    assert bind(f, {"x": 1}, context)() == id(context)
     assert context == {"seen": [1], "n": 1}
     assert Tool(f).wants_context
     assert not Tool(weather).wants_context
@@ -156,13 +156,13 @@ def test_the_call_id_is_passed_to_whoever_asks() -> None:
     def pay(amount: int, key: ToolCallId) -> tuple[int, str]:
         return amount, key
 
-    assert bound(pay, {"amount": 5})() == (5, "call_7")
+    assert bind(pay, {"amount": 5})() == (5, "call_7")
 
 
 def test_the_model_cannot_fill_what_the_loop_fills() -> None:
     def pay(amount: int, key: ToolCallId, context_variables: dict[str, Any]) -> None: ...
 
-    problems = refused(pay, {"amount": 1, "key": "mine", "context_variables": {"admin": True}}).problems
+    problems = read_refusal(pay, {"amount": 1, "key": "mine", "context_variables": {"admin": True}}).problems
     assert problems == ['"key" is unexpected (it takes amount)', '"context_variables" is unexpected (it takes amount)']
 
 
@@ -171,13 +171,13 @@ def test_the_model_cannot_fill_what_a_partial_has_filled() -> None:
         return table, key, more
 
     mine = functools.partial(find, table="public")
-    assert bound(mine, {"key": "k", "extra": "e"})() == ("public", "k", {"extra": "e"})
-    assert '"table" is unexpected' in str(refused(mine, {"key": "k", "table": "salaries"}))
-    assert '"context_variables" is unexpected' in str(refused(mine, {"key": "k", "context_variables": {}}))
+    assert bind(mine, {"key": "k", "extra": "e"})() == ("public", "k", {"extra": "e"})
+    assert '"table" is unexpected' in str(read_refusal(mine, {"key": "k", "table": "salaries"}))
+    assert '"context_variables" is unexpected' in str(read_refusal(mine, {"key": "k", "context_variables": {}}))
 
 
 def test_every_wrong_argument_is_named() -> None:
-    assert refused(weather, {"days": "soon", "unit": "K", "contry": "NO"}).problems == [
+    assert read_refusal(weather, {"days": "soon", "unit": "K", "contry": "NO"}).problems == [
         "city is missing",
         'days should be a valid integer, unable to parse string as an integer, but is "soon"',
         "unit should be 'C' or 'F', but is \"K\"",
@@ -188,14 +188,14 @@ def test_every_wrong_argument_is_named() -> None:
 def test_wrong_parts_of_an_argument_are_named_by_their_path() -> None:
     def f(order: Order) -> None: ...
 
-    assert refused(f, {"order": {"lines": [1, "x"]}}).problems == [
+    assert read_refusal(f, {"order": {"lines": [1, "x"]}}).problems == [
         "order.id is missing",
         'order.lines[1] should be a valid integer, unable to parse string as an integer, but is "x"',
     ]
-    assert refused(f, {"order": {"id": "odd", "lines": []}}).problems == [
+    assert read_refusal(f, {"order": {"id": "odd", "lines": []}}).problems == [
         "order.id: Value error, there is no such order"
     ]
-    assert refused(f, {"order": {"id": "broken", "lines": []}}).problems == [
+    assert read_refusal(f, {"order": {"id": "broken", "lines": []}}).problems == [
         "order could not be read: KeyError: 'table'"
     ]
 
@@ -203,7 +203,7 @@ def test_wrong_parts_of_an_argument_are_named_by_their_path() -> None:
 def test_a_long_list_of_problems_is_cut() -> None:
     def f(numbers: list[int]) -> None: ...
 
-    problems = refused(f, {"numbers": ["x" * 10_000] * 1_000}).problems
+    problems = read_refusal(f, {"numbers": ["x" * 10_000] * 1_000}).problems
     assert len(problems) == 6
     assert len(" ".join(problems)) < 2_000
 
@@ -225,17 +225,17 @@ def test_a_long_list_of_problems_is_cut() -> None:
     ],
 )
 def test_arguments_that_are_no_json_object_are_refused(arguments: str, problem: str) -> None:
-    assert problem in str(refused(weather, arguments))
+    assert problem in str(read_refusal(weather, arguments))
 
 
 def test_a_function_without_parameters_says_so() -> None:
     def now() -> None: ...
 
-    assert refused(now, {"zone": "UTC"}).problems == ['"zone" is unexpected (it takes no arguments)']
+    assert read_refusal(now, {"zone": "UTC"}).problems == ['"zone" is unexpected (it takes no arguments)']
 
 
 def test_wrong_names_cannot_break_the_message() -> None:
-    message = str(refused(weather, {"city": "x", "\ud800\n" + "y" * 10_000: 1}))
+    message = str(read_refusal(weather, {"city": "x", "\ud800\n" + "y" * 10_000: 1}))
     assert message.encode()
     assert len(message) < 300
 
@@ -252,14 +252,14 @@ def test_methods_objects_and_wrappers_are_called_as_they_are() -> None:
         __call__ = add
 
     counter = Counter()
-    assert bound(counter.add, {"by": 2})() == 2
-    assert bound(counter, {"by": 3})() == 5
+    assert bind(counter.add, {"by": 2})() == 2
+    assert bind(counter, {"by": 3})() == 5
 
     @functools.wraps(weather)
     def logged(*args: Any, **kwargs: Any) -> Any:
         return ["logged", weather(*args, **kwargs)]
 
-    assert bound(logged, {"city": "Oslo"})() == ["logged", ("Oslo", 1, "C")]
+    assert bind(logged, {"city": "Oslo"})() == ["logged", ("Oslo", 1, "C")]
 
 
 async def fetch(url: str) -> str:
@@ -282,7 +282,7 @@ class Fetcher:
 )
 async def test_async_functions_of_every_kind_are_known_as_such(function: Any) -> None:
     assert Tool(function).is_async
-    assert await bound(function, {"url": "x"})() == "x"
+    assert await bind(function, {"url": "x"})() == "x"
 
 
 def test_plain_functions_are_not_async() -> None:
@@ -326,7 +326,7 @@ def test_arguments_of_the_hinted_types_arrive_as_they_were_sent(data: st.DataObj
     listed = ", ".join(f"{name}: hint{index}" for index, name in enumerate(names))
     exec(f"def f({listed}): return dict(locals())", namespace)
     sent = {name: data.draw(KINDS[hint]) for name, hint in zip(names, hints, strict=True)}
-    assert bound(namespace["f"], sent)() == sent
+    assert bind(namespace["f"], sent)() == sent
 
 
 @given(TEXT)
@@ -344,7 +344,7 @@ def test_any_json_as_arguments_is_bound_or_refused(value: Any) -> None:
 
     for sent in (value, {"a": value, "b": value, "c": value}, {"b": [value], "c": {"city": value}}):
         try:
-            bound(f, sent)
+            bind(f, sent)
         except ToolArgumentsError as error:
             assert str(error).encode("utf-8", "surrogatepass")  # noqa: PT017
 
@@ -352,4 +352,4 @@ def test_any_json_as_arguments_is_bound_or_refused(value: Any) -> None:
 @given(st.dictionaries(TEXT, JSON))
 def test_kwargs_take_every_name_but_the_contexts(given_arguments: dict[str, Any]) -> None:
     given_arguments.pop("context_variables", None)
-    assert bound(echo, given_arguments)() == given_arguments
+    assert bind(echo, given_arguments)() == given_arguments

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmkeep.agent import NotJsonError, plain_json
+from swarmkeep.agent import NotJsonError, to_plain_json
 from swarmkeep.agent.values import MAX_DEPTH
 
 TEXT = st.text(st.characters(exclude_categories=()))  # every code point: NUL and lone surrogates too
@@ -39,26 +39,26 @@ class Loud(str):
 Point = namedtuple("Point", "x y")
 
 
-def containers(value: Any) -> list[int]:
+def make_containers(value: Any) -> list[int]:
     if isinstance(value, dict):
-        return [id(value), *(i for item in value.values() for i in containers(item))]
+        return [id(value), *(i for item in value.values() for i in make_containers(item))]
     if isinstance(value, list):
-        return [id(value), *(i for item in value for i in containers(item))]
+        return [id(value), *(i for item in value for i in make_containers(item))]
     return []
 
 
-def refusal(value: object, label: str = "context_variables") -> NotJsonError:
+def read_refusal(value: object, label: str = "context_variables") -> NotJsonError:
     with pytest.raises(NotJsonError) as refused:
-        plain_json(value, label)
+        to_plain_json(value, label)
     return refused.value
 
 
 @given(JSON)
 def test_what_json_holds_comes_back_equal_and_shares_no_container(value: Any) -> None:
-    copied = plain_json(value)
+    copied = to_plain_json(value)
     assert copied == value
     assert json.dumps(copied) == json.dumps(value)  # also tells 1 from True, and -0.0 from 0.0
-    assert not set(containers(copied)) & set(containers(value))
+    assert not set(make_containers(copied)) & set(make_containers(value))
 
 
 @given(JSON, st.lists(st.integers(0, 3) | st.sampled_from(["key", "a key", "ключ", "\ud800", ""]), max_size=8))
@@ -70,7 +70,7 @@ def test_a_refusal_names_the_path_to_the_value(beside: Any, path: list[int | str
         f"[{key}]" if isinstance(key, int) else f".{key}" if key.isidentifier() else f"[{json.dumps(key)}]"
         for key in path
     )
-    refused = refusal(value, "value")
+    refused = read_refusal(value, "value")
     assert (refused.path, refused.type_name) == (expected, "set")
     assert str(refused) == f"{expected} is of type set, which JSON cannot hold"
 
@@ -91,7 +91,7 @@ def test_a_refusal_names_the_path_to_the_value(beside: Any, path: list[int | str
     ],
 )
 def test_subclasses_and_tuples_become_the_plain_types(value: object, plain: object) -> None:
-    copied = plain_json(value)
+    copied = to_plain_json(value)
     assert copied == plain
     assert type(copied) is type(plain)
     if isinstance(copied, dict):
@@ -99,7 +99,7 @@ def test_subclasses_and_tuples_become_the_plain_types(value: object, plain: obje
 
 
 def test_the_sign_of_zero_is_kept() -> None:
-    zero = plain_json({"zero": -0.0})
+    zero = to_plain_json({"zero": -0.0})
     assert isinstance(zero, dict)
     assert math.copysign(1, zero["zero"]) == -1  # type: ignore[arg-type]
 
@@ -116,7 +116,7 @@ def test_the_sign_of_zero_is_kept() -> None:
     ],
 )
 def test_other_types_are_refused_by_name(value: object, path: str, type_name: str) -> None:
-    refused = refusal(value)
+    refused = read_refusal(value)
     assert (refused.path, refused.type_name) == (path, type_name)
     assert path in str(refused)
     assert type_name in str(refused)
@@ -124,24 +124,24 @@ def test_other_types_are_refused_by_name(value: object, path: str, type_name: st
 
 @pytest.mark.parametrize(("number", "word"), [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf")])
 def test_floats_that_are_no_numbers_are_refused(number: float, word: str) -> None:
-    refused = refusal({"rates": [0.5, number]})
+    refused = read_refusal({"rates": [0.5, number]})
     assert str(refused) == f"context_variables.rates[1] is the float {word}, which JSON cannot hold"
     assert refused.type_name == "float"
 
 
 @pytest.mark.parametrize("key", [1, None, True, (1, 2), 1.5])
 def test_a_key_that_is_no_string_is_refused(key: object) -> None:
-    refused = refusal({"by_id": {key: "x"}})
+    refused = read_refusal({"by_id": {key: "x"}})
     assert refused.path == "context_variables.by_id"
     assert f"has a key of type {type(key).__name__}" in str(refused)
 
 
 def test_an_integer_too_long_to_be_written_is_refused() -> None:
-    refused = refusal({"n": 10 ** (sys.get_int_max_str_digits() + 1)})
+    refused = read_refusal({"n": 10 ** (sys.get_int_max_str_digits() + 1)})
     assert str(refused) == "context_variables.n is an integer with too many digits to be written"
 
 
-def nested(levels: int) -> Any:
+def make_nested(levels: int) -> Any:
     value: Any = []
     for _ in range(levels - 1):
         value = [value]
@@ -149,23 +149,23 @@ def nested(levels: int) -> Any:
 
 
 def test_nesting_is_accepted_up_to_the_limit_and_refused_past_it() -> None:
-    deepest = nested(MAX_DEPTH)
-    assert plain_json(deepest) == deepest
-    assert "nested more than 200 levels deep" in str(refusal(nested(MAX_DEPTH + 1)))
-    assert "nested more than 200 levels deep" in str(refusal(nested(100_000)))
+    deepest = make_nested(MAX_DEPTH)
+    assert to_plain_json(deepest) == deepest
+    assert "nested more than 200 levels deep" in str(read_refusal(make_nested(MAX_DEPTH + 1)))
+    assert "nested more than 200 levels deep" in str(read_refusal(make_nested(100_000)))
 
 
 def test_a_container_that_contains_itself_is_refused_where_it_repeats() -> None:
     inner: dict[str, Any] = {"name": "x"}
     inner["me"] = [inner]
-    refused = refusal({"user": inner})
+    refused = read_refusal({"user": inner})
     assert refused.path == "context_variables.user.me[0]"
     assert str(refused) == "context_variables.user.me[0] contains itself, which JSON cannot hold"
 
 
 def test_one_container_in_two_places_is_no_cycle() -> None:
     shared = ["x"]
-    copied = plain_json({"a": shared, "b": shared})
+    copied = to_plain_json({"a": shared, "b": shared})
     assert copied == {"a": ["x"], "b": ["x"]}
     assert isinstance(copied, dict)
     assert copied["a"] is not copied["b"]
@@ -174,7 +174,7 @@ def test_one_container_in_two_places_is_no_cycle() -> None:
 def test_a_refused_value_is_left_as_it_was() -> None:
     value: dict[str, Any] = {"a": [1, {"b": object}]}
     before = copy.deepcopy(value)
-    refusal(value)
+    read_refusal(value)
     assert value == before
 
 
@@ -183,4 +183,4 @@ def test_models_and_dataclasses_are_no_json_in_context_variables() -> None:
     class Order:
         id: int
 
-    assert refusal({"order": Order(1)}).type_name == "Order"
+    assert read_refusal({"order": Order(1)}).type_name == "Order"

@@ -8,11 +8,11 @@ import pytest
 
 from swarmkeep import Agent
 from swarmkeep_agents.acme import escalation, issues_and_repairs, sales, triage
-from swarmkeep_agents.acme.catalogue import CATALOGUE, Product, matching
-from tests.agents.calls import Called, call
+from swarmkeep_agents.acme.catalogue import CATALOGUE, Product, find_products
+from tests.agents.calls import CallResult, call
 
 
-def quoted(product: str = "lantern", quantity: int = 2) -> Called:
+def quote_product(product: str = "lantern", quantity: int = 2) -> CallResult:
     return call(sales, "quote_price", product=product, quantity=quantity)
 
 
@@ -21,12 +21,12 @@ def quoted(product: str = "lantern", quantity: int = 2) -> Called:
     [("LAMP-1", "LAMP-1"), ("my lanterns", "LAMP-1"), ("The BOOTS, please!", "BOOT-7"), ("a rucksack", "BAG-45")],
 )
 def test_a_product_is_found_by_id_name_or_another_word(text: str, item_id: str) -> None:
-    assert matching(text)[0].item_id == item_id
+    assert find_products(text)[0].item_id == item_id
 
 
 @pytest.mark.parametrize("product", CATALOGUE, ids=lambda product: product.item_id)
 def test_every_product_is_found_by_its_own_id_and_name(product: Product) -> None:
-    assert matching(product.item_id)[0] == matching(product.name)[0] == product
+    assert find_products(product.item_id)[0] == find_products(product.name)[0] == product
 
 
 def test_the_catalogue_answers_with_prices_and_says_what_it_lacks() -> None:
@@ -37,13 +37,13 @@ def test_the_catalogue_answers_with_prices_and_says_what_it_lacks() -> None:
 
 
 def test_a_quote_fills_the_cart_and_orders_nothing() -> None:
-    quote = quoted()
+    quote = quote_product()
     assert quote.context == {"cart": [{"item_id": "LAMP-1", "name": "Hut lantern", "quantity": 2, "price": 24.5}]}
     assert "49.00 euros" in quote.text
 
 
 def test_a_second_quote_replaces_the_line_of_the_same_product_only() -> None:
-    cart = call(sales, "quote_price", quoted().context, product="tent").context
+    cart = call(sales, "quote_price", quote_product().context, product="tent").context
     cart = call(sales, "quote_price", cart, product="lantern", quantity=1).context
     assert [(line["item_id"], line["quantity"]) for line in cart["cart"]] == [("TENT-2", 1), ("LAMP-1", 1)]
 
@@ -53,13 +53,13 @@ def test_a_second_quote_replaces_the_line_of_the_same_product_only() -> None:
     [("a piano", 1, "no item"), ("kettle", 1, "sold out"), ("lantern", 0, "not 0"), ("lantern", 21, "not 21")],
 )
 def test_what_cannot_be_sold_is_not_quoted(product: str, quantity: int, said: str) -> None:
-    quote = quoted(product, quantity)
+    quote = quote_product(product, quantity)
     assert said in quote.text
     assert quote.context == {}
 
 
 def test_an_order_takes_what_is_in_the_cart() -> None:
-    order = call(sales, "place_order", quoted().context, product="Hut lantern", price=49)
+    order = call(sales, "place_order", quote_product().context, product="Hut lantern", price=49)
     order_id = order.context["order_id"]
     assert order_id in order.text
     assert order.context["cart"] == []
@@ -67,7 +67,7 @@ def test_an_order_takes_what_is_in_the_cart() -> None:
 
 
 def test_the_same_order_call_made_again_is_the_same_order() -> None:
-    before = quoted().context
+    before = quote_product().context
     once = call(sales, "place_order", before)
     assert call(sales, "place_order", before) == once
     assert call(sales, "place_order", once.context).context == once.context
@@ -77,7 +77,7 @@ def test_the_same_order_call_made_again_is_the_same_order() -> None:
 
 @pytest.mark.parametrize("wrong", [{"product": "tent"}, {"price": 40.0}, {"product": "lantern", "price": 24.5}])
 def test_an_order_that_is_not_what_was_quoted_is_refused(wrong: dict[str, Any]) -> None:
-    before = quoted().context
+    before = quote_product().context
     order = call(sales, "place_order", before, **wrong)
     assert "Nothing was ordered" in order.text
     assert order.context == before

@@ -13,7 +13,7 @@ from swarmkeep_agents.airline import bookings, flight_cancel, flight_change, los
 from swarmkeep_agents.personal_shopper import refunds_agent, sales_agent, shop, triage_agent
 from swarmkeep_agents.records import Records
 from swarmkeep_agents.support_bot import help_centre, help_centre_agent
-from tests.agents.calls import Called, call
+from tests.agents.calls import CallResult, call
 
 CALL = ToolCallId("call_1")
 
@@ -67,12 +67,12 @@ def test_rows_are_kept_where_the_settings_say(tmp_path: Path, monkeypatch: pytes
 # Airline.
 
 
-def change(booking_id: str, new_date: str, call_id: str = "call_1") -> Called:
+def change(booking_id: str, new_date: str, call_id: str = "call_1") -> CallResult:
     return call(flight_change, "change_flight", booking_id=booking_id, new_date=new_date, call_id=call_id)
 
 
-def booked(booking_id: str) -> dict[str, object]:
-    found = bookings.find(booking_id)
+def read_booking(booking_id: str) -> dict[str, object]:
+    found = bookings.find_booking(booking_id)
     assert found is not None
     return found
 
@@ -80,8 +80,8 @@ def booked(booking_id: str) -> dict[str, object]:
 def test_a_flight_is_moved_and_the_context_follows() -> None:
     changed = change("kw-4822", "2031-06-01")
     assert "Fee: 35 euros" in changed.text
-    assert changed.context["flight"] == booked("KW4822")
-    assert booked("KW4822")["departs_on"] == "2031-06-01"
+    assert changed.context["flight"] == read_booking("KW4822")
+    assert read_booking("KW4822")["departs_on"] == "2031-06-01"
 
 
 @pytest.mark.parametrize(
@@ -105,13 +105,13 @@ def test_money_goes_out_once_for_a_booking(function: str, booking_id: str) -> No
     assert call(flight_cancel, function, booking_id=booking_id).text == first.text
     assert "cancelled already" in call(flight_cancel, function, booking_id=booking_id, call_id="call_2").text
     assert len(bookings.records.rows("SELECT * FROM payments")) == 1
-    assert booked(booking_id)["status"] == "cancelled"
+    assert read_booking(booking_id)["status"] == "cancelled"
     assert "cannot be changed" in change(booking_id, "2031-06-01").text
 
 
 def test_a_saver_fare_is_never_refunded_and_every_refund_waits_for_a_person() -> None:
     assert "not refunded" in call(flight_cancel, "refund_flight", booking_id="KW4823").text
-    assert booked("KW4823")["status"] == "booked"
+    assert read_booking("KW4823")["status"] == "booked"
     assert flight_cancel.tools()["refund_flight"].requires_approval
     assert not flight_cancel.tools()["give_flight_credit"].requires_approval
 
@@ -155,7 +155,7 @@ def test_the_article_that_fits_is_found(question: str, article: str) -> None:
 def test_a_question_that_no_article_fits_gets_the_list(question: str) -> None:
     answer = call(help_centre_agent, "search_help_centre", question=question).json()
     assert answer["found"] == []
-    assert answer["all_articles"] == help_centre.article_ids()
+    assert answer["all_articles"] == help_centre.list_article_ids()
     assert len(answer["all_articles"]) == len(list(help_centre.ARTICLES.glob("*.md")))
 
 
@@ -177,22 +177,22 @@ def test_a_ticket_and_an_email_are_written_once() -> None:
 # Personal shopper.
 
 
-def buy(product: str, call_id: str = "call_1", user_id: int = 1) -> Called:
+def buy(product: str, call_id: str = "call_1", user_id: int = 1) -> CallResult:
     return call(sales_agent, "buy_product", {"user_id": user_id}, product=product, call_id=call_id)
 
 
-def refund(purchase_id: int, call_id: str = "call_1", user_id: int = 1) -> Called:
+def refund(purchase_id: int, call_id: str = "call_1", user_id: int = 1) -> CallResult:
     return call(refunds_agent, "refund_purchase", {"user_id": user_id}, purchase_id=purchase_id, call_id=call_id)
 
 
-def stock(product: str) -> int:
-    return next(int(row["stock"]) for row in shop.products() if row["name"] == product)
+def read_stock(product: str) -> int:
+    return next(int(row["stock"]) for row in shop.read_products() if row["name"] == product)
 
 
 def test_a_purchase_takes_one_from_the_stock_once() -> None:
     assert buy("rain jacket").text == buy("rain jacket").text
-    assert stock("rain jacket") == 4
-    assert [row["product"] for row in shop.purchases_of(1)] == ["wool scarf", "canvas shoes", "rain jacket"]
+    assert read_stock("rain jacket") == 4
+    assert [row["product"] for row in shop.read_purchases(1)] == ["wool scarf", "canvas shoes", "rain jacket"]
 
 
 @pytest.mark.parametrize(
@@ -200,14 +200,14 @@ def test_a_purchase_takes_one_from_the_stock_once() -> None:
 )
 def test_what_cannot_be_bought_is_not(product: str, said: str) -> None:
     assert said in buy(product).text
-    assert len(shop.purchases_of(1)) == 2
+    assert len(shop.read_purchases(1)) == 2
 
 
 def test_the_last_piece_is_sold_once() -> None:
     with ThreadPoolExecutor(4) as pool:
         texts = list(pool.map(lambda number: buy("straw hat", f"call_{number}").text, range(8)))
     assert sum(text.startswith("Bought") for text in texts) == 1
-    assert stock("straw hat") == 0
+    assert read_stock("straw hat") == 0
 
 
 def test_a_purchase_is_refunded_once_and_by_approval() -> None:
@@ -215,7 +215,7 @@ def test_a_purchase_is_refunded_once_and_by_approval() -> None:
     assert refund(102).text == refund(102).text
     assert "already" in refund(102, "call_2").text
     assert len(shop.records.rows("SELECT * FROM refunds")) == 1
-    assert [row["refunded"] for row in shop.purchases_of(1)] == [False, True]
+    assert [row["refunded"] for row in shop.read_purchases(1)] == [False, True]
     assert refunds_agent.tools()["refund_purchase"].requires_approval
 
 

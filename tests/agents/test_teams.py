@@ -19,18 +19,18 @@ HIDDEN = {"context_variables", "tool_call_id"}
 MODULES = [*TEAMS.values(), *(f"{TEAMS['basic']}.{path.stem}" for path in sorted((FOLDER / "basic").glob("[a-z]*.py")))]
 
 
-def agents_of(module: ModuleType) -> list[Agent]:
+def find_agents(module: ModuleType) -> list[Agent]:
     return [value for value in vars(module).values() if isinstance(value, Agent)]
 
 
-def team(name: str) -> list[Agent]:
-    return agents_of(importlib.import_module(TEAMS[name]))
+def load_team(name: str) -> list[Agent]:
+    return find_agents(importlib.import_module(TEAMS[name]))
 
 
 FUNCTIONS = [
     pytest.param(name, function, id=f"{name}-{agent.name}-{function.__name__}")
     for name in TEAMS
-    for agent in team(name)
+    for agent in load_team(name)
     for function in agent.functions
 ]
 
@@ -42,7 +42,7 @@ def test_every_folder_with_conversations_is_a_team() -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_each_module_defines_agents_with_names_of_their_own(module: str) -> None:
-    names = [agent.name for agent in agents_of(importlib.import_module(module))]
+    names = [agent.name for agent in find_agents(importlib.import_module(module))]
     assert names
     assert len(set(names)) == len(names)
 
@@ -62,7 +62,7 @@ FIRST = {
 def test_a_team_begins_with_its_entry_point(name: str) -> None:
     registry = load_registry([TEAMS[name]])
     assert registry.default == FIRST[name]
-    assert set(registry.names) == {agent.name for agent in team(name)}
+    assert set(registry.names) == {agent.name for agent in load_team(name)}
 
 
 @pytest.mark.parametrize(("name", "function"), FUNCTIONS)
@@ -78,14 +78,14 @@ def test_every_function_tells_the_model_what_it_is_for(name: str, function: Any)
 def test_a_handoff_stays_in_its_team(name: str, function: Any) -> None:
     if function.__name__.startswith("transfer_to_"):
         other = function()
-        assert other in team(name)
+        assert other in load_team(name)
         assert other.name.lower().replace(" ", "_").startswith(function.__name__.removeprefix("transfer_to_"))
 
 
 @pytest.mark.parametrize("name", TEAMS)
 @pytest.mark.parametrize("context", [{}, {"user_name": "Ada", "ticket_id": "TICKET-1"}])
 def test_instructions_are_text_with_and_without_context(name: str, context: dict[str, Any]) -> None:
-    for agent in team(name):
+    for agent in load_team(name):
         text = agent.render_instructions(context)
         assert isinstance(text, str)
         assert text

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.api.service import Service, serving, settings
+from tests.api.server import RunningServer, server_settings, start_server
 from tests.support.scripted import ScriptedModel
 
 
@@ -18,17 +18,17 @@ def model() -> Iterator[ScriptedModel]:
 
 
 @pytest.fixture
-async def service(ready_url: str, model: ScriptedModel) -> AsyncIterator[Service]:
+async def service(ready_url: str, model: ScriptedModel) -> AsyncIterator[RunningServer]:
     """A server on each kind of database in turn."""
-    given = settings(
+    given = server_settings(
         database_url=ready_url, offline=False, openai_api_key="test", openai_base_url=model.url, model_retries=0
     )
-    async with serving(given) as running:
+    async with start_server(given) as running:
         yield running
 
 
 @pytest.fixture
-async def plain(sqlite_ready: str) -> AsyncIterator[Service]:
+async def plain(sqlite_ready: str) -> AsyncIterator[RunningServer]:
     """A server for what has nothing to do with the database."""
-    async with serving(settings(database_url=sqlite_ready)) as running:
+    async with start_server(server_settings(database_url=sqlite_ready)) as running:
         yield running

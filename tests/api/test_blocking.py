@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.api.service import Service
+from tests.api.server import RunningServer
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 
@@ -41,7 +41,7 @@ async def test_blocking_tools_and_instructions_hold_up_nobody(tmp_path: Path) ->
         env = {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "test"}
         server = ServerProcess(tmp_path, agents=[str(team)], offline=False, env=env)
         with server:
-            service = Service(None, server.url)  # type: ignore[arg-type]
+            service = RunningServer(None, server.url)  # type: ignore[arg-type]
             slow = []
             for number in range(20):
                 reader = await service.session(context_variables={"path": str(signal)})
@@ -49,7 +49,7 @@ async def test_blocking_tools_and_instructions_hold_up_nobody(tmp_path: Path) ->
                 model.call("wait_for_file", {"path": str(signal)}, id=f"c{number}")
                 session = await service.session()
                 slow.append((session, await service.run(session, background=True)))
-            await model.requests_reach(20)
+            await model.wait_for_requests_async(20)
             for _ in range(20):
                 assert (await service.get("/health/live")).status_code == 200
                 assert (await service.run(await service.session()))["output_text"] == "Hello."
@@ -58,12 +58,14 @@ async def test_blocking_tools_and_instructions_hold_up_nobody(tmp_path: Path) ->
                 assert (await service.get(f"{session}/runs/{run['id']}")).json()["status"] == "running"
             signal.touch()
             for session, run in slow:
-                frames = await service.streamed(f"{session}/runs/{run['id']}/stream")
+                frames = await service.read_stream(f"{session}/runs/{run['id']}/stream")
                 assert frames[-1].data["output_text"] == "Hello."
             await service.client.aclose()
 
 
-async def test_two_hundred_runs_that_wait_for_a_model_hold_up_nobody(service: Service, model: ScriptedModel) -> None:
+async def test_two_hundred_runs_that_wait_for_a_model_hold_up_nobody(
+    service: RunningServer, model: ScriptedModel
+) -> None:
     count = 200
     for _ in range(count):
         model.hang(then="At last.")
@@ -71,7 +73,7 @@ async def test_two_hundred_runs_that_wait_for_a_model_hold_up_nobody(service: Se
     for _ in range(count):
         session = await service.session()
         slow.append((session, await service.run(session, background=True)))
-    await model.requests_reach(count, within=60)
+    await model.wait_for_requests_async(count, within=60)
     model.say("At once.")
     assert (await service.run(await service.session()))["output_text"] == "At once."
     for path in ("live", "ready"):
@@ -80,7 +82,7 @@ async def test_two_hundred_runs_that_wait_for_a_model_hold_up_nobody(service: Se
     model.release()
 
     async def outcome(session: str, run: str) -> str:
-        frames = await service.streamed(f"{session}/runs/{run}/stream")
+        frames = await service.read_stream(f"{session}/runs/{run}/stream")
         return str(frames[-1].data["output_text"])
 
     assert await asyncio.gather(*(outcome(session, run["id"]) for session, run in slow)) == ["At last."] * count

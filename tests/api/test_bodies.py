@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.service import Service, problem, serving, settings
+from tests.api.server import RunningServer, check_problem, server_settings, start_server
 
 JSON = {"Content-Type": "application/json"}
 
@@ -34,9 +34,9 @@ JSON = {"Content-Type": "application/json"}
         ({"input": [{"role": "assistant", "tool_calls": [{"id": "c"}]}]}, "/input/0/tool_calls/0/function"),
     ],
 )
-async def test_what_is_wrong_with_a_run_is_named(plain: Service, body: Any, pointer: str) -> None:
+async def test_what_is_wrong_with_a_run_is_named(plain: RunningServer, body: Any, pointer: str) -> None:
     session = await plain.session()
-    found = problem(await plain.post(f"{session}/runs", body), 400, "invalid_request")
+    found = check_problem(await plain.post(f"{session}/runs", body), 400, "invalid_request")
     assert [error["pointer"] for error in found["errors"]] == [pointer]
     assert len(await plain.events(session)) == 1
 
@@ -57,16 +57,18 @@ async def test_what_is_wrong_with_a_run_is_named(plain: Service, body: Any, poin
         ("/s/runs/r/resume", {"approvals": None}, "/approvals"),
     ],
 )
-async def test_what_is_wrong_with_other_bodies_is_named(plain: Service, path: str, body: Any, pointer: str) -> None:
+async def test_what_is_wrong_with_other_bodies_is_named(
+    plain: RunningServer, path: str, body: Any, pointer: str
+) -> None:
     await plain.session(id="s")
-    found = problem(await plain.post(f"/v1/sessions{path}", body), 400, "invalid_request")
+    found = check_problem(await plain.post(f"/v1/sessions{path}", body), 400, "invalid_request")
     assert [error["pointer"] for error in found["errors"]] == [pointer]
 
 
 @pytest.mark.parametrize("body", [{"agent": None}, {"metadata": None}, {"context_variables": None}, {"id": "x"}, [], 5])
-async def test_a_patch_names_what_it_changes(plain: Service, body: Any) -> None:
+async def test_a_patch_names_what_it_changes(plain: RunningServer, body: Any) -> None:
     session = await plain.session()
-    problem(await plain.patch(session, body), 400, "invalid_request")
+    check_problem(await plain.patch(session, body), 400, "invalid_request")
     assert (await plain.patch(session, {})).json()["seq"] == 1
 
 
@@ -83,13 +85,13 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("body", HOSTILE, ids=range(len(HOSTILE)))
-async def test_what_is_no_json_object_is_refused(plain: Service, body: bytes) -> None:
-    found = problem(await plain.client.post("/v1/sessions", content=body, headers=JSON), 400, "invalid_request")
+async def test_what_is_no_json_object_is_refused(plain: RunningServer, body: bytes) -> None:
+    found = check_problem(await plain.client.post("/v1/sessions", content=body, headers=JSON), 400, "invalid_request")
     assert len(found["detail"]) < 500
     assert (await plain.get("/v1/sessions")).json()["data"] == []
 
 
-async def test_depth_has_one_limit_wherever_it_stands(plain: Service) -> None:
+async def test_depth_has_one_limit_wherever_it_stands(plain: RunningServer) -> None:
     session = await plain.session()
     nested: Any = "x"
     for _ in range(3000):
@@ -100,7 +102,7 @@ async def test_depth_has_one_limit_wherever_it_stands(plain: Service) -> None:
         ("/runs", '{"input": [{"role": "user", "content": ' + "[" * 3000 + "]" * 3000 + "}]}"),
     ):
         answer = await plain.client.post(f"{session}{path}", content=body.encode(), headers=JSON)
-        problem(answer, 400, "invalid_request")
+        check_problem(answer, 400, "invalid_request")
     assert len(await plain.events(session)) == 1
 
 
@@ -111,7 +113,7 @@ STRANGE = [
 NUMBERS = [0, -0.0, 2**53, 2**63, -(2**63), 2**64 - 1, 1e-320, 1.7976931348623157e308, 0.1]
 
 
-async def test_text_and_numbers_come_back_as_they_were_given(service: Service) -> None:
+async def test_text_and_numbers_come_back_as_they_were_given(service: RunningServer) -> None:
     given = {"texts": STRANGE, "numbers": NUMBERS, **{text: number for number, text in enumerate(STRANGE)}}
     body = {
         "id": "s",
@@ -134,7 +136,7 @@ async def test_text_and_numbers_come_back_as_they_were_given(service: Service) -
     assert (await service.get("/v1/sessions")).json()["data"][0]["metadata"] == given
 
 
-async def test_a_run_with_strange_text_is_answered(plain: Service) -> None:
+async def test_a_run_with_strange_text_is_answered(plain: RunningServer) -> None:
     session = await plain.session()
     for text in STRANGE:
         content = json.dumps({"input": text}).encode()
@@ -156,19 +158,21 @@ async def test_a_run_with_strange_text_is_answered(plain: Service) -> None:
         ("text/plain; +json", False), ("x/y+json", False),
     ],
 )  # fmt: skip
-async def test_bodies_are_json_or_say_nothing_of_their_type(plain: Service, kind: str | None, taken: bool) -> None:
+async def test_bodies_are_json_or_say_nothing_of_their_type(
+    plain: RunningServer, kind: str | None, taken: bool
+) -> None:
     headers = {} if kind is None else {"Content-Type": kind}
     answer = await plain.client.post("/v1/sessions", content=b"{}", headers=headers)
     if taken:
         assert answer.status_code == 201
     else:
-        problem(answer, 415, "unsupported_media_type")
+        check_problem(answer, 415, "unsupported_media_type")
 
 
-async def test_a_body_that_is_needed_cannot_be_left_out(plain: Service) -> None:
+async def test_a_body_that_is_needed_cannot_be_left_out(plain: RunningServer) -> None:
     session = await plain.session()
-    problem(await plain.client.post(f"{session}/runs"), 400, "invalid_request")
-    problem(await plain.client.patch(session), 400, "invalid_request")
+    check_problem(await plain.client.post(f"{session}/runs"), 400, "invalid_request")
+    check_problem(await plain.client.patch(session), 400, "invalid_request")
 
 
 async def test_a_large_body_is_refused_however_it_is_sent(sqlite_ready: str) -> None:
@@ -176,17 +180,17 @@ async def test_a_large_body_is_refused_however_it_is_sent(sqlite_ready: str) -> 
         for _ in range(40):
             yield b" " * 1000
 
-    async with serving(settings(database_url=sqlite_ready, max_body_bytes=10_000)) as service:
+    async with start_server(server_settings(database_url=sqlite_ready, max_body_bytes=10_000)) as service:
         fits = json.dumps({"metadata": {"a": "x" * 9_000}}).encode()
         assert (await service.client.post("/v1/sessions", content=fits, headers=JSON)).status_code == 201
-        problem(await service.client.post("/v1/sessions", content=b" " * 10_001, headers=JSON), 413, "too_large")
-        problem(await service.client.post("/v1/sessions", content=pieces(), headers=JSON), 413, "too_large")
+        check_problem(await service.client.post("/v1/sessions", content=b" " * 10_001, headers=JSON), 413, "too_large")
+        check_problem(await service.client.post("/v1/sessions", content=pieces(), headers=JSON), 413, "too_large")
         announced = b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n"
         assert b" 413 " in (await service.raw(announced)).splitlines()[0]
         assert (await service.get("/v1/sessions")).status_code == 200
 
 
-async def test_a_body_that_ends_early_disturbs_nobody(plain: Service, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_body_that_ends_early_disturbs_nobody(plain: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
     host, _, port = plain.url.removeprefix("http://").partition(":")
     _, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")

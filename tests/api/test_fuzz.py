@@ -18,11 +18,11 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.api.test_serve import Served
+from tests.app.test_serve import ServeProcess
 
 
 @schemathesis.serializer("application/x-ndjson")
-def as_it_is(ctx: Any, value: Any) -> bytes:
+def serialize_unchanged(ctx: Any, value: Any) -> bytes:
     """An import is a text that the document cannot say more about."""
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
 
@@ -33,14 +33,14 @@ CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance,
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Served(tmp_path_factory.mktemp("fuzz")) as running:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
+    with ServeProcess(tmp_path_factory.mktemp("fuzz")) as running:
         yield running
         assert running.stop() == 0
         assert "Traceback" not in running.output()
 
 
-def test_nothing_that_is_sent_breaks_the_server(server: Served) -> None:
+def test_nothing_that_is_sent_breaks_the_server(server: ServeProcess) -> None:
     url = f"http://127.0.0.1:{server.port}"
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
     seen = set()
@@ -56,7 +56,7 @@ def test_nothing_that_is_sent_breaks_the_server(server: Served) -> None:
     assert server.request("GET", "/health/ready")[0] == 200
 
 
-def _attack(server: Served, url: str, session: requests.Session, operation: Any, mode: GenerationMode) -> None:
+def _attack(server: ServeProcess, url: str, session: requests.Session, operation: Any, mode: GenerationMode) -> None:
     @settings(
         max_examples=EXAMPLES,
         deadline=None,
@@ -75,7 +75,7 @@ def _attack(server: Served, url: str, session: requests.Session, operation: Any,
     attack()
 
 
-def _point_at_what_exists(server: Served, case: Case[Any]) -> None:
+def _point_at_what_exists(server: ServeProcess, case: Case[Any]) -> None:
     """Let the request meet a session and a run; invented ids get no further than 404."""
     if "session_id" not in case.path_parameters:
         return

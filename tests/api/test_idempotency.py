@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.api.service import Service
+from tests.api.server import RunningServer
 from tests.support.scripted import ScriptedModel
 
 Json = dict[str, Any]
 KEY = {"Idempotency-Key": "key-1"}
 
 
-async def test_a_session_made_twice_with_one_key_is_one_session(service: Service) -> None:
+async def test_a_session_made_twice_with_one_key_is_one_session(service: RunningServer) -> None:
     body = {"context_variables": {"a": 1}}
     answers = [await service.post("/v1/sessions", body, headers=KEY) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [201, 201, 201]
@@ -23,7 +23,9 @@ async def test_a_session_made_twice_with_one_key_is_one_session(service: Service
     assert len((await service.get("/v1/sessions")).json()["data"]) == 1
 
 
-async def test_a_run_posted_at_once_and_later_with_one_key_runs_once(service: Service, model: ScriptedModel) -> None:
+async def test_a_run_posted_at_once_and_later_with_one_key_runs_once(
+    service: RunningServer, model: ScriptedModel
+) -> None:
     model.say("Done.")
     session = await service.session()
     sent = [service.post(f"{session}/runs", {"input": "hi"}, headers=KEY) for _ in range(5)]
@@ -36,20 +38,20 @@ async def test_a_run_posted_at_once_and_later_with_one_key_runs_once(service: Se
 
 
 async def test_a_retry_while_the_run_is_still_going_waits_for_the_same_run(
-    service: Service, model: ScriptedModel
+    service: RunningServer, model: ScriptedModel
 ) -> None:
     gate = threading.Event()
     model.say("Done.", gate=gate)
     session = await service.session()
     first = asyncio.create_task(service.post(f"{session}/runs", {"input": "hi"}, headers=KEY))
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     second = asyncio.create_task(service.post(f"{session}/runs", {"input": "hi"}, headers=KEY))
     gate.set()
     assert (await first).json() == (await second).json()
 
 
 async def test_a_retry_is_answered_as_the_first_was_whatever_became_of_the_run(
-    service: Service, model: ScriptedModel
+    service: RunningServer, model: ScriptedModel
 ) -> None:
     model.calls([("refund", {"order": "1"}, "c1"), ("refund", {"order": "2"}, "c2")])
     model.say("Done.")
@@ -74,7 +76,7 @@ async def test_a_retry_is_answered_as_the_first_was_whatever_became_of_the_run(
 
 
 async def test_a_run_in_the_background_is_told_again_as_it_was_when_it_began(
-    service: Service, model: ScriptedModel
+    service: RunningServer, model: ScriptedModel
 ) -> None:
     model.say("Done.")
     session = await service.session()
@@ -82,13 +84,13 @@ async def test_a_run_in_the_background_is_told_again_as_it_was_when_it_began(
     first = await service.post(f"{session}/runs", body, headers=KEY)
     run = first.json()
     assert (first.status_code, run["status"]) == (202, "running")
-    joined = await service.streamed(f"{session}/runs/{run['id']}/stream")
+    joined = await service.read_stream(f"{session}/runs/{run['id']}/stream")
     assert joined[-1].data["status"] == "completed"
     again = await service.post(f"{session}/runs", body, headers=KEY)
     assert (again.status_code, again.json()) == (202, run)
 
 
-async def test_a_streamed_run_is_joined_by_its_retry(service: Service, model: ScriptedModel) -> None:
+async def test_a_streamed_run_is_joined_by_its_retry(service: RunningServer, model: ScriptedModel) -> None:
     model.say("Done.")
     session = await service.session()
     run = (await service.post(f"{session}/runs", {"input": "hi"}, headers=KEY)).json()
@@ -97,7 +99,7 @@ async def test_a_streamed_run_is_joined_by_its_retry(service: Service, model: Sc
     assert (await service.get(f"{session}/runs")).json()["data"] == [run]
 
 
-async def test_a_patch_is_made_once_even_under_a_condition_that_it_has_outdated(service: Service) -> None:
+async def test_a_patch_is_made_once_even_under_a_condition_that_it_has_outdated(service: RunningServer) -> None:
     session = await service.session()
     headers = {**KEY, "If-Match": '"1"'}
     answers = [await service.patch(session, {"metadata": {"a": 1}}, headers=headers) for _ in range(2)]
@@ -107,7 +109,7 @@ async def test_a_patch_is_made_once_even_under_a_condition_that_it_has_outdated(
     assert (await service.get(session)).json()["metadata"] == {"a": 2}
 
 
-async def test_a_fork_made_twice_with_one_key_is_one_fork(service: Service) -> None:
+async def test_a_fork_made_twice_with_one_key_is_one_fork(service: RunningServer) -> None:
     session = await service.session()
     first = await service.post(f"{session}/fork", {}, headers=KEY)
     await service.patch(session, {"metadata": {"later": 1}})
@@ -116,7 +118,9 @@ async def test_a_fork_made_twice_with_one_key_is_one_fork(service: Service) -> N
 
 
 @pytest.mark.parametrize("path", ["/runs", "/fork", ""])
-async def test_another_body_under_the_same_key_is_refused(service: Service, model: ScriptedModel, path: str) -> None:
+async def test_another_body_under_the_same_key_is_refused(
+    service: RunningServer, model: ScriptedModel, path: str
+) -> None:
     session = await service.session()
     bodies = {"/runs": ({"input": "a"}, {"input": "b"}), "/fork": ({}, {"metadata": {"a": 1}})}
     first, other = bodies.get(path, ({"metadata": {"a": 1}}, {"metadata": {"a": 2}}))
@@ -128,17 +132,17 @@ async def test_another_body_under_the_same_key_is_refused(service: Service, mode
     assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_mismatch")
 
 
-async def test_a_cancel_may_be_sent_twice(service: Service, model: ScriptedModel) -> None:
+async def test_a_cancel_may_be_sent_twice(service: RunningServer, model: ScriptedModel) -> None:
     model.hang()
     session = await service.session()
     run = (await service.post(f"{session}/runs", {"input": "hi", "background": True})).json()
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     answers = [await service.post(f"{session}/runs/{run['id']}/cancel", headers=KEY) for _ in range(2)]
     assert [answer.json()["status"] for answer in answers] == ["cancelled", "cancelled"]
     model.release()
 
 
-async def test_a_key_of_the_wrong_form_is_refused(service: Service) -> None:
+async def test_a_key_of_the_wrong_form_is_refused(service: RunningServer) -> None:
     refused = await service.post("/v1/sessions", {}, headers={"Idempotency-Key": "x" * 256})
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_request")
     assert refused.json()["errors"][0]["pointer"] == "/header/Idempotency-Key"

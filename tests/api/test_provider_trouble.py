@@ -7,34 +7,34 @@ from typing import Any
 
 import pytest
 
-from tests.api.service import Service, serving, settings
+from tests.api.server import RunningServer, server_settings, start_server
 from tests.support.scripted import ScriptedModel
 
 Json = dict[str, Any]
 
 
 @pytest.fixture
-async def patient(ready_url: str, model: ScriptedModel) -> AsyncIterator[Service]:
+async def patient(ready_url: str, model: ScriptedModel) -> AsyncIterator[RunningServer]:
     """A server that asks its provider once more, on each kind of database in turn."""
-    given = settings(
+    given = server_settings(
         database_url=ready_url, offline=False, openai_api_key="test", openai_base_url=model.url, model_retries=1
     )
-    async with serving(given) as running:
+    async with start_server(given) as running:
         yield running
 
 
-async def messages(service: Service, session: str) -> list[tuple[str, Any]]:
+async def read_messages(service: RunningServer, session: str) -> list[tuple[str, Any]]:
     found = (await service.get(f"{session}/messages")).json()["data"]
     return [(message["role"], message["content"]) for message in found]
 
 
 async def test_a_broken_stream_leaves_what_was_said_and_the_session_goes_on(
-    patient: Service, model: ScriptedModel
+    patient: RunningServer, model: ScriptedModel
 ) -> None:
     model.half_stream(["Half ", "a sen"])
     model.say("Whole.")
     session = await patient.session()
-    frames = await patient.streamed(f"{session}/runs", {"input": "hi", "stream": True}, method="POST")
+    frames = await patient.read_stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST")
     run = frames[-1].data
     assert (run["status"], run["stop_reason"]) == ("failed", "error")
     assert (run["error"]["code"], run["error"]["retryable"]) == ("provider_stream_cut", True)
@@ -43,11 +43,11 @@ async def test_a_broken_stream_leaves_what_was_said_and_the_session_goes_on(
     assert [event["type"] for event in events][-2:] == ["message.added", "run.failed"]
     assert events[-2]["data"]["completion"]["partial"] is True
     assert (await patient.run(session, "Go on."))["output_text"] == "Whole."
-    assert [role for role, _ in await messages(patient, session)] == ["user", "assistant", "user", "assistant"]
+    assert [role for role, _ in await read_messages(patient, session)] == ["user", "assistant", "user", "assistant"]
     assert [message["role"] for message in model.requests[-1]["messages"]] == ["system", "user", "assistant", "user"]
 
 
-async def test_what_was_done_before_a_failure_stays(patient: Service, model: ScriptedModel) -> None:
+async def test_what_was_done_before_a_failure_stays(patient: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     model.fail(400, code="context_length_exceeded", message="too long")
     session = await patient.session()
@@ -58,36 +58,36 @@ async def test_what_was_done_before_a_failure_stays(patient: Service, model: Scr
         "retryable": False,
         "provider_status": 400,
     }
-    assert [role for role, _ in await messages(patient, session)] == ["user", "assistant", "tool"]
+    assert [role for role, _ in await read_messages(patient, session)] == ["user", "assistant", "tool"]
     assert run["usage"]["model_calls"] == 1
 
 
-async def test_a_passing_trouble_shows_in_nothing_but_time(patient: Service, model: ScriptedModel) -> None:
+async def test_a_passing_trouble_shows_in_nothing_but_time(patient: RunningServer, model: ScriptedModel) -> None:
     model.fail(503, headers={"retry-after": "0"})
     model.say("At last.")
     session = await patient.session()
-    frames = await patient.streamed(f"{session}/runs", {"input": "hi", "stream": True}, method="POST")
+    frames = await patient.read_stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST")
     assert frames[-1].data["output_text"] == "At last."
     assert [frame.event for frame in frames].count("message.started") == 1
     assert frames[-1].data["usage"]["model_calls"] == 1
 
 
-async def test_a_cancel_ends_the_waiting_for_a_provider(patient: Service, model: ScriptedModel) -> None:
+async def test_a_cancel_ends_the_waiting_for_a_provider(patient: RunningServer, model: ScriptedModel) -> None:
     model.fail(429, headers={"retry-after": "50"})
     session = await patient.session()
     run = await patient.run(session, background=True)
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     cancelled = (await patient.post(f"{session}/runs/{run['id']}/cancel")).json()
     assert cancelled["status"] == "cancelled"
     model.say("And now?")
     assert (await patient.run(session))["output_text"] == "And now?"
 
 
-async def test_a_stop_ends_the_waiting_for_a_provider(patient: Service, model: ScriptedModel) -> None:
+async def test_a_stop_ends_the_waiting_for_a_provider(patient: RunningServer, model: ScriptedModel) -> None:
     model.fail(429, headers={"retry-after": "50"})
     session = await patient.session()
     run = await patient.run(session, background=True)
-    await model.requests_reach(1)
-    await patient.inside.drain()
+    await model.wait_for_requests_async(1)
+    await patient.service.drain()
     stopped = (await patient.get(f"{session}/runs/{run['id']}")).json()
     assert (stopped["status"], stopped["error"]["code"]) == ("interrupted", "draining")

@@ -9,16 +9,16 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 import pytest
 
 from swarmkeep.api import bodies
-from swarmkeep.api.arrivals import FREE_BYTES, MOST_FILES, Arrivals
-from swarmkeep.connections import Connection
-from tests.api.service import Service, problem
+from swarmkeep.api.body_limits import MAX_FILES, UNCOUNTED_BYTES, BodyLimits
+from swarmkeep.connections import BoundedConnection
+from tests.api.server import RunningServer, check_problem
 
 PATIENCE_SECONDS = 20
 HEAD = b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @asynccontextmanager
-async def connected(service: Service) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def open_connection(service: RunningServer) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     host, _, port = service.url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -27,7 +27,7 @@ async def connected(service: Service) -> AsyncIterator[tuple[asyncio.StreamReade
         writer.transport.abort()
 
 
-async def rest_of(reader: asyncio.StreamReader) -> bytes:
+async def read_rest(reader: asyncio.StreamReader) -> bytes:
     """All that the server still sends, once it has closed the connection."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         try:
@@ -49,12 +49,12 @@ async def rest_of(reader: asyncio.StreamReader) -> bytes:
     ids=["no body", "a piece", "chunks", "trailers", "asked first", "with a key"],
 )
 async def test_a_body_that_does_not_come_is_not_waited_for(
-    plain: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sent: bytes
+    plain: RunningServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sent: bytes
 ) -> None:
     monkeypatch.setattr(bodies, "BODY_SECONDS", 0.05)
-    async with connected(plain) as (reader, writer):
+    async with open_connection(plain) as (reader, writer):
         writer.write(sent)
-        answer = (await rest_of(reader)).removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
+        answer = (await read_rest(reader)).removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"connection: close" in answer.lower()
     assert b'"code":"request_timeout"' in answer
@@ -64,21 +64,21 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
 
 @pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET", HEAD, HEAD + b"X-Slow: "], ids=range(5))
 async def test_a_request_that_does_not_begin_is_not_waited_for(
-    plain: Service, monkeypatch: pytest.MonkeyPatch, sent: bytes
+    plain: RunningServer, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(Connection, "head_seconds", 0.05)
-    async with connected(plain) as (reader, writer):
+    monkeypatch.setattr(BoundedConnection, "head_seconds", 0.05)
+    async with open_connection(plain) as (reader, writer):
         writer.write(sent)
-        assert await rest_of(reader) == b""
+        assert await read_rest(reader) == b""
 
 
 async def test_the_second_request_of_a_connection_has_its_time_as_well(
-    plain: Service, monkeypatch: pytest.MonkeyPatch
+    plain: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Connection, "head_seconds", 0.05)
-    async with connected(plain) as (reader, writer):
+    monkeypatch.setattr(BoundedConnection, "head_seconds", 0.05)
+    async with open_connection(plain) as (reader, writer):
         writer.write(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health/l")
-        assert (await rest_of(reader)).count(b"HTTP/1.1 200 ") == 1
+        assert (await read_rest(reader)).count(b"HTTP/1.1 200 ") == 1
 
 
 async def send_until_cut_off(writer: asyncio.StreamWriter, first: bytes, endless: bytes) -> None:
@@ -91,38 +91,38 @@ async def send_until_cut_off(writer: asyncio.StreamWriter, first: bytes, endless
 
 
 @pytest.mark.parametrize("endless", [b"X: " + b"x" * 1000 + b"\r\n", b"x" * 1000], ids=["headers", "one header"])
-async def test_a_head_without_end_is_cut_off(plain: Service, endless: bytes) -> None:
-    async with connected(plain) as (_, writer):
+async def test_a_head_without_end_is_cut_off(plain: RunningServer, endless: bytes) -> None:
+    async with open_connection(plain) as (_, writer):
         await send_until_cut_off(writer, HEAD + b"X: ", endless)
     assert (await plain.get("/health/live")).status_code == 200
 
 
-async def test_a_large_head_within_the_limit_is_read(plain: Service) -> None:
+async def test_a_large_head_within_the_limit_is_read(plain: RunningServer) -> None:
     answer = await plain.get("/health/live", headers={f"x-{number}": "x" * 5000 for number in range(10)})
     assert answer.status_code == 200
 
 
 async def test_a_body_without_end_is_refused_at_its_limit_and_then_cut_off(
-    plain: Service, monkeypatch: pytest.MonkeyPatch
+    plain: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Connection, "head_seconds", 0.5)
+    monkeypatch.setattr(BoundedConnection, "head_seconds", 0.5)
     piece = b"186a0\r\n" + b" " * 100_000 + b"\r\n"
-    async with connected(plain) as (reader, writer):
+    async with open_connection(plain) as (reader, writer):
         answer = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
         await send_until_cut_off(writer, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", piece)
         assert (await answer).startswith(b"HTTP/1.1 413 ")
 
 
-async def test_thirty_megabytes_are_refused_and_the_next_request_is_answered(plain: Service) -> None:
+async def test_thirty_megabytes_are_refused_and_the_next_request_is_answered(plain: RunningServer) -> None:
     answer = await plain.client.post("/v1/sessions", content=b" " * 30_000_000)
-    problem(answer, 413, "too_large")
+    check_problem(answer, 413, "too_large")
     assert (await plain.get("/health/live")).status_code == 200
 
 
-async def test_idle_connections_do_not_stop_others(plain: Service) -> None:
+async def test_idle_connections_do_not_stop_others(plain: RunningServer) -> None:
     async with AsyncExitStack() as idle:
         for number in range(300):
-            _, writer = await idle.enter_async_context(connected(plain))
+            _, writer = await idle.enter_async_context(open_connection(plain))
             writer.write((b"", HEAD, HEAD + b"Content-Length: 100\r\n\r\n{")[number % 3])
         session = await plain.session()
         assert (await plain.run(session))["status"] == "completed"
@@ -130,51 +130,55 @@ async def test_idle_connections_do_not_stop_others(plain: Service) -> None:
 
 
 @asynccontextmanager
-async def arriving(service: Service, path: str, size: int, announced: int) -> AsyncIterator[asyncio.StreamReader]:
+async def send_partial_body(
+    service: RunningServer, path: str, size: int, announced: int
+) -> AsyncIterator[asyncio.StreamReader]:
     """A request whose body has come up to `size`, and does not come any further."""
-    async with connected(service) as (reader, writer):
+    async with open_connection(service) as (reader, writer):
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {announced}\r\n\r\n"
         writer.write(head.encode() + b" " * size)
         await writer.drain()
         yield reader
 
 
-async def once(holds: Callable[[], bool]) -> None:
+async def wait_until(holds: Callable[[], bool]) -> None:
     """Until that holds, of something in the server that tells nobody of its changes."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
 
-async def test_bodies_that_arrive_slowly_hold_no_more_than_so_much_memory(plain: Service) -> None:
-    arrivals = plain.app.state.arrivals = Arrivals(1_000_000)
+async def test_bodies_that_arrive_slowly_hold_no_more_than_so_much_memory(plain: RunningServer) -> None:
+    arrivals = plain.app.state.arrivals = BodyLimits(1_000_000)
     async with AsyncExitStack() as slow:
         for number in range(1, 4):
-            await slow.enter_async_context(arriving(plain, "/v1/sessions", 300_000, 400_000))
-            await once(lambda held=number * (300_000 - FREE_BYTES): arrivals.held_bytes == held)
+            await slow.enter_async_context(send_partial_body(plain, "/v1/sessions", 300_000, 400_000))
+            await wait_until(lambda held=number * (300_000 - UNCOUNTED_BYTES): arrivals.held_bytes == held)
         large = await plain.client.post("/v1/sessions", json={"metadata": {"a": "x" * 500_000}})
-        assert problem(large, 503, "overloaded")["detail"].startswith("too many large requests")
+        assert check_problem(large, 503, "overloaded")["detail"].startswith("too many large requests")
         assert large.headers["retry-after"] == "1"
         # Everyday requests get through.
         assert (await plain.run(await plain.session()))["status"] == "completed"
     # Those that have gone hold nothing any more.
-    await once(lambda: not arrivals.held_bytes)
+    await wait_until(lambda: not arrivals.held_bytes)
     assert (await plain.client.post("/v1/sessions", json={"metadata": {"a": "x" * 500_000}})).status_code == 201
 
 
-async def test_a_file_that_does_not_come_is_not_waited_for(plain: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_that_does_not_come_is_not_waited_for(
+    plain: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bodies, "BODY_SECONDS", 0.05)
-    async with arriving(plain, "/v1/import", 1000, 100_000) as reader:
-        assert b'"code":"request_timeout"' in await rest_of(reader)
+    async with send_partial_body(plain, "/v1/import", 1000, 100_000) as reader:
+        assert b'"code":"request_timeout"' in await read_rest(reader)
 
 
-async def test_so_many_files_may_arrive_at_once_and_no_more(plain: Service) -> None:
+async def test_so_many_files_may_arrive_at_once_and_no_more(plain: RunningServer) -> None:
     arrivals = plain.app.state.arrivals
     async with AsyncExitStack() as slow:
-        for number in range(MOST_FILES):
-            await slow.enter_async_context(arriving(plain, "/v1/import", 10, 1000))
-            await once(lambda begun=number + 1: arrivals.files == begun)
-        problem(await plain.client.post("/v1/import", content=b"{}"), 503, "overloaded")
+        for number in range(MAX_FILES):
+            await slow.enter_async_context(send_partial_body(plain, "/v1/import", 10, 1000))
+            await wait_until(lambda begun=number + 1: arrivals.files == begun)
+        check_problem(await plain.client.post("/v1/import", content=b"{}"), 503, "overloaded")
         assert (await plain.get("/v1/sessions")).status_code == 200
-    await once(lambda: not arrivals.files)
-    problem(await plain.client.post("/v1/import", content=b"{}"), 400, "invalid_import")
+    await wait_until(lambda: not arrivals.files)
+    check_problem(await plain.client.post("/v1/import", content=b"{}"), 400, "invalid_import")

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from swarmkeep.connections import Connection
+from swarmkeep.connections import BoundedConnection
 from swarmkeep.engine import live
 from swarmkeep.engine.live import Hub, follow
 from swarmkeep.engine.loop import MessageDelta, MessageStarted
-from tests.api.service import Frame, Service, durable, serving, settings
-from tests.api.test_streams import nobody_reads, said, until
+from tests.api.server import Frame, RunningServer, durable_frames, server_settings, start_server
+from tests.api.test_streams import content_of, wait_until, wait_until_nobody_reads
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 
@@ -25,23 +25,23 @@ TEAM = str(Path(__file__).with_name("team.py"))
 
 
 @pytest.fixture
-async def pair(ready_url: str, model: ScriptedModel) -> AsyncIterator[tuple[Service, Service]]:
+async def pair(ready_url: str, model: ScriptedModel) -> AsyncIterator[tuple[RunningServer, RunningServer]]:
     """Two servers on one database, of each kind in turn."""
-    given = settings(
+    given = server_settings(
         database_url=ready_url, offline=False, openai_api_key="test", openai_base_url=model.url, model_retries=0
     )
-    async with serving(given) as one, serving(given) as other:
+    async with start_server(given) as one, start_server(given) as other:
         yield one, other
 
 
-async def streaming_run(service: Service, session: str) -> str:
+async def start_streaming_run(service: RunningServer, session: str) -> str:
     """The path of the stream of a new run, whose model speaks as if somebody listened."""
     async with service.stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST") as stream:
         run_id = (await stream.next()).data["run_id"]
     return f"{session}/runs/{run_id}/stream"
 
 
-async def first(service: Service, path: str, count: int, last_seen: int) -> list[Frame]:
+async def read_first_frames(service: RunningServer, path: str, count: int, last_seen: int) -> list[Frame]:
     """The first frames of a stream, whose connection is then cut."""
     async with service.stream(path, last_event_id=str(last_seen)) as stream:
         frames: list[Frame] = []
@@ -54,7 +54,7 @@ async def first(service: Service, path: str, count: int, last_seen: int) -> list
 
 @pytest.mark.parametrize("rejoin", ["on the same server", "on another server"])
 async def test_a_live_stream_cut_after_any_frame_goes_on_from_any_server(
-    pair: tuple[Service, Service], model: ScriptedModel, rejoin: str
+    pair: tuple[RunningServer, RunningServer], model: ScriptedModel, rejoin: str
 ) -> None:
     one = pair[0]
     again = one if rejoin == "on the same server" else pair[1]
@@ -63,29 +63,29 @@ async def test_a_live_stream_cut_after_any_frame_goes_on_from_any_server(
         model.call("get_weather", {"city": "Rome"}, id=f"c{cuts}")
         model.hang("It is ", then="sunny.")
         session = await one.session()
-        path = await streaming_run(one, session)
-        await model.requests_reach(2 * cuts + 2)
+        path = await start_streaming_run(one, session)
+        await model.wait_for_requests_async(2 * cuts + 2)
         # Those that are there while the model is in mid-answer: the durable ones, `message.started` and a piece.
         there = len(await one.events(session)) - 1 + 2
-        seen = await first(one, path, cuts + 1, 0)
+        seen = await read_first_frames(one, path, cuts + 1, 0)
         last = max(frame.seq or 0 for frame in seen)
-        joined = asyncio.create_task(again.streamed(path, last_event_id=str(last)))
+        joined = asyncio.create_task(again.read_stream(path, last_event_id=str(last)))
         if rejoin == "on the same server":
-            await until(lambda: one.engine.hub.reader_count > 0)
+            await wait_until(lambda: one.engine.hub.reader_count > 0)
         model.release()
         rest = await joined
         events = await one.events(session)
-        assert [frame.data for frame in durable(seen) + durable(rest)] == events[1:]
+        assert [frame.data for frame in durable_frames(seen) + durable_frames(rest)] == events[1:]
         assert rest[-1].event == "done"
         assert rest[-1].data["output_text"] == "It is sunny."
-        if rejoin == "on the same server" and said(rest):
-            assert said(rest) == "It is sunny."
+        if rejoin == "on the same server" and content_of(rest):
+            assert content_of(rest) == "It is sunny."
         cuts += 1
         if cuts == there:
             break
     assert cuts >= 6
     for server in pair:
-        await nobody_reads(server)
+        await wait_until_nobody_reads(server)
 
 
 def read_over_http(server: ServerProcess, path: str, last_seen: int, count: int | None) -> list[tuple[int, str]]:
@@ -166,7 +166,7 @@ async def test_who_joins_late_gets_the_message_so_far_in_one_piece() -> None:
 
 
 async def test_a_reader_that_falls_behind_costs_little_and_misses_no_event(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "_FEED_CHARACTERS", 50_000)
     engine = service.engine
@@ -177,30 +177,32 @@ async def test_a_reader_that_falls_behind_costs_little_and_misses_no_event(
     for number in range(60):
         await service.patch(session, {"metadata": {"text": str(number) * 10_000}})
     (feed,) = engine.hub._feeds[key]
-    assert sum(len(item.payload) for item in feed._items if isinstance(item, live.Recorded)) <= 50_000
-    while not (got and isinstance(got[-1], live.Recorded) and got[-1].seq == 61):
+    assert sum(len(item.payload) for item in feed._items if isinstance(item, live.RecordedEvent)) <= 50_000
+    while not (got and isinstance(got[-1], live.RecordedEvent) and got[-1].seq == 61):
         got.append(await anext(reader))
     await reader.aclose()
-    assert [item.seq for item in got if isinstance(item, live.Recorded)] == list(range(1, 62))
+    assert [item.seq for item in got if isinstance(item, live.RecordedEvent)] == list(range(1, 62))
 
 
 async def test_a_reader_that_stops_reading_is_let_go_and_can_come_back(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Connection, "stalled_seconds", 0.2)
+    monkeypatch.setattr(BoundedConnection, "stalled_seconds", 0.2)
     session = await service.session()
     for number in range(20):
         await service.patch(session, {"metadata": {"text": str(number % 10) * 1_000_000}})
-    with stalled(service, f"GET {session}/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"):
-        await until(lambda: service.engine.hub.reader_count == 1)
+    with connect_without_reading(
+        service, f"GET {session}/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
+    ):
+        await wait_until(lambda: service.engine.hub.reader_count == 1)
         # Nothing is read: what the sockets cannot hold waits in the log, and at last the connection is ended.
-        await nobody_reads(service)
+        await wait_until_nobody_reads(service)
     async with service.stream(f"{session}/events") as stream:
         assert [(await stream.next()).seq for _ in range(21)] == list(range(1, 22))
 
 
 @contextmanager
-def stalled(service: Service, request: str) -> Iterator[socket.socket]:
+def connect_without_reading(service: RunningServer, request: str) -> Iterator[socket.socket]:
     """A client that sends a request and reads nothing of the answer."""
     host, _, port = service.url.removeprefix("http://").partition(":")
     with socket.socket() as client:
@@ -213,7 +215,7 @@ def stalled(service: Service, request: str) -> Iterator[socket.socket]:
 # Readers by the thousand.
 
 
-def open_sockets() -> int:
+def count_open_sockets() -> int:
     links = []
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -225,7 +227,7 @@ def open_sockets() -> int:
 
 
 @asynccontextmanager
-async def abandoned(url: str, request: str, read: int) -> AsyncIterator[None]:
+async def connect_and_leave(url: str, request: str, read: int) -> AsyncIterator[None]:
     """A client that goes away after so many bytes of the answer, without a word."""
     host, _, port = url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -239,15 +241,17 @@ async def abandoned(url: str, request: str, read: int) -> AsyncIterator[None]:
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files cannot be counted here")
-async def test_a_thousand_readers_that_come_and_go_leave_nothing_behind(service: Service, model: ScriptedModel) -> None:
+async def test_a_thousand_readers_that_come_and_go_leave_nothing_behind(
+    service: RunningServer, model: ScriptedModel
+) -> None:
     model.hang("Half of ", then="it.")
     session = await service.session()
-    paths = [await streaming_run(service, session), f"{session}/events", f"{session}/events?type=run.completed"]
+    paths = [await start_streaming_run(service, session), f"{session}/events", f"{session}/events?type=run.completed"]
     accept = "Host: localhost\r\nAccept: text/event-stream\r\n"
 
     async def come_and_go(number: int) -> None:
         path, wait = paths[number % 3], number % 4
-        async with abandoned(service.url, f"GET {path} HTTP/1.1\r\n{accept}\r\n", (0, 1, 100, 5000)[wait]):
+        async with connect_and_leave(service.url, f"GET {path} HTTP/1.1\r\n{accept}\r\n", (0, 1, 100, 5000)[wait]):
             pass
 
     async def a_hundred(start: int) -> None:
@@ -256,16 +260,16 @@ async def test_a_thousand_readers_that_come_and_go_leave_nothing_behind(service:
     engine, mine = service.engine, asyncio.all_tasks()
     # The first ones open what stays open: the database's connections.
     await a_hundred(0)
-    await nobody_reads(service)
-    await until(lambda: len(asyncio.all_tasks()) <= len(mine))
-    sockets = open_sockets()
+    await wait_until_nobody_reads(service)
+    await wait_until(lambda: len(asyncio.all_tasks()) <= len(mine))
+    sockets = count_open_sockets()
     for start in range(100, 1100, 100):
         await a_hundred(start)
-    await nobody_reads(service)
-    await until(lambda: len(asyncio.all_tasks()) <= len(mine))
+    await wait_until_nobody_reads(service)
+    await wait_until(lambda: len(asyncio.all_tasks()) <= len(mine))
     # A reader that leaves in the middle of a query takes its connection to the database along; the pool has 8.
-    await until(lambda: open_sockets() <= sockets + 8)
+    await wait_until(lambda: count_open_sockets() <= sockets + 8)
     assert engine.hub._feeds == {}
     model.release()
-    frames = await service.streamed(paths[0])
+    frames = await service.read_stream(paths[0])
     assert frames[-1].data["output_text"] == "Half of it."

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from swarmkeep.api import streams
-from tests.api.service import Frame, Service, durable, problem
+from tests.api.server import Frame, RunningServer, check_problem, durable_frames
 from tests.support.scripted import ScriptedModel
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def wait_until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while True:
             if holds():
@@ -20,25 +20,25 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def nobody_reads(service: Service) -> None:
-    await until(lambda: service.engine.hub.reader_count == 0)
+async def wait_until_nobody_reads(service: RunningServer) -> None:
+    await wait_until(lambda: service.engine.hub.reader_count == 0)
 
 
-def said(frames: list[Frame]) -> str:
+def content_of(frames: list[Frame]) -> str:
     return "".join(frame.data.get("content", "") for frame in frames if frame.event == "message.delta")
 
 
-async def test_a_run_can_be_watched_as_it_goes(service: Service, model: ScriptedModel) -> None:
+async def test_a_run_can_be_watched_as_it_goes(service: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     model.say(["It ", "is\n", "sunny ☀."])
     session = await service.session()
     async with service.stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST") as stream:
         assert stream.answer.headers["cache-control"] == "no-cache"
         assert stream.answer.headers["x-accel-buffering"] == "no"
-        frames = [frame for frame in await stream.rest() if not frame.comment]
+        frames = [frame for frame in await stream.read_rest() if not frame.comment]
     events = await service.events(session)
-    assert [frame.data for frame in durable(frames)] == events[1:]
-    assert [(frame.seq, frame.event) for frame in durable(frames)] == [
+    assert [frame.data for frame in durable_frames(frames)] == events[1:]
+    assert [(frame.seq, frame.event) for frame in durable_frames(frames)] == [
         (event["seq"], event["type"]) for event in events[1:]
     ]
     run_id = frames[0].data["run_id"]
@@ -46,34 +46,36 @@ async def test_a_run_can_be_watched_as_it_goes(service: Service, model: Scripted
     assert [frame.data for frame in passing if frame.event == "message.started"] == [
         {"run_id": run_id, "agent": "Front"}
     ] * 2
-    assert said(passing) == "It is\nsunny ☀."
+    assert content_of(passing) == "It is\nsunny ☀."
     for frame in passing:
         if frame.event == "message.delta":
             assert set(frame.data) in ({"run_id", "agent", "content"}, {"run_id", "agent", "tool_calls"})
     assert passing[-1] is frames[-1]
     assert frames[-1].event == "done"
     assert frames[-1].data == (await service.get(f"{session}/runs/{run_id}")).json()
-    await nobody_reads(service)
+    await wait_until_nobody_reads(service)
 
 
-async def test_a_reader_that_returns_after_any_frame_misses_nothing(service: Service, model: ScriptedModel) -> None:
+async def test_a_reader_that_returns_after_any_frame_misses_nothing(
+    service: RunningServer, model: ScriptedModel
+) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     model.say("It is sunny.")
     session = await service.session()
     run = await service.run(session)
     events = await service.events(session)
     for seq in range(len(events) + 1):
-        frames = await service.streamed(f"{session}/runs/{run['id']}/stream", last_event_id=str(seq))
-        assert [frame.data for frame in durable(frames)] == [event for event in events[1:] if event["seq"] > seq]
+        frames = await service.read_stream(f"{session}/runs/{run['id']}/stream", last_event_id=str(seq))
+        assert [frame.data for frame in durable_frames(frames)] == [event for event in events[1:] if event["seq"] > seq]
         assert (frames[-1].event, frames[-1].data) == ("done", run)
 
 
-async def test_a_stream_cut_after_any_frame_goes_on_from_there(service: Service, model: ScriptedModel) -> None:
+async def test_a_stream_cut_after_any_frame_goes_on_from_there(service: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     model.hang("It is ", then="sunny.")
     session = await service.session()
     run = await service.run(session, background=True)
-    await model.requests_reach(2)
+    await model.wait_for_requests_async(2)
     path, seen = f"{session}/runs/{run['id']}/stream", [0]
     for _ in range(3):
         async with service.stream(path, last_event_id=str(seen[-1])) as stream:
@@ -81,26 +83,26 @@ async def test_a_stream_cut_after_any_frame_goes_on_from_there(service: Service,
             assert frame.seq is not None
             seen.append(frame.seq)
     model.release()
-    frames = await service.streamed(path, last_event_id=str(seen[-1]))
-    seen += [frame.seq for frame in durable(frames) if frame.seq]
+    frames = await service.read_stream(path, last_event_id=str(seen[-1]))
+    seen += [frame.seq for frame in durable_frames(frames) if frame.seq]
     assert seen[1:] == list(range(2, run["first_seq"] + len(seen) - 1))
     assert frames[-1].data["status"] == "completed"
-    await nobody_reads(service)
+    await wait_until_nobody_reads(service)
 
 
-async def test_a_run_goes_on_when_its_client_goes_away(service: Service, model: ScriptedModel) -> None:
+async def test_a_run_goes_on_when_its_client_goes_away(service: RunningServer, model: ScriptedModel) -> None:
     model.hang("Half of ", then="it.")
     session = await service.session()
     async with service.stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST") as stream:
         frames = await stream.until("message.delta")
-    await nobody_reads(service)
+    await wait_until_nobody_reads(service)
     model.release()
     run = frames[0].data["run_id"]
-    frames = await service.streamed(f"{session}/runs/{run}/stream")
+    frames = await service.read_stream(f"{session}/runs/{run}/stream")
     assert frames[-1].data["output_text"] == "Half of it."
 
 
-async def test_whoever_joins_in_the_middle_gets_the_whole_message(service: Service, model: ScriptedModel) -> None:
+async def test_whoever_joins_in_the_middle_gets_the_whole_message(service: RunningServer, model: ScriptedModel) -> None:
     model.hang("Half of ", then="it.")
     session = await service.session()
     async with service.stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST") as first:
@@ -108,12 +110,12 @@ async def test_whoever_joins_in_the_middle_gets_the_whole_message(service: Servi
         async with service.stream(f"{session}/runs/{run}/stream") as second:
             frames = await second.until("message.delta")
             model.release()
-            frames += await second.rest()
-        assert (await first.rest())[-1].event == "done"
-    assert said(frames) == "Half of it."
+            frames += await second.read_rest()
+        assert (await first.read_rest())[-1].event == "done"
+    assert content_of(frames) == "Half of it."
 
 
-async def test_a_session_is_replayed_and_then_followed(service: Service, model: ScriptedModel) -> None:
+async def test_a_session_is_replayed_and_then_followed(service: RunningServer, model: ScriptedModel) -> None:
     model.say("hello")
     session = await service.session()
     async with service.stream(f"{session}/events") as stream:
@@ -122,13 +124,13 @@ async def test_a_session_is_replayed_and_then_followed(service: Service, model: 
         frames = [frame for frame in await stream.until("run.completed") if not frame.comment]
         await service.patch(session, {"metadata": {"a": 1}})
         frames += await stream.until("session.updated")
-    assert [frame.data for frame in durable(frames)] == (await service.events(session))[1:]
+    assert [frame.data for frame in durable_frames(frames)] == (await service.events(session))[1:]
     assert {frame.data["run_id"] for frame in frames[:-1]} == {run["id"]}
     assert "message.started" in [frame.event for frame in frames]
-    await nobody_reads(service)
+    await wait_until_nobody_reads(service)
 
 
-async def test_a_followed_session_begins_where_its_reader_left(service: Service) -> None:
+async def test_a_followed_session_begins_where_its_reader_left(service: RunningServer) -> None:
     session = await service.session(messages=[{"role": "user", "content": str(number)} for number in range(4)])
     for query, header, first in (
         ("after=2", {}, 3),
@@ -139,19 +141,19 @@ async def test_a_followed_session_begins_where_its_reader_left(service: Service)
             assert (await stream.next()).seq == first
     for wrong in ("x", "-1", "1.5", "9" * 30, ""):
         headers = {"Accept": "text/event-stream", "Last-Event-ID": wrong}
-        found = problem(await service.get(f"{session}/events", headers=headers), 400, "invalid_request")
+        found = check_problem(await service.get(f"{session}/events", headers=headers), 400, "invalid_request")
         assert found["errors"][0]["pointer"] == "/header/Last-Event-ID"
-    problem(
+    check_problem(
         await service.get("/v1/sessions/no/events", headers={"Accept": "text/event-stream"}), 404, "session_not_found"
     )
-    problem(
+    check_problem(
         await service.get("/v1/sessions/no/events", headers={"Accept": "application/x-ndjson"}),
         404,
         "session_not_found",
     )
 
 
-async def test_only_the_types_asked_for_are_followed(service: Service, model: ScriptedModel) -> None:
+async def test_only_the_types_asked_for_are_followed(service: RunningServer, model: ScriptedModel) -> None:
     model.say("hello")
     session = await service.session()
     async with service.stream(f"{session}/events?type=run.started,run.completed") as stream:
@@ -159,18 +161,18 @@ async def test_only_the_types_asked_for_are_followed(service: Service, model: Sc
         assert [(await stream.next()).event for _ in range(2)] == ["run.started", "run.completed"]
 
 
-async def test_following_ends_with_the_session(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_following_ends_with_the_session(service: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "GONE_SECONDS", 0.0)
     session = await service.session()
     async with service.stream(f"{session}/events") as stream:
         await stream.next()
         await service.delete(session)
-        assert await stream.rest() == []
-    await nobody_reads(service)
+        assert await stream.read_rest() == []
+    await wait_until_nobody_reads(service)
 
 
 async def test_following_ends_when_another_session_gets_the_id(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "GONE_SECONDS", 0.0)
     session = await service.session(id="s", messages=[{"role": "user", "content": "hi"}])
@@ -178,11 +180,11 @@ async def test_following_ends_when_another_session_gets_the_id(
         await stream.until("message.added")
         await service.delete(session)
         await service.session(id="s")
-        assert await stream.rest() == []
+        assert await stream.read_rest() == []
 
 
 async def test_a_run_stream_ends_without_done_when_the_session_is_deleted(
-    service: Service, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+    service: RunningServer, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "GONE_SECONDS", 0.0)
     model.hang()
@@ -190,12 +192,12 @@ async def test_a_run_stream_ends_without_done_when_the_session_is_deleted(
     async with service.stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST") as stream:
         await stream.until("message.started")
         await service.delete(f"{session}?force=true")
-        assert "done" not in [frame.event for frame in await stream.rest()]
-    await model.disconnects_reach(1)
-    await nobody_reads(service)
+        assert "done" not in [frame.event for frame in await stream.read_rest()]
+    await model.wait_for_disconnects_async(1)
+    await wait_until_nobody_reads(service)
 
 
-async def test_a_silent_stream_gives_signs_of_life(plain: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_stream_gives_signs_of_life(plain: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "PING_SECONDS", 0.0)
     session = await plain.session()
     async with plain.stream(f"{session}/events?after=1") as stream:
@@ -207,18 +209,18 @@ def test_signs_of_life_come_at_least_every_15_seconds() -> None:
     assert streams.PING_SECONDS + 1 <= 15
 
 
-async def test_readers_that_come_and_go_leave_nothing_behind(service: Service) -> None:
+async def test_readers_that_come_and_go_leave_nothing_behind(service: RunningServer) -> None:
     session = await service.session()
     tasks = len(asyncio.all_tasks())
     for _ in range(50):
         async with service.stream(f"{session}/events") as stream:
             await stream.next()
-    await nobody_reads(service)
+    await wait_until_nobody_reads(service)
     await service.client.aclose()
-    await until(lambda: len(asyncio.all_tasks()) <= tasks)
+    await wait_until(lambda: len(asyncio.all_tasks()) <= tasks)
 
 
-async def test_streams_end_when_the_server_stops(service: Service, model: ScriptedModel) -> None:
+async def test_streams_end_when_the_server_stops(service: RunningServer, model: ScriptedModel) -> None:
     model.hang("Half of ", then="it.")
     session = await service.session()
     async with (
@@ -226,8 +228,8 @@ async def test_streams_end_when_the_server_stops(service: Service, model: Script
         service.stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST") as running,
     ):
         await running.until("message.delta")
-        await service.inside.drain()
-        frames = await running.rest()
+        await service.service.drain()
+        frames = await running.read_rest()
         assert (frames[-1].event, frames[-1].data["status"]) == ("done", "interrupted")
-        assert (await following.rest())[-1].comment == "the server is shutting down"
-    await model.disconnects_reach(1)
+        assert (await following.read_rest())[-1].comment == "the server is shutting down"
+    await model.wait_for_disconnects_async(1)

@@ -9,10 +9,10 @@ import asyncpg  # type: ignore[import-untyped]
 
 from swarmkeep.audit.redact import redact
 from swarmkeep.store import schema
-from swarmkeep.store.sql import open_store
-from swarmkeep.store.tables import SESSION_TABLES, sessions
+from swarmkeep.store.sql.store import open_store
+from swarmkeep.store.sql.tables import SESSION_TABLES, sessions
 from swarmkeep.store.urls import PostgresServer, locate
-from tests.audit.test_redact import CANARY, engine_of, everywhere
+from tests.audit.test_redact import CANARY, make_engine, put_canary_everywhere
 from tests.store.sessions import KEY, OTHER
 from tests.support.postgres import private_postgres
 
@@ -30,7 +30,7 @@ async def _execute(url: str, *statements: str) -> str:
         await connection.close()
 
 
-def holding(directory: Path) -> list[str]:
+def find_canary_files(directory: Path) -> list[str]:
     """The files of tables that hold the canary. The write-ahead log has it until its files are used again."""
     found = []
     for file in (directory / "base").rglob("*"):
@@ -44,9 +44,9 @@ def holding(directory: Path) -> list[str]:
 
 async def _remove_all(url: str) -> None:
     store = open_store(url)
-    state = await everywhere(store)
-    await everywhere(store, OTHER)
-    engine = engine_of(store)
+    state = await put_canary_everywhere(store)
+    await put_canary_everywhere(store, OTHER)
+    engine = make_engine(store)
     await redact(engine, KEY, range(1, state.seq + 1), "asked for")
     await engine.sessions.delete(OTHER)
     await store.close()
@@ -59,4 +59,4 @@ def test_tables_that_were_vacuumed_hold_nothing_of_what_was_removed() -> None:
         asyncio.run(_remove_all(url))
         tables = ", ".join(table.name for table in (sessions, *SESSION_TABLES))
         directory = Path(asyncio.run(_execute(url, f"VACUUM FULL {tables}", "CHECKPOINT")))
-        assert holding(directory) == []
+        assert find_canary_files(directory) == []

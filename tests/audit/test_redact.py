@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from swarmkeep.audit.findings import Head
 from swarmkeep.audit.redact import MAX_SEQS, redact
-from swarmkeep.audit.trail import verify_trail
-from swarmkeep.audit.verify import verify, verify_all
-from swarmkeep.cli.database import NoModel
-from swarmkeep.domain.drafts import drafted
+from swarmkeep.audit.verify.audit_log import verify_audit_log
+from swarmkeep.audit.verify.problems import Head
+from swarmkeep.audit.verify.session import verify, verify_all
+from swarmkeep.cli.sources.database import NoModel
+from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import (
     EventNotFound,
     IdempotencyMismatch,
@@ -44,36 +44,36 @@ from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.once import Once
 from swarmkeep.engine.registry import Registry
 from swarmkeep.store.hashing import commitment_of
-from swarmkeep.store.port import Mark, SessionKey
-from swarmkeep.store.sql import SqlStore, open_store
-from swarmkeep.store.tables import events, idempotency, trail
-from tests.audit.rows import another, change, remove, rows_of
-from tests.golden.make import FORK, SHOP, fill
-from tests.store.sessions import KEY, OTHER, begun, run_started, said
+from swarmkeep.store.ports import IdempotencyRecord, SessionKey
+from swarmkeep.store.sql.store import SqlStore, open_store
+from swarmkeep.store.sql.tables import audit_log, events, idempotency
+from tests.audit.verify.rows import change_row, make_other_value, read_rows, remove_row
+from tests.golden.make import FORK, SHOP, fill_store
+from tests.store.sessions import KEY, OTHER, begin_session, draft_run_start, draft_user_messages
 
 CANARY = "canary-7f3a9c"
 LONG = f"{CANARY} " * 500
 
 
-def engine_of(store: SqlStore) -> Engine:
+def make_engine(store: SqlStore) -> Engine:
     return Engine(store, Registry(), NoModel())
 
 
 @pytest.fixture
 def engine(store: SqlStore) -> Engine:
-    return engine_of(store)
+    return make_engine(store)
 
 
-async def everywhere(store: SqlStore, key: SessionKey = KEY) -> State:
+async def put_canary_everywhere(store: SqlStore, key: SessionKey = KEY) -> State:
     """A session with the canary in every place where people and models write text."""
     instructions = f"You know {LONG}"
     calls = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": f'{{"a":"{CANARY}"}}'}}]
     request = RequestRecord(instructions=digest(instructions), params={"model": "m", "note": CANARY})
     completion = CompletionRecord(id=CANARY, usage={"note": CANARY}, request=request)
-    first = drafted(
+    first = draft_events(
         "A", [SessionCreated(agent="A", context_variables={"a": LONG, CANARY: 1}, metadata={"m": CANARY})], None
     )
-    state = (await store.append(key, State(), first, mark=Mark(key="make", digest=digest(CANARY)))).state
+    state = (await store.append(key, State(), first, mark=IdempotencyRecord(key="make", digest=digest(CANARY)))).state
     story = [
         RunQueued(options=RunOptions(model=f"{CANARY} x"), messages=({"role": "user", "content": LONG},)),
         RunStarted(options=RunOptions(), idempotency_key=CANARY),
@@ -88,12 +88,12 @@ async def everywhere(store: SqlStore, key: SessionKey = KEY) -> State:
         ApprovalDecided(tool_call_id="c1", decision="deny", reason=LONG, by=CANARY),
         RunCompleted(stop_reason="error", error=RunError(code="x", message=LONG)),
     ]
-    drafts = drafted("A", story, "r1")
-    mark = Mark(key=CANARY, digest=digest(LONG), run_id="r1")
+    drafts = draft_events("A", story, "r1")
+    mark = IdempotencyRecord(key=CANARY, digest=digest(LONG), run_id="r1")
     return (await store.append(key, state, drafts, blobs={digest(instructions): instructions}, mark=mark)).state
 
 
-async def dump(store: SqlStore) -> str:
+async def dump_database(store: SqlStore) -> str:
     """All that a query can find, as a dump of the database has it."""
 
     def read(connection: Any) -> str:
@@ -108,15 +108,15 @@ async def dump(store: SqlStore) -> str:
 
 
 async def test_nothing_of_what_was_redacted_can_be_read_any_more(store: SqlStore, engine: Engine) -> None:
-    state = await everywhere(store)
-    assert CANARY in await dump(store)
+    state = await put_canary_everywhere(store)
+    assert CANARY in await dump_database(store)
     hashes = [event.hash for event in await store.read(KEY)]
     done = await redact(engine, KEY, range(1, state.seq + 1), "asked for", by="Lee")
     assert (done.seqs, done.seq, done.forks) == (list(range(1, state.seq + 1)), state.seq + 1, [])
-    assert CANARY not in await dump(store)
+    assert CANARY not in await dump_database(store)
     # Nor guessed: the salts are gone, and no digest of it is left.
-    assert digest(CANARY) not in await dump(store)
-    assert {row["salt"] for row in (await rows_of(store, events))[:-1]} == {None}
+    assert digest(CANARY) not in await dump_database(store)
+    assert {row["salt"] for row in (await read_rows(store, events))[:-1]} == {None}
     assert [event.hash for event in await store.read(KEY)][:-1] == hashes
     assert (await verify(store, KEY)).problems == []
     told = (await store.read(KEY))[-1].fact
@@ -133,17 +133,17 @@ async def test_a_file_does_not_hold_what_was_redacted(sqlite_ready: str) -> None
         return [file.name for file in path.parent.iterdir() if CANARY.encode() in file.read_bytes()]
 
     store = open_store(sqlite_ready)
-    state = await everywhere(store)
+    state = await put_canary_everywhere(store)
     assert holding()
-    await redact(engine_of(store), KEY, range(1, state.seq + 1), "asked for")
+    await redact(make_engine(store), KEY, range(1, state.seq + 1), "asked for")
     assert holding() == []
     await store.close()
     assert holding() == []
 
 
 async def test_only_what_was_named_is_gone(store: SqlStore, engine: Engine) -> None:
-    state = await begun(store)
-    state = (await store.append(KEY, state, said("one", "two", "three"))).state
+    state = await begin_session(store)
+    state = (await store.append(KEY, state, draft_user_messages("one", "two", "three"))).state
     await redact(engine, KEY, [3, 3], "asked for")
     texts = [entry.message["content"] for entry in (await store.state(KEY)).messages]
     assert texts == ["one", "[redacted]", "three"]
@@ -156,17 +156,17 @@ async def test_only_what_was_named_is_gone(store: SqlStore, engine: Engine) -> N
     assert (await verify(store, KEY)).valid
     # And the conversation goes on.
     state = await store.state(KEY)
-    assert (await store.append(KEY, state, said("four"))).state.seq == 7
+    assert (await store.append(KEY, state, draft_user_messages("four"))).state.seq == 7
 
 
 async def test_other_processes_do_not_serve_it_from_memory(kind: str, store: SqlStore, request: Any) -> None:
     url = request.getfixturevalue(f"{kind}_ready")
     other = open_store(url)
-    state = await begun(store, context={"note": CANARY})
-    await store.append(KEY, state, said(CANARY))
+    state = await begin_session(store, context={"note": CANARY})
+    await store.append(KEY, state, draft_user_messages(CANARY))
     for at in (None, 2):
         assert CANARY in repr(await other.state(KEY, at=at))
-    await redact(engine_of(store), KEY, [1, 2], "asked for")
+    await redact(make_engine(store), KEY, [1, 2], "asked for")
     for reader in (store, other):
         for at in (1, 2, 3, None):
             assert CANARY not in repr(await reader.state(KEY, at=at))
@@ -175,14 +175,14 @@ async def test_other_processes_do_not_serve_it_from_memory(kind: str, store: Sql
 
 
 async def test_a_session_that_is_busy_is_not_redacted(store: SqlStore, engine: Engine) -> None:
-    state = await begun(store)
-    await store.append(KEY, state, run_started(state))
+    state = await begin_session(store)
+    await store.append(KEY, state, draft_run_start(state))
     with pytest.raises(SessionBusy):
         await redact(engine, KEY, [1], "asked for")
 
 
 async def test_what_cannot_be_redacted_is_refused_and_nothing_is_gone(store: SqlStore, engine: Engine) -> None:
-    await begun(store)
+    await begin_session(store)
     with pytest.raises(EventNotFound):
         await redact(engine, KEY, [1, 2], "asked for")
     with pytest.raises(SessionNotFound):
@@ -190,26 +190,31 @@ async def test_what_cannot_be_redacted_is_refused_and_nothing_is_gone(store: Sql
     for seqs, reason in (([], "x"), ([1], ""), ([1], "x" * 1001), ([1] * (MAX_SEQS + 1), "x")):
         with pytest.raises(InvalidRequest):
             await redact(engine, KEY, seqs, reason)
-    assert [row["salt"] is None for row in await rows_of(store, events)] == [False]
+    assert [row["salt"] is None for row in await read_rows(store, events)] == [False]
 
 
 async def test_a_request_with_a_used_key_is_refused_and_never_carried_out_again(
     store: SqlStore, engine: Engine
 ) -> None:
     """Its digest is gone, so nobody can say whether it is the same; one whose key is gone as well is a new one."""
-    state = await everywhere(store)
+    state = await put_canary_everywhere(store)
     await redact(engine, KEY, [4], "asked for")
-    assert {row["digest"] for row in await rows_of(store, idempotency)} == {""}
+    assert {row["digest"] for row in await read_rows(store, idempotency)} == {""}
     with pytest.raises(IdempotencyMismatch):
-        await store.append(KEY, await store.state(KEY), said("x"), mark=Mark(key="make", digest=digest(CANARY)))
+        await store.append(
+            KEY,
+            await store.state(KEY),
+            draft_user_messages("x"),
+            mark=IdempotencyRecord(key="make", digest=digest(CANARY)),
+        )
     await redact(engine, KEY, [3], "the key itself")
-    assert [row["key"] for row in await rows_of(store, idempotency)] == ["make"]
+    assert [row["key"] for row in await read_rows(store, idempotency)] == ["make"]
     assert (await verify(store, KEY)).valid
     assert state.seq == 11
 
 
 async def test_a_redaction_sent_twice_answers_twice_and_is_done_once(store: SqlStore, engine: Engine) -> None:
-    await begun(store)
+    await begin_session(store)
     once = Once("key", "d" * 64)
     first = await redact(engine, KEY, [1], "asked for", once=once)
     assert await redact(engine, KEY, [1], "asked for", once=once) == first
@@ -220,11 +225,11 @@ async def test_a_redaction_sent_twice_answers_twice_and_is_done_once(store: SqlS
 
 
 async def test_a_reason_can_be_redacted(store: SqlStore, engine: Engine) -> None:
-    state = await begun(store)
-    await store.append(KEY, state, said("x"))
+    state = await begin_session(store)
+    await store.append(KEY, state, draft_user_messages("x"))
     await redact(engine, KEY, [2], CANARY, by="Lee")
     await redact(engine, KEY, [3], "names a person", by="Kim")
-    assert CANARY not in await dump(store)
+    assert CANARY not in await dump_database(store)
     told = [event.fact for event in await store.read(KEY, types=["session.redacted"])]
     assert [(fact.by, fact.reason) for fact in told if isinstance(fact, SessionRedacted)] == [
         ("Lee", "[redacted]"),
@@ -234,34 +239,34 @@ async def test_a_reason_can_be_redacted(store: SqlStore, engine: Engine) -> None
 
 
 async def test_what_stands_in_the_place_of_a_payload_is_checked(store: SqlStore, engine: Engine) -> None:
-    state = await begun(store)
-    await store.append(KEY, state, said("one", "two"))
+    state = await begin_session(store)
+    await store.append(KEY, state, draft_user_messages("one", "two"))
     await redact(engine, KEY, [2], "asked for")
-    row = (await rows_of(store, events))[1]
-    await change(store, events, row, payload=row["payload"].replace("[redacted]", "I agree."))
+    row = (await read_rows(store, events))[1]
+    await change_row(store, events, row, payload=row["payload"].replace("[redacted]", "I agree."))
     assert (await verify(store, KEY)).problems[0].code == "stand_in_differs"
     salt = b"x" * 16
     forged = {"payload": "{}", "salt": salt, "commitment": commitment_of(salt, "{}")}
-    await change(store, events, row, **forged)
+    await change_row(store, events, row, **forged)
     codes = {problem.code for problem in (await verify(store, KEY)).problems}
     assert {"redaction_undone", "hash_differs"} <= codes
 
 
 async def test_a_payload_removed_without_a_word_is_found(store: SqlStore) -> None:
-    await begun(store)
-    row = (await rows_of(store, events))[0]
-    await change(store, events, row, salt=None)
+    await begin_session(store)
+    row = (await read_rows(store, events))[0]
+    await change_row(store, events, row, salt=None)
     assert [problem.code for problem in (await verify(store, KEY)).problems] == ["payload_missing"]
 
 
 # Forks.
 
 
-async def forked(store: SqlStore) -> tuple[SessionKey, SessionKey]:
+async def make_forks(store: SqlStore) -> tuple[SessionKey, SessionKey]:
     """A fork of KEY, and one of that."""
-    engine = engine_of(store)
-    state = await begun(store, context={"note": CANARY})
-    await store.append(KEY, state, said(CANARY, "x"))
+    engine = make_engine(store)
+    state = await begin_session(store, context={"note": CANARY})
+    await store.append(KEY, state, draft_user_messages(CANARY, "x"))
     one, two = SessionKey("default", "one"), SessionKey("default", "two")
     await engine.sessions.fork(KEY, session_id="one")
     await engine.sessions.fork(one, at=2, session_id="two")
@@ -269,43 +274,43 @@ async def forked(store: SqlStore) -> tuple[SessionKey, SessionKey]:
 
 
 async def test_sessions_that_hold_the_same_events_are_named(store: SqlStore, engine: Engine) -> None:
-    await forked(store)
+    await make_forks(store)
     done = await redact(engine, KEY, [2, 3], "asked for")
     assert [(copy.session_id, copy.seqs, copy.redacted) for copy in done.forks] == [
         ("one", [2, 3], False),
         ("two", [2], False),
     ]
-    assert CANARY in await dump(store)
+    assert CANARY in await dump_database(store)
 
 
 @pytest.mark.parametrize("start", [KEY.id, "one", "two"])
 async def test_forks_and_what_they_are_from_can_be_redacted_with_it(
     store: SqlStore, engine: Engine, start: str
 ) -> None:
-    await forked(store)
+    await make_forks(store)
     if start == "two":
         # The session between them may be gone.
         await store.delete(SessionKey("default", "one"))
     done = await redact(engine, SessionKey("default", start), [1, 2], "asked for", by="Lee", include_forks=True)
     assert done.forks
     assert all(copy.redacted for copy in done.forks)
-    assert CANARY not in await dump(store)
+    assert CANARY not in await dump_database(store)
     assert all([verification.valid async for _, verification in verify_all(store)])
     again = await redact(engine, SessionKey("default", start), [1, 2], "asked for", include_forks=True)
     assert (again.seqs, again.forks) == ([], [])
 
 
 async def test_a_busy_fork_is_named_and_left(store: SqlStore, engine: Engine) -> None:
-    one, _ = await forked(store)
+    one, _ = await make_forks(store)
     state = await store.state(one)
-    await store.append(one, state, run_started(state))
+    await store.append(one, state, draft_run_start(state))
     done = await redact(engine, KEY, [2], "asked for", include_forks=True)
     assert [(copy.session_id, copy.redacted) for copy in done.forks] == [("one", False), ("two", True)]
 
 
 async def test_a_fork_of_the_past_tells_what_was_removed_since(store: SqlStore, engine: Engine) -> None:
-    state = await begun(store)
-    await store.append(KEY, state, said(CANARY, "x"))
+    state = await begin_session(store)
+    await store.append(KEY, state, draft_user_messages(CANARY, "x"))
     await redact(engine, KEY, [2], "asked for")
     for at in (1, 2, 3, 4):
         fork = SessionKey("default", f"fork-{at}")
@@ -321,37 +326,37 @@ async def test_a_fork_of_the_past_tells_what_was_removed_since(store: SqlStore, 
 
 
 async def test_a_deletion_is_told_in_the_audit_log(store: SqlStore, engine: Engine) -> None:
-    await fill(store)
+    await fill_store(store)
     head = await store.state(SHOP)
     await engine.sessions.delete(SHOP, by="Lee", reason="asked for")
     await engine.sessions.delete(FORK)
-    first, second = await store.trail("default")
+    first, second = await store.read_audit_log("default")
     assert (first.seq, first.type, first.by) == (1, "session.deleted", "Lee")
     assert head.hash in first.payload
     assert (second.seq, second.by) == (2, None)
-    assert await store.trail("other") == []
-    found = await verify_trail(store, "default")
+    assert await store.read_audit_log("other") == []
+    found = await verify_audit_log(store, "default")
     assert (found.valid, found.events, found.head) == (True, 2, Head(seq=2, hash=second.hash.hex()))
-    assert await store.trail_tenants() == ["default"]
+    assert await store.list_audit_log_tenants() == ["default"]
 
 
 async def test_a_change_of_the_audit_log_is_found(store: SqlStore, engine: Engine) -> None:
     for name in ("one", "two", "three"):
-        await begun(store, SessionKey("default", name))
+        await begin_session(store, SessionKey("default", name))
         await engine.sessions.delete(SessionKey("default", name), by="Lee", reason="why")
-    noted = (await verify_trail(store, "default")).head
-    for row in await rows_of(store, trail):
-        for column in trail.c:
-            changed = {**row, column.name: another(column, row[column.name])}
-            await change(store, trail, row, **{column.name: changed[column.name]})
-            found = [await verify_trail(store, tenant) for tenant in await store.trail_tenants()]
+    noted = (await verify_audit_log(store, "default")).head
+    for row in await read_rows(store, audit_log):
+        for column in audit_log.c:
+            changed = {**row, column.name: make_other_value(column, row[column.name])}
+            await change_row(store, audit_log, row, **{column.name: changed[column.name]})
+            found = [await verify_audit_log(store, tenant) for tenant in await store.list_audit_log_tenants()]
             last = row["seq"] == 3 and column.name == "tenant"
             assert last or not all(verification.valid for verification in found), (row["seq"], column.name)
-            await change(store, trail, changed, **{column.name: row[column.name]})
-    assert (await verify_trail(store, "default")).valid
-    await remove(store, trail, (await rows_of(store, trail))[-1])
-    assert (await verify_trail(store, "default")).valid
-    found_at = await verify_trail(store, "default", noted=noted)
+            await change_row(store, audit_log, changed, **{column.name: row[column.name]})
+    assert (await verify_audit_log(store, "default")).valid
+    await remove_row(store, audit_log, (await read_rows(store, audit_log))[-1])
+    assert (await verify_audit_log(store, "default")).valid
+    found_at = await verify_audit_log(store, "default", noted=noted)
     assert [problem.code for problem in found_at.problems] == ["truncated"]
 
 
@@ -360,16 +365,16 @@ async def test_many_deletions_at_once_are_all_told(store: SqlStore, engine: Engi
 
     keys = [SessionKey("default", f"s{number}") for number in range(16)]
     for key in keys:
-        await begun(store, key)
+        await begin_session(store, key)
     await asyncio.gather(*(engine.sessions.delete(key) for key in keys))
-    assert [entry.seq for entry in await store.trail("default", limit=100)] == list(range(1, 17))
-    assert (await verify_trail(store, "default")).valid
+    assert [entry.seq for entry in await store.read_audit_log("default", limit=100)] == list(range(1, 17))
+    assert (await verify_audit_log(store, "default")).valid
 
 
 async def test_deleting_leaves_nothing_that_can_be_read(store: SqlStore, engine: Engine) -> None:
-    await everywhere(store)
+    await put_canary_everywhere(store)
     await engine.sessions.delete(KEY)
-    assert CANARY not in await dump(store)
+    assert CANARY not in await dump_database(store)
 
 
 async def test_a_fork_made_at_the_same_time_is_named_or_has_nothing_to_hide(store: SqlStore, engine: Engine) -> None:
@@ -377,8 +382,8 @@ async def test_a_fork_made_at_the_same_time_is_named_or_has_nothing_to_hide(stor
 
     for number in range(8):
         key = SessionKey("default", f"source-{number}")
-        state = await begun(store, key)
-        await store.append(key, state, said(CANARY, *["x"] * 50))
+        state = await begin_session(store, key)
+        await store.append(key, state, draft_user_messages(CANARY, *["x"] * 50))
         done, forked = await asyncio.gather(
             redact(engine, key, [2], "asked for"), engine.sessions.fork(key, session_id=f"fork-{number}")
         )

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.support.scripted import Call, Completion, Raw, Reply
-from tests.support.scripted.replies import pieces_of
+from tests.support.scripted.replies import split_pieces
 
 Json = dict[str, Any]
 PATIENCE_SECONDS = 60.0
@@ -63,7 +63,7 @@ class Mind:
         name = step.get("hold") or step.get("pause")
         gate = None if name is None else self._arrive(name, always=step.get("always", False))
         return Completion(
-            pieces=pieces_of(step["say"]) if "say" in step else (),
+            pieces=split_pieces(step["say"]) if "say" in step else (),
             calls=[Call(name, arguments) for name, arguments in step.get("calls", ())],
             gate=gate if "hold" in step else None,
             pause=gate if "pause" in step else None,

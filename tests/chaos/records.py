@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from swarmkeep.domain.fold import evolve
-from swarmkeep.domain.request import Profile, request
+from swarmkeep.domain.request import Profile, build_request
 from swarmkeep.domain.state import State
-from swarmkeep.store.hashing import GENESIS, Sealed, commitment_of, header_of, link
-from swarmkeep.store.port import DEFAULT_TENANT, SessionKey
-from swarmkeep.store.sql import open_store
-from tests.support.rules import faults
+from swarmkeep.store.hashing import GENESIS, SealedEvent, commitment_of, header_of, link
+from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
+from swarmkeep.store.sql.store import open_store
+from tests.support.rules import find_faults
 
 Json = dict[str, Any]
 
@@ -27,7 +27,7 @@ PAGE = 500
 class Log:
     """A session's events as the database has them."""
 
-    def __init__(self, session_id: str, rows: list[Sealed]) -> None:
+    def __init__(self, session_id: str, rows: list[SealedEvent]) -> None:
         self.session_id = session_id
         self.rows = rows
         self.events = [row.event for row in rows]
@@ -89,7 +89,7 @@ class Log:
         state = State()
         for event in self.events:
             state = evolve(state, event)
-            if wrong := faults(request(state, PROFILE).messages):
+            if wrong := find_faults(build_request(state, PROFILE).messages):
                 yield f"after event {event.seq} the request is not valid: {wrong}"
 
     def _runs(self, at_rest: bool) -> Iterator[str]:
@@ -139,7 +139,7 @@ def read_log(url: str, session_id: str) -> Log:
 async def _read(url: str, session_id: str) -> Log:
     store = open_store(url, read_only=True)
     key = SessionKey(DEFAULT_TENANT, session_id)
-    rows: list[Sealed] = []
+    rows: list[SealedEvent] = []
     try:
         while page := await store.sealed(key, after=len(rows), limit=PAGE):
             rows += page

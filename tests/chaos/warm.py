@@ -34,7 +34,7 @@ LATE = (
     "sqlalchemy.dialects.sqlite",
     "swarmkeep.app",
     "swarmkeep.cli",
-    "swarmkeep.store.postgres",
+    "swarmkeep.store.postgres.database",
     "swarmkeep_migrations",
     "uvicorn.loops.uvloop",
     "uvicorn.protocols.http.httptools_impl",

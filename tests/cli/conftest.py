@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import ACME, CommandLine, Within
+from tests.cli.command_line import ACME, CommandLine, InProcessCommandLine
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 
@@ -20,7 +20,7 @@ TALK = "Hello, I'd like to buy a lantern for a hut trip.\nYes, please place the 
 @pytest.fixture
 def cli(tmp_path: Path) -> CommandLine:
     """Works on a database in its own folder, unless it is told of another."""
-    return Within(tmp_path)
+    return InProcessCommandLine(tmp_path)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def process(cli: CommandLine) -> CommandLine:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedSession:
     """A database file with one session in it."""
 
     file: Path
@@ -42,18 +42,18 @@ class Recorded:
 
 
 @pytest.fixture(scope="session")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> RecordedSession:
     folder = tmp_path_factory.mktemp("recorded")
-    cli = Within(folder)
+    cli = InProcessCommandLine(folder)
     talk = cli("chat", "--offline", "--agents", ACME, text=TALK)
     assert talk.code == 0, talk
     (session,) = cli("sessions", "list", "--json").json
-    return Recorded(folder / "swarmkeep.db", session["id"])
+    return RecordedSession(folder / "swarmkeep.db", session["id"])
 
 
 @pytest.fixture(scope="module", params=["database", "server"])
 def place(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, recorded: Recorded
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, recorded: RecordedSession
 ) -> Iterator[list[str]]:
     """The options that say where the sessions are: in a file, or on a server that has such a file."""
     folder = tmp_path_factory.mktemp("place")

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.cli.commands import PATIENCE_SECONDS
+from tests.cli.command_line import PATIENCE_SECONDS
 from tests.support.processes import clean_environment
 
 CTRL_C, CTRL_D = "\x03", "\x04"

@@ -18,14 +18,14 @@ def background() -> Iterator[Background]:
     beside.close()
 
 
-async def doubled(number: int) -> int:
+async def double(number: int) -> int:
     await asyncio.sleep(0)
     if number < 0:
         raise ValueError(number)
     return 2 * number
 
 
-class Counting:
+class CountingSource:
     """Items for ever, with ticks between them; knows whether it was closed."""
 
     def __init__(self) -> None:
@@ -44,13 +44,13 @@ class Counting:
 
 
 def test_results_and_errors_come_over(background: Background) -> None:
-    assert background.run(doubled(21)) == 42
+    assert background.run(double(21)) == 42
     with pytest.raises(ValueError, match="-1"):
-        background.run(doubled(-1))
+        background.run(double(-1))
 
 
 def test_items_come_over_and_ticks_do_not(background: Background) -> None:
-    assert list(background.iterate(Counting().items(3))) == [1, 2, 3]
+    assert list(background.iterate(CountingSource().items(3))) == [1, 2, 3]
 
 
 def test_an_error_comes_over_after_the_items_before_it(background: Background) -> None:
@@ -65,7 +65,7 @@ def test_an_error_comes_over_after_the_items_before_it(background: Background) -
 
 
 def test_a_reader_that_stops_closes_what_it_read(background: Background) -> None:
-    counting = Counting()
+    counting = CountingSource()
     for number in background.iterate(counting.items()):
         if number == 3:
             break
@@ -74,7 +74,7 @@ def test_a_reader_that_stops_closes_what_it_read(background: Background) -> None
 
 def test_what_still_runs_is_cancelled_at_the_end() -> None:
     beside = Background()
-    counting = Counting()
+    counting = CountingSource()
     items = beside.iterate(counting.items())
     assert next(items) == 1
     beside.close()

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from swarmkeep import __version__
 from swarmkeep.cli import app
-from tests.cli.commands import CommandLine
+from tests.cli.command_line import CommandLine
 
 runner = CliRunner()
 

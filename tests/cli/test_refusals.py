@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from swarmkeep.store import schema
-from tests.cli.commands import ACME, CommandLine
+from tests.cli.command_line import ACME, CommandLine
 from tests.support.processes import clean_environment
 
 MODULES = {
@@ -31,13 +31,13 @@ def modules(cli: CommandLine) -> None:
 
 
 def test_serving_without_a_model_names_the_three_ways(process: CommandLine) -> None:
-    said = process.refused("serve", "--agents", "fine.py")
+    said = process.expect_refusal("serve", "--agents", "fine.py")
     for way in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "--offline"):
         assert way in said
 
 
 def test_chatting_without_a_model_names_a_fourth(cli: CommandLine) -> None:
-    assert "--url" in cli.refused("chat", "--agents", "fine.py")
+    assert "--url" in cli.expect_refusal("chat", "--agents", "fine.py")
 
 
 @pytest.mark.parametrize(
@@ -52,29 +52,31 @@ def test_chatting_without_a_model_names_a_fourth(cli: CommandLine) -> None:
     ],
 )
 def test_agents_that_cannot_be_served_are_named(cli: CommandLine, agents: str, words: str) -> None:
-    assert words in cli.refused("serve", "--offline", "--agents", agents)
+    assert words in cli.expect_refusal("serve", "--offline", "--agents", agents)
 
 
 def test_serving_no_agents_at_all_is_wrong_use(cli: CommandLine) -> None:
-    assert f"--agents {ACME}" in cli.misused("serve", "--offline", env={"SWARMKEEP_AGENTS": ","})
+    assert f"--agents {ACME}" in cli.expect_usage_error("serve", "--offline", env={"SWARMKEEP_AGENTS": ","})
 
 
 def test_a_database_that_is_not_there_is_named_without_its_password(cli: CommandLine) -> None:
     url = "postgresql://clerk:hunter2@127.0.0.1:1/shop"
-    said = cli.refused("serve", "--offline", "--agents", "fine.py", "--database-url", url)
+    said = cli.expect_refusal("serve", "--offline", "--agents", "fine.py", "--database-url", url)
     assert "127.0.0.1:1/shop" in said
     assert "hunter2" not in said
-    said = cli.refused("doctor", env={"SWARMKEEP_AGENTS": "[shop.py"})
+    said = cli.expect_refusal("doctor", env={"SWARMKEEP_AGENTS": "[shop.py"})
     assert "the setting SWARMKEEP_AGENTS is wrong: it begins like a JSON list and is none" in said
 
 
 def test_a_file_that_cannot_be_made_is_named(cli: CommandLine) -> None:
-    said = cli.refused("serve", "--offline", "--agents", "fine.py", "--database-url", "sqlite:///no/such/folder/x.db")
+    said = cli.expect_refusal(
+        "serve", "--offline", "--agents", "fine.py", "--database-url", "sqlite:///no/such/folder/x.db"
+    )
     assert "no/such/folder/x.db" in said
 
 
 def test_a_schema_that_is_behind_names_the_command(process: CommandLine, postgres_url: str) -> None:
-    said = process.refused("serve", "--offline", "--agents", "fine.py", "--database-url", postgres_url)
+    said = process.expect_refusal("serve", "--offline", "--agents", "fine.py", "--database-url", postgres_url)
     assert "swarmkeep db upgrade" in said
 
 
@@ -83,21 +85,23 @@ def test_a_port_that_is_taken_is_named(process: CommandLine) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert f"127.0.0.1:{port}" in process.refused("serve", "--offline", "--agents", "fine.py", "--port", str(port))
+        assert f"127.0.0.1:{port}" in process.expect_refusal(
+            "serve", "--offline", "--agents", "fine.py", "--port", str(port)
+        )
 
 
 def test_an_address_that_others_reach_needs_a_key(cli: CommandLine) -> None:
-    assert "key" in cli.refused("serve", "--offline", "--agents", "fine.py", "--host", "0.0.0.0", "--port", "0")
+    assert "key" in cli.expect_refusal("serve", "--offline", "--agents", "fine.py", "--host", "0.0.0.0", "--port", "0")
 
 
 def test_a_wrong_setting_is_named_without_its_value(cli: CommandLine) -> None:
-    said = cli.refused("serve", "--offline", env={"SWARMKEEP_PORT": "hunter2"})
+    said = cli.expect_refusal("serve", "--offline", env={"SWARMKEEP_PORT": "hunter2"})
     assert "SWARMKEEP_PORT" in said
     assert "hunter2" not in said
 
 
 def test_a_database_url_that_is_none_is_wrong_use(cli: CommandLine) -> None:
-    assert "sqlite:///" in cli.misused("sessions", "list", "--database-url", "swarmkeep.db")
+    assert "sqlite:///" in cli.expect_usage_error("sessions", "list", "--database-url", "swarmkeep.db")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +120,7 @@ def test_a_database_url_that_is_none_is_wrong_use(cli: CommandLine) -> None:
     ids=" ".join,
 )
 def test_a_database_that_nobody_made_is_not_made_by_looking(cli: CommandLine, command: list[str]) -> None:
-    assert "swarmkeep db upgrade" in cli.refused(*command)
+    assert "swarmkeep db upgrade" in cli.expect_refusal(*command)
     assert not (cli.folder / "swarmkeep.db").exists()
 
 
@@ -133,26 +137,26 @@ def test_a_database_that_nobody_made_is_not_made_by_looking(cli: CommandLine, co
 )
 def test_a_session_that_is_not_there_is_named(cli: CommandLine, command: list[str]) -> None:
     schema.upgrade(f"sqlite:///{cli.folder / 'swarmkeep.db'}")
-    assert "'nobody'" in cli.refused(*command)
+    assert "'nobody'" in cli.expect_refusal(*command)
 
 
 def test_a_session_that_is_not_there_cannot_be_gone_on_with(cli: CommandLine) -> None:
-    said = cli.refused("chat", "--offline", "--agents", "fine.py", "--session", "nobody")
+    said = cli.expect_refusal("chat", "--offline", "--agents", "fine.py", "--session", "nobody")
     assert "'nobody'" in said
 
 
 @pytest.mark.parametrize("command", [["sessions", "list"], ["events", "one"], ["chat"]], ids=" ".join)
 def test_a_server_that_does_not_answer_is_named(cli: CommandLine, command: list[str]) -> None:
-    assert "http://127.0.0.1:1" in cli.refused(*command, env={"SWARMKEEP_URL": "http://127.0.0.1:1"})
+    assert "http://127.0.0.1:1" in cli.expect_refusal(*command, env={"SWARMKEEP_URL": "http://127.0.0.1:1"})
 
 
 def test_a_file_that_is_no_database_is_named(cli: CommandLine) -> None:
     (cli.folder / "swarmkeep.db").write_text("This is a shopping list.\n" * 200)
-    assert "swarmkeep.db" in cli.refused("sessions", "list")
+    assert "swarmkeep.db" in cli.expect_refusal("sessions", "list")
 
 
 def test_a_revision_that_is_none_is_named(cli: CommandLine, tmp_path: Path) -> None:
-    assert "0077" in cli.refused("db", "upgrade", "0077")
+    assert "0077" in cli.expect_refusal("db", "upgrade", "0077")
 
 
 def test_input_that_is_no_text_is_named(process: CommandLine) -> None:

@@ -8,16 +8,16 @@ from swarmkeep_client import AsyncClient, Client
 from tests.client.stub_server import StubServer
 
 
-class Naps:
+class RecordedSleeps:
     """Stands in for sleeping: remembers for how long, and wastes no time."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
 
-    def nap(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         self.seconds.append(seconds)
 
-    async def anap(self, seconds: float) -> None:
+    async def async_sleep(self, seconds: float) -> None:
         self.seconds.append(seconds)
 
 
@@ -34,17 +34,17 @@ def server() -> Iterator[StubServer]:
 
 
 @pytest.fixture
-def naps() -> Naps:
-    return Naps()
+def naps() -> RecordedSleeps:
+    return RecordedSleeps()
 
 
 @pytest.fixture
-def client(server: StubServer, naps: Naps) -> Iterator[Client]:
-    with Client(server.url, sleep=naps.nap) as client:
+def client(server: StubServer, naps: RecordedSleeps) -> Iterator[Client]:
+    with Client(server.url, sleep=naps.sleep) as client:
         yield client
 
 
 @pytest.fixture
-async def async_client(server: StubServer, naps: Naps) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(server.url, sleep=naps.anap) as client:
+async def async_client(server: StubServer, naps: RecordedSleeps) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(server.url, sleep=naps.async_sleep) as client:
         yield client

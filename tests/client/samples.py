@@ -8,7 +8,7 @@ from typing import Any
 Json = dict[str, Any]
 
 
-def session(**changes: Any) -> Json:
+def make_session(**changes: Any) -> Json:
     return {
         "id": "s1",
         "status": "idle",
@@ -27,7 +27,7 @@ def session(**changes: Any) -> Json:
     }
 
 
-def run(**changes: Any) -> Json:
+def make_run(**changes: Any) -> Json:
     return {
         "id": "r1",
         "session_id": "s1",
@@ -48,12 +48,12 @@ def run(**changes: Any) -> Json:
     }
 
 
-def failed_run(**changes: Any) -> Json:
+def make_failed_run(**changes: Any) -> Json:
     error = {"code": "provider_error", "message": "no luck", "retryable": True, "provider_status": 500}
-    return run(status="failed", stop_reason="error", error=error, **changes)
+    return make_run(status="failed", stop_reason="error", error=error, **changes)
 
 
-def event(seq: int, type: str, **changes: Any) -> Json:
+def make_event(seq: int, type: str, **changes: Any) -> Json:
     return {
         "session_id": "s1",
         "seq": seq,
@@ -68,29 +68,29 @@ def event(seq: int, type: str, **changes: Any) -> Json:
     }
 
 
-def page(items: list[Any], next_cursor: str | None = None) -> Json:
+def make_page(items: list[Any], next_cursor: str | None = None) -> Json:
     return {"data": items, "next_cursor": next_cursor}
 
 
-def durable(event: Json) -> bytes:
-    return f"id: {event['seq']}\nevent: {event['type']}\ndata: {_text(event)}\n\n".encode()
+def durable_frame(event: Json) -> bytes:
+    return f"id: {event['seq']}\nevent: {event['type']}\ndata: {_encode(event)}\n\n".encode()
 
 
-def passing(type: str, data: Json) -> bytes:
-    return f"event: {type}\ndata: {_text(data)}\n\n".encode()
+def passing_frame(type: str, data: Json) -> bytes:
+    return f"event: {type}\ndata: {_encode(data)}\n\n".encode()
 
 
-def started(**changes: Any) -> bytes:
-    return passing("message.started", {"run_id": "r1", "agent": "Triage Agent", **changes})
+def started_frame(**changes: Any) -> bytes:
+    return passing_frame("message.started", {"run_id": "r1", "agent": "Triage Agent", **changes})
 
 
-def delta(content: str, **changes: Any) -> bytes:
-    return passing("message.delta", {"run_id": "r1", "agent": "Triage Agent", "content": content, **changes})
+def delta_frame(content: str, **changes: Any) -> bytes:
+    return passing_frame("message.delta", {"run_id": "r1", "agent": "Triage Agent", "content": content, **changes})
 
 
-def done(run: Json) -> bytes:
-    return passing("done", run)
+def done_frame(run: Json) -> bytes:
+    return passing_frame("done", run)
 
 
-def _text(value: Json) -> str:
+def _encode(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False)

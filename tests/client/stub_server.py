@@ -11,11 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-PATIENCE_SECONDS = 10.0
+SILENCE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Received:
+class ReceivedRequest:
     """A request as it came in. `headers` are looked up in lower case."""
 
     method: str
@@ -60,41 +60,41 @@ class Reply:
 
 
 DROPPED = Reply()
-Script = Callable[[Received], Reply]
+Script = Callable[[ReceivedRequest], Reply]
 
 
-def reply(status: int, body: bytes, content_type: str, headers: Mapping[str, str] | None = None) -> Reply:
+def make_reply(status: int, body: bytes, content_type: str, headers: Mapping[str, str] | None = None) -> Reply:
     length = {"content-length": str(len(body))} if status != 204 else {}
-    return Reply((_head(status, {"content-type": content_type, **length, **(headers or {})}) + body,))
+    return Reply((_make_head(status, {"content-type": content_type, **length, **(headers or {})}) + body,))
 
 
-def json_reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
-    return reply(status, json.dumps(value).encode(), "application/json", headers)
+def make_json_reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
+    return make_reply(status, json.dumps(value).encode(), "application/json", headers)
 
 
-def problem(status: int, code: str, headers: Mapping[str, str] | None = None, **more: Any) -> Reply:
+def make_problem_reply(status: int, code: str, headers: Mapping[str, str] | None = None, **more: Any) -> Reply:
     value = {"type": f"/problems/{code}", "title": code.replace("_", " "), "status": status, "code": code, **more}
-    return reply(status, json.dumps(value).encode(), "application/problem+json", headers)
+    return make_reply(status, json.dumps(value).encode(), "application/problem+json", headers)
 
 
-def sse_reply(*pieces: bytes, then: str = "close") -> Reply:
+def make_sse_reply(*pieces: bytes, then: str = "close") -> Reply:
     """A stream without a length: where it stops, the client sees nothing but its end."""
-    return Reply((_head(200, {"content-type": "text/event-stream; charset=utf-8"}), *pieces), then)
+    return Reply((_make_head(200, {"content-type": "text/event-stream; charset=utf-8"}), *pieces), then)
 
 
-def chunked_sse_reply(*pieces: bytes, complete: bool = False) -> Reply:
+def make_chunked_sse_reply(*pieces: bytes, complete: bool = False) -> Reply:
     """A stream in HTTP chunks: without the last one, the client sees that it was cut."""
-    head = _head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
+    head = _make_head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
     chunks = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces]
     return Reply((head, *chunks, b"0\r\n\r\n" if complete else b""))
 
 
-def _head(status: int, headers: Mapping[str, str]) -> bytes:
+def _make_head(status: int, headers: Mapping[str, str]) -> bytes:
     lines = [f"HTTP/1.1 {status} Scripted", "connection: close", *(f"{name}: {text}" for name, text in headers.items())]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-class _PatientServer(ThreadingHTTPServer):
+class _WaitingServer(ThreadingHTTPServer):
     daemon_threads = False  # closing waits for every connection, so that none outlives its test
     request_queue_size = 128
 
@@ -106,12 +106,12 @@ class StubServer:
     """
 
     def __init__(self) -> None:
-        self.received: list[Received] = []
+        self.received: list[ReceivedRequest] = []
         self.answer: Script | None = None
         self._script: deque[Reply] = deque()
         self._unscripted: list[str] = []
         self._lock = threading.Lock()
-        self._http = _PatientServer(("127.0.0.1", 0), self._handler())
+        self._http = _WaitingServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
 
     @property
@@ -122,7 +122,7 @@ class StubServer:
         self._script.extend(replies)
 
     @property
-    def last(self) -> Received:
+    def last(self) -> ReceivedRequest:
         return self.received[-1]
 
     @property
@@ -142,7 +142,7 @@ class StubServer:
             assert not self._unscripted, f"unexpected requests: {self._unscripted}"
             assert not self._script, f"{len(self._script)} replies were not used"
 
-    def next_reply(self, request: Received) -> Reply:
+    def next_reply(self, request: ReceivedRequest) -> Reply:
         with self._lock:
             self.received.append(request)
             if self._script:
@@ -150,7 +150,7 @@ class StubServer:
             if self.answer is not None:
                 return self.answer(request)
             self._unscripted.append(f"{request.method} {request.target}")
-            return problem(500, "unscripted")
+            return make_problem_reply(500, "unscripted")
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         stub = self
@@ -165,12 +165,12 @@ class StubServer:
             def serve(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 headers = {name.lower(): text for name, text in self.headers.items()}
-                answer = stub.next_reply(Received(self.command, self.path, headers, body))
+                answer = stub.next_reply(ReceivedRequest(self.command, self.path, headers, body))
                 self.close_connection = True
                 try:
                     self._send(answer.pieces)
                     if answer.then == "silence":
-                        self.connection.settimeout(PATIENCE_SECONDS)
+                        self.connection.settimeout(SILENCE_SECONDS)
                         self.rfile.read(1)
                 except OSError:  # the client has gone first, as a test may want
                     pass

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from swarmkeep_client import AsyncClient, Client, Head, RedactedCopy
 from tests.client import samples
-from tests.client.stub_server import StubServer, json_reply
+from tests.client.stub_server import StubServer, make_json_reply
 
 DONE = {
-    "session": samples.session(seq=5),
+    "session": samples.make_session(seq=5),
     "seqs": [3, 4],
     "seq": 5,
     "forks": [{"session_id": "s2", "seqs": [3], "redacted": False}],
@@ -18,11 +18,11 @@ VALID = {"valid": True, "events": 1, "head": {"seq": 1, "hash": "h"}, "problems"
 
 def test_the_answers_are_values(server: StubServer) -> None:
     server.script(
-        json_reply(samples.session()),
-        json_reply(DONE),
-        json_reply(VALID),
-        json_reply(samples.page([ENTRY])),
-        json_reply(VALID),
+        make_json_reply(samples.make_session()),
+        make_json_reply(DONE),
+        make_json_reply(VALID),
+        make_json_reply(samples.make_page([ENTRY])),
+        make_json_reply(VALID),
     )
     with Client(server.url, api_key=None) as client:
         session = client.sessions.get("s1")
@@ -44,11 +44,11 @@ def test_the_answers_are_values(server: StubServer) -> None:
 
 async def test_the_answers_are_values_in_async_too(server: StubServer) -> None:
     server.script(
-        json_reply(samples.session()),
-        json_reply(DONE),
-        json_reply(VALID),
-        json_reply(samples.page([ENTRY])),
-        json_reply(VALID),
+        make_json_reply(samples.make_session()),
+        make_json_reply(DONE),
+        make_json_reply(VALID),
+        make_json_reply(samples.make_page([ENTRY])),
+        make_json_reply(VALID),
     )
     async with AsyncClient(server.url, api_key=None) as client:
         session = await client.sessions.get("s1")

@@ -20,10 +20,10 @@ from swarmkeep_client import (
     SessionBusy,
     SwarmkeepError,
 )
-from swarmkeep_client.errors import BY_CODE
+from swarmkeep_client.errors import ERROR_BY_CODE
 from tests.client import samples
-from tests.client.conftest import Naps
-from tests.client.stub_server import StubServer, json_reply, problem, reply
+from tests.client.conftest import RecordedSleeps
+from tests.client.stub_server import StubServer, make_json_reply, make_problem_reply, make_reply
 
 CODES = {
     "invalid_request": (400, "InvalidRequest"),
@@ -54,7 +54,7 @@ def client(server: StubServer) -> Client:
 @pytest.mark.parametrize("code", CODES)
 def test_every_code_is_its_own_class(server: StubServer, client: Client, code: str) -> None:
     status, name = CODES[code]
-    server.script(problem(status, code, detail="that is why"))
+    server.script(make_problem_reply(status, code, detail="that is why"))
     with client, pytest.raises(getattr(swarmkeep_client, name)) as refused:
         client.sessions.get("s1")
     error = refused.value
@@ -67,11 +67,11 @@ def test_every_code_is_its_own_class(server: StubServer, client: Client, code: s
 
 
 def test_there_is_a_class_for_no_other_code() -> None:
-    assert BY_CODE.keys() == CODES.keys()
+    assert ERROR_BY_CODE.keys() == CODES.keys()
 
 
 def test_unknown_code_is_an_api_error(server: StubServer, client: Client) -> None:
-    server.script(problem(418, "teapot", detail="short and stout"))
+    server.script(make_problem_reply(418, "teapot", detail="short and stout"))
     with client, pytest.raises(ApiError) as refused:
         client.sessions.get("s1")
     assert type(refused.value) is ApiError
@@ -80,13 +80,13 @@ def test_unknown_code_is_an_api_error(server: StubServer, client: Client) -> Non
 
 def test_errors_carry_what_the_server_adds(server: StubServer, client: Client) -> None:
     server.script(
-        problem(400, "invalid_request", errors=[{"pointer": "/agent", "detail": "not text"}]),
-        problem(400, "invalid_request"),
-        problem(409, "session_busy", active_run_id="r7"),
-        problem(409, "agent_unavailable", known_agents=["A", "B"]),
-        problem(404, "agent_not_found", known_agents=["A", "B"]),
-        problem(412, "seq_mismatch", seq=9),
-        problem(429, "rate_limited", {"retry-after": "3"}),
+        make_problem_reply(400, "invalid_request", errors=[{"pointer": "/agent", "detail": "not text"}]),
+        make_problem_reply(400, "invalid_request"),
+        make_problem_reply(409, "session_busy", active_run_id="r7"),
+        make_problem_reply(409, "agent_unavailable", known_agents=["A", "B"]),
+        make_problem_reply(404, "agent_not_found", known_agents=["A", "B"]),
+        make_problem_reply(412, "seq_mismatch", seq=9),
+        make_problem_reply(429, "rate_limited", {"retry-after": "3"}),
     )
     with client:
         with pytest.raises(InvalidRequest) as invalid:
@@ -113,7 +113,7 @@ def test_errors_carry_what_the_server_adds(server: StubServer, client: Client) -
 
 
 def test_page_of_a_proxy_is_a_clear_error(server: StubServer, client: Client) -> None:
-    server.script(reply(502, b"<html>\n<h1>Bad   gateway</h1></html>" + b"x" * 5_000, "text/html; charset=utf-8"))
+    server.script(make_reply(502, b"<html>\n<h1>Bad   gateway</h1></html>" + b"x" * 5_000, "text/html; charset=utf-8"))
     with client, pytest.raises(ApiError) as failed:
         client.sessions.get("s1")
     error = failed.value
@@ -126,13 +126,13 @@ def test_page_of_a_proxy_is_a_clear_error(server: StubServer, client: Client) ->
 @pytest.mark.parametrize(
     "answer",
     [
-        reply(200, b"<html>Welcome to the hotel's network", "text/html"),
-        reply(200, b"", "application/json"),
-        json_reply([]),
-        json_reply({"id": 7}),
-        reply(302, b"", "text/plain", {"location": "https://elsewhere.example/"}),
-        json_reply({"error": "old style"}, 400),
-        reply(200, b"[" * 100_000, "application/json"),
+        make_reply(200, b"<html>Welcome to the hotel's network", "text/html"),
+        make_reply(200, b"", "application/json"),
+        make_json_reply([]),
+        make_json_reply({"id": 7}),
+        make_reply(302, b"", "text/plain", {"location": "https://elsewhere.example/"}),
+        make_json_reply({"error": "old style"}, 400),
+        make_reply(200, b"[" * 100_000, "application/json"),
     ],
 )
 def test_answer_that_the_contract_does_not_know_is_a_clear_error(
@@ -146,7 +146,9 @@ def test_answer_that_the_contract_does_not_know_is_a_clear_error(
 
 @pytest.mark.parametrize("status", ["failed", "interrupted"])
 def test_failed_run_is_raised_with_what_it_produced(server: StubServer, client: Client, status: str) -> None:
-    server.script(json_reply(samples.session()), json_reply(samples.failed_run() | {"status": status}))
+    server.script(
+        make_json_reply(samples.make_session()), make_json_reply(samples.make_failed_run() | {"status": status})
+    )
     with client, pytest.raises(RunFailed, match="provider_error: no luck") as failed:
         client.sessions.get("s1").run("Hi")
     error = failed.value
@@ -154,8 +156,13 @@ def test_failed_run_is_raised_with_what_it_produced(server: StubServer, client: 
     assert (error.error.code, error.error.retryable, error.error.provider_status) == ("provider_error", True, 500)
 
 
-async def test_cancelled_run_is_raised_in_async_too(server: StubServer, async_client: AsyncClient, naps: Naps) -> None:
-    server.script(json_reply(samples.session()), json_reply(samples.run(status="cancelled", stop_reason="cancelled")))
+async def test_cancelled_run_is_raised_in_async_too(
+    server: StubServer, async_client: AsyncClient, naps: RecordedSleeps
+) -> None:
+    server.script(
+        make_json_reply(samples.make_session()),
+        make_json_reply(samples.make_run(status="cancelled", stop_reason="cancelled")),
+    )
     session = await async_client.sessions.get("s1")
     with pytest.raises(RunCancelled) as cancelled:
         await session.run("Hi")
@@ -166,8 +173,8 @@ async def test_cancelled_run_is_raised_in_async_too(server: StubServer, async_cl
 
 def test_waiting_run_is_an_answer(server: StubServer, client: Client) -> None:
     pending = [{"tool_call_id": "c1", "name": "pay", "arguments": "{}", "reason": "approval", "expires_at": None}]
-    waiting = samples.run(status="waiting", stop_reason="approval", pending=pending, finished_at=None)
-    server.script(json_reply(samples.session()), json_reply(waiting))
+    waiting = samples.make_run(status="waiting", stop_reason="approval", pending=pending, finished_at=None)
+    server.script(make_json_reply(samples.make_session()), make_json_reply(waiting))
     with client:
         run = client.sessions.get("s1").run("Hi")
     assert (run.status, run.pending[0].name) == ("waiting", "pay")

@@ -19,17 +19,27 @@ from swarmkeep_client import (
     SessionNotFound,
 )
 from swarmkeep_client._retries import LONGEST_PAUSE_SECONDS, Retries
-from swarmkeep_client._wire import Answer, Lost, Request
+from swarmkeep_client._wire import Answer, LostAnswer, Request
 from tests.client import samples
-from tests.client.conftest import Naps
-from tests.client.stub_server import DROPPED, Received, Reply, StubServer, json_reply, problem, reply
+from tests.client.conftest import RecordedSleeps
+from tests.client.stub_server import (
+    DROPPED,
+    ReceivedRequest,
+    Reply,
+    StubServer,
+    make_json_reply,
+    make_problem_reply,
+    make_reply,
+)
 
 BROKEN = Reply((b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n{",))
-HTML_502 = reply(502, b"<html><h1>Bad gateway</h1>\n</html>", "text/html")
+HTML_502 = make_reply(502, b"<html><h1>Bad gateway</h1>\n</html>", "text/html")
 
 
-def test_write_is_sent_again_with_the_same_key_and_body(server: StubServer, client: Client, naps: Naps) -> None:
-    server.script(DROPPED, BROKEN, HTML_502, json_reply(samples.session(), 201))
+def test_write_is_sent_again_with_the_same_key_and_body(
+    server: StubServer, client: Client, naps: RecordedSleeps
+) -> None:
+    server.script(DROPPED, BROKEN, HTML_502, make_json_reply(samples.make_session(), 201))
     assert client.sessions.create(agent="A").id == "s1"
     assert len({request.key for request in server.received}) == 1
     assert {request.body for request in server.received} == {b'{"agent":"A"}'}
@@ -37,16 +47,16 @@ def test_write_is_sent_again_with_the_same_key_and_body(server: StubServer, clie
 
 
 async def test_async_write_is_sent_again_with_the_same_key_and_body(
-    server: StubServer, async_client: AsyncClient, naps: Naps
+    server: StubServer, async_client: AsyncClient, naps: RecordedSleeps
 ) -> None:
-    server.script(DROPPED, BROKEN, HTML_502, json_reply(samples.session(), 201))
+    server.script(DROPPED, BROKEN, HTML_502, make_json_reply(samples.make_session(), 201))
     assert (await async_client.sessions.create(agent="A")).id == "s1"
     assert len({request.key for request in server.received}) == 1
     assert len(naps.seconds) == 3
 
 
 def test_each_write_has_a_key_of_its_own_unless_one_is_given(server: StubServer, client: Client) -> None:
-    server.script(*[json_reply(samples.session())] * 4)
+    server.script(*[make_json_reply(samples.make_session())] * 4)
     client.sessions.create()
     session = client.sessions.create()
     session.update(metadata={"a": 1})
@@ -57,7 +67,7 @@ def test_each_write_has_a_key_of_its_own_unless_one_is_given(server: StubServer,
 
 
 def test_reads_are_sent_again_and_carry_no_key(server: StubServer, client: Client) -> None:
-    server.script(DROPPED, json_reply(samples.session()))
+    server.script(DROPPED, make_json_reply(samples.make_session()))
     client.sessions.get("s1")
     assert [request.key for request in server.received] == [None, None]
 
@@ -69,8 +79,10 @@ def test_key_that_no_header_can_carry_is_refused(client: Client, key: str) -> No
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 409, 412, 413, 422, 500, 501])
-def test_final_answer_is_not_asked_for_again(server: StubServer, client: Client, naps: Naps, status: int) -> None:
-    server.script(problem(status, "whatever"))
+def test_final_answer_is_not_asked_for_again(
+    server: StubServer, client: Client, naps: RecordedSleeps, status: int
+) -> None:
+    server.script(make_problem_reply(status, "whatever"))
     with pytest.raises(ApiError):
         client.sessions.create()
     assert naps.seconds == []
@@ -78,22 +90,22 @@ def test_final_answer_is_not_asked_for_again(server: StubServer, client: Client,
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_temporary_refusal_is_raised_after_three_more_attempts(
-    server: StubServer, client: Client, naps: Naps, status: int
+    server: StubServer, client: Client, naps: RecordedSleeps, status: int
 ) -> None:
-    server.script(*[problem(status, "overloaded")] * 4)
+    server.script(*[make_problem_reply(status, "overloaded")] * 4)
     with pytest.raises(ApiError) as failed:
         client.sessions.get("s1")
     assert (failed.value.status, failed.value.code) == (status, "overloaded")
     assert len(naps.seconds) == 3
 
 
-def test_retry_after_is_honoured(server: StubServer, client: Client, naps: Naps) -> None:
+def test_retry_after_is_honoured(server: StubServer, client: Client, naps: RecordedSleeps) -> None:
     later = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     server.script(
-        problem(429, "rate_limited", {"retry-after": "7"}),
-        problem(503, "draining", {"retry-after": later}),
-        problem(429, "rate_limited", {"retry-after": "soon"}),
-        json_reply(samples.session()),
+        make_problem_reply(429, "rate_limited", {"retry-after": "7"}),
+        make_problem_reply(503, "draining", {"retry-after": later}),
+        make_problem_reply(429, "rate_limited", {"retry-after": "soon"}),
+        make_json_reply(samples.make_session()),
     )
     client.sessions.get("s1")
     seconds, date, nonsense = naps.seconds
@@ -102,8 +114,8 @@ def test_retry_after_is_honoured(server: StubServer, client: Client, naps: Naps)
     assert nonsense <= 2
 
 
-def test_long_retry_after_is_left_to_the_caller(server: StubServer, client: Client, naps: Naps) -> None:
-    server.script(problem(429, "rate_limited", {"retry-after": "3600"}))
+def test_long_retry_after_is_left_to_the_caller(server: StubServer, client: Client, naps: RecordedSleeps) -> None:
+    server.script(make_problem_reply(429, "rate_limited", {"retry-after": "3600"}))
     with pytest.raises(RateLimited) as refused:
         client.sessions.get("s1")
     assert refused.value.retry_after == 3600
@@ -111,7 +123,7 @@ def test_long_retry_after_is_left_to_the_caller(server: StubServer, client: Clie
 
 
 def test_retry_after_of_the_last_refusal_is_told(server: StubServer) -> None:
-    server.script(problem(503, "draining", {"retry-after": "1"}))
+    server.script(make_problem_reply(503, "draining", {"retry-after": "1"}))
     with Client(server.url, max_retries=0) as client, pytest.raises(Draining) as refused:
         client.sessions.get("s1")
     assert refused.value.retry_after == 1
@@ -120,21 +132,28 @@ def test_retry_after_of_the_last_refusal_is_told(server: StubServer) -> None:
 def test_pauses_double_up_to_a_limit_and_are_halved_at_random() -> None:
     request = Request(method="GET", path="/")
     short, long = Retries(6, chance=lambda: 0.0), Retries(6, chance=lambda: 1.0)
-    assert [short.pause_after(request, Lost("")) for _ in range(7)] == [0.25, 0.5, 1.0, 2.0, 4.0, 4.0, None]
-    assert [long.pause_after(request, Lost("")) for _ in range(6)] == [0.5, 1.0, 2.0, 4.0, 8.0, LONGEST_PAUSE_SECONDS]
+    assert [short.pause_after(request, LostAnswer("")) for _ in range(7)] == [0.25, 0.5, 1.0, 2.0, 4.0, 4.0, None]
+    assert [long.pause_after(request, LostAnswer("")) for _ in range(6)] == [
+        0.5,
+        1.0,
+        2.0,
+        4.0,
+        8.0,
+        LONGEST_PAUSE_SECONDS,
+    ]
 
 
 def test_what_is_not_safe_to_repeat_is_not_repeated() -> None:
     request = Request(method="POST", path="/")
-    assert Retries(3).pause_after(request, Lost("")) is None
+    assert Retries(3).pause_after(request, LostAnswer("")) is None
     assert Retries(3).pause_after(request, Answer(503, {}, b"")) is None
 
 
-def test_unreachable_server_is_a_clear_error(naps: Naps) -> None:
+def test_unreachable_server_is_a_clear_error(naps: RecordedSleeps) -> None:
     with socket.socket() as nobody_listens:
         nobody_listens.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody_listens.getsockname()[1]}"
-        with Client(url, sleep=naps.nap) as client, pytest.raises(ConnectionFailed) as failed:
+        with Client(url, sleep=naps.sleep) as client, pytest.raises(ConnectionFailed) as failed:
             client.sessions.get("s1")
     assert "GET /v1/sessions/s1" in str(failed.value)
     assert url in str(failed.value)
@@ -143,33 +162,33 @@ def test_unreachable_server_is_a_clear_error(naps: Naps) -> None:
     assert len(naps.seconds) == 3
 
 
-def test_answer_that_takes_too_long_is_asked_for_again(server: StubServer, naps: Naps) -> None:
+def test_answer_that_takes_too_long_is_asked_for_again(server: StubServer, naps: RecordedSleeps) -> None:
     slow = [Reply((b"HTTP/1.1 200 OK\r\n",), "silence")]
 
-    def answer(request: Received) -> Reply:
+    def answer(request: ReceivedRequest) -> Reply:
         if request.method == "GET":
-            return json_reply(samples.session())
-        return slow.pop() if slow else json_reply(samples.run())
+            return make_json_reply(samples.make_session())
+        return slow.pop() if slow else make_json_reply(samples.make_run())
 
     server.answer = answer
-    with Client(server.url, timeout=0.2, sleep=naps.nap) as client:
+    with Client(server.url, timeout=0.2, sleep=naps.sleep) as client:
         assert client.sessions.get("s1").run("Hi").id == "r1"
     first, second, *_ = (request for request in server.received if request.method == "POST")
     assert (first.key, first.body) == (second.key, second.body)
 
 
 def test_deletion_whose_answer_got_lost_is_done(server: StubServer, client: Client) -> None:
-    server.script(json_reply(samples.session()), DROPPED, problem(404, "session_not_found"))
+    server.script(make_json_reply(samples.make_session()), DROPPED, make_problem_reply(404, "session_not_found"))
     client.sessions.get("s1").delete()
 
 
 def test_deletion_of_what_is_not_there_is_refused(server: StubServer, client: Client) -> None:
-    server.script(json_reply(samples.session()), problem(404, "session_not_found"))
+    server.script(make_json_reply(samples.make_session()), make_problem_reply(404, "session_not_found"))
     with pytest.raises(SessionNotFound):
         client.sessions.get("s1").delete()
 
 
 def test_mismatched_key_is_refused(server: StubServer, client: Client) -> None:
-    server.script(problem(422, "idempotency_mismatch"))
+    server.script(make_problem_reply(422, "idempotency_mismatch"))
     with pytest.raises(IdempotencyMismatch):
         client.sessions.create(idempotency_key="used")

@@ -24,14 +24,22 @@ from swarmkeep_client import (
     Usage,
 )
 from tests.client import samples
-from tests.client.stub_server import Received, Reply, StubServer, json_reply, problem, reply, sse_reply
+from tests.client.stub_server import (
+    ReceivedRequest,
+    Reply,
+    StubServer,
+    make_json_reply,
+    make_problem_reply,
+    make_reply,
+    make_sse_reply,
+)
 
-NOTHING = reply(204, b"", "application/json")
+NOTHING = make_reply(204, b"", "application/json")
 
 
 @pytest.fixture
 def session(server: StubServer, client: Client) -> Session:
-    server.script(json_reply(samples.session()))
+    server.script(make_json_reply(samples.make_session()))
     session = client.sessions.get("s1")
     server.received.clear()
     return session
@@ -39,14 +47,16 @@ def session(server: StubServer, client: Client) -> Session:
 
 def test_the_readme_in_one_go(server: StubServer) -> None:
     server.script(
-        json_reply(samples.session(), 201),
-        json_reply(samples.run()),
-        sse_reply(samples.durable(samples.event(6, "run.started")), samples.done(samples.run(id="r2"))),
-        json_reply(samples.page([{"seq": 3, "role": "user", "content": "Hi", "sender": "user"}])),
-        json_reply(samples.page([samples.event(1, "session.created", run_id=None)])),
-        json_reply(samples.session(seq=3)),
-        json_reply(samples.session(id="s2", forked_from={"session_id": "s1", "seq": 3, "hash": "h3"}), 201),
-        json_reply({"valid": True, "events": 9, "head": {"seq": 9, "hash": "h9"}, "problems": []}),
+        make_json_reply(samples.make_session(), 201),
+        make_json_reply(samples.make_run()),
+        make_sse_reply(
+            samples.durable_frame(samples.make_event(6, "run.started")), samples.done_frame(samples.make_run(id="r2"))
+        ),
+        make_json_reply(samples.make_page([{"seq": 3, "role": "user", "content": "Hi", "sender": "user"}])),
+        make_json_reply(samples.make_page([samples.make_event(1, "session.created", run_id=None)])),
+        make_json_reply(samples.make_session(seq=3)),
+        make_json_reply(samples.make_session(id="s2", forked_from={"session_id": "s1", "seq": 3, "hash": "h3"}), 201),
+        make_json_reply({"valid": True, "events": 9, "head": {"seq": 9, "hash": "h9"}, "problems": []}),
         NOTHING,
     )
     with Client(server.url, api_key=None) as client:
@@ -77,14 +87,14 @@ def test_the_readme_in_one_go(server: StubServer) -> None:
 
 async def test_the_readme_in_one_go_in_async_too(server: StubServer) -> None:
     server.script(
-        json_reply(samples.session(), 201),
-        json_reply(samples.run()),
-        sse_reply(samples.done(samples.run(id="r2"))),
-        json_reply(samples.page([{"seq": 3, "role": "user", "content": "Hi"}])),
-        json_reply(samples.page([samples.event(1, "session.created", run_id=None)])),
-        json_reply(samples.session(seq=3)),
-        json_reply(samples.session(id="s2"), 201),
-        json_reply({"valid": True, "events": 9, "head": {"seq": 9, "hash": "h9"}, "problems": []}),
+        make_json_reply(samples.make_session(), 201),
+        make_json_reply(samples.make_run()),
+        make_sse_reply(samples.done_frame(samples.make_run(id="r2"))),
+        make_json_reply(samples.make_page([{"seq": 3, "role": "user", "content": "Hi"}])),
+        make_json_reply(samples.make_page([samples.make_event(1, "session.created", run_id=None)])),
+        make_json_reply(samples.make_session(seq=3)),
+        make_json_reply(samples.make_session(id="s2"), 201),
+        make_json_reply({"valid": True, "events": 9, "head": {"seq": 9, "hash": "h9"}, "problems": []}),
         NOTHING,
     )
     async with AsyncClient(server.url, api_key=None) as client:
@@ -101,7 +111,7 @@ async def test_the_readme_in_one_go_in_async_too(server: StubServer) -> None:
 
 
 def test_session_has_the_fields_of_the_contract(session: Session) -> None:
-    sample = samples.session()
+    sample = samples.make_session()
     for name in sample:
         if name != "usage":
             assert getattr(session, name) == sample[name]
@@ -112,7 +122,7 @@ def test_session_has_the_fields_of_the_contract(session: Session) -> None:
 REPLAY = {"matches": False, "turns": 2, "divergences": [{"seq": 4, "kind": "tools", "recorded": [], "actual": ["x"]}]}
 SIDE = {"id": "s1", "seq": 4, "hash": "h4", "agent": "A"}
 VERBS: list[tuple[Callable[[Session], object], Reply, str, Any]] = [
-    (lambda s: s.run("Hi"), json_reply(samples.run()), "POST /v1/sessions/s1/runs", {"input": "Hi"}),
+    (lambda s: s.run("Hi"), make_json_reply(samples.make_run()), "POST /v1/sessions/s1/runs", {"input": "Hi"}),
     (
         lambda s: s.run(
             [{"role": "user", "content": "Hi"}],
@@ -125,7 +135,7 @@ VERBS: list[tuple[Callable[[Session], object], Reply, str, Any]] = [
             on_busy="queue",
             idempotency_key="k",
         ),
-        json_reply(samples.run(status="queued"), 202),
+        make_json_reply(samples.make_run(status="queued"), 202),
         "POST /v1/sessions/s1/runs",
         {
             "input": [{"role": "user", "content": "Hi"}],
@@ -138,71 +148,76 @@ VERBS: list[tuple[Callable[[Session], object], Reply, str, Any]] = [
             "on_busy": "queue",
         },
     ),
-    (lambda s: s.cancel("r1"), json_reply(samples.run()), "POST /v1/sessions/s1/runs/r1/cancel", None),
+    (lambda s: s.cancel("r1"), make_json_reply(samples.make_run()), "POST /v1/sessions/s1/runs/r1/cancel", None),
     (
         lambda s: s.resume("r1", tool_results=[{"tool_call_id": "c", "content": "x", "is_error": True}]),
-        json_reply(samples.run()),
+        make_json_reply(samples.make_run()),
         "POST /v1/sessions/s1/runs/r1/resume",
         {"tool_results": [{"tool_call_id": "c", "content": "x", "is_error": True}]},
     ),
-    (lambda s: s.resume("r1"), json_reply(samples.run()), "POST /v1/sessions/s1/runs/r1/resume", {}),
-    (lambda s: s.get_run("r1"), json_reply(samples.failed_run()), "GET /v1/sessions/s1/runs/r1", None),
-    (lambda s: list(s.runs()), json_reply(samples.page([samples.run()])), "GET /v1/sessions/s1/runs", None),
-    (lambda s: s.messages(at=3), json_reply(samples.page([])), "GET /v1/sessions/s1/messages?at=3", None),
+    (lambda s: s.resume("r1"), make_json_reply(samples.make_run()), "POST /v1/sessions/s1/runs/r1/resume", {}),
+    (lambda s: s.get_run("r1"), make_json_reply(samples.make_failed_run()), "GET /v1/sessions/s1/runs/r1", None),
+    (
+        lambda s: list(s.runs()),
+        make_json_reply(samples.make_page([samples.make_run()])),
+        "GET /v1/sessions/s1/runs",
+        None,
+    ),
+    (lambda s: s.messages(at=3), make_json_reply(samples.make_page([])), "GET /v1/sessions/s1/messages?at=3", None),
     (
         lambda s: list(s.events(after=3, type=("run.started", "message.added"), page_size=7)),
-        json_reply(samples.page([])),
+        make_json_reply(samples.make_page([])),
         "GET /v1/sessions/s1/events?after=3&limit=7&type=run.started&type=message.added",
         None,
     ),
     (
         lambda s: s.update(context_variables={"a": None}, metadata={"b": 1}, agent="B"),
-        json_reply(samples.session()),
+        make_json_reply(samples.make_session()),
         "PATCH /v1/sessions/s1",
         {"context_variables": {"a": None}, "metadata": {"b": 1}, "agent": "B"},
     ),
     (
         lambda s: s.fork(3, id="s2", metadata={"a": 1}),
-        json_reply(samples.session()),
+        make_json_reply(samples.make_session()),
         "POST /v1/sessions/s1/fork",
         {"at": 3, "id": "s2", "metadata": {"a": 1}},
     ),
     (
         lambda s: s.redact((3, 4), "asked for"),
-        json_reply({"session": samples.session(), "seqs": [3, 4], "seq": 5, "forks": []}),
+        make_json_reply({"session": samples.make_session(), "seqs": [3, 4], "seq": 5, "forks": []}),
         "POST /v1/sessions/s1/redact",
         {"seqs": [3, 4], "reason": "asked for"},
     ),
-    (lambda s: s.request(4)["model"], json_reply({"model": "m"}), "GET /v1/sessions/s1/events/4/request", None),
-    (lambda s: s.replay().divergences[0].actual, json_reply(REPLAY), "POST /v1/sessions/s1/replay", None),
-    (lambda s: s.request_body(4)[:1] == b"{", json_reply({"a": 1}), "GET /v1/sessions/s1/events/4/request", None),
+    (lambda s: s.request(4)["model"], make_json_reply({"model": "m"}), "GET /v1/sessions/s1/events/4/request", None),
+    (lambda s: s.replay().divergences[0].actual, make_json_reply(REPLAY), "POST /v1/sessions/s1/replay", None),
+    (lambda s: s.request_body(4)[:1] == b"{", make_json_reply({"a": 1}), "GET /v1/sessions/s1/events/4/request", None),
     (
         lambda s: s.replay(ignore=["model", "instructions"]).last_seq,
-        json_reply(REPLAY),
+        make_json_reply(REPLAY),
         "POST /v1/sessions/s1/replay",
         {"ignore": ["model", "instructions"]},
     ),
     (
         lambda s: s.diff(3, 9).changes[0].before,
-        json_reply({"before": 3, "after": 9, "changes": [{"path": "/agent", "before": "A", "after": "B"}]}),
+        make_json_reply({"before": 3, "after": 9, "changes": [{"path": "/agent", "before": "A", "after": "B"}]}),
         "GET /v1/sessions/s1/diff?before=3&after=9",
         None,
     ),
     (
         lambda s: s.compare("s2").a.id,
-        json_reply({"shared_seq": 3, "shared_hash": "h", "identical": False, "a": SIDE, "b": SIDE}),
+        make_json_reply({"shared_seq": 3, "shared_hash": "h", "identical": False, "a": SIDE, "b": SIDE}),
         "GET /v1/sessions/s1/compare?with=s2",
         None,
     ),
     (
         lambda s: s.compare(s).b.calls,
-        json_reply({"shared_seq": 3, "shared_hash": "h", "identical": True, "a": SIDE, "b": SIDE}),
+        make_json_reply({"shared_seq": 3, "shared_hash": "h", "identical": True, "a": SIDE, "b": SIDE}),
         "GET /v1/sessions/s1/compare?with=s1",
         None,
     ),
     (
         lambda s: s.fork(3, agent="B"),
-        json_reply(samples.session()),
+        make_json_reply(samples.make_session()),
         "POST /v1/sessions/s1/fork",
         {"at": 3, "agent": "B"},
     ),
@@ -225,7 +240,9 @@ def test_verb_makes_its_request(
 
 
 def test_update_and_refresh_renew_the_fields(server: StubServer, session: Session) -> None:
-    server.script(json_reply(samples.session(seq=2, agent="B")), json_reply(samples.session(seq=3, agent="C")))
+    server.script(
+        make_json_reply(samples.make_session(seq=2, agent="B")), make_json_reply(samples.make_session(seq=3, agent="C"))
+    )
     assert session.update(agent="B", if_match=1) is session
     assert server.last.headers["if-match"] == '"1"'
     assert (session.seq, session.agent) == (2, "B")
@@ -233,8 +250,12 @@ def test_update_and_refresh_renew_the_fields(server: StubServer, session: Sessio
 
 
 def test_cancel_without_a_run_is_for_the_active_one(server: StubServer, session: Session) -> None:
-    cancelled = samples.run(status="cancelled")
-    server.script(json_reply(samples.session(active_run_id="r9")), json_reply(cancelled), json_reply(samples.session()))
+    cancelled = samples.make_run(status="cancelled")
+    server.script(
+        make_json_reply(samples.make_session(active_run_id="r9")),
+        make_json_reply(cancelled),
+        make_json_reply(samples.make_session()),
+    )
     run = session.cancel()
     assert run is not None
     assert run.status == "cancelled"
@@ -251,7 +272,7 @@ def test_unknown_option_is_refused_before_anything_is_sent(server: StubServer, s
 
 
 def test_sessions_are_made_with_everything_given(server: StubServer, client: Client) -> None:
-    server.script(json_reply(samples.session()))
+    server.script(make_json_reply(samples.make_session()))
     body = {
         "id": "s1",
         "agent": "A",
@@ -263,17 +284,17 @@ def test_sessions_are_made_with_everything_given(server: StubServer, client: Cli
     assert server.last.json == body
 
 
-def paged(request: Received) -> Reply:
+def reply_with_page(request: ReceivedRequest) -> Reply:
     """Six things on three pages; the cursor is the first thing of the next page."""
     first = int(request.query.get("cursor", 0))
     following = str(first + 2) if first < 4 else None
     if request.path.endswith("/events"):
-        return json_reply(samples.page([samples.event(first + i + 1, "x") for i in range(2)], following))
-    return json_reply(samples.page([samples.session(id=f"s{first + i}") for i in range(2)], following))
+        return make_json_reply(samples.make_page([samples.make_event(first + i + 1, "x") for i in range(2)], following))
+    return make_json_reply(samples.make_page([samples.make_session(id=f"s{first + i}") for i in range(2)], following))
 
 
 def test_lists_are_fetched_page_by_page_as_needed(server: StubServer, client: Client) -> None:
-    server.answer = paged
+    server.answer = reply_with_page
     found = client.sessions.list(agent="A b", status="idle", metadata={"k&y": "ä", "n": 1, "t": True}, page_size=2)
     assert isinstance(next(found), Session)
     assert len(server.received) == 1
@@ -284,7 +305,7 @@ def test_lists_are_fetched_page_by_page_as_needed(server: StubServer, client: Cl
 
 
 async def test_async_lists_are_fetched_page_by_page_as_needed(server: StubServer, async_client: AsyncClient) -> None:
-    server.answer = paged
+    server.answer = reply_with_page
     found = async_client.sessions.list()
     first = await anext(aiter(found))
     assert isinstance(first, AsyncSession)
@@ -298,14 +319,14 @@ async def test_async_lists_are_fetched_page_by_page_as_needed(server: StubServer
     [("a:b_c.d-1", "a:b_c.d-1"), ("..", "%2E%2E"), (".", "%2E"), ("a/../b", "a%2F..%2Fb"), ("ü?#", "%C3%BC%3F%23")],
 )
 def test_ids_are_one_segment_of_the_path(server: StubServer, client: Client, session_id: str, path: str) -> None:
-    server.script(json_reply(samples.session(id=session_id)))
+    server.script(make_json_reply(samples.make_session(id=session_id)))
     client.sessions.get(session_id)
     assert server.last.raw_path == f"/v1/sessions/{path}"
 
 
 @pytest.mark.parametrize("name", ["Triage Agent", "a/b", "Ägent?", "100%", "..", "a+b&c=d#e", "%2F"])
 def test_agents_have_any_name(server: StubServer, client: Client, name: str) -> None:
-    server.script(json_reply({"name": name, "model": "m", "tools": [], "handoffs": ["Refunds Agent"]}))
+    server.script(make_json_reply({"name": name, "model": "m", "tools": [], "handoffs": ["Refunds Agent"]}))
     assert client.agents.get(name).name == name
     assert server.last.path == f"/v1/agents/{name}"
     assert server.last.raw_path.count("/") == 3
@@ -317,12 +338,12 @@ def test_empty_id_is_refused_because_it_would_name_the_list(client: Client) -> N
 
 
 def test_agents_are_listed(server: StubServer, client: Client) -> None:
-    server.script(json_reply(samples.page([{"name": "A", "instructions": "Be kind."}, {"name": "B"}])))
+    server.script(make_json_reply(samples.make_page([{"name": "A", "instructions": "Be kind."}, {"name": "B"}])))
     assert client.agents.list() == [AgentInfo(name="A"), AgentInfo(name="B")]
 
 
 def test_health_is_told_and_not_raised(server: StubServer, client: Client) -> None:
-    server.script(json_reply({"status": "ready"}), problem(503, "draining"))
+    server.script(make_json_reply({"status": "ready"}), make_problem_reply(503, "draining"))
     assert client.health().ready
     health = client.health()
     assert (health.ready, health.detail["code"]) == (False, "draining")
@@ -330,7 +351,10 @@ def test_health_is_told_and_not_raised(server: StubServer, client: Client) -> No
 
 
 def test_answers_of_a_newer_server_are_read(server: StubServer, session: Session) -> None:
-    server.script(json_reply(samples.run(mood="good", status="dreaming")), json_reply(samples.session(colour="blue")))
+    server.script(
+        make_json_reply(samples.make_run(mood="good", status="dreaming")),
+        make_json_reply(samples.make_session(colour="blue")),
+    )
     assert session.run("Hi").status == "dreaming"
     assert session.state().id == "s1"
 

@@ -9,13 +9,13 @@ import pytest
 
 from swarmkeep_client import AsyncClient, Client, Unauthenticated
 from tests.client import samples
-from tests.client.stub_server import StubServer, json_reply, problem
+from tests.client.stub_server import StubServer, make_json_reply, make_problem_reply
 
 
 def test_settings_come_from_the_environment(server: StubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWARMKEEP_URL", server.url + "/")
     monkeypatch.setenv("SWARMKEEP_API_KEY", "sk_environment")
-    server.script(json_reply(samples.session()), json_reply(samples.session()))
+    server.script(make_json_reply(samples.make_session()), make_json_reply(samples.make_session()))
     with Client() as client:
         assert client.base_url == server.url
         client.sessions.get("s1")
@@ -26,7 +26,7 @@ def test_settings_come_from_the_environment(server: StubServer, monkeypatch: pyt
 
 
 def test_without_a_key_nothing_is_said_of_one(server: StubServer, client: Client) -> None:
-    server.script(json_reply(samples.session()))
+    server.script(make_json_reply(samples.make_session()))
     client.sessions.get("s1")
     assert "authorization" not in server.last.headers
     assert server.last.headers["user-agent"].startswith("swarmkeep-client/")
@@ -38,20 +38,22 @@ def test_default_server_is_the_local_one() -> None:
 
 
 def test_server_may_live_below_a_path(server: StubServer) -> None:
-    server.script(json_reply(samples.session()))
+    server.script(make_json_reply(samples.make_session()))
     with Client(server.url + "/team/swarm/") as client:
         client.sessions.get("s1")
     assert server.lines == ["GET /team/swarm/v1/sessions/s1"]
 
 
 async def test_key_is_never_shown(server: StubServer) -> None:
-    server.script(problem(401, "unauthenticated", detail="no such key"), json_reply(samples.session()))
+    server.script(
+        make_problem_reply(401, "unauthenticated", detail="no such key"), make_json_reply(samples.make_session())
+    )
     async with AsyncClient(server.url, api_key="sk_secret") as other:
         with Client(server.url, api_key="sk_secret") as client:
             with pytest.raises(Unauthenticated) as refused:
                 client.sessions.get("s1")
             session = client.sessions.get("s1")
-        shown = [client, other, session, client.sessions, refused.value, refused.value.problem, client._driver.settings]
+        shown = [client, other, session, client.sessions, refused.value, refused.value.problem, client._sender.settings]
     assert "sk_secret" not in repr(shown) + str(refused.value) + "".join(server.lines)
 
 
@@ -78,16 +80,16 @@ def test_key_that_no_header_can_carry_is_refused_without_quoting_it(key: str) ->
 
 def test_timeouts_suit_long_runs_and_prompt_connections() -> None:
     with Client() as client, Client(timeout=2) as hasty, Client(timeout=None) as patient:
-        assert (client._driver.settings.timeout.connect, client._driver.settings.timeout.read) == (5, 600)
-        assert (client._driver.settings.stream_timeout.connect, client._driver.settings.stream_timeout.read) == (5, 45)
-        assert (hasty._driver.settings.timeout.connect, hasty._driver.settings.timeout.read) == (2, 2)
-        assert (patient._driver.settings.timeout.connect, patient._driver.settings.timeout.read) == (5, None)
+        assert (client._sender.settings.timeout.connect, client._sender.settings.timeout.read) == (5, 600)
+        assert (client._sender.settings.stream_timeout.connect, client._sender.settings.stream_timeout.read) == (5, 45)
+        assert (hasty._sender.settings.timeout.connect, hasty._sender.settings.timeout.read) == (2, 2)
+        assert (patient._sender.settings.timeout.connect, patient._sender.settings.timeout.read) == (5, None)
     with Client(timeout=httpx2.Timeout(7)) as exact:
-        assert exact._driver.settings.timeout.connect == 7
+        assert exact._sender.settings.timeout.connect == 7
 
 
 def test_threads_share_a_client(server: StubServer, client: Client) -> None:
-    server.answer = lambda request: json_reply(samples.session(id=request.path.rpartition("/")[2]))
+    server.answer = lambda request: make_json_reply(samples.make_session(id=request.path.rpartition("/")[2]))
     found: list[bool] = []
 
     def look_up(number: int) -> None:

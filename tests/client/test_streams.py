@@ -28,35 +28,35 @@ from swarmkeep_client import (
     StreamItem,
 )
 from swarmkeep_client._retries import Retries
-from swarmkeep_client._streams import GOOD_AFTER_SECONDS, Tail
-from swarmkeep_client._wire import Lost
+from swarmkeep_client._streams import GOOD_AFTER_SECONDS, EventStream
+from swarmkeep_client._wire import LostAnswer
 from tests.client import samples
-from tests.client.conftest import Naps
-from tests.client.samples import delta, done, durable, event, passing, started
+from tests.client.conftest import RecordedSleeps
+from tests.client.samples import delta_frame, done_frame, durable_frame, make_event, passing_frame, started_frame
 from tests.client.stub_server import (
     DROPPED,
-    Received,
+    ReceivedRequest,
     Reply,
     StubServer,
-    chunked_sse_reply,
-    json_reply,
-    problem,
-    sse_reply,
+    make_chunked_sse_reply,
+    make_json_reply,
+    make_problem_reply,
+    make_sse_reply,
 )
 
 PING = b": ping\n\n"
-START = durable(event(2, "run.started"))
-USER = durable(event(3, "message.added", data={"message": {"role": "user", "content": "¿Qué?"}}))
-REPLY = durable(event(4, "message.added", data={"message": {"role": "assistant", "content": "👋"}}))
-END = durable(event(5, "run.completed"))
-DONE = done(samples.run())
-RECORDED = [START, USER, PING, started(), delta("👋"), REPLY, END, DONE]
+START = durable_frame(make_event(2, "run.started"))
+USER = durable_frame(make_event(3, "message.added", data={"message": {"role": "user", "content": "¿Qué?"}}))
+REPLY = durable_frame(make_event(4, "message.added", data={"message": {"role": "assistant", "content": "👋"}}))
+END = durable_frame(make_event(5, "run.completed"))
+DONE = done_frame(samples.make_run())
+RECORDED = [START, USER, PING, started_frame(), delta_frame("👋"), REPLY, END, DONE]
 TYPES = ["run.started", "message.added", "message.started", "message.delta", "message.added", "run.completed", "done"]
 
 
 @pytest.fixture
 def session(server: StubServer, client: Client) -> Session:
-    server.script(json_reply(samples.session()))
+    server.script(make_json_reply(samples.make_session()))
     session = client.sessions.get("s1")
     server.received.clear()
     return session
@@ -64,41 +64,41 @@ def session(server: StubServer, client: Client) -> Session:
 
 @pytest.fixture
 async def async_session(server: StubServer, async_client: AsyncClient) -> AsyncSession:
-    server.script(json_reply(samples.session()))
+    server.script(make_json_reply(samples.make_session()))
     session = await async_client.sessions.get("s1")
     server.received.clear()
     return session
 
 
-def types(items: Iterable[StreamItem]) -> list[str]:
+def list_types(items: Iterable[StreamItem]) -> list[str]:
     return [item.type for item in items]
 
 
-def seqs(items: Iterable[StreamItem]) -> list[int]:
+def list_seqs(items: Iterable[StreamItem]) -> list[int]:
     return [item.seq for item in items if isinstance(item, Event)]
 
 
-def later_than(seq: int | None) -> list[bytes]:
+def replies_after(seq: int | None) -> list[bytes]:
     """What a server sends to a reader that has seen `seq`: the durable frames after it, and all passing ones."""
     return [frame for frame in RECORDED if not frame.startswith(b"id: ") or int(frame.split()[1]) > (seq or 0)]
 
 
-def cut_once_after(count: int, reply: Callable[..., Reply]) -> Callable[[Received], Reply]:
+def cut_once_after(count: int, reply: Callable[..., Reply]) -> Callable[[ReceivedRequest], Reply]:
     """A server whose first answer breaks off after `count` bytes of the stream, and which is well afterwards."""
     answers = 0
 
-    def answer(request: Received) -> Reply:
+    def answer(request: ReceivedRequest) -> Reply:
         nonlocal answers
         answers += 1
-        text = b"".join(later_than(request.last_event_id))
+        text = b"".join(replies_after(request.last_event_id))
         return reply(text[:count]) if answers == 1 else reply(text)
 
     return answer
 
 
 def assert_complete(items: list[StreamItem]) -> None:
-    assert seqs(items) == [2, 3, 4, 5]
-    assert types(items)[-1] == "done"
+    assert list_seqs(items) == [2, 3, 4, 5]
+    assert list_types(items)[-1] == "done"
     shown = ""
     for item in items:
         if isinstance(item, MessageStarted):
@@ -109,9 +109,9 @@ def assert_complete(items: list[StreamItem]) -> None:
 
 
 def test_stream_gives_events_deltas_and_the_run(server: StubServer, session: Session) -> None:
-    server.script(sse_reply(*RECORDED))
+    server.script(make_sse_reply(*RECORDED))
     items = list(session.stream("¿Qué?", max_turns=3))
-    assert types(items) == TYPES
+    assert list_types(items) == TYPES
     assert [item.content for item in items if isinstance(item, MessageDelta)] == ["👋"]
     assert isinstance(items[0], Event)
     assert (items[0].seq, items[0].run_id, items[0].agent, items[0].hash) == (2, "r1", "Triage Agent", "h2")
@@ -122,7 +122,9 @@ def test_stream_gives_events_deltas_and_the_run(server: StubServer, session: Ses
     assert server.last.headers["accept"] == "text/event-stream"
 
 
-@pytest.mark.parametrize(("reply", "step"), [(sse_reply, 1), (chunked_sse_reply, 7)], ids=["plain", "chunked"])
+@pytest.mark.parametrize(
+    ("reply", "step"), [(make_sse_reply, 1), (make_chunked_sse_reply, 7)], ids=["plain", "chunked"]
+)
 def test_stream_cut_after_any_byte_gives_each_event_once(
     server: StubServer, session: Session, reply: Callable[..., Reply], step: int
 ) -> None:
@@ -145,7 +147,7 @@ async def test_async_stream_cut_after_any_byte_gives_each_event_once(
 ) -> None:
     for count in range(0, len(b"".join(RECORDED)), 7):
         server.received.clear()
-        server.answer = cut_once_after(count, sse_reply)
+        server.answer = cut_once_after(count, make_sse_reply)
         assert_complete([item async for item in async_session.stream("¿Qué?")])
         assert len(server.received) == 2
 
@@ -153,15 +155,15 @@ async def test_async_stream_cut_after_any_byte_gives_each_event_once(
 def test_server_that_repeats_everything_is_heard_once(server: StubServer, session: Session) -> None:
     for count in range(0, len(b"".join(RECORDED)), 37):
         text = b"".join(RECORDED)
-        server.script(sse_reply(text[:count]), sse_reply(text))
+        server.script(make_sse_reply(text[:count]), make_sse_reply(text))
         assert_complete(list(session.stream("¿Qué?")))
 
 
 def test_stream_cut_after_every_event_gives_each_once(server: StubServer, session: Session) -> None:
-    def up_to_the_next_event(request: Received) -> Reply:
-        frames = later_than(request.last_event_id)
+    def up_to_the_next_event(request: ReceivedRequest) -> Reply:
+        frames = replies_after(request.last_event_id)
         events = [index for index, frame in enumerate(frames) if frame.startswith(b"id: ")]
-        return sse_reply(*frames[: events[0] + 1]) if events else sse_reply(*frames)
+        return make_sse_reply(*frames[: events[0] + 1]) if events else make_sse_reply(*frames)
 
     server.answer = up_to_the_next_event
     assert_complete(list(session.stream("¿Qué?")))
@@ -169,8 +171,11 @@ def test_stream_cut_after_every_event_gives_each_once(server: StubServer, sessio
 
 
 def test_message_begins_anew_after_a_cut_in_its_middle(server: StubServer, session: Session) -> None:
-    server.script(sse_reply(START, started(), delta("Hel")), sse_reply(delta("Hel"), delta("lo"), REPLY, DONE))
-    assert types(session.stream("Hi")) == [
+    server.script(
+        make_sse_reply(START, started_frame(), delta_frame("Hel")),
+        make_sse_reply(delta_frame("Hel"), delta_frame("lo"), REPLY, DONE),
+    )
+    assert list_types(session.stream("Hi")) == [
         "run.started",
         "message.started",
         "message.delta",
@@ -183,31 +188,31 @@ def test_message_begins_anew_after_a_cut_in_its_middle(server: StubServer, sessi
 
 
 def test_run_is_joined_when_only_a_delta_was_seen(server: StubServer, session: Session) -> None:
-    server.script(sse_reply(started(), delta("x")), sse_reply(*RECORDED))
-    assert seqs(session.stream("Hi")) == [2, 3, 4, 5]
+    server.script(make_sse_reply(started_frame(), delta_frame("x")), make_sse_reply(*RECORDED))
+    assert list_seqs(session.stream("Hi")) == [2, 3, 4, 5]
     assert server.lines[1] == "GET /v1/sessions/s1/runs/r1/stream"
     assert server.last.last_event_id is None
 
 
 def test_events_of_the_run_that_was_interrupted_do_not_lead_to_its_stream(server: StubServer, session: Session) -> None:
-    stopped = durable(event(2, "run.cancelled", run_id="r0"))
-    server.script(sse_reply(stopped), sse_reply(stopped, durable(event(3, "run.started")), DONE))
-    assert seqs(session.stream("Hi", on_busy="interrupt")) == [2, 3]
+    stopped = durable_frame(make_event(2, "run.cancelled", run_id="r0"))
+    server.script(make_sse_reply(stopped), make_sse_reply(stopped, durable_frame(make_event(3, "run.started")), DONE))
+    assert list_seqs(session.stream("Hi", on_busy="interrupt")) == [2, 3]
     assert server.received[0].key == server.received[1].key
 
 
 def test_connection_dropped_before_an_answer_is_made_again_with_the_same_key(
-    server: StubServer, session: Session, naps: Naps
+    server: StubServer, session: Session, naps: RecordedSleeps
 ) -> None:
-    server.script(DROPPED, problem(503, "draining", {"retry-after": "2"}), sse_reply(*RECORDED))
-    assert types(session.stream("Hi")) == TYPES
+    server.script(DROPPED, make_problem_reply(503, "draining", {"retry-after": "2"}), make_sse_reply(*RECORDED))
+    assert list_types(session.stream("Hi")) == TYPES
     assert len({request.key for request in server.received}) == 1
     assert len({request.body for request in server.received}) == 1
     assert naps.seconds[1] >= 2
 
 
-def test_stream_that_cannot_be_taken_up_again_fails(server: StubServer, session: Session, naps: Naps) -> None:
-    server.script(sse_reply(START), DROPPED, DROPPED, sse_reply(PING))
+def test_stream_that_cannot_be_taken_up_again_fails(server: StubServer, session: Session, naps: RecordedSleeps) -> None:
+    server.script(make_sse_reply(START), DROPPED, DROPPED, make_sse_reply(PING))
     stream = session.stream("Hi")
     assert next(stream).type == "run.started"
     with pytest.raises(ConnectionFailed, match="ended before its last frame") as failed:
@@ -216,29 +221,29 @@ def test_stream_that_cannot_be_taken_up_again_fails(server: StubServer, session:
     assert len(naps.seconds) == 3
 
 
-def test_silent_connection_is_given_up_and_taken_up_again(server: StubServer, naps: Naps) -> None:
-    def answer(request: Received) -> Reply:
+def test_silent_connection_is_given_up_and_taken_up_again(server: StubServer, naps: RecordedSleeps) -> None:
+    def answer(request: ReceivedRequest) -> Reply:
         if request.target == "/v1/sessions/s1":
-            return json_reply(samples.session())
+            return make_json_reply(samples.make_session())
         if request.last_event_id is None:
-            return sse_reply(START, then="silence")
-        return sse_reply(*later_than(request.last_event_id))
+            return make_sse_reply(START, then="silence")
+        return make_sse_reply(*replies_after(request.last_event_id))
 
     server.answer = answer
-    with Client(server.url, stream_idle_seconds=0.2, sleep=naps.nap) as client:
-        assert seqs(client.sessions.get("s1").stream("Hi")) == [2, 3, 4, 5]
+    with Client(server.url, stream_idle_seconds=0.2, sleep=naps.sleep) as client:
+        assert list_seqs(client.sessions.get("s1").stream("Hi")) == [2, 3, 4, 5]
     assert server.last.last_event_id == 2
 
 
 def test_refusal_to_start_is_raised(server: StubServer, session: Session) -> None:
-    server.script(problem(409, "session_busy", active_run_id="r0"))
+    server.script(make_problem_reply(409, "session_busy", active_run_id="r0"))
     with pytest.raises(SessionBusy) as refused:
         next(session.stream("Hi"))
     assert refused.value.active_run_id == "r0"
 
 
 def test_refusal_to_take_up_again_is_raised(server: StubServer, session: Session) -> None:
-    server.script(sse_reply(START), problem(404, "run_not_found"))
+    server.script(make_sse_reply(START), make_problem_reply(404, "run_not_found"))
     stream = session.stream("Hi")
     next(stream)
     with pytest.raises(RunNotFound):
@@ -246,7 +251,9 @@ def test_refusal_to_take_up_again_is_raised(server: StubServer, session: Session
 
 
 def test_refusal_that_is_told_in_the_stream_is_raised(server: StubServer, session: Session) -> None:
-    server.script(sse_reply(START, passing("error", {"status": 404, "code": "session_not_found", "detail": "gone"})))
+    server.script(
+        make_sse_reply(START, passing_frame("error", {"status": 404, "code": "session_not_found", "detail": "gone"}))
+    )
     stream = session.stream("Hi")
     next(stream)
     with pytest.raises(SessionNotFound, match="gone"):
@@ -255,7 +262,7 @@ def test_refusal_that_is_told_in_the_stream_is_raised(server: StubServer, sessio
 
 @pytest.mark.parametrize("frame", [b"id: 3\nevent: x\ndata: {\n\n", b"id: 3\nevent: x\ndata: []\n\n"])
 def test_frame_that_makes_no_sense_is_an_error(server: StubServer, session: Session, frame: bytes) -> None:
-    server.script(sse_reply(START, frame))
+    server.script(make_sse_reply(START, frame))
     stream = session.stream("Hi")
     next(stream)
     with pytest.raises(ApiError) as failed:
@@ -264,13 +271,13 @@ def test_frame_that_makes_no_sense_is_an_error(server: StubServer, session: Sess
 
 
 def test_answer_that_is_no_stream_is_an_error(server: StubServer, session: Session) -> None:
-    server.script(json_reply(samples.run()))
+    server.script(make_json_reply(samples.make_run()))
     with pytest.raises(ApiError, match="application/json"):
         next(session.stream("Hi"))
 
 
 def test_failed_run_is_raised_after_done(server: StubServer, session: Session) -> None:
-    server.script(sse_reply(START, done(samples.failed_run())))
+    server.script(make_sse_reply(START, done_frame(samples.make_failed_run())))
     stream = session.stream("Hi")
     assert [next(stream).type, next(stream).type] == ["run.started", "done"]
     with pytest.raises(RunFailed) as failed:
@@ -279,28 +286,28 @@ def test_failed_run_is_raised_after_done(server: StubServer, session: Session) -
 
 
 async def test_cancelled_run_is_raised_after_done_in_async_too(server: StubServer, async_session: AsyncSession) -> None:
-    server.script(sse_reply(START, done(samples.run(status="cancelled", stop_reason="cancelled"))))
+    server.script(make_sse_reply(START, done_frame(samples.make_run(status="cancelled", stop_reason="cancelled"))))
     stream = async_session.stream("Hi")
-    assert types([await anext(stream), await anext(stream)]) == ["run.started", "done"]
+    assert list_types([await anext(stream), await anext(stream)]) == ["run.started", "done"]
     with pytest.raises(RunCancelled):
         await anext(stream)
 
 
 def test_what_a_newer_server_adds_is_passed_over(server: StubServer, session: Session) -> None:
     server.script(
-        sse_reply(
-            passing("message.thought", {"text": "hm"}),
-            durable(event(2, "run.dreamt", weather="fine", data=["anything"])),
-            passing("message.started", {"run_id": "r1", "agent": "A", "mood": "good"}),
+        make_sse_reply(
+            passing_frame("message.thought", {"text": "hm"}),
+            durable_frame(make_event(2, "run.dreamt", weather="fine", data=["anything"])),
+            passing_frame("message.started", {"run_id": "r1", "agent": "A", "mood": "good"}),
             DONE,
         )
     )
     items = list(session.stream("Hi"))
-    assert types(items) == ["run.dreamt", "message.started", "done"]
+    assert list_types(items) == ["run.dreamt", "message.started", "done"]
 
 
 def test_reader_that_stops_closes_the_connection(server: StubServer, session: Session) -> None:
-    endless = sse_reply(*RECORDED[:5], then="silence")
+    endless = make_sse_reply(*RECORDED[:5], then="silence")
     server.script(endless)
     for item in session.stream("Hi"):
         if item.type == "message.delta":
@@ -309,7 +316,7 @@ def test_reader_that_stops_closes_the_connection(server: StubServer, session: Se
 
 
 async def test_async_reader_that_stops_closes_the_connection(server: StubServer, async_session: AsyncSession) -> None:
-    endless = sse_reply(*RECORDED[:5], then="silence")
+    endless = make_sse_reply(*RECORDED[:5], then="silence")
     server.script(endless)
     async with aclosing(async_session.stream("Hi")) as stream:
         async for item in stream:
@@ -321,7 +328,7 @@ async def test_async_reader_that_stops_closes_the_connection(server: StubServer,
 async def test_async_reader_that_just_breaks_off_leaves_nothing_behind(
     server: StubServer, async_client: AsyncClient, async_session: AsyncSession
 ) -> None:
-    endless = sse_reply(*RECORDED[:5], then="silence")
+    endless = make_sse_reply(*RECORDED[:5], then="silence")
     server.script(endless)
     async for item in async_session.stream("Hi"):
         if item.type == "message.delta":
@@ -333,19 +340,19 @@ async def test_async_reader_that_just_breaks_off_leaves_nothing_behind(
 
 def test_stream_in_a_thousand_pieces(server: StubServer, session: Session) -> None:
     text = "wörd 👋 " * 20_000
-    big = durable(event(3, "message.added", data={"message": {"role": "user", "content": text}}))
+    big = durable_frame(make_event(3, "message.added", data={"message": {"role": "user", "content": text}}))
     pieces = [big[i : i + 1_000] for i in range(0, len(big), 1_000)]
-    server.script(chunked_sse_reply(START, *pieces, DONE, complete=True))
+    server.script(make_chunked_sse_reply(START, *pieces, DONE, complete=True))
     items = list(session.stream("Hi"))
     assert isinstance(items[1], Event)
     assert items[1].data["message"]["content"] == text
 
 
 def test_resumed_run_is_streamed_and_taken_up_after_its_last_event(server: StubServer, session: Session) -> None:
-    resumed, ended = durable(event(8, "run.resumed")), durable(event(9, "run.completed"))
-    server.script(DROPPED, sse_reply(started()), sse_reply(resumed), sse_reply(ended, DONE))
+    resumed, ended = durable_frame(make_event(8, "run.resumed")), durable_frame(make_event(9, "run.completed"))
+    server.script(DROPPED, make_sse_reply(started_frame()), make_sse_reply(resumed), make_sse_reply(ended, DONE))
     stream = session.resume_stream("r1", approvals=[{"tool_call_id": "c1", "decision": "approve"}])
-    assert types(stream) == ["message.started", "run.resumed", "run.completed", "done"]
+    assert list_types(stream) == ["message.started", "run.resumed", "run.completed", "done"]
     resume = "POST /v1/sessions/s1/runs/r1/resume"
     assert server.lines == [resume, resume, resume, "GET /v1/sessions/s1/runs/r1/stream"]
     assert len({request.key for request in server.received[:3]}) == 1
@@ -357,23 +364,23 @@ def test_resumed_run_is_streamed_and_taken_up_after_its_last_event(server: StubS
 
 
 def test_run_is_joined_from_its_start_or_after_an_event(server: StubServer, session: Session) -> None:
-    server.script(sse_reply(*RECORDED), sse_reply(END), sse_reply(END, DONE))
-    assert types(session.join("r1")) == TYPES
+    server.script(make_sse_reply(*RECORDED), make_sse_reply(END), make_sse_reply(END, DONE))
+    assert list_types(session.join("r1")) == TYPES
     assert server.last.last_event_id is None
-    assert types(session.join("r1", after=4)) == ["run.completed", "done"]
+    assert list_types(session.join("r1", after=4)) == ["run.completed", "done"]
     assert [request.last_event_id for request in server.received] == [None, 4, 5]
 
 
-def frames_after(received: Received) -> Reply:
+def make_frames_after(received: ReceivedRequest) -> Reply:
     """A log that grows by one event whenever somebody connects, and breaks off after each."""
     seq = int(received.query["after"])
     assert received.last_event_id == seq
-    known = [durable(event(number, "message.added")) for number in range(max(1, seq), seq + 2)]
-    return sse_reply(PING, started(), *known)
+    known = [durable_frame(make_event(number, "message.added")) for number in range(max(1, seq), seq + 2)]
+    return make_sse_reply(PING, started_frame(), *known)
 
 
 def test_session_is_followed_over_broken_connections(server: StubServer, session: Session) -> None:
-    server.answer = frames_after
+    server.answer = make_frames_after
     follow = session.follow(after=3, type="message.added")
     assert [next(follow).seq for _ in range(5)] == [4, 5, 6, 7, 8]
     follow.close()
@@ -382,7 +389,7 @@ def test_session_is_followed_over_broken_connections(server: StubServer, session
 
 
 async def test_session_is_followed_in_async_too(server: StubServer, async_session: AsyncSession) -> None:
-    server.answer = frames_after
+    server.answer = make_frames_after
 
     async def first(count: int, events: AsyncIterator[Event]) -> list[int]:
         return [(await anext(events)).seq for _ in range(count)]
@@ -392,7 +399,9 @@ async def test_session_is_followed_in_async_too(server: StubServer, async_sessio
 
 
 def test_following_ends_with_the_session(server: StubServer, session: Session) -> None:
-    server.script(sse_reply(durable(event(1, "session.created"))), problem(404, "session_not_found"))
+    server.script(
+        make_sse_reply(durable_frame(make_event(1, "session.created"))), make_problem_reply(404, "session_not_found")
+    )
     follow = session.follow()
     assert next(follow).seq == 1
     with pytest.raises(SessionNotFound):
@@ -401,23 +410,23 @@ def test_following_ends_with_the_session(server: StubServer, session: Session) -
 
 def test_long_quiet_connections_do_not_use_up_the_retries() -> None:
     now = 0.0
-    tail = Tail("s1", Retries(1), after=0, type=None, clock=lambda: now)
+    tail = EventStream("s1", Retries(1), after=0, type=None, clock=lambda: now)
     for _ in range(5):
         assert tail.accept(200, "text/event-stream")
         assert list(tail.feed(PING)) == []
         now += GOOD_AFTER_SECONDS
-        tail.interrupted(Lost("cut"))
+        tail.handle_interruption(LostAnswer("cut"))
     tail.accept(200, "text/event-stream")
     with pytest.raises(ConnectionFailed):
-        tail.interrupted(Lost("cut"))
+        tail.handle_interruption(LostAnswer("cut"))
 
 
 def test_events_carry_text_and_numbers_exactly(server: StubServer, session: Session) -> None:
     data = {"text": "a\0b\ud800\u2028", "number": 2**80, "small": -0.0}
-    text = json.dumps(event(2, "x", data=data)).encode()
-    server.script(sse_reply(b"id: 2\nevent: x\ndata: " + text + b"\n\n", DONE))
+    text = json.dumps(make_event(2, "x", data=data)).encode()
+    server.script(make_sse_reply(b"id: 2\nevent: x\ndata: " + text + b"\n\n", DONE))
     items: Iterator[StreamItem] = session.stream("Hi")
     first = next(items)
     assert isinstance(first, Event)
     assert json.dumps(first.data) == json.dumps(data)
-    assert types(items) == ["done"]
+    assert list_types(items) == ["done"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from swarmkeep_client import Client
 from swarmkeep_client._json import decode, encode
 from tests.client import samples
-from tests.client.stub_server import StubServer, reply
+from tests.client.stub_server import StubServer, make_reply
 
 TEXT = st.text(st.characters(codec=None) | st.sampled_from("\0\ud800\udfff\u2028é👋"))
 VALUES = st.recursive(
@@ -43,7 +43,9 @@ def test_what_json_cannot_say_is_refused_before_it_is_sent(client: Client, value
 
 def test_session_round_trip(server: StubServer, client: Client) -> None:
     context = {"text": "a\0b\ud800", "number": 2**80, "pair": "👋", "zero": -0.0}
-    server.script(reply(201, json.dumps(samples.session(context_variables=context)).encode(), "application/json"))
+    server.script(
+        make_reply(201, json.dumps(samples.make_session(context_variables=context)).encode(), "application/json")
+    )
     session = client.sessions.create(context_variables=context)
     assert server.last.json["context_variables"] == context
     assert json.dumps(session.context_variables) == json.dumps(context)

@@ -29,7 +29,7 @@ from swarmkeep_client import (
 )
 
 
-def blocking() -> None:
+def use_client() -> None:
     with Client("http://127.0.0.1:8000", api_key=None) as client:
         session = client.sessions.create(agent="A", context_variables={"a": 1})
         assert_type(session, Session)
@@ -53,10 +53,10 @@ def blocking() -> None:
         session.run("Hi", on_busy="never")  # pyright: ignore[reportArgumentType]
         session.run("Hi", modle="m")  # pyright: ignore[reportCallIssue]
         for item in session.stream("Hi"):
-            shown(item)
+            show(item)
 
 
-def shown(item: StreamItem) -> None:
+def show(item: StreamItem) -> None:
     match item:
         case Event():
             assert_type(item.seq, int)
@@ -70,7 +70,7 @@ def shown(item: StreamItem) -> None:
             assert_never(item)
 
 
-def refused(error: RunFailed | SessionBusy) -> None:
+def catch_refusals(error: RunFailed | SessionBusy) -> None:
     if isinstance(error, RunFailed):
         assert_type(error.run, Run)
         assert_type(error.error, RunError)
@@ -78,7 +78,7 @@ def refused(error: RunFailed | SessionBusy) -> None:
         assert_type(error.active_run_id, str | None)
 
 
-async def asynchronous() -> None:
+async def use_async_client() -> None:
     async with AsyncClient() as client:
         session = await client.sessions.get("s1")
         assert_type(session, AsyncSession)
@@ -89,4 +89,4 @@ async def asynchronous() -> None:
         assert_type(await session.messages(), list[dict[str, Any]])
         assert_type(await session.cancel(), Run | None)
         async for item in session.stream("Hi"):
-            shown(item)
+            show(item)

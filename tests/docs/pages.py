@@ -22,15 +22,15 @@ PAGES = [
 
 
 @cache
-def text_of(page: Path) -> str:
+def read_page(page: Path) -> str:
     return page.read_text(encoding="utf-8")
 
 
 @cache
-def sections(page: Path) -> dict[str, str]:
+def read_sections(page: Path) -> dict[str, str]:
     """What stands under each heading, up to the next one of the same or a higher level; headings keep their code."""
-    lines = text_of(page).splitlines()
-    headings = _headings(page)
+    lines = read_page(page).splitlines()
+    headings = _read_headings(page)
     found = {}
     for index, (level, line, title) in enumerate(headings):
         ends = [other for deeper, other, _ in headings[index + 1 :] if deeper <= level]
@@ -38,9 +38,9 @@ def sections(page: Path) -> dict[str, str]:
     return found
 
 
-def _headings(page: Path) -> list[tuple[int, int, str]]:
+def _read_headings(page: Path) -> list[tuple[int, int, str]]:
     """Level, line and text of each heading, in order."""
-    tokens = MarkdownIt().parse(text_of(page))
+    tokens = MarkdownIt().parse(read_page(page))
     return [
         (int(token.tag[1:]), token.map[0], inline.content)
         for token, inline in pairwise(tokens)
@@ -48,16 +48,16 @@ def _headings(page: Path) -> list[tuple[int, int, str]]:
     ]
 
 
-def anchors(page: Path) -> set[str]:
+def list_anchors(page: Path) -> set[str]:
     """What a link can name after `#`: the headings as the code hosts write them."""
-    return {slug(title) for _, _, title in _headings(page)}
+    return {make_slug(title) for _, _, title in _read_headings(page)}
 
 
-def slug(title: str) -> str:
+def make_slug(title: str) -> str:
     """A heading in lower case, its spaces as hyphens, without what is no letter, digit, hyphen or underscore."""
     return re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
 
 
-def code_spans(text: str) -> set[str]:
+def find_code_spans(text: str) -> set[str]:
     """Everything that the text sets in backticks, code blocks left out."""
     return set(re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)))

@@ -18,9 +18,9 @@ import swarmkeep
 import swarmkeep_client
 from swarmkeep.agent import Agent
 from swarmkeep.api import errors
-from swarmkeep.api.live_commands import COMMANDS
-from swarmkeep.api.routes import build_api
-from swarmkeep.audit.findings import CODES
+from swarmkeep.api.application import build_api
+from swarmkeep.api.websocket.commands import COMMAND_TYPES
+from swarmkeep.audit.verify.problems import CODES
 from swarmkeep.cli import app
 from swarmkeep.domain import errors as domain
 from swarmkeep.domain.events import FACTS, CompletionRecord, Fact, PendingCall, RequestRecord, StopReason, ToolStatus
@@ -28,85 +28,85 @@ from swarmkeep.domain.state import RunStatus, SessionStatus
 from swarmkeep.domain.views import RunView, SessionView
 from swarmkeep.engine.limits import Limits
 from swarmkeep.settings import Settings
-from tests.docs.pages import DOCS, PAGES, README, ROOT, anchors, code_spans, sections, text_of
-from tests.support.markdown import blocks
-from tests.support.source import modules_of
+from tests.docs.pages import DOCS, PAGES, README, ROOT, find_code_spans, list_anchors, read_page, read_sections
+from tests.support.markdown import read_blocks
+from tests.support.source import list_modules
 
 Json = dict[str, Any]
 
 EVENTS, HTTP, CLIENT = DOCS / "events.md", DOCS / "http.md", DOCS / "client.md"
 CLI, OPERATIONS, AGENTS, CONCEPTS = DOCS / "cli.md", DOCS / "operations.md", DOCS / "agents.md", DOCS / "concepts.md"
 
-PASSING = ("message.started", "message.delta", "done")
-ENDS = [name for name, fact in FACTS.items() if "stop_reason" in fact.__struct_fields__]
+PASSING_FRAMES = ("message.started", "message.delta", "done")
+TERMINAL_EVENTS = [name for name, fact in FACTS.items() if "stop_reason" in fact.__struct_fields__]
 
 
-def table_rows(text: str) -> list[list[str]]:
+def read_table_rows(text: str) -> list[list[str]]:
     """The rows of all tables in a text, cell by cell."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
-def encoded_names(struct: type[msgspec.Struct]) -> tuple[str, ...]:
+def list_encoded_names(struct: type[msgspec.Struct]) -> tuple[str, ...]:
     return struct.__struct_encode_fields__
 
 
 # Events.
 
 
-def section_of(name: str) -> str:
+def find_section(name: str) -> str:
     # The four ends of a run share what stands under the last of them.
-    return sections(EVENTS)[f"`{ENDS[-1] if name in ENDS else name}`"]
+    return read_sections(EVENTS)[f"`{TERMINAL_EVENTS[-1] if name in TERMINAL_EVENTS else name}`"]
 
 
 @pytest.mark.parametrize("name", FACTS)
 def test_every_event_type_has_a_section_with_all_its_fields(name: str) -> None:
-    assert f"`{name}`" in sections(EVENTS)
-    assert set(encoded_names(FACTS[name])) <= code_spans(section_of(name))
+    assert f"`{name}`" in read_sections(EVENTS)
+    assert set(list_encoded_names(FACTS[name])) <= find_code_spans(find_section(name))
 
 
 @pytest.mark.parametrize("name", FACTS)
 def test_every_event_type_has_an_example_that_is_one(name: str) -> None:
-    examples = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", section_of(name), flags=re.DOTALL)]
+    examples = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", find_section(name), flags=re.DOTALL)]
     assert examples
     for example in examples:
-        assert_is(example, FACTS[name])
+        assert_has_shape(example, FACTS[name])
 
 
-def assert_is(value: Any, wanted: type[Fact]) -> None:
+def assert_has_shape(value: Any, wanted: type[Fact]) -> None:
     """The value is of this shape, and has nothing besides."""
     fact = msgspec.convert(value, wanted)
     told = json.loads(msgspec.json.encode(fact))
     left_out = {key: item for key, item in value.items() if told.get(key) != item and not isinstance(item, dict)}
     assert left_out == {}
-    assert set(value) <= set(encoded_names(wanted))
+    assert set(value) <= set(list_encoded_names(wanted))
     for key, item in value.items():
         if isinstance(item, dict) and isinstance(told.get(key), dict):
             assert set(item) <= set(told[key])
 
 
 def test_the_parts_of_events_are_there() -> None:
-    spans = code_spans(text_of(EVENTS))
+    spans = find_code_spans(read_page(EVENTS))
     for struct in (CompletionRecord, RequestRecord, PendingCall):
-        assert set(encoded_names(struct)) <= spans | set(re.findall(r'"(\w+)":', text_of(EVENTS)))
+        assert set(list_encoded_names(struct)) <= spans | set(re.findall(r'"(\w+)":', read_page(EVENTS)))
 
 
 def test_every_tool_status_is_explained() -> None:
-    rows = {row[0].strip("`") for row in table_rows(section_of("message.added"))}
+    rows = {row[0].strip("`") for row in read_table_rows(find_section("message.added"))}
     assert set(get_args(ToolStatus)) <= rows
 
 
 def test_passing_frames_are_explained() -> None:
-    assert set(PASSING) <= {row[0].strip("`") for row in table_rows(sections(HTTP)["Streams"])}
+    assert set(PASSING_FRAMES) <= {row[0].strip("`") for row in read_table_rows(read_sections(HTTP)["Streams"])}
     # That these are all.
-    api = "".join(file.read_text() for file in modules_of("swarmkeep") if "api" in file.parts)
+    api = "".join(file.read_text() for file in list_modules("swarmkeep") if "api" in file.parts)
     written = re.findall(r'(?:\bframe\(|\breturn )"([\w.]+)", encode', api)
-    assert set(written) == set(PASSING)
+    assert set(written) == set(PASSING_FRAMES)
 
 
 def test_the_live_connection_is_explained() -> None:
-    named = code_spans(sections(HTTP)["Live"])
-    assert {"done", "accepted", "error", "after", "ref", "idempotency_key", *COMMANDS} <= named
+    named = find_code_spans(read_sections(HTTP)["Live"])
+    assert {"done", "accepted", "error", "after", "ref", "idempotency_key", *COMMAND_TYPES} <= named
 
 
 # HTTP.
@@ -122,13 +122,13 @@ def openapi() -> Json:
     return document
 
 
-def operations() -> Iterator[tuple[str, Json]]:
+def list_operations() -> Iterator[tuple[str, Json]]:
     for path, methods in openapi()["paths"].items():
         for method, operation in methods.items():
             yield f"{method.upper()} {path}", operation
 
 
-def body_fields(operation: Json) -> set[str]:
+def list_body_fields(operation: Json) -> set[str]:
     content = operation.get("requestBody", {}).get("content", {})
     found: set[str] = set()
     for body in content.values():
@@ -140,19 +140,19 @@ def body_fields(operation: Json) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("route", [route for route, _ in operations()])
+@pytest.mark.parametrize("route", [route for route, _ in list_operations()])
 def test_every_route_has_a_section_with_its_parameters_and_fields(route: str) -> None:
-    operation = dict(operations())[route]
-    assert f"`{route}`" in sections(HTTP)
-    named = code_spans(sections(HTTP)[f"`{route}`"])
-    assert body_fields(operation) <= named
+    operation = dict(list_operations())[route]
+    assert f"`{route}`" in read_sections(HTTP)
+    named = find_code_spans(read_sections(HTTP)[f"`{route}`"])
+    assert list_body_fields(operation) <= named
     parameters = {parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] != "path"}
     assert parameters <= named
 
 
 def test_every_documented_route_is_there() -> None:
-    routes = {route for route, _ in operations()}
-    found = {title.strip("`") for title in sections(HTTP) if re.match(r"`(GET|POST|PATCH|PUT|DELETE) /", title)}
+    routes = {route for route, _ in list_operations()}
+    found = {title.strip("`") for title in read_sections(HTTP) if re.match(r"`(GET|POST|PATCH|PUT|DELETE) /", title)}
     assert found <= routes
 
 
@@ -166,29 +166,29 @@ def test_every_route_names_its_own_refusals() -> None:
         "rate_limited",
         "request_timeout",
     }
-    for route, operation in operations():
+    for route, operation in list_operations():
         told = "".join(str(answer.get("description")) for answer in operation["responses"].values())
         codes = set(re.findall(r"`([a-z_]+)`: ", told)) - common
-        assert codes <= code_spans(sections(HTTP)[f"`{route}`"]), route
+        assert codes <= find_code_spans(read_sections(HTTP)[f"`{route}`"]), route
 
 
-def error_codes() -> dict[str, int]:
+def list_error_codes() -> dict[str, int]:
     """Every code with its status."""
     found = {error.code: status for error, status in errors.STATUS.items()}
-    for status, spec in errors.problems(*errors.TITLES).items():
+    for status, spec in errors.problem_specs(*errors.TITLES).items():
         found |= dict.fromkeys(re.findall(r"`([a-z_]+)`: ", str(spec.description)), status)
     return found
 
 
 def test_every_error_code_is_in_the_table_with_its_status() -> None:
-    rows = {row[1].strip("`"): row[0] for row in table_rows(sections(HTTP)["Errors"]) if row[0].isdecimal()}
-    assert rows == {code: str(status) for code, status in error_codes().items()}
+    rows = {row[1].strip("`"): row[0] for row in read_table_rows(read_sections(HTTP)["Errors"]) if row[0].isdecimal()}
+    assert rows == {code: str(status) for code, status in list_error_codes().items()}
     codes = {cls.code for cls in vars(domain).values() if inspect.isclass(cls) and hasattr(cls, "code")}
     assert codes <= set(rows)
 
 
 def test_every_reason_for_a_run_to_fail_is_in_the_table() -> None:
-    engine = [file.read_text() for file in modules_of("swarmkeep") if "engine" in file.parts]
+    engine = [file.read_text() for file in list_modules("swarmkeep") if "engine" in file.parts]
     codes = {code for text in engine for code in re.findall(r'RunError\(\s*code="(\w+)"', text)}
     codes |= {
         code for text in engine for code in re.findall(r'"((?:provider|context|content)_\w+)", (?:True|False)', text)
@@ -196,26 +196,26 @@ def test_every_reason_for_a_run_to_fail_is_in_the_table() -> None:
     codes |= {code for text in engine for code in re.findall(r'\bcode(?:: ClassVar\[str\])? = "(\w+)"', text)}
     codes |= {code for text in engine for code in re.findall(r'\("((?:provider|context|content)_\w+)", ', text)}
     assert len(codes) > 15
-    rows = {row[0].strip("`") for row in table_rows(sections(HTTP)["Why a run fails"])}
+    rows = {row[0].strip("`") for row in read_table_rows(read_sections(HTTP)["Why a run fails"])}
     assert codes <= rows
 
 
 def test_sessions_and_runs_are_shown_as_they_are() -> None:
     for title, struct in (("A session", SessionView), ("A run", RunView)):
-        (example,) = re.findall(r"```json\n(.*?)```", sections(HTTP)[title], flags=re.DOTALL)
-        assert tuple(json.loads(example)) == encoded_names(struct)
+        (example,) = re.findall(r"```json\n(.*?)```", read_sections(HTTP)[title], flags=re.DOTALL)
+        assert tuple(json.loads(example)) == list_encoded_names(struct)
         msgspec.convert(json.loads(example), struct)
 
 
 def test_every_status_and_stop_reason_is_explained() -> None:
-    run = code_spans(sections(CONCEPTS)["Run"])
+    run = find_code_spans(read_sections(CONCEPTS)["Run"])
     assert {*get_args(RunStatus), *get_args(StopReason)} <= run
-    assert set(get_args(SessionStatus)) <= code_spans(sections(CONCEPTS)["Session"])
-    assert {*get_args(RunStatus), *get_args(StopReason)} <= code_spans(sections(HTTP)["A run"])
+    assert set(get_args(SessionStatus)) <= find_code_spans(read_sections(CONCEPTS)["Session"])
+    assert {*get_args(RunStatus), *get_args(StopReason)} <= find_code_spans(read_sections(HTTP)["A run"])
 
 
 def test_every_problem_that_a_check_can_find_is_in_the_table() -> None:
-    rows = {row[0].strip("`"): row[1] for row in table_rows(sections(DOCS / "verification.md")["Checking"])}
+    rows = {row[0].strip("`"): row[1] for row in read_table_rows(read_sections(DOCS / "verification.md")["Checking"])}
     assert {code: rows.get(code) for code in CODES} == dict(CODES)
 
 
@@ -225,7 +225,7 @@ def test_every_problem_that_a_check_can_find_is_in_the_table() -> None:
 @pytest.mark.parametrize("field", Settings.model_fields)
 def test_every_setting_is_in_the_table_with_its_default(field: str) -> None:
     name = field.upper() if field.startswith("openai_") else f"SWARMKEEP_{field.upper()}"
-    rows = {row[0].strip("`"): row[1].strip("`") for row in table_rows(sections(OPERATIONS)["Settings"])}
+    rows = {row[0].strip("`"): row[1].strip("`") for row in read_table_rows(read_sections(OPERATIONS)["Settings"])}
     assert name in rows
     default = Settings.model_fields[field].default
     if default is None:
@@ -241,47 +241,47 @@ def test_every_setting_is_in_the_table_with_its_default(field: str) -> None:
 
 
 def test_every_variable_that_is_read_is_documented() -> None:
-    source = "".join(file.read_text() for name in ("swarmkeep", "swarmkeep_client") for file in modules_of(name))
+    source = "".join(file.read_text() for name in ("swarmkeep", "swarmkeep_client") for file in list_modules(name))
     read = set(re.findall(r"\b(?:SWARMKEEP|OPENAI)_[A-Z_]*[A-Z]\b", source))
-    assert read <= set(re.findall(r"\b(?:SWARMKEEP|OPENAI)_[A-Z_]*[A-Z]\b", "".join(map(text_of, PAGES))))
+    assert read <= set(re.findall(r"\b(?:SWARMKEEP|OPENAI)_[A-Z_]*[A-Z]\b", "".join(map(read_page, PAGES))))
 
 
 def test_the_limits_are_as_they_are() -> None:
-    rows = {row[0]: row[1] for row in table_rows(sections(OPERATIONS)["Limits"])}
+    rows = {row[0]: row[1] for row in read_table_rows(read_sections(OPERATIONS)["Limits"])}
     recoveries = Limits().max_recoveries
     assert rows["take-overs of a run without a model reply between them"].startswith(f"{recoveries},")
 
 
-def commands(command: Any = None, path: str = "swarmkeep") -> Iterator[tuple[str, set[str]]]:
+def list_commands(command: Any = None, path: str = "swarmkeep") -> Iterator[tuple[str, set[str]]]:
     """Every command by its name, with its options."""
     command = command or typer.main.get_command(app)
     options = {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
     if path == "swarmkeep" or not getattr(command, "commands", None):
         yield path, options - {"--help"}
     for name, inner in getattr(command, "commands", {}).items():
-        yield from commands(inner, f"{path} {name}")
+        yield from list_commands(inner, f"{path} {name}")
 
 
-@pytest.mark.parametrize("path", [path for path, _ in commands()])
+@pytest.mark.parametrize("path", [path for path, _ in list_commands()])
 def test_every_command_has_a_section_with_its_options(path: str) -> None:
-    options = dict(commands())[path]
-    assert f"`{path}`" in sections(CLI)
-    assert options <= code_spans(sections(CLI)[f"`{path}`"])
+    options = dict(list_commands())[path]
+    assert f"`{path}`" in read_sections(CLI)
+    assert options <= find_code_spans(read_sections(CLI)[f"`{path}`"])
 
 
 def test_every_documented_command_is_there() -> None:
-    known = {path for path, _ in commands()}
-    assert {title.strip("`") for title in sections(CLI) if title.startswith("`swarmkeep")} <= known
+    known = {path for path, _ in list_commands()}
+    assert {title.strip("`") for title in read_sections(CLI) if title.startswith("`swarmkeep")} <= known
 
 
 def test_every_public_name_is_documented() -> None:
-    text = text_of(AGENTS)
+    text = read_page(AGENTS)
     assert [name for name in swarmkeep.__all__ if not re.search(rf"\b{name}\b", text)] == []
-    assert set(Agent.model_fields) <= code_spans(sections(AGENTS)["`Agent`"])
+    assert set(Agent.model_fields) <= find_code_spans(read_sections(AGENTS)["`Agent`"])
 
 
 def test_every_word_of_the_client_is_documented() -> None:
-    text = text_of(CLIENT)
+    text = read_page(CLIENT)
     methods = {
         name
         for cls in (
@@ -299,32 +299,32 @@ def test_every_word_of_the_client_is_documented() -> None:
         for cls in vars(swarmkeep_client).values()
         if inspect.isclass(cls) and issubclass(cls, swarmkeep_client.SwarmkeepError)
     }
-    assert raised <= code_spans(text)
-    assert set(swarmkeep_client.RunOptions.__annotations__) <= code_spans(text) | {"idempotency_key"}
+    assert raised <= find_code_spans(text)
+    assert set(swarmkeep_client.RunOptions.__annotations__) <= find_code_spans(text) | {"idempotency_key"}
 
 
 # The pages themselves.
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
-    linked = set(re.findall(r"\]\((docs/[\w-]+\.md)", text_of(README)))
+    linked = set(re.findall(r"\]\((docs/[\w-]+\.md)", read_page(README)))
     assert {str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md")} == linked
 
 
 def test_every_link_leads_somewhere() -> None:
     wrong = []
     for page in PAGES:
-        prose = re.sub(r"```.*?```", "", text_of(page), flags=re.DOTALL)
+        prose = re.sub(r"```.*?```", "", read_page(page), flags=re.DOTALL)
         for target in re.findall(r"\]\(([^)\s]+)\)", prose):
             if target.startswith(("http://", "https://")):
                 continue
             path, _, anchor = target.partition("#")
             file = (page.parent / path).resolve() if path else page
-            if not file.exists() or (anchor and anchor not in anchors(file)):
+            if not file.exists() or (anchor and anchor not in list_anchors(file)):
                 wrong.append(f"{page.relative_to(ROOT)}: {target}")
     assert wrong == []
 
 
 def test_no_block_is_skipped_without_need() -> None:
-    reasons = {block.remark for page in PAGES for block in blocks(page) if block.remark.startswith("no-run")}
+    reasons = {block.remark for page in PAGES for block in read_blocks(page) if block.remark.startswith("no-run")}
     assert len(reasons) <= 8, reasons

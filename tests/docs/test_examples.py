@@ -12,7 +12,7 @@ import pytest
 
 from tests.docs.offline_endpoint import offline_endpoint
 from tests.docs.pages import PAGES, README, ROOT
-from tests.support.markdown import ADDRESS, blocks
+from tests.support.markdown import ADDRESS, read_blocks
 from tests.support.processes import Process, ServerProcess, free_port
 
 # A guard against hanging, not a measure: a page with forty commands takes minutes on a machine that is busy.
@@ -37,18 +37,18 @@ def model() -> Iterator[str]:
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
 def test_every_block_of_the_page_works(page: Path, model: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    found = blocks(page)
+    found = read_blocks(page)
     for block in found:
         block.check()
     running = [block for block in found if block.runs]
     if not running:
         return
-    shop = _shop(tmp_path / "reader")
+    shop = _make_shop(tmp_path / "reader")
     replaced = dict.fromkeys(MODELS, f"http://{model}")
     if any(POSTGRES in block.code for block in running):
         replaced[POSTGRES] = request.getfixturevalue("postgres_url")
     port = free_port()
-    env = _environment(shop.parent, model)
+    env = _make_environment(shop.parent, model)
     with ExitStack() as stack:
         if any(block.serves for block in running):
             env["SWARMKEEP_PORT"] = str(port)
@@ -62,16 +62,16 @@ def test_every_block_of_the_page_works(page: Path, model: str, tmp_path: Path, r
             raise reader.failure("a block failed")
 
 
-def _shop(folder: Path) -> Path:
+def _make_shop(folder: Path) -> Path:
     """The reader's folder, with the team of the README in it, which other pages take for granted."""
-    (shop,) = [block for block in blocks(README) if block.file == "shop.py"]
+    (shop,) = [block for block in read_blocks(README) if block.file == "shop.py"]
     folder.mkdir()
     file = folder / shop.file
     file.write_text(shop.code, encoding="utf-8")
     return file
 
 
-def _environment(folder: Path, model: str) -> dict[str, str]:
+def _make_environment(folder: Path, model: str) -> dict[str, str]:
     # A refusal of the server's is no error to curl, unless it is told so.
     (folder / ".curlrc").write_text("fail-with-body\nsilent\nshow-error\n", encoding="utf-8")
     return {

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from swarmkeep.domain.drafts import drafted, provisional
-from swarmkeep.domain.envelope import Draft
+from swarmkeep.domain.decisions.drafts import draft_events, preview_event
+from swarmkeep.domain.decisions.settling import settle
+from swarmkeep.domain.decisions.turns import ToolOutcome, record_reply, record_result
+from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.events import (
     CompletionRecord,
     MessageAdded,
@@ -22,19 +24,17 @@ from swarmkeep.domain.events import (
     UnknownFact,
 )
 from swarmkeep.domain.fold import evolve
-from swarmkeep.domain.settling import settle
 from swarmkeep.domain.state import Run, State
-from swarmkeep.domain.turns import Outcome, record_reply, record_result
-from tests.support.logs import record
+from tests.support.logs import record_draft
 
 Json = dict[str, Any]
 RUN, OTHER, THIRD = "run_a", "run_b", "run_c"
 AT = "2026-01-01T00:00:00.000000Z"
 CREATED = SessionCreated(agent="triage")
-_OF_NO_RUN = (SessionCreated, SessionForked, SessionUpdated, SessionRedacted, UnknownFact)
+_FACTS_OUTSIDE_RUNS = (SessionCreated, SessionForked, SessionUpdated, SessionRedacted, UnknownFact)
 
 
-def given(*facts: SessionEvent | Draft) -> State:
+def given(*facts: SessionEvent | EventDraft) -> State:
     """The state after `facts`, which happened in a session of the agent "triage" unless they begin one themselves.
 
     Facts belong to the active run, to RUN if none is, or to the one that `by` names.
@@ -43,77 +43,79 @@ def given(*facts: SessionEvent | Draft) -> State:
     return when(State(), *(facts if begun else (CREATED, *facts)))
 
 
-def when(state: State, *facts: SessionEvent | Draft) -> State:
+def when(state: State, *facts: SessionEvent | EventDraft) -> State:
     """The state after more facts."""
     for fact in facts:
-        draft = fact if isinstance(fact, Draft) else Draft(fact, _run_of(state, fact), state.agent)
-        state = evolve(state, record(draft, state.seq, state.hash))
+        draft = fact if isinstance(fact, EventDraft) else EventDraft(fact, _find_run_id(state, fact), state.agent)
+        state = evolve(state, record_draft(draft, state.seq, state.hash))
     return state
 
 
-def _run_of(state: State, fact: SessionEvent) -> str | None:
-    if isinstance(fact, _OF_NO_RUN):
+def _find_run_id(state: State, fact: SessionEvent) -> str | None:
+    if isinstance(fact, _FACTS_OUTSIDE_RUNS):
         return None
     if state.run is not None and not isinstance(fact, RunStarted | RunQueued):
         return state.run.id
     return None if isinstance(fact, MessageAdded) else RUN
 
 
-def by(run_id: str | None, fact: SessionEvent, agent: str = "triage") -> Draft:
-    return Draft(fact, run_id, agent)
+def in_run(run_id: str | None, fact: SessionEvent, agent: str = "triage") -> EventDraft:
+    return EventDraft(fact, run_id, agent)
 
 
-def facts_of(drafts: Iterable[Draft]) -> list[SessionEvent]:
+def list_facts(drafts: Iterable[EventDraft]) -> list[SessionEvent]:
     return [draft.fact for draft in drafts]
 
 
-def types_of(drafts: Iterable[Draft]) -> list[str]:
+def list_types(drafts: Iterable[EventDraft]) -> list[str]:
     return [draft.fact.type for draft in drafts]
 
 
-def applied(state: State, drafts: Iterable[Draft]) -> State:
+def record_drafts(state: State, drafts: Iterable[EventDraft]) -> State:
     """The state once the drafts are recorded."""
     for draft in drafts:
-        state = evolve(state, provisional(state, draft, AT))
+        state = evolve(state, preview_event(state, draft, AT))
     return state
 
 
-def active(state: State) -> Run:
+def active_run(state: State) -> Run:
     assert state.run is not None
     return state.run
 
 
-def contents(state: State) -> list[object]:
+def list_contents(state: State) -> list[object]:
     return [entry.message.get("content") for entry in state.messages]
 
 
-def started(**options: Any) -> RunStarted:
+def make_run_started(**options: Any) -> RunStarted:
     return RunStarted(options=RunOptions(**options))
 
 
-def said(text: str = "hello") -> MessageAdded:
+def user_said(text: str = "hello") -> MessageAdded:
     return MessageAdded(message={"role": "user", "content": text, "sender": "user"})
 
 
-def asks(*calls: Json) -> Json:
+def calling_message(*calls: Json) -> Json:
     """An assistant's message that asks for tools."""
     return {"role": "assistant", "content": None, "tool_calls": list(calls), "sender": "triage"}
 
 
-def says(text: str = "Good day.") -> Json:
+def answer_message(text: str = "Good day.") -> Json:
     """An assistant's message that ends a run."""
     return {"role": "assistant", "content": text, "sender": "triage"}
 
 
-def reply(message: Json, usage: Json | None = None) -> MessageAdded:
+def model_reply(message: Json, usage: Json | None = None) -> MessageAdded:
     return MessageAdded(message=message, completion=CompletionRecord(usage=usage))
 
 
-def call(call_id: str, name: str = "look_up", arguments: str = "{}") -> Json:
+def tool_call(call_id: str, name: str = "look_up", arguments: str = "{}") -> Json:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def result(call_id: str, content: str = "done", *, name: str = "look_up", handoff: str | None = None) -> MessageAdded:
+def tool_result(
+    call_id: str, content: str = "done", *, name: str = "look_up", handoff: str | None = None
+) -> MessageAdded:
     tool = (
         ToolRecord(name=name, status="ok") if handoff is None else ToolRecord(name=name, status="ok", handoff=handoff)
     )
@@ -121,16 +123,16 @@ def result(call_id: str, content: str = "done", *, name: str = "look_up", handof
     return MessageAdded(message=message, tool=tool)
 
 
-def model_says(state: State, message: Json, *, needs_approval: Iterable[str] = ()) -> list[Draft]:
+def commit_reply(state: State, message: Json, *, needs_approval: Iterable[str] = ()) -> list[EventDraft]:
     """One commit of the loop: a model's reply and what follows from it."""
-    run = active(state)
+    run = active_run(state)
     facts = record_reply(run, message, CompletionRecord(), needs_approval=set(needs_approval), expires_at=None)
-    return settle(state, drafted(state.agent, facts, run.id))
+    return settle(state, draft_events(state.agent, facts, run.id))
 
 
-def tool_says(state: State, call_id: str, outcome: Outcome | None = None) -> list[Draft]:
+def commit_result(state: State, call_id: str, outcome: ToolOutcome | None = None) -> list[EventDraft]:
     """One commit of the loop: a tool's outcome and what follows from it."""
-    run = active(state)
+    run = active_run(state)
     asked = next(call for call in run.calls if call.id == call_id)
-    facts = record_result(state, run, asked, outcome or Outcome(status="ok", content="done"))
-    return settle(state, drafted(state.agent, facts, run.id))
+    facts = record_result(state, run, asked, outcome or ToolOutcome(status="ok", content="done"))
+    return settle(state, draft_events(state.agent, facts, run.id))

@@ -124,7 +124,7 @@ def test_growing_shares_and_branching_does_not_show() -> None:
     assert len(left) == len(right) == 1001
 
 
-class Raced(list[Any]):
+class RacedList(list[Any]):
     """A list to which somebody else appends at the worst moment."""
 
     def append(self, item: Any) -> None:
@@ -134,12 +134,12 @@ class Raced(list[Any]):
 
 def test_who_loses_the_race_for_the_end_of_the_list_takes_a_copy() -> None:
     chain = Chain([1])
-    chain._items = Raced([1])
+    chain._items = RacedList([1])
     longer = chain.append("mine")
     assert (list(chain), list(longer), list(longer.append(2))) == ([1], [1, "mine"], [1, "mine", 2])
 
 
-def grown_by_threads(base: Chain[Any]) -> dict[int, list[Chain[Any]]]:
+def grow_by_threads(base: Chain[Any]) -> dict[int, list[Chain[Any]]]:
     """What four threads make of one chain at once: all the chains that each of them grew."""
     grown: dict[int, list[Chain[Any]]] = {}
     ready = threading.Barrier(4)
@@ -166,7 +166,7 @@ def test_threads_that_append_to_one_chain_each_get_their_own() -> None:
     try:
         for _ in range(20):
             base = Chain(range(100))
-            for name, made in grown_by_threads(base).items():
+            for name, made in grow_by_threads(base).items():
                 for length, chain in enumerate(made, 1):
                     assert chain[100:] == [(name, number) for number in range(length)]
             assert list(base) == list(range(100))

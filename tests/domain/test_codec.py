@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from swarmkeep.domain.codec import MalformedJson, decode, encode, encode_text, well_formed
+from swarmkeep.domain.codec import MalformedJson, decode, encode, encode_text, replace_surrogates
 from tests.support.logs import json_values, texts
-from tests.support.rules import same, strict_json
+from tests.support.rules import is_same, parse_strict_json
 
 
 class Point(msgspec.Struct):
@@ -26,10 +26,10 @@ class Point(msgspec.Struct):
 @settings(max_examples=150)
 def test_a_value_comes_back_as_it_was(value: Any) -> None:
     encoded = encode(value)
-    assert same(decode(encoded), value)
-    assert same(decode(encoded.decode()), value)
+    assert is_same(decode(encoded), value)
+    assert is_same(decode(encoded.decode()), value)
     assert encode_text(value) == encoded.decode()
-    assert same(strict_json(encoded.decode()), value)
+    assert is_same(parse_strict_json(encoded.decode()), value)
     assert b"\0" not in encoded
 
 
@@ -37,14 +37,14 @@ def test_a_value_comes_back_as_it_was(value: Any) -> None:
 @settings(max_examples=100)
 def test_what_python_writes_is_read_alike(value: Any) -> None:
     for text in (json.dumps(value), json.dumps(value, indent=1)):
-        assert same(decode(text), value)
-        assert same(decode(text.encode()), value)
+        assert is_same(decode(text), value)
+        assert is_same(decode(text.encode()), value)
 
 
 @given(text=texts(30))
 @settings(max_examples=150)
 def test_text_without_surrogates_is_left_alone_and_any_text_becomes_utf_8(text: str) -> None:
-    mended = well_formed({"a": [text, {text: None}]})
+    mended = replace_surrogates({"a": [text, {text: None}]})
     plain = mended["a"][0]
     plain.encode()
     assert mended == {"a": [plain, {plain: None}]}
@@ -54,8 +54,8 @@ def test_text_without_surrogates_is_left_alone_and_any_text_becomes_utf_8(text: 
 
 
 def test_halves_of_a_character_are_put_together() -> None:
-    assert well_formed("\ud83d\ude00") == "😀"
-    assert well_formed(["\ud83d", 1, None, True]) == ["\ufffd", 1, None, True]
+    assert replace_surrogates("\ud83d\ude00") == "😀"
+    assert replace_surrogates(["\ud83d", 1, None, True]) == ["\ufffd", 1, None, True]
 
 
 def test_json_is_compact_and_keeps_the_order_of_keys() -> None:
@@ -102,7 +102,7 @@ def test_anything_is_either_json_or_malformed(data: bytes | str) -> None:
         value = decode(data)
     except MalformedJson:
         return
-    assert same(decode(encode(value)), value)
+    assert is_same(decode(encode(value)), value)
 
 
 def test_text_with_a_surrogate_that_is_not_escaped_is_read() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given as for_any
 from hypothesis import settings
 from msgspec import UNSET
 
-from swarmkeep.domain.envelope import Draft, Recorded, fact_of, payload_of, view
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent, decode_fact, encode_payload, view_event
 from swarmkeep.domain.events import (
     FACTS,
     ApprovalDecided,
@@ -43,7 +43,7 @@ from swarmkeep.domain.events import (
     UnknownFact,
     Usage,
 )
-from tests.support.logs import any_logs, record
+from tests.support.logs import any_logs, record_draft
 
 USER = {"role": "user", "content": "hello", "sender": "user"}
 ENDING: dict[str, Any] = {"stop_reason": "end_turn", "usage": Usage(), "error": RunError(code="x", message="y")}
@@ -118,18 +118,18 @@ def _subclasses(cls: type[Fact]) -> set[type[Fact]]:
 
 @each_fact
 def test_a_fact_s_json_has_the_public_keys_and_no_others(type_: str, fact: Fact, keys: set[str]) -> None:
-    assert json.loads(payload_of(fact)).keys() == keys
+    assert json.loads(encode_payload(fact)).keys() == keys
 
 
 @each_fact
 def test_a_fact_comes_back_from_its_payload(type_: str, fact: Fact, keys: set[str]) -> None:
-    assert fact_of(type_, payload_of(fact)) == fact
+    assert decode_fact(type_, encode_payload(fact)) == fact
 
 
 @each_fact
 def test_fields_of_a_later_release_are_ignored(type_: str, fact: Fact, keys: set[str]) -> None:
-    data = json.loads(payload_of(fact))
-    assert fact_of(type_, json.dumps({**data, "from the future": {"a": [None]}})) == fact
+    data = json.loads(encode_payload(fact))
+    assert decode_fact(type_, json.dumps({**data, "from the future": {"a": [None]}})) == fact
 
 
 @each_fact
@@ -159,37 +159,37 @@ def test_the_parts_of_a_fact_have_the_public_keys(struct: msgspec.Struct, keys: 
 
 
 def test_a_message_s_payload_holds_only_what_there_is() -> None:
-    assert json.loads(payload_of(MessageAdded(message=USER))) == {"message": USER}
+    assert json.loads(encode_payload(MessageAdded(message=USER))) == {"message": USER}
 
 
 def test_an_update_tells_what_it_leaves_alone_from_what_it_removes() -> None:
-    assert json.loads(payload_of(SessionUpdated(metadata={"k": None}))) == {"metadata": {"k": None}}
-    fact = fact_of("session.updated", '{"agent": "b"}')
+    assert json.loads(encode_payload(SessionUpdated(metadata={"k": None}))) == {"metadata": {"k": None}}
+    fact = decode_fact("session.updated", '{"agent": "b"}')
     assert isinstance(fact, SessionUpdated)
     assert (fact.metadata, fact.agent) == (UNSET, "b")
 
 
 def test_fields_that_an_earlier_release_did_not_write_have_defaults() -> None:
-    assert fact_of("run.completed", '{"stop_reason": "end_turn"}') == RunCompleted(stop_reason="end_turn")
-    assert fact_of("run.started", '{"options": {}}') == RunStarted(options=RunOptions())
-    assert fact_of("handoff.made", '{"from": "a", "to": "b"}') == HandoffMade(from_agent="a", to_agent="b")
+    assert decode_fact("run.completed", '{"stop_reason": "end_turn"}') == RunCompleted(stop_reason="end_turn")
+    assert decode_fact("run.started", '{"options": {}}') == RunStarted(options=RunOptions())
+    assert decode_fact("handoff.made", '{"from": "a", "to": "b"}') == HandoffMade(from_agent="a", to_agent="b")
 
 
 @pytest.mark.parametrize("payload", ["{}", "[]", "null", "7", '"text"', '{"a": {"b": [1.0, null]}}', '"\\ud800"'])
 def test_an_event_of_an_unknown_type_is_kept_as_it_is(payload: str) -> None:
-    assert fact_of("agent.dreamed", payload) == UnknownFact(data=json.loads(payload))
+    assert decode_fact("agent.dreamed", payload) == UnknownFact(data=json.loads(payload))
 
 
 @pytest.mark.parametrize(("type_", "payload"), [("handoff.made", "{}"), ("run.started", "[]"), ("tool.started", "7")])
 def test_a_payload_of_another_shape_is_refused(type_: str, payload: str) -> None:
     with pytest.raises(msgspec.ValidationError):
-        fact_of(type_, payload)
+        decode_fact(type_, payload)
 
 
 def test_the_public_form_of_an_event_shows_the_stored_text_itself() -> None:
-    event = record(Draft(MessageAdded(message=USER), "run_1", "a"), 4, "")
+    event = record_draft(EventDraft(MessageAdded(message=USER), "run_1", "a"), 4, "")
     event = msgspec.structs.replace(event, payload='{"message":{"role":"user", "n":1.0E+2}}')
-    shown = msgspec.json.encode(view(event)).decode()
+    shown = msgspec.json.encode(view_event(event)).decode()
     assert '"data":{"message":{"role":"user", "n":1.0E+2}}' in shown
     assert list(json.loads(shown)) == [
         "session_id", "seq", "type", "version", "run_id", "agent", "at", "data", "hash",
@@ -198,6 +198,6 @@ def test_the_public_form_of_an_event_shows_the_stored_text_itself() -> None:
 
 @for_any(events=any_logs())
 @settings(max_examples=60)
-def test_every_fact_of_any_log_comes_back_from_its_payload(events: list[Recorded]) -> None:
+def test_every_fact_of_any_log_comes_back_from_its_payload(events: list[RecordedEvent]) -> None:
     for event in events:
-        assert repr(fact_of(event.type, event.payload)) == repr(event.fact)
+        assert repr(decode_fact(event.type, event.payload)) == repr(event.fact)

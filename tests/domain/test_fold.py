@@ -12,18 +12,27 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from swarmkeep.domain.envelope import Recorded, fact_of
+from swarmkeep.domain.decisions.steps import next_step
+from swarmkeep.domain.envelope import RecordedEvent, decode_fact
 from swarmkeep.domain.events import FACTS
 from swarmkeep.domain.fold import evolve, fold
-from swarmkeep.domain.request import request
+from swarmkeep.domain.request import build_request
 from swarmkeep.domain.state import State
-from swarmkeep.domain.steps import next_step
-from swarmkeep.domain.views import all_runs, find_run, run_view, session_view
-from tests.support.logs import PROFILES, Conversation, SeededDice, any_logs, conversations, hostile_log, log, logs
-from tests.support.rules import faults
+from swarmkeep.domain.views import collect_runs, find_run, view_run, view_session
+from tests.support.logs import (
+    PROFILES,
+    RandomSession,
+    SeededDice,
+    any_logs,
+    make_hostile_log,
+    make_random_log,
+    random_logs,
+    random_sessions,
+)
+from tests.support.rules import find_faults
 
 
-def states(events: list[Recorded]) -> Iterator[State]:
+def states(events: list[RecordedEvent]) -> Iterator[State]:
     """The state before the first event, and after each."""
     state = State()
     yield state
@@ -34,7 +43,7 @@ def states(events: list[Recorded]) -> Iterator[State]:
 
 @pytest.fixture(scope="module")
 def all_types() -> set[str]:
-    return {event.type for seed in range(150) for event in log(SeededDice(seed))}
+    return {event.type for seed in range(150) for event in make_random_log(SeededDice(seed))}
 
 
 def test_the_logs_that_are_tried_hold_every_type_of_fact(all_types: set[str]) -> None:
@@ -50,13 +59,13 @@ def test_every_value_of_the_domain_is_frozen(room: str) -> None:
 
 
 def test_a_seed_gives_the_same_log_each_time() -> None:
-    assert repr(log(SeededDice(7))) == repr(log(SeededDice(7)))
-    assert repr(hostile_log(SeededDice(7))) == repr(hostile_log(SeededDice(7)))
+    assert repr(make_random_log(SeededDice(7))) == repr(make_random_log(SeededDice(7)))
+    assert repr(make_hostile_log(SeededDice(7))) == repr(make_hostile_log(SeededDice(7)))
 
 
 @for_any(events=any_logs(), data=st.data())
 @settings(max_examples=120)
-def test_a_log_folds_to_the_same_state_however_it_is_split(events: list[Recorded], data: st.DataObject) -> None:
+def test_a_log_folds_to_the_same_state_however_it_is_split(events: list[RecordedEvent], data: st.DataObject) -> None:
     whole = repr(fold(events))
     cut = data.draw(st.integers(0, len(events)))
     head = fold(events[:cut])
@@ -67,14 +76,14 @@ def test_a_log_folds_to_the_same_state_however_it_is_split(events: list[Recorded
 
 @for_any(events=any_logs())
 @settings(max_examples=80)
-def test_a_log_read_from_its_payloads_folds_to_the_same_state(events: list[Recorded]) -> None:
-    read = [replace(event, fact=fact_of(event.type, event.payload)) for event in events]
+def test_a_log_read_from_its_payloads_folds_to_the_same_state(events: list[RecordedEvent]) -> None:
+    read = [replace(event, fact=decode_fact(event.type, event.payload)) for event in events]
     assert repr(fold(read)) == repr(fold(events))
 
 
 @for_any(events=any_logs())
 @settings(max_examples=60)
-def test_folding_on_leaves_every_earlier_state_and_every_event_as_it_was(events: list[Recorded]) -> None:
+def test_folding_on_leaves_every_earlier_state_and_every_event_as_it_was(events: list[RecordedEvent]) -> None:
     facts = repr(events)
     seen = [(state, repr(state)) for state in states(events)]
     # Branches off each of them, too: another future must not show in this one.
@@ -86,29 +95,29 @@ def test_folding_on_leaves_every_earlier_state_and_every_event_as_it_was(events:
 
 @for_any(events=any_logs())
 @settings(max_examples=60)
-def test_any_state_can_be_asked_anything(events: list[Recorded]) -> None:
+def test_any_state_can_be_asked_anything(events: list[RecordedEvent]) -> None:
     for state in states(events):
         next_step(state)
-        session_view("session", state)
-        for run in all_runs(state):
+        view_session("session", state)
+        for run in collect_runs(state):
             assert find_run(state, run.id) is not None
-            run_view("session", state, run)
+            view_run("session", state, run)
 
 
-@for_any(events=logs(moves=30))
+@for_any(events=random_logs(moves=30))
 @settings(max_examples=60)
-def test_a_run_s_messages_are_its_own(events: list[Recorded]) -> None:
+def test_a_run_s_messages_are_its_own(events: list[RecordedEvent]) -> None:
     state = fold(events)
-    for run in all_runs(state):
+    for run in collect_runs(state):
         entries = state.messages[run.first_message : run.last_message]
         assert {entry.run_id for entry in entries} <= {run.id}
-    of_runs = sum(run.last_message - run.first_message for run in all_runs(state))
+    of_runs = sum(run.last_message - run.first_message for run in collect_runs(state))
     assert of_runs == sum(1 for entry in state.messages if entry.run_id is not None)
 
 
-@for_any(talk=conversations(moves=30))
+@for_any(talk=random_sessions(moves=30))
 @settings(max_examples=40)
-def test_the_parts_of_a_log_agree(talk: Conversation) -> None:
+def test_the_parts_of_a_log_agree(talk: RandomSession) -> None:
     assert repr(fold(talk.events)) == repr(talk.state)
     assert [draft.fact for commit in talk.commits for draft in commit] == [event.fact for event in talk.events]
     assert [event.seq for event in talk.events] == list(range(1, len(talk.events) + 1))
@@ -117,5 +126,5 @@ def test_the_parts_of_a_log_agree(talk: Conversation) -> None:
 
 def test_no_seeded_log_makes_the_fold_or_a_request_fail() -> None:
     for seed in range(300):
-        state = fold(hostile_log(SeededDice(seed), moves=6))
-        assert faults(request(state, PROFILES[seed % len(PROFILES)]).messages) == []
+        state = fold(make_hostile_log(SeededDice(seed), moves=6))
+        assert find_faults(build_request(state, PROFILES[seed % len(PROFILES)]).messages) == []

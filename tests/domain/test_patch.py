@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from swarmkeep.domain.patch import apply, diff, merge
 from tests.support.logs import json_objects, json_values
-from tests.support.rules import same
+from tests.support.rules import is_same
 
 Json = dict[str, Any]
 
@@ -68,8 +68,8 @@ def test_merge_is_the_rfc_s_example() -> None:
 def test_merge_changes_neither_argument_and_twice_is_once(target: Any, patch: Any) -> None:
     before = copy.deepcopy((target, patch))
     merged = merge(target, patch)
-    assert same([target, patch], list(before))
-    assert same(merge(merged, patch), merged)
+    assert is_same([target, patch], list(before))
+    assert is_same(merge(merged, patch), merged)
 
 
 def test_two_writers_of_different_keys_both_win() -> None:
@@ -103,7 +103,7 @@ def test_two_writers_of_different_keys_both_win() -> None:
 )  # fmt: skip
 def test_a_change_is_as_small_as_it_can_be(before: Json, after: Json, patch: Json, nulls: tuple[str, ...]) -> None:
     assert diff(before, after) == (patch, nulls)
-    assert same(apply(before, patch, nulls), after)
+    assert is_same(apply(before, patch, nulls), after)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_change_is_as_small_as_it_can_be(before: Json, after: Json, patch: Jso
 def test_types_count(old: Any, new: Any) -> None:
     for before, after in (({"a": old}, {"a": new}), ({"a": new}, {"a": old})):
         assert diff(before, after) != ({}, ())
-        assert same(apply(before, *diff(before, after)), after)
+        assert is_same(apply(before, *diff(before, after)), after)
 
 
 @given(before=json_objects(), after=json_objects())
@@ -124,8 +124,8 @@ def test_types_count(old: Any, new: Any) -> None:
 def test_a_change_applied_gives_what_was_changed_to(before: Json, after: Json) -> None:
     copies = copy.deepcopy((before, after))
     patch, nulls = diff(before, after)
-    assert same(apply(before, patch, nulls), after)
-    assert same([before, after], list(copies))
+    assert is_same(apply(before, patch, nulls), after)
+    assert is_same([before, after], list(copies))
 
 
 @given(before=json_objects(20), data=st.data())
@@ -147,7 +147,7 @@ def test_a_small_change_is_a_small_patch_and_no_change_is_none(before: Json, dat
 def test_any_list_of_pointers_can_be_applied(before: Json, nulls: list[str]) -> None:
     copied = copy.deepcopy(before)
     apply(before, {}, tuple(nulls))
-    assert same(before, copied)
+    assert is_same(before, copied)
 
 
 def test_a_pointer_to_the_whole_or_to_nothing_changes_nothing() -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmkeep.domain.codec import decode
-from swarmkeep.domain.envelope import Recorded, fact_of
+from swarmkeep.domain.decisions.steps import next_step
+from swarmkeep.domain.envelope import RecordedEvent, decode_fact
 from swarmkeep.domain.events import (
     FACTS,
     ApprovalDecided,
@@ -31,25 +32,24 @@ from swarmkeep.domain.events import (
     UnknownFact,
 )
 from swarmkeep.domain.fold import evolve, fold
-from swarmkeep.domain.redaction import REDACTED, stand_in
-from swarmkeep.domain.request import request
+from swarmkeep.domain.redaction import REDACTED, redact_payload
+from swarmkeep.domain.request import build_request
 from swarmkeep.domain.state import State
-from swarmkeep.domain.steps import next_step
 from tests.support.logs import any_logs, profiles
-from tests.support.rules import body_faults
+from tests.support.rules import find_body_faults
 
 CANARY = "canary 7f3a9c"
 
 
-def emptied(event: Recorded) -> Recorded:
-    text = stand_in(event)
-    fact = fact_of(event.type, text) if event.type in FACTS else UnknownFact(data=decode(text))
+def redact_event(event: RecordedEvent) -> RecordedEvent:
+    text = redact_payload(event)
+    fact = decode_fact(event.type, text) if event.type in FACTS else UnknownFact(data=decode(text))
     return replace(event, payload=text, fact=fact)
 
 
-def of(fact: SessionEvent, agent: str = "Triage") -> dict[str, Any]:
+def redact_fact(fact: SessionEvent, agent: str = "Triage") -> dict[str, Any]:
     """What takes the place of a fact."""
-    event = Recorded(
+    event = RecordedEvent(
         session_id="s",
         seq=1,
         type=fact.type,
@@ -61,26 +61,26 @@ def of(fact: SessionEvent, agent: str = "Triage") -> dict[str, Any]:
         payload="",
         fact=fact,
     )
-    found: dict[str, Any] = json.loads(stand_in(event))
+    found: dict[str, Any] = json.loads(redact_payload(event))
     assert found.pop("redacted") is True
     return found
 
 
 @generated(any_logs(), st.data(), profiles())
 def test_from_any_prefix_of_a_redacted_log_a_valid_request_can_be_built(
-    log: list[Recorded], data: st.DataObject, profile: Any
+    log: list[RecordedEvent], data: st.DataObject, profile: Any
 ) -> None:
     chosen = data.draw(st.sets(st.sampled_from(range(len(log))))) if log else set()
     state = State()
     for index, event in enumerate(log):
-        state = evolve(state, emptied(event) if index in chosen else event)
+        state = evolve(state, redact_event(event) if index in chosen else event)
         next_step(state)
-        assert body_faults(request(state, profile).body()) == []
+        assert find_body_faults(build_request(state, profile).body()) == []
 
 
 @generated(any_logs())
-def test_a_redacted_log_keeps_its_shape(log: list[Recorded]) -> None:
-    before, after = fold(log), fold(map(emptied, log))
+def test_a_redacted_log_keeps_its_shape(log: list[RecordedEvent]) -> None:
+    before, after = fold(log), fold(map(redact_event, log))
     assert (after.agent, after.status, len(after.messages)) == (before.agent, before.status, len(before.messages))
     assert [entry.role for entry in after.messages if entry.role != REDACTED] == [
         entry.role for entry, kept in zip(before.messages, after.messages, strict=True) if kept.role != REDACTED
@@ -90,10 +90,10 @@ def test_a_redacted_log_keeps_its_shape(log: list[Recorded]) -> None:
 
 
 @generated(any_logs())
-def test_a_stand_in_stays_what_it_is_when_it_is_redacted_again(log: list[Recorded]) -> None:
+def test_a_stand_in_stays_what_it_is_when_it_is_redacted_again(log: list[RecordedEvent]) -> None:
     for event in log:
-        once = emptied(event)
-        assert emptied(once).payload == once.payload
+        once = redact_event(event)
+        assert redact_event(once).payload == once.payload
 
 
 def test_a_message_keeps_what_holds_a_conversation_together() -> None:
@@ -107,7 +107,7 @@ def test_a_message_keeps_what_holds_a_conversation_together() -> None:
         duration_ms=1.5,
         request=RequestRecord(instructions=CANARY, params={CANARY: CANARY}),
     )
-    found = of(MessageAdded(message={**message, "tool_calls": [call]}, completion=record))
+    found = redact_fact(MessageAdded(message={**message, "tool_calls": [call]}, completion=record))
     assert CANARY not in json.dumps(found)
     assert found["message"] == {
         "role": "assistant",
@@ -144,17 +144,20 @@ def test_what_stands_for_a_name_and_is_none_goes() -> None:
         UnknownFact(data={CANARY: CANARY}),
     ]
     for fact in facts:
-        assert CANARY not in json.dumps(of(fact)), fact
+        assert CANARY not in json.dumps(redact_fact(fact)), fact
 
 
 def test_what_a_removed_change_had_replaced_does_not_come_back() -> None:
     created = SessionCreated(agent="A", context_variables={"name": "old"}, metadata={"team": "old"})
-    patched = of(ContextUpdated(patch={"name": "new", "other": {"a": 1}}, tool_call_id="c1"))
+    patched = redact_fact(ContextUpdated(patch={"name": "new", "other": {"a": 1}}, tool_call_id="c1"))
     assert patched == {"patch": {"name": None, "other": None}, "tool_call_id": "c1"}
-    assert of(SessionUpdated(metadata={"team": "new"}, agent="B")) == {"metadata": {"team": None}, "agent": "B"}
-    assert of(created) == {"agent": "A", "context_variables": {}, "metadata": {}}
+    assert redact_fact(SessionUpdated(metadata={"team": "new"}, agent="B")) == {
+        "metadata": {"team": None},
+        "agent": "B",
+    }
+    assert redact_fact(created) == {"agent": "A", "context_variables": {}, "metadata": {}}
 
 
 def test_who_removed_what_stays_when_the_reason_goes() -> None:
-    found = of(SessionRedacted(seqs=(2, 3), reason=CANARY, by="Lee", kept=("x", "y")))
+    found = redact_fact(SessionRedacted(seqs=(2, 3), reason=CANARY, by="Lee", kept=("x", "y")))
     assert found == {"seqs": [2, 3], "reason": REDACTED, "by": "Lee", "kept": ["x", "y"]}

@@ -34,17 +34,17 @@ from swarmkeep.domain.state import Origin, State
 from tests.domain.given import (
     OTHER,
     RUN,
-    active,
-    asks,
-    by,
-    call,
-    contents,
+    active_run,
+    answer_message,
+    calling_message,
     given,
-    reply,
-    result,
-    said,
-    says,
-    started,
+    in_run,
+    list_contents,
+    make_run_started,
+    model_reply,
+    tool_call,
+    tool_result,
+    user_said,
     when,
 )
 
@@ -65,7 +65,7 @@ def test_a_created_session_has_its_agent_context_and_metadata() -> None:
 
 def test_every_event_moves_the_seq_the_hash_and_the_time() -> None:
     before = given()
-    for fact in (UnknownFact(data=1), SessionRedacted(seqs=(1,), reason=""), said(), started()):
+    for fact in (UnknownFact(data=1), SessionRedacted(seqs=(1,), reason=""), user_said(), make_run_started()):
         after = when(before, fact)
         assert after.seq == before.seq + 1
         assert after.hash != before.hash
@@ -74,13 +74,13 @@ def test_every_event_moves_the_seq_the_hash_and_the_time() -> None:
 
 
 def test_an_unknown_fact_and_a_redaction_change_nothing_else() -> None:
-    before = given(started(), said())
+    before = given(make_run_started(), user_said())
     after = when(before, UnknownFact(data={"agent": "x"}), SessionRedacted(seqs=(1,), reason="asked to"))
     assert (after.run, after.messages, after.agent) == (before.run, before.messages, before.agent)
 
 
 def test_messages_before_any_run_belong_to_no_run() -> None:
-    state = given(said("imported"))
+    state = given(user_said("imported"))
     assert [(entry.seq, entry.run_id, entry.role) for entry in state.messages] == [(2, None, "user")]
 
 
@@ -99,85 +99,102 @@ def test_the_context_is_patched_and_a_null_is_a_value_where_the_event_says_so() 
 
 
 def test_a_run_starts_with_the_session_s_agent_and_context() -> None:
-    state = given(SessionCreated(agent="a", context_variables={"k": 1}), started(max_turns=3))
-    run = active(state)
+    state = given(SessionCreated(agent="a", context_variables={"k": 1}), make_run_started(max_turns=3))
+    run = active_run(state)
     assert (run.id, run.status, run.agent, run.context_variables) == (RUN, "running", "a", {"k": 1})
     assert (run.first_seq, run.last_seq, run.turns, run.options.max_turns) == (2, 2, 0, 3)
     assert state.status == "running"
 
 
 def test_a_run_s_messages_are_those_from_its_start_to_its_end() -> None:
-    state = given(said("before"), started(), said("in"), reply(says("out")), RunCompleted(stop_reason="end_turn"))
-    state = when(state, by(OTHER, started()), said("later"))
+    state = given(
+        user_said("before"),
+        make_run_started(),
+        user_said("in"),
+        model_reply(answer_message("out")),
+        RunCompleted(stop_reason="end_turn"),
+    )
+    state = when(state, in_run(OTHER, make_run_started()), user_said("later"))
     first = state.finished[0]
-    assert contents(state)[first.first_message : first.last_message] == ["in", "out"]
+    assert list_contents(state)[first.first_message : first.last_message] == ["in", "out"]
 
 
 def test_a_reply_is_a_turn_and_its_usage_counts_for_run_and_session() -> None:
-    state = given(started(), said(), reply(asks(call("c1")), USAGE), result("c1"), reply(says(), USAGE))
+    state = given(
+        make_run_started(),
+        user_said(),
+        model_reply(calling_message(tool_call("c1")), USAGE),
+        tool_result("c1"),
+        model_reply(answer_message(), USAGE),
+    )
     total = Usage(prompt_tokens=6, completion_tokens=4, total_tokens=10, model_calls=2)
-    assert (active(state).turns, active(state).usage, state.usage) == (2, total, total)
+    assert (active_run(state).turns, active_run(state).usage, state.usage) == (2, total, total)
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"total_tokens": None}, {"total_tokens": "5"}, {"total_tokens": 5.5}])
 def test_usage_that_makes_no_sense_counts_as_a_call_without_tokens(usage: dict[str, object] | None) -> None:
-    state = given(started(), said(), reply(says(), usage))
-    assert active(state).usage == Usage(model_calls=1)
+    state = given(make_run_started(), user_said(), model_reply(answer_message(), usage))
+    assert active_run(state).usage == Usage(model_calls=1)
 
 
 def test_a_message_without_completion_is_no_turn_even_if_it_asks_for_tools() -> None:
-    state = given(started(), said(), MessageAdded(message=asks(call("c1"))))
-    assert (active(state).turns, active(state).calls, active(state).answered) == (0, (), False)
+    state = given(make_run_started(), user_said(), MessageAdded(message=calling_message(tool_call("c1"))))
+    assert (active_run(state).turns, active_run(state).calls, active_run(state).answered) == (0, (), False)
 
 
 def test_a_reply_without_tool_calls_answers_the_run() -> None:
-    assert active(given(started(), reply(says()))).answered
-    assert active(given(started(), reply({**says(), "tool_calls": []}))).answered
-    assert not active(given(started(), reply(asks(call("c1"))))).answered
+    assert active_run(given(make_run_started(), model_reply(answer_message()))).answered
+    assert active_run(given(make_run_started(), model_reply({**answer_message(), "tool_calls": []}))).answered
+    assert not active_run(given(make_run_started(), model_reply(calling_message(tool_call("c1"))))).answered
 
 
 def test_a_reply_opens_its_calls_and_each_result_closes_one() -> None:
     state = given(
-        started(), reply(asks(call("c1"), call("c2"))), ToolStarted(tool_call_id="c1", name="f", arguments="")
+        make_run_started(),
+        model_reply(calling_message(tool_call("c1"), tool_call("c2"))),
+        ToolStarted(tool_call_id="c1", name="f", arguments=""),
     )
-    assert [(asked.id, asked.attempts, asked.done) for asked in active(state).calls] == [
+    assert [(asked.id, asked.attempts, asked.done) for asked in active_run(state).calls] == [
         ("c1", 1, False),
         ("c2", 0, False),
     ]
-    state = when(state, result("c1", handoff="refunds"))
-    assert [asked.id for asked in active(state).open_calls] == ["c2"]
-    assert active(state).calls[0].handoff == "refunds"
+    state = when(state, tool_result("c1", handoff="refunds"))
+    assert [asked.id for asked in active_run(state).open_calls] == ["c2"]
+    assert active_run(state).calls[0].handoff == "refunds"
 
 
 def test_only_a_tool_s_message_closes_a_call() -> None:
     imposter = MessageAdded(message={"role": "user", "content": "done", "tool_call_id": "c1"})
-    state = given(started(), reply(asks(call("c1"))), imposter)
-    assert [asked.id for asked in active(state).open_calls] == ["c1"]
+    state = given(make_run_started(), model_reply(calling_message(tool_call("c1"))), imposter)
+    assert [asked.id for asked in active_run(state).open_calls] == ["c1"]
 
 
 def test_a_call_id_that_a_reply_uses_twice_is_one_call() -> None:
-    state = given(started(), reply(asks(call("c1", "first"), call("c1", "second"))))
-    assert [(asked.id, asked.name) for asked in active(state).calls] == [("c1", "first")]
+    state = given(make_run_started(), model_reply(calling_message(tool_call("c1", "first"), tool_call("c1", "second"))))
+    assert [(asked.id, asked.name) for asked in active_run(state).calls] == [("c1", "first")]
 
 
 def test_what_is_no_function_call_is_no_call() -> None:
     custom = {"id": "c1", "type": "custom", "custom": {"name": "f", "input": "text"}}
-    state = given(started(), reply(asks(custom)))
-    assert (active(state).calls, active(state).answered) == ((), True)
+    state = given(make_run_started(), model_reply(calling_message(custom)))
+    assert (active_run(state).calls, active_run(state).answered) == ((), True)
 
 
 def test_a_call_without_arguments_is_called_with_none() -> None:
     asked = {"id": "c1", "type": "function", "function": {"name": "f"}}
-    assert active(given(started(), reply(asks(asked)))).calls[0].arguments == "{}"
+    assert active_run(given(make_run_started(), model_reply(calling_message(asked)))).calls[0].arguments == "{}"
 
 
 def test_a_handoff_changes_the_active_agent() -> None:
-    assert given(started(), HandoffMade(from_agent="triage", to_agent="refunds")).agent == "refunds"
+    assert given(make_run_started(), HandoffMade(from_agent="triage", to_agent="refunds")).agent == "refunds"
 
 
 def test_an_ignored_handoff_rewrites_its_result_and_nothing_else() -> None:
     before = given(
-        started(), reply(asks(call("c1"), call("c2"))), result("c1", handoff="sales"), result("c2", handoff="refunds")
+        make_run_started(),
+        model_reply(calling_message(tool_call("c1"), tool_call("c2"))),
+        tool_result("c1", handoff="sales"),
+        tool_result("c2", handoff="refunds"),
     )
     after = when(before, HandoffIgnored(from_agent="triage", to_agent="sales", tool_call_id="c1"))
     rewritten, other = after.messages[-2], after.messages[-1]
@@ -190,29 +207,39 @@ def test_an_ignored_handoff_rewrites_its_result_and_nothing_else() -> None:
 
 
 def test_an_ignored_handoff_of_an_unknown_call_changes_nothing() -> None:
-    before = given(started(), MessageAdded(message={"role": "tool", "content": "no id"}))
+    before = given(make_run_started(), MessageAdded(message={"role": "tool", "content": "no id"}))
     for call_id in (None, "c9"):
         after = when(before, HandoffIgnored(from_agent="a", to_agent="b", tool_call_id=call_id))
         assert after.messages == before.messages
 
 
 def test_a_waiting_run_makes_a_waiting_session() -> None:
-    state = given(started(), reply(asks(call("c1"))), WAITING)
-    assert (state.status, active(state).status, active(state).pending) == ("waiting", "waiting", WAITING.pending)
-    assert active(state).last_seq == state.seq
+    state = given(make_run_started(), model_reply(calling_message(tool_call("c1"))), WAITING)
+    assert (state.status, active_run(state).status, active_run(state).pending) == (
+        "waiting",
+        "waiting",
+        WAITING.pending,
+    )
+    assert active_run(state).last_seq == state.seq
 
 
 def test_a_resumed_run_runs_and_waits_for_nothing() -> None:
-    state = given(started(), reply(asks(call("c1"))), WAITING, result("c1"), RunResumed(reason="tool_results"))
-    assert (state.status, active(state).pending, active(state).last_seq) == ("running", (), state.seq)
+    state = given(
+        make_run_started(),
+        model_reply(calling_message(tool_call("c1"))),
+        WAITING,
+        tool_result("c1"),
+        RunResumed(reason="tool_results"),
+    )
+    assert (state.status, active_run(state).pending, active_run(state).last_seq) == ("running", (), state.seq)
 
 
 def test_take_overs_count_until_the_next_reply() -> None:
     recovery = RunResumed(reason="recovery")
-    state = given(started(), recovery, recovery)
-    assert active(state).recoveries == 2
-    assert active(when(state, reply(asks(call("c1"))))).recoveries == 0
-    assert active(when(state, RunResumed(reason="approval"))).recoveries == 0
+    state = given(make_run_started(), recovery, recovery)
+    assert active_run(state).recoveries == 2
+    assert active_run(when(state, model_reply(calling_message(tool_call("c1"))))).recoveries == 0
+    assert active_run(when(state, RunResumed(reason="approval"))).recoveries == 0
 
 
 @pytest.mark.parametrize(
@@ -221,7 +248,7 @@ def test_take_overs_count_until_the_next_reply() -> None:
 )
 def test_an_end_makes_the_session_idle_and_keeps_the_run(ending: type[RunCompleted], status: str) -> None:
     error = RunError(code="x", message="y")
-    state = given(started(), reply(asks(call("c1"))), WAITING)
+    state = given(make_run_started(), model_reply(calling_message(tool_call("c1"))), WAITING)
     state = when(state, HandoffMade(from_agent="triage", to_agent="refunds"), ContextUpdated(patch={"k": 1}))
     state = when(state, ending(stop_reason="error", error=error))
     assert (state.status, state.run, len(state.finished)) == ("idle", None, 1)
@@ -232,80 +259,84 @@ def test_an_end_makes_the_session_idle_and_keeps_the_run(ending: type[RunComplet
 
 
 def test_an_end_of_another_run_leaves_the_active_one_alone() -> None:
-    state = given(started(), by(OTHER, RunCompleted(stop_reason="end_turn")))
-    assert active(state).id == RUN
+    state = given(make_run_started(), in_run(OTHER, RunCompleted(stop_reason="end_turn")))
+    assert active_run(state).id == RUN
     assert len(state.finished) == 0
 
 
 def test_queued_runs_wait_in_order_and_leave_when_they_start_or_end() -> None:
     queued = RunQueued(options=RunOptions(), messages=())
-    state = given(started(), by("q1", queued), by("q2", queued), by("q3", queued))
+    state = given(make_run_started(), in_run("q1", queued), in_run("q2", queued), in_run("q3", queued))
     assert [waiting.run_id for waiting in state.queue] == ["q1", "q2", "q3"]
-    state = when(state, by("q2", RunCancelled(stop_reason="cancelled")))
+    state = when(state, in_run("q2", RunCancelled(stop_reason="cancelled")))
     assert [waiting.run_id for waiting in state.queue] == ["q1", "q3"]
     assert [(run.id, run.status) for run in state.finished] == [("q2", "cancelled")]
-    state = when(state, RunCompleted(stop_reason="end_turn"), by("q1", started()))
+    state = when(state, RunCompleted(stop_reason="end_turn"), in_run("q1", make_run_started()))
     assert [waiting.run_id for waiting in state.queue] == ["q3"]
-    assert active(state).id == "q1"
+    assert active_run(state).id == "q1"
 
 
 def test_a_decision_shrinks_what_the_run_waits_for() -> None:
-    asked = asks(call("c1", "danger"), call("c2", "danger"))
+    asked = calling_message(tool_call("c1", "danger"), tool_call("c2", "danger"))
     pending = tuple(
         PendingCall(tool_call_id=call_id, name="danger", arguments="{}", reason="approval") for call_id in ("c1", "c2")
     )
     state = given(
-        started(),
-        reply(asked),
+        make_run_started(),
+        model_reply(asked),
         ApprovalRequested(tool_call_id="c1", name="danger", arguments="{}", expires_at="2026-01-02"),
         ApprovalRequested(tool_call_id="c2", name="danger", arguments="{}"),
         RunWaiting(pending=pending),
         ApprovalDecided(tool_call_id="c2", decision="deny", reason="no"),
     )
-    assert [waiting.tool_call_id for waiting in active(state).pending] == ["c1"]
-    first, second = active(state).calls
+    assert [waiting.tool_call_id for waiting in active_run(state).pending] == ["c1"]
+    first, second = active_run(state).calls
     assert (first.approval, first.expires_at) == ("requested", "2026-01-02")
     assert (second.approval, second.approval_reason) == ("deny", "no")
 
 
 def test_a_result_from_outside_shrinks_what_the_run_waits_for() -> None:
-    state = given(started(execute_tools=False), reply(asks(call("c1"))), WAITING, result("c1"))
-    assert (active(state).status, active(state).pending) == ("waiting", ())
+    state = given(
+        make_run_started(execute_tools=False), model_reply(calling_message(tool_call("c1"))), WAITING, tool_result("c1")
+    )
+    assert (active_run(state).status, active_run(state).pending) == ("waiting", ())
 
 
 def test_an_interrupted_run_goes_on_where_it_was() -> None:
-    before = given(started(), said(), reply(asks(call("c1")), USAGE))
+    before = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1")), USAGE))
     stopped = when(before, RunInterrupted(stop_reason="interrupted", error=RunError(code="x", message="y")))
-    state = when(stopped, by(RUN, RunResumed(reason="recovery")))
-    run = active(state)
-    assert (run.id, run.status, run.calls, run.turns) == (RUN, "running", active(before).calls, 1)
+    state = when(stopped, in_run(RUN, RunResumed(reason="recovery")))
+    run = active_run(state)
+    assert (run.id, run.status, run.calls, run.turns) == (RUN, "running", active_run(before).calls, 1)
     assert (run.stop_reason, run.error, run.finished_at, run.recoveries) == (None, None, None, 0)
     assert len(state.finished) == 0
     assert len(stopped.finished) == 1
 
 
 def test_a_resume_of_a_run_that_is_not_the_last_one_changes_nothing() -> None:
-    state = given(started(), RunInterrupted(stop_reason="interrupted"), by(RUN, RunResumed(reason="recovery")))
-    state = when(state, RunInterrupted(stop_reason="interrupted"), by(OTHER, RunResumed(reason="recovery")))
+    state = given(
+        make_run_started(), RunInterrupted(stop_reason="interrupted"), in_run(RUN, RunResumed(reason="recovery"))
+    )
+    state = when(state, RunInterrupted(stop_reason="interrupted"), in_run(OTHER, RunResumed(reason="recovery")))
     assert (state.run, len(state.finished)) == (None, 1)
 
 
 def test_a_fork_remembers_where_it_came_from_and_leaves_runs_behind() -> None:
-    before = given(started(), said(), by(OTHER, RunQueued(options=RunOptions(), messages=())))
+    before = given(make_run_started(), user_said(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
     state = when(before, SessionForked(from_session_id="original", from_seq=before.seq, from_hash=before.hash))
     assert state.forked_from == Origin(session_id="original", seq=before.seq, hash=before.hash)
     assert (state.run, state.queue, state.created_at) == (None, (), state.updated_at)
     assert [(run.id, run.status) for run in state.finished] == [(RUN, "interrupted")]
-    assert contents(state) == ["hello"]
+    assert list_contents(state) == ["hello"]
 
 
 def test_a_fork_of_an_idle_session_has_no_run_to_leave() -> None:
-    state = given(said(), SessionForked(from_session_id="original", from_seq=2, from_hash=""))
+    state = given(user_said(), SessionForked(from_session_id="original", from_seq=2, from_hash=""))
     assert len(state.finished) == 0
 
 
 def test_a_reply_cut_off_counts_as_a_turn_and_is_kept() -> None:
-    said_so_far = MessageAdded(message=says("I was about"), completion=CompletionRecord(partial=True))
-    state = given(started(), said(), said_so_far, RunCancelled(stop_reason="cancelled"))
-    assert contents(state)[-1] == "I was about"
+    said_so_far = MessageAdded(message=answer_message("I was about"), completion=CompletionRecord(partial=True))
+    state = given(make_run_started(), user_said(), said_so_far, RunCancelled(stop_reason="cancelled"))
+    assert list_contents(state)[-1] == "I was about"
     assert state.finished[0].turns == 1

@@ -21,8 +21,22 @@ from swarmkeep.domain.events import (
     SessionForked,
 )
 from swarmkeep.domain.state import State
-from swarmkeep.domain.views import RunView, all_runs, find_run, run_view, session_view
-from tests.domain.given import OTHER, RUN, THIRD, asks, by, call, given, reply, result, said, says, started, when
+from swarmkeep.domain.views import RunView, collect_runs, find_run, view_run, view_session
+from tests.domain.given import (
+    OTHER,
+    RUN,
+    THIRD,
+    answer_message,
+    calling_message,
+    given,
+    in_run,
+    make_run_started,
+    model_reply,
+    tool_call,
+    tool_result,
+    user_said,
+    when,
+)
 
 SESSION_KEYS = (
     "id", "status", "agent", "context_variables", "metadata", "seq", "hash", "active_run_id", "message_count", "usage",
@@ -34,27 +48,27 @@ RUN_KEYS = (
 )  # fmt: skip
 
 
-def seen(state: State, run_id: str = RUN) -> RunView:
+def show_run(state: State, run_id: str = RUN) -> RunView:
     run = find_run(state, run_id)
     assert run is not None
-    return run_view("session", state, run)
+    return view_run("session", state, run)
 
 
 def test_a_session_and_a_run_have_the_public_keys() -> None:
-    state = given(started(), said())
-    assert tuple(msgspec.to_builtins(session_view("session", state))) == SESSION_KEYS
-    assert tuple(msgspec.to_builtins(seen(state))) == RUN_KEYS
+    state = given(make_run_started(), user_said())
+    assert tuple(msgspec.to_builtins(view_session("session", state))) == SESSION_KEYS
+    assert tuple(msgspec.to_builtins(show_run(state))) == RUN_KEYS
 
 
 def test_a_session_names_its_active_run() -> None:
-    assert session_view("session", given(started())).active_run_id == RUN
-    idle = session_view("session", given(started(), RunCompleted(stop_reason="end_turn")))
+    assert view_session("session", given(make_run_started())).active_run_id == RUN
+    idle = view_session("session", given(make_run_started(), RunCompleted(stop_reason="end_turn")))
     assert (idle.active_run_id, idle.status, idle.message_count) == (None, "idle", 0)
 
 
 def test_a_fork_names_its_origin() -> None:
     state = given(SessionForked(from_session_id="original", from_seq=1, from_hash="h"))
-    assert msgspec.to_builtins(session_view("session", state).forked_from) == {
+    assert msgspec.to_builtins(view_session("session", state).forked_from) == {
         "session_id": "original",
         "seq": 1,
         "hash": "h",
@@ -62,9 +76,16 @@ def test_a_fork_names_its_origin() -> None:
 
 
 def test_a_run_shows_its_own_messages_its_input_included() -> None:
-    state = given(said("imported"), started(), said(), reply(asks(call("c1"))), result("c1"), reply(says("Bye.")))
-    state = when(state, RunCompleted(stop_reason="end_turn"), by(OTHER, started()), said("more"))
-    messages = seen(state).messages
+    state = given(
+        user_said("imported"),
+        make_run_started(),
+        user_said(),
+        model_reply(calling_message(tool_call("c1"))),
+        tool_result("c1"),
+        model_reply(answer_message("Bye.")),
+    )
+    state = when(state, RunCompleted(stop_reason="end_turn"), in_run(OTHER, make_run_started()), user_said("more"))
+    messages = show_run(state).messages
     assert [(message["seq"], message["role"]) for message in messages] == [
         (4, "user"),
         (5, "assistant"),
@@ -72,13 +93,16 @@ def test_a_run_shows_its_own_messages_its_input_included() -> None:
         (7, "assistant"),
     ]
     assert [message["run_id"] for message in messages] == [RUN] * 4
-    assert seen(state).output_text == "Bye."
-    assert [message["content"] for message in seen(state, OTHER).messages] == ["more"]
+    assert show_run(state).output_text == "Bye."
+    assert [message["content"] for message in show_run(state, OTHER).messages] == ["more"]
 
 
 def test_a_run_without_an_answer_says_nothing() -> None:
-    assert seen(given(started(), said())).output_text == ""
-    assert seen(given(started(), said(), reply(asks(call("c1"))))).output_text == ""
+    assert show_run(given(make_run_started(), user_said())).output_text == ""
+    assert (
+        show_run(given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))))).output_text
+        == ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,51 +116,64 @@ def test_a_run_without_an_answer_says_nothing() -> None:
     ],
 )
 def test_output_text_is_the_text_of_the_last_reply(content: Any, text: str) -> None:
-    assert seen(given(started(), reply({"role": "assistant", "content": content}))).output_text == text
+    assert (
+        show_run(given(make_run_started(), model_reply({"role": "assistant", "content": content}))).output_text == text
+    )
 
 
 def test_an_active_run_shows_the_session_s_agent_and_context_and_a_finished_one_its_last() -> None:
-    state = given(started(), ContextUpdated(patch={"k": 1}), HandoffMade(from_agent="triage", to_agent="refunds"))
-    assert (seen(state).agent, seen(state).context_variables) == ("refunds", {"k": 1})
-    state = when(state, RunCompleted(stop_reason="end_turn"), by(OTHER, started()))
+    state = given(
+        make_run_started(), ContextUpdated(patch={"k": 1}), HandoffMade(from_agent="triage", to_agent="refunds")
+    )
+    assert (show_run(state).agent, show_run(state).context_variables) == ("refunds", {"k": 1})
+    state = when(state, RunCompleted(stop_reason="end_turn"), in_run(OTHER, make_run_started()))
     state = when(state, ContextUpdated(patch={"k": 2}), HandoffMade(from_agent="refunds", to_agent="sales"))
-    assert (seen(state).agent, seen(state).context_variables) == ("refunds", {"k": 1})
+    assert (show_run(state).agent, show_run(state).context_variables) == ("refunds", {"k": 1})
 
 
 @pytest.mark.parametrize(("reason", "stop_reason"), [("approval", "approval"), ("tool_results", "tool_calls")])
 def test_a_waiting_run_shows_what_it_waits_for(reason: Any, stop_reason: str) -> None:
     pending = (PendingCall(tool_call_id="c1", name="f", arguments="{}", reason=reason),)
-    view = seen(given(started(), reply(asks(call("c1"))), RunWaiting(pending=pending)))
+    view = show_run(
+        given(make_run_started(), model_reply(calling_message(tool_call("c1"))), RunWaiting(pending=pending))
+    )
     assert (view.status, view.stop_reason, view.pending, view.finished_at) == ("waiting", stop_reason, pending, None)
 
 
 def test_a_failed_run_shows_its_error() -> None:
     error = RunError(code="provider_error", message="503", retryable=True, provider_status=503)
-    view = seen(given(started(), said(), RunFailed(stop_reason="error", error=error)))
+    view = show_run(given(make_run_started(), user_said(), RunFailed(stop_reason="error", error=error)))
     assert (view.status, view.stop_reason, view.error, view.pending) == ("failed", "error", error, ())
     assert view.last_seq == 4
 
 
 def test_a_queued_run_is_shown_as_one_that_has_not_begun() -> None:
-    state = given(started(), said(), by(OTHER, RunQueued(options=RunOptions(), messages=(), agent="refunds")))
-    view = seen(state, OTHER)
+    state = given(
+        make_run_started(), user_said(), in_run(OTHER, RunQueued(options=RunOptions(), messages=(), agent="refunds"))
+    )
+    view = show_run(state, OTHER)
     assert (view.status, view.agent, view.messages, view.stop_reason) == ("queued", "refunds", [], None)
     assert (view.first_seq, view.last_seq) == (4, 4)
 
 
 def test_runs_are_listed_oldest_first_and_found_by_their_id() -> None:
     queued = RunQueued(options=RunOptions(), messages=())
-    state = given(started(), RunCompleted(stop_reason="end_turn"), by(OTHER, started()), by(THIRD, queued))
-    assert [(run.id, run.status) for run in all_runs(state)] == [
+    state = given(
+        make_run_started(),
+        RunCompleted(stop_reason="end_turn"),
+        in_run(OTHER, make_run_started()),
+        in_run(THIRD, queued),
+    )
+    assert [(run.id, run.status) for run in collect_runs(state)] == [
         (RUN, "completed"),
         (OTHER, "running"),
         (THIRD, "queued"),
     ]
     assert find_run(state, "nobody") is None
-    for run in all_runs(state):
+    for run in collect_runs(state):
         assert find_run(state, run.id) == run
 
 
 def test_a_message_without_sender_shows_none() -> None:
-    state = given(started(), MessageAdded(message={"role": "user", "content": "hello"}))
-    assert seen(state).messages[0]["sender"] is None
+    state = given(make_run_started(), MessageAdded(message={"role": "user", "content": "hello"}))
+    assert show_run(state).messages[0]["sender"] is None

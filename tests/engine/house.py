@@ -12,8 +12,8 @@ from openai import AsyncOpenAI
 from sqlalchemy import Connection, delete, update
 
 from swarmkeep import Agent
-from swarmkeep.domain.commands import StartRun
-from swarmkeep.domain.envelope import Recorded
+from swarmkeep.domain.decisions.commands import StartRun
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import SessionNotFound
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import RunView
@@ -23,9 +23,9 @@ from swarmkeep.engine.loop import Item
 from swarmkeep.engine.model import ChatModel
 from swarmkeep.engine.pauses import Pauses
 from swarmkeep.engine.registry import Registry
-from swarmkeep.store.port import SessionKey
-from swarmkeep.store.sql import open_store
-from swarmkeep.store.tables import SESSION_TABLES, sessions
+from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.sql.store import open_store
+from swarmkeep.store.sql.tables import SESSION_TABLES, sessions
 
 Json = dict[str, Any]
 KEY = SessionKey("default", "s1")
@@ -135,7 +135,7 @@ async def ended(engine: Engine, run_id: str = "r1", key: SessionKey = KEY) -> Ru
         return await engine.runs.wait(key, run_id)
 
 
-async def log(engine: Engine, key: SessionKey = KEY) -> list[Recorded]:
+async def log(engine: Engine, key: SessionKey = KEY) -> list[RecordedEvent]:
     return await engine.store.read(key)
 
 
@@ -185,8 +185,8 @@ async def first(items: AsyncGenerator[Item | None], count: int) -> list[Item]:
     return found
 
 
-def durable(items: Sequence[Any]) -> list[Recorded]:
-    return [item for item in items if isinstance(item, Recorded)]
+def durable(items: Sequence[Any]) -> list[RecordedEvent]:
+    return [item for item in items if isinstance(item, RecordedEvent)]
 
 
 def contents(messages: Sequence[Json]) -> list[Any]:

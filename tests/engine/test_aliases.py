@@ -8,8 +8,8 @@ from textwrap import dedent
 import pytest
 
 from swarmkeep import Agent, tool
+from swarmkeep.domain.decisions.resuming import Approval
 from swarmkeep.domain.errors import AgentNotFound, AgentUnavailable
-from swarmkeep.domain.resuming import Approval
 from swarmkeep.domain.views import RunView
 from swarmkeep.engine.loading import load_registry
 from swarmkeep.engine.registry import AgentsError, Registry

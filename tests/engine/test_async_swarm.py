@@ -52,7 +52,7 @@ async def test_a_slow_model_leaves_the_loop_alone(swarm: AsyncSwarm, model: Scri
     model.hang(then="Finally.", when=lambda request: request["messages"][-1]["content"] == "slow")
     model.say("Quick.", when=lambda request: request["messages"][-1]["content"] == "quick")
     slow = asyncio.create_task(swarm.run(Agent(), [user("slow")]))
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     quick = await swarm.run(Agent(), [user("quick")])
     assert quick.messages[-1]["content"] == "Quick."
     assert not slow.done()
@@ -97,7 +97,7 @@ async def test_a_stream_left_early_leaves_nothing_running(swarm: AsyncSwarm, mod
     async for frame in swarm.run(Agent(), [user("A story!")], stream=True):
         if frame.get("content"):
             break
-    await model.disconnects_reach(1)
+    await model.wait_for_disconnects_async(1)
     assert asyncio.all_tasks() == before
     model.say("Yes?")
     assert (await swarm.run(Agent(), [user("Hello?")])).messages[-1]["content"] == "Yes?"
@@ -106,11 +106,11 @@ async def test_a_stream_left_early_leaves_nothing_running(swarm: AsyncSwarm, mod
 async def test_a_cancelled_run_stops_asking(swarm: AsyncSwarm, model: ScriptedModel) -> None:
     model.hang()
     run = asyncio.create_task(swarm.run(Agent(), [user("Hi")]))
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
-    await model.disconnects_reach(1)
+    await model.wait_for_disconnects_async(1)
 
 
 async def test_a_run_cancelled_in_a_tool_is_cancelled(swarm: AsyncSwarm, model: ScriptedModel) -> None:

@@ -14,7 +14,7 @@ from openai import AsyncAzureOpenAI, AsyncOpenAI, OpenAI
 
 from swarmkeep.domain.events import CompletionRecord
 from swarmkeep.domain.messages import Entry
-from swarmkeep.domain.request import ModelRequest, Profile, build, digest, request
+from swarmkeep.domain.request import ModelRequest, Profile, assemble_request, build_request, digest
 from swarmkeep.domain.state import State
 from swarmkeep.engine.clients import AnyClient, AsyncSdk, SyncSdk, transport_for
 from swarmkeep.engine.model import ChatModel, Delta, Reply, TurnFailed, normalised
@@ -31,8 +31,8 @@ def asking(
         name="A", model="m", instructions=instructions, tools=tools, tool_choice="auto" if tools else None
     )
     entries = [Entry(seq=n, at="", run_id=None, message=message) for n, message in enumerate(messages)]
-    made = request(State(), profile, stream=stream)
-    return build(entries, made.instructions, made.tools, made.params)
+    made = build_request(State(), profile, stream=stream)
+    return assemble_request(entries, made.instructions, made.tools, made.params)
 
 
 HELLO: Json = {"role": "user", "content": "hello", "sender": "user"}
@@ -173,7 +173,7 @@ async def test_a_stream_that_is_closed_closes_its_connection(
     pieces = ChatModel(async_client if kind == "async" else client).ask(asking(HELLO, stream=True), stream=True)
     await anext(pieces)
     await pieces.aclose()
-    await model.disconnects_reach(1)
+    await model.wait_for_disconnects_async(1)
 
 
 CALLED: Json = {"index": 0, "id": "c", "function": {"name": "look", "arguments": '{"q": 1}'}}

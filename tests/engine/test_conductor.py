@@ -12,18 +12,18 @@ from openai import AsyncOpenAI
 from sqlalchemy import delete
 
 from swarmkeep import Agent, Result, ToolCallId, tool
+from swarmkeep.domain.decisions.resuming import Approval
 from swarmkeep.domain.errors import Draining, RunNotWaiting, SessionNotFound
 from swarmkeep.domain.events import RunOptions
-from swarmkeep.domain.resuming import Approval
 from swarmkeep.engine import recovery
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.model import ChatModel
 from swarmkeep.engine.pauses import Pauses
 from swarmkeep.engine.retries import Retries
-from swarmkeep.store.port import SessionKey
-from swarmkeep.store.sql import SqlStore
-from swarmkeep.store.tables import events
+from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.sql.store import SqlStore
+from swarmkeep.store.sql.tables import events
 from tests.engine.house import (
     KEY,
     LIMITS,
@@ -42,7 +42,7 @@ from tests.engine.house import (
     until,
     wish,
 )
-from tests.support.rules import body_faults
+from tests.support.rules import find_body_faults
 from tests.support.scripted import ScriptedModel
 
 Json = dict[str, Any]
@@ -73,7 +73,7 @@ async def test_a_run_cut_in_a_model_call_asks_again(house: House, model: Scripte
     one = await begun(house)
     model.hang()
     await one.runs.start(KEY, wish(options=RunOptions(stream=True)))
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     await cut(one)
     model.say("Hello.")
     two = await house.engine(AGENT)
@@ -178,7 +178,7 @@ async def test_a_run_cut_after_a_handoff_goes_on_with_the_new_agent(house: House
     model.call("hand_over")
     model.hang()
     await one.runs.start(KEY, wish())
-    await model.requests_reach(2)
+    await model.wait_for_requests_async(2)
     await cut(one)
     model.say("What would you like?")
     two = await house.engine(triage, sales)
@@ -212,7 +212,7 @@ async def test_queued_runs_follow_after_a_take_over(house: House, model: Scripte
     one = await begun(house)
     model.hang()
     await one.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     await one.runs.start(KEY, wish("next", "r2", on_busy="queue"))
     await cut(one)
     model.say("One.")
@@ -251,7 +251,7 @@ async def test_a_run_cut_after_any_commit_comes_to_its_end(house: House, model: 
     events = await log(two)
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     for body in model.raw_requests:
-        assert not body_faults(body)
+        assert not find_body_faults(body)
 
 
 def answered(request: Json) -> int:
@@ -284,7 +284,7 @@ async def test_a_run_whose_agent_is_gone_is_interrupted_and_can_be_tried_again(
     one = await begun(house)
     model.hang()
     await one.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     await cut(one)
     without = await house.engine(Agent(name="Other"))
     view = await ended(without)
@@ -303,12 +303,12 @@ async def test_a_run_that_is_taken_over_too_often_is_interrupted(house: House, m
     engine = await begun(house, limits=limits)
     model.hang()
     await engine.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     for n in (2, 3):
         await cut(engine)
         model.hang()
         engine = await house.engine(AGENT, limits=limits)
-        await model.requests_reach(n)
+        await model.wait_for_requests_async(n)
     await cut(engine)
     engine = await house.engine(AGENT, limits=limits)
     view = await ended(engine)
@@ -327,12 +327,12 @@ async def test_a_run_that_gets_on_may_be_taken_over_as_often_as_it_takes(house: 
     model.hang()
     await engine.runs.start(KEY, wish())
     for n in range(3):
-        await model.requests_reach(2 * n + 1)
+        await model.wait_for_requests_async(2 * n + 1)
         await cut(engine)
         model.call("look", {"city": "Oslo"})
         model.hang()
         engine = await house.engine(AGENT, limits=limits)
-        await model.requests_reach(2 * n + 3)
+        await model.wait_for_requests_async(2 * n + 3)
     await cut(engine)
     model.say("Done.")
     engine = await house.engine(AGENT, limits=limits)
@@ -346,7 +346,7 @@ async def test_what_another_server_advances_is_left_to_it(house: House, model: S
     one = await begun(house)
     model.hang(then="Hello.")
     await one.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     two = await house.engine(AGENT)
     await two._conductor.recover()
     assert not two._conductor.drives(KEY)
@@ -361,7 +361,7 @@ async def test_what_this_server_advances_itself_is_not_taken_over_from_itself(
     engine = await begun(house)
     model.hang(then="Hello.")
     await engine.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     await expire_leases(engine)
     await engine._conductor.recover()
     model.release()
@@ -373,13 +373,13 @@ async def test_of_many_servers_one_takes_over(house: House, model: ScriptedModel
     one = await begun(house)
     model.hang()
     await one.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     await cut(one)
     model.hang(then="Hello.")
     engines = [await house.engine(AGENT, start=False) for _ in range(4)]
     await asyncio.gather(*(engine._conductor.recover() for engine in engines))
     [heir] = [engine for engine in engines if engine._conductor.drives(KEY)]
-    await model.requests_reach(2)
+    await model.wait_for_requests_async(2)
     model.release()
     assert (await ended(heir)).output_text == "Hello."
     assert await resumptions(one) == ["recovery"]
@@ -392,7 +392,7 @@ async def test_a_server_that_was_taken_over_from_records_nothing_more(
     one = await begun(house)
     model.hang(then="From the grave.")
     await one.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     waiting = asyncio.create_task(ended(one))
     # It is only slow, not dead; its lease runs out all the same.
     await expire_leases(one)
@@ -414,7 +414,7 @@ async def test_a_zombie_is_stopped_at_its_next_commit_in_the_middle_of_the_other
     one = await begun(house)
     model.hang(then="From the grave.")
     await one.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     await expire_leases(one)
     gate = Gate()
     model.call("slow", id="c1")
@@ -440,11 +440,11 @@ async def test_a_zombie_that_stops_does_not_interrupt_the_others_run(house: Hous
     one = await begun(house)
     model.hang()
     await one.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     await expire_leases(one)
     model.hang(then="Alive.")
     two = await house.engine(AGENT)
-    await model.requests_reach(2)
+    await model.wait_for_requests_async(2)
     await one.drain()
     model.release()
     view = await ended(two)
@@ -466,7 +466,7 @@ async def test_leases_are_renewed_while_runs_go_on(
     engine = await begun(house, limits=Limits(lease_seconds=0.03, grace_seconds=0.05, poll_seconds=0.01))
     model.hang(then="Hello.")
     await engine.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     async with asyncio.timeout(SECONDS):
         await renewed.wait()
     model.release()
@@ -478,7 +478,7 @@ async def test_a_server_looks_after_abandoned_runs_by_itself(house: House, model
     one = await begun(house)
     model.hang()
     await one.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     two = await house.engine(AGENT, limits=Limits(lease_seconds=0.15, grace_seconds=0.05, poll_seconds=0.01))
     model.say("Hello.")
     await cut(one)
@@ -490,7 +490,7 @@ async def test_a_database_that_fails_for_a_while_does_not_end_the_care_for_lease
     house: House, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tried, mended = asyncio.Event(), asyncio.Event()
-    abandoned = SqlStore.abandoned
+    abandoned = SqlStore.find_abandoned
 
     async def failing(self: SqlStore, *, limit: int = 100) -> list[SessionKey]:
         if not mended.is_set():
@@ -501,7 +501,7 @@ async def test_a_database_that_fails_for_a_while_does_not_end_the_care_for_lease
     one = await begun(house)
     model.hang()
     await one.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     two = await house.engine(AGENT, limits=Limits(lease_seconds=0.03, grace_seconds=0.05, poll_seconds=0.01))
     monkeypatch.setattr(SqlStore, "abandoned", failing)
     async with asyncio.timeout(SECONDS):
@@ -523,7 +523,7 @@ async def test_sessions_that_cannot_be_read_do_not_hide_the_others(
     for key in keys:
         model.hang()
         await one.runs.start(key, wish())
-    await model.requests_reach(len(keys))
+    await model.wait_for_requests_async(len(keys))
     await cut(one)
     damaged = [key.id for key in keys[:-1]]
     damage = delete(events).where(events.c.session_id.in_(damaged), events.c.seq == 3)
@@ -542,11 +542,11 @@ async def test_a_run_that_was_ended_elsewhere_stops_here_at_once(house: House, m
     one, two = await begun(house), await house.engine(AGENT)
     model.hang()
     await one.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     waiting = asyncio.create_task(ended(one))
     await two.runs.cancel(KEY, "r1")
     # The model never answers; the call is dropped, and whoever waits is told.
-    await model.disconnects_reach(1)
+    await model.wait_for_disconnects_async(1)
     assert (await waiting).status == "cancelled"
     assert not one._conductor.drives(KEY)
 
@@ -555,7 +555,7 @@ async def test_a_change_made_elsewhere_does_not_stop_a_run(house: House, model: 
     one, two = await begun(house), await house.engine(AGENT)
     model.hang(then="Hello.")
     await one.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     for n in range(5):
         await two.sessions.update(KEY, context_variables={"n": n})
     await until(one, lambda state: state.context_variables == {"n": 4})
@@ -569,10 +569,10 @@ async def test_a_session_that_was_deleted_elsewhere_is_let_go(house: House, mode
     one, two = await begun(house), await house.engine(AGENT)
     model.hang()
     await one.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     waiting = asyncio.create_task(ended(one))
     await two.sessions.delete(KEY, force=True)
-    await model.disconnects_reach(1)
+    await model.wait_for_disconnects_async(1)
     with pytest.raises(SessionNotFound):
         await waiting
 
@@ -606,7 +606,7 @@ async def test_a_server_that_stops_lets_its_runs_end(house: House, model: Script
     engine = await begun(house, limits=Limits(lease_seconds=30, grace_seconds=SECONDS))
     model.hang(then="Hello.")
     await engine.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     stopping = asyncio.create_task(engine.drain())
     await shown(lambda: engine.runs.draining)
     with pytest.raises(Draining):
@@ -622,14 +622,14 @@ async def test_what_still_runs_after_the_grace_time_is_interrupted_and_can_go_on
     one = await begun(house)
     model.hang()
     await one.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     waiting = asyncio.create_task(ended(one))
     await one.drain()
     view = await waiting
     assert (view.status, view.stop_reason) == ("interrupted", "interrupted")
     assert view.error is not None
     assert (view.error.code, view.error.retryable) == ("draining", True)
-    await model.disconnects_reach(1)
+    await model.wait_for_disconnects_async(1)
     two = await house.engine(AGENT)
     model.say("Hello.")
     await two.runs.resume(KEY, "r1")
@@ -648,7 +648,7 @@ async def test_what_only_waits_to_ask_again_is_interrupted_as_soon_as_the_server
     await begin(one)
     model.fail(429, headers={"retry-after": "50"})
     await one.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     async with asyncio.timeout(SECONDS):
         await one.drain()
     view = await one.runs.get(KEY, "r1")
@@ -684,7 +684,7 @@ async def test_what_waits_in_the_queue_of_a_server_that_stops_runs_elsewhere(
     one = await begun(house)
     model.hang()
     await one.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     await one.runs.start(KEY, wish("next", "r2", on_busy="queue"))
     await one.drain()
     assert (await one.runs.get(KEY, "r1")).status == "interrupted"
@@ -698,7 +698,7 @@ async def test_a_server_that_stops_does_not_begin_with_its_queue(house: House, m
     one = await begun(house, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
     model.hang(then="One.")
     await one.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     for run_id in ("r2", "r3"):
         await one.runs.start(KEY, wish(run_id, run_id, on_busy="queue"))
     stopping = asyncio.create_task(one.drain())
@@ -719,7 +719,7 @@ async def test_a_cancel_on_a_server_that_stops_leaves_the_queue_to_others(house:
     one = await begun(house, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
     model.hang()
     await one.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     await one.runs.start(KEY, wish("next", "r2", on_busy="queue"))
     stopping = asyncio.create_task(one.drain())
     await shown(lambda: one.runs.draining)
@@ -735,7 +735,7 @@ async def test_only_the_last_run_can_be_tried_again(house: House, model: Scripte
     one = await begun(house)
     model.hang()
     await one.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     await one.drain()
     two = await house.engine(AGENT)
     model.say("Two.")
@@ -743,7 +743,7 @@ async def test_only_the_last_run_can_be_tried_again(house: House, model: Scripte
     with pytest.raises(RunNotWaiting):
         await two.runs.resume(KEY, "r1")
     for body in model.raw_requests:
-        assert not body_faults(body)
+        assert not find_body_faults(body)
 
 
 async def test_to_stop_twice_is_to_stop_once(house: House) -> None:

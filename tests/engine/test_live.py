@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from swarmkeep import Agent
-from swarmkeep.domain.envelope import Draft, Recorded
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.events import (
     CompletionRecord,
     ContextUpdated,
@@ -24,17 +24,17 @@ from swarmkeep.engine import live
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.live import Feed, Hub, follow
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
-from swarmkeep.store.port import SessionKey
-from swarmkeep.store.sql import SqlStore
+from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.sql.store import SqlStore
 from tests.engine.house import KEY, House, begin, durable, first, log, run, shown, state, streamed, until, wish
-from tests.support.logs import record
+from tests.support.logs import record_draft
 from tests.support.scripted import ScriptedModel
 
 SECONDS = 20.0
 
 
-def event(seq: int, fact: Any = None, run_id: str | None = "r1") -> Recorded:
-    return record(Draft(fact or ContextUpdated(patch={}), run_id, "A"), seq - 1, "")
+def event(seq: int, fact: Any = None, run_id: str | None = "r1") -> RecordedEvent:
+    return record_draft(EventDraft(fact or ContextUpdated(patch={}), run_id, "A"), seq - 1, "")
 
 
 def said(text: str, seq: int = 1, run_id: str = "r1") -> MessageDelta:
@@ -122,12 +122,12 @@ class Shelf:
     """A log that a test fills, in the place of a store."""
 
     def __init__(self) -> None:
-        self.events: list[Recorded] = []
+        self.events: list[RecordedEvent] = []
 
-    async def read(self, key: Any, *, after: int = 0, **rest: Any) -> list[Recorded]:
+    async def read(self, key: Any, *, after: int = 0, **rest: Any) -> list[RecordedEvent]:
         return [event for event in self.events if event.seq > after]
 
-    def add(self, fact: Any = None, run_id: str = "r1") -> Recorded:
+    def add(self, fact: Any = None, run_id: str = "r1") -> RecordedEvent:
         self.events.append(event(len(self.events) + 1, fact, run_id))
         return self.events[-1]
 
@@ -258,7 +258,7 @@ async def follow_all(engine: Engine, upto: int) -> list[int]:
         found: list[int] = []
         async with asyncio.timeout(SECONDS):
             async for item in items:
-                if isinstance(item, Recorded):
+                if isinstance(item, RecordedEvent):
                     found.append(item.seq)
                     if item.seq >= upto:
                         break
@@ -292,7 +292,7 @@ async def test_a_reader_that_reconnects_after_every_event_misses_nothing(house: 
             engine = (one, two)[n % 2]
             async with aclosing(engine.runs.stream(KEY, feed, after=after)) as items:
                 async for item in items:
-                    if isinstance(item, Recorded):
+                    if isinstance(item, RecordedEvent):
                         found.append(after := item.seq)
                         break
                 else:
@@ -314,7 +314,7 @@ async def test_a_joiner_gets_the_message_in_progress_and_the_rest_of_it(house: H
             seen += [item async for item in items if item is not None]
     texts = [item.delta.get("content") or "" for item in seen if isinstance(item, MessageDelta)]
     assert "".join(texts) == "Once upon a time."
-    assert next(type(item) for item in seen if not isinstance(item, Recorded)) is MessageStarted
+    assert next(type(item) for item in seen if not isinstance(item, RecordedEvent)) is MessageStarted
     assert [item.type for item in durable(seen)] == ["run.started", "message.added", "message.added", "run.completed"]
 
 
@@ -370,7 +370,7 @@ async def test_the_stream_of_a_run_that_has_ended_reads_the_log_in_pages(
     reads: list[int] = []
     read = SqlStore.read
 
-    async def counted(self: SqlStore, key: SessionKey, **bounds: Any) -> list[Recorded]:
+    async def counted(self: SqlStore, key: SessionKey, **bounds: Any) -> list[RecordedEvent]:
         found = await read(self, key, **bounds)
         reads.append(len(found))
         return found

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from swarmkeep import Agent, Result, ToolCallId, tool
-from swarmkeep.domain.commands import StartRun, create_session, start_run
-from swarmkeep.domain.drafts import drafted
-from swarmkeep.domain.envelope import Draft, Recorded
+from swarmkeep.domain.decisions.commands import StartRun, create_session, start_run
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
+from swarmkeep.domain.decisions.settling import settle
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.events import CompletionRecord, RunError, RunOptions, RunResumed
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.messages import INTERRUPTED
 from swarmkeep.domain.request import ModelRequest
-from swarmkeep.domain.resuming import Approval, ToolAnswer, resume_run
-from swarmkeep.domain.settling import settle
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.ledger import Decide, MemoryLedger
 from swarmkeep.engine.loop import Item, Loop, MessageDelta, MessageStarted
@@ -26,7 +26,7 @@ from swarmkeep.engine.model import Delta, Reply, TurnFailed
 from swarmkeep.engine.policy import RunTimedOut
 from swarmkeep.engine.registry import Registry
 from swarmkeep.engine.tools import Inline
-from tests.support.rules import body_faults
+from tests.support.rules import find_body_faults
 
 Json = dict[str, Any]
 RUN = "r1"
@@ -36,16 +36,16 @@ PLAIN = RunOptions()
 class Ledger(MemoryLedger):
     """Remembers its commits."""
 
-    def __init__(self, events: Sequence[Recorded] = ()) -> None:
+    def __init__(self, events: Sequence[RecordedEvent] = ()) -> None:
         super().__init__()
         self.state = fold(events)
-        self.commits: list[list[Recorded]] = []
+        self.commits: list[list[RecordedEvent]] = []
 
     @property
-    def events(self) -> list[Recorded]:
+    def events(self) -> list[RecordedEvent]:
         return [event for commit in self.commits for event in commit]
 
-    async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[Recorded]:
+    async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[RecordedEvent]:
         events = await super().commit(decide, blobs)
         if events:
             self.commits.append(events)
@@ -117,14 +117,14 @@ def calls(*asked: tuple[str, str] | tuple[str, str, str], text: str | None = Non
 async def begun(agent: Agent, *, options: RunOptions = PLAIN, context: Json | None = None) -> Ledger:
     """A session of which the first run has just been started."""
     ledger = Ledger()
-    await ledger.commit(lambda state: drafted(agent.name, create_session(agent.name, context or {}, {}, []), None))
+    await ledger.commit(lambda state: draft_events(agent.name, create_session(agent.name, context or {}, {}, []), None))
     wish = StartRun(run_id=RUN, messages=({"role": "user", "content": "Go"},), options=options)
     await ledger.commit(lambda state: start_run(state, wish))
     return ledger
 
 
 async def advance(
-    ledger: Ledger, model: Script, *agents: Agent, told: Told | None = None, begun: Sequence[Recorded] = ()
+    ledger: Ledger, model: Script, *agents: Agent, told: Told | None = None, begun: Sequence[RecordedEvent] = ()
 ) -> list[Item]:
     loop = Loop(ledger, Registry(agents), model, Inline(), told or Told(), begun)
     return [item async for item in loop.advance()]
@@ -210,8 +210,8 @@ async def test_every_recorded_event_is_given_once_and_in_order() -> None:
     ledger = await begun(agent)
     before = len(ledger.events)
     items = await advance(ledger, Script(calls(("1", "look")), "Rain."), agent, told=Told(streams=True))
-    assert [item for item in items if isinstance(item, Recorded)] == ledger.events[before:]
-    passing = [item for item in items if not isinstance(item, Recorded)]
+    assert [item for item in items if isinstance(item, RecordedEvent)] == ledger.events[before:]
+    passing = [item for item in items if not isinstance(item, RecordedEvent)]
     assert [type(item) for item in passing] == [MessageStarted, MessageDelta] * 2
     assert {item.run_id for item in passing} == {RUN}
 
@@ -237,7 +237,7 @@ async def test_a_reply_names_the_exact_request_behind_it() -> None:
     kept: dict[str, str] = {}
 
     class Blobs(Ledger):
-        async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[Recorded]:
+        async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[RecordedEvent]:
             kept.update(blobs or {})
             return await super().commit(decide, blobs)
 
@@ -259,7 +259,7 @@ async def test_a_reply_names_the_exact_request_behind_it() -> None:
     assert record.tools is not None
     assert '"description":"Look."' in kept[record.tools]
     assert record.params == {"model": "gpt-4o", "parallel_tool_calls": True}
-    assert not body_faults(asked.body())
+    assert not find_body_faults(asked.body())
 
 
 async def test_a_failed_turn_ends_the_run_and_keeps_what_was_said() -> None:
@@ -319,7 +319,7 @@ async def test_a_handoff_to_an_agent_that_is_not_served_is_an_error_of_the_call(
 
 
 async def test_what_was_cancelled_meanwhile_is_not_gone_on_with() -> None:
-    from swarmkeep.domain.commands import cancel_run
+    from swarmkeep.domain.decisions.commands import cancel_run
 
     def look() -> str:
         return "rain"
@@ -395,7 +395,7 @@ class Town:
         return ledger, model
 
 
-def plain(events: Sequence[Recorded]) -> list[tuple[Any, ...]]:
+def plain(events: Sequence[RecordedEvent]) -> list[tuple[Any, ...]]:
     """Events without what differs from one time to the next."""
     found = []
     for event in events:
@@ -407,7 +407,7 @@ def plain(events: Sequence[Recorded]) -> list[tuple[Any, ...]]:
     return found
 
 
-def open_start(events: Sequence[Recorded]) -> Any:
+def open_start(events: Sequence[RecordedEvent]) -> Any:
     """The tool that had been started, and whose result was never recorded, if there is one."""
     run = fold(events).run
     started = [call for call in run.calls if call.attempts and not call.done] if run is not None else []
@@ -456,7 +456,7 @@ async def test_cut_after_any_event_every_request_is_valid() -> None:
         await advance(ledger, model, *town.agents)
         assert ledger.state.run is None
         for asked in model.asked:
-            assert not body_faults(asked.body()), f"cut after event {end}"
+            assert not find_body_faults(asked.body()), f"cut after event {end}"
 
 
 async def test_a_start_that_was_recorded_for_this_loop_is_carried_out() -> None:
@@ -505,7 +505,7 @@ async def test_messages_of_an_interrupted_run_are_completed_for_the_next() -> No
     whole, _ = await town.lived()
     before = [event for commit in whole.commits[:3] for event in commit]
     ledger = Ledger(before)
-    from swarmkeep.domain.commands import cancel_run
+    from swarmkeep.domain.decisions.commands import cancel_run
 
     await ledger.commit(lambda state: cancel_run(state, RUN))
     await ledger.commit(
@@ -542,7 +542,7 @@ class Gatekeeper:
         assert ledger.state.run.status == "waiting"
         return ledger
 
-    async def resumed(self, ledger: Ledger, model: Script, decide: Callable[[State], list[Draft]]) -> None:
+    async def resumed(self, ledger: Ledger, model: Script, decide: Callable[[State], list[EventDraft]]) -> None:
         events = await ledger.commit(decide)
         await advance(ledger, model, self.agent, begun=events)
 
@@ -601,7 +601,7 @@ async def test_an_approved_call_that_is_cut_off_is_not_run_again() -> None:
     approved = [Approval(tool_call_id="1", decision="approve")]
     await ledger.commit(lambda state: resume_run(state, RUN, (), approved))
     # The process that recorded the start is gone; this is another one, which recorded nothing.
-    await ledger.commit(lambda state: drafted("A", [RunResumed(reason="recovery")], RUN))
+    await ledger.commit(lambda state: draft_events("A", [RunResumed(reason="recovery")], RUN))
     await advance(ledger, Script("Who knows."), keeper.agent)
     assert keeper.ran == []
     assert [entry.tool.status for entry in ledger.state.messages if entry.tool] == ["unknown_outcome"]

@@ -10,7 +10,7 @@ import pytest
 
 from swarmkeep import Agent
 from swarmkeep.engine.engine import Engine
-from swarmkeep.store.port import OutcomeUnknown, StoreUnavailable
+from swarmkeep.store.ports import OutcomeUnknown, StoreUnavailable
 from tests.engine.house import KEY, House, begin, cut, ended, expire_leases, log, run, types, until, wish
 from tests.support.scripted import ScriptedModel
 
@@ -62,7 +62,7 @@ async def started(engine: Engine, model: ScriptedModel) -> Outage:
     """A run in the middle of its model call; then the trouble may begin."""
     model.hang(then="Hello.")
     await engine.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     return Outage(engine)
 
 
@@ -107,7 +107,7 @@ async def test_a_tool_whose_start_was_in_doubt_runs_once(house: House, model: Sc
     await begin(engine)
     model.hang()
     await engine.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     await cut(engine)
     model.call("pay", id="c1")
     model.say("Paid.")

@@ -188,7 +188,7 @@ async def test_whoever_would_wait_too_long_is_told_until_when(
 async def test_who_is_cancelled_waits_no_longer(model: ScriptedModel, openai: AsyncOpenAI) -> None:
     model.fail(429, headers={"retry-after": "50"})
     asked = asyncio.create_task(failure(ChatModel(openai, QUICK), asking(HELLO)))
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     asked.cancel()
     await asyncio.wait([asked])
     assert asked.cancelled()

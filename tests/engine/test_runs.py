@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from swarmkeep import Agent, Result, tool
+from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer
 from swarmkeep.domain.errors import (
     AgentNotFound,
     AgentUnavailable,
@@ -21,11 +22,10 @@ from swarmkeep.domain.errors import (
     SessionNotFound,
 )
 from swarmkeep.domain.events import RunOptions
-from swarmkeep.domain.resuming import Approval, ToolAnswer
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loop import MessageDelta
-from swarmkeep.store.port import SessionKey
+from swarmkeep.store.ports import SessionKey
 from tests.engine.house import (
     KEY,
     LIMITS,
@@ -45,7 +45,7 @@ from tests.engine.house import (
     until,
     wish,
 )
-from tests.support.rules import body_faults
+from tests.support.rules import find_body_faults
 from tests.support.scripted import USAGE, ScriptedModel
 
 Json = dict[str, Any]
@@ -96,7 +96,7 @@ async def test_the_input_is_durable_before_the_model_is_asked(engine: Engine, mo
     feed = await engine.runs.start(KEY, wish())
     assert (feed.run_id, feed.after) == ("r1", 1)
     assert await types(engine) == ["session.created", "run.started", "message.added"]
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     assert (await engine.runs.get(KEY, "r1")).status == "running"
     assert (await engine.sessions.get(KEY)).active_run_id == "r1"
     model.release()
@@ -242,7 +242,7 @@ async def test_whoever_waits_gets_the_same(house: House, engine: Engine, model: 
     model.hang(then="Hello.")
     await engine.runs.start(KEY, wish())
     waiting = [asyncio.create_task(ended(one)) for one in (engine, engine, other)]
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     model.release()
     views = await asyncio.gather(*waiting)
     assert views[0] == views[1] == views[2] == await engine.runs.get(KEY, "r1")
@@ -253,7 +253,7 @@ async def test_whoever_stops_waiting_does_not_end_the_run(engine: Engine, model:
     model.hang(then="Hello.")
     await engine.runs.start(KEY, wish())
     waiting = asyncio.create_task(ended(engine))
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
@@ -288,7 +288,7 @@ async def test_of_many_starts_at_once_one_wins(house: House, engine: Engine, mod
     won = [one for one in tried if not isinstance(one, BaseException)]
     assert len(won) == 1
     assert {type(one) for one in tried if isinstance(one, BaseException)} == {SessionBusy}
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     model.release()
     await ended(engine, won[0].run_id)
     assert model.request_count == 1
@@ -298,7 +298,7 @@ async def test_of_many_starts_at_once_one_wins(house: House, engine: Engine, mod
 async def test_queued_runs_follow_in_the_order_they_came(engine: Engine, model: ScriptedModel) -> None:
     model.hang(then="0")
     await engine.runs.start(KEY, wish("text 0", "r0", on_busy="queue"))
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     for n in (1, 2, 3):
         feed = await engine.runs.start(KEY, wish(f"text {n}", f"r{n}", on_busy="queue", context_variables={"n": n}))
         assert (await engine.runs.get(KEY, feed.run_id)).status == "queued"
@@ -330,7 +330,7 @@ async def test_a_queued_run_can_be_streamed_from_before_it_starts(engine: Engine
     model.hang(then="One.")
     model.say("Two.")
     await engine.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     await engine.runs.start(KEY, wish(run_id="r2", on_busy="queue"))
     reader = asyncio.create_task(streamed(engine, "r2"))
     model.release()
@@ -349,7 +349,7 @@ async def test_an_interrupting_run_takes_the_place_of_the_active_one(engine: Eng
     before = await engine.runs.get(KEY, "r1")
     assert (before.status, before.stop_reason, before.output_text) == ("cancelled", "cancelled", "Once upon ")
     assert contents(model.requests[1]["messages"][1:]) == ["A story!", "Once upon ", "Stop!"]
-    await model.disconnects_reach(1)
+    await model.wait_for_disconnects_async(1)
 
 
 async def test_an_interrupting_run_comes_before_the_queue_on_any_server(
@@ -358,14 +358,14 @@ async def test_an_interrupting_run_comes_before_the_queue_on_any_server(
     other = await house.engine(Agent(name="A"))
     model.hang()
     await engine.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     for run_id in ("r2", "r3"):
         await engine.runs.start(KEY, wish(run_id, run_id, on_busy="queue"))
     for text in ("Stopped.", "Two.", "Three."):
         model.say(text)
     feed = await other.runs.start(KEY, wish("Stop!", "r4", on_busy="interrupt"))
     assert [(await ended(other, run_id)).output_text for run_id in ("r4", "r2", "r3")] == ["Stopped.", "Two.", "Three."]
-    await model.disconnects_reach(1)
+    await model.wait_for_disconnects_async(1)
     events = await log(engine)
     # One commit: nothing can come in between, and nothing of the queue begins only to be cancelled.
     assert [(event.type, event.run_id) for event in events[5:8]] == [
@@ -395,7 +395,7 @@ async def test_an_interrupting_run_of_another_server(house: House, engine: Engin
     other = await house.engine(Agent(name="A"))
     model.hang(then="Too late.")
     await engine.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     model.say("Quick.")
     assert (await run(other, "Stop!", "r2", on_busy="interrupt")).output_text == "Quick."
     model.release()
@@ -419,7 +419,7 @@ async def test_a_cancel_in_a_model_call_keeps_what_was_said(engine: Engine, mode
     view = await engine.runs.cancel(KEY, "r1")
     assert (view.status, view.stop_reason, view.output_text) == ("cancelled", "cancelled", "Once upon ")
     assert await waiting == view
-    await model.disconnects_reach(1)
+    await model.wait_for_disconnects_async(1)
     partial = (await state(engine)).messages[-1].completion
     assert partial is not None
     assert partial.partial is True
@@ -432,10 +432,10 @@ async def test_a_cancel_in_a_model_call_keeps_what_was_said(engine: Engine, mode
 async def test_a_cancel_before_anything_was_said(engine: Engine, model: ScriptedModel) -> None:
     model.hang()
     await engine.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     view = await engine.runs.cancel(KEY, "r1")
     assert contents(view.messages) == ["hello"]
-    await model.disconnects_reach(1)
+    await model.wait_for_disconnects_async(1)
 
 
 async def test_a_cancel_in_a_blocking_tool_drops_its_late_result(house: House, model: ScriptedModel) -> None:
@@ -460,7 +460,7 @@ async def test_a_cancel_in_a_blocking_tool_drops_its_late_result(house: House, m
     assert await log(engine) == before
     assert (await state(engine)).context_variables == {}
     # The model is told that nobody knows how the call ended.
-    assert not body_faults(model.raw_requests[1])
+    assert not find_body_faults(model.raw_requests[1])
     [told] = [message for message in model.requests[1]["messages"] if message["role"] == "tool"]
     assert told["tool_call_id"] == "c1"
     assert "unknown" in told["content"]
@@ -490,7 +490,7 @@ async def test_a_queued_run_is_cancelled_without_the_active_one(engine: Engine, 
     model.hang(then="One.")
     model.say("Three.")
     await engine.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     for run_id in ("r2", "r3"):
         await engine.runs.start(KEY, wish(run_id=run_id, on_busy="queue"))
     waiting = asyncio.create_task(ended(engine, "r2"))
@@ -506,7 +506,7 @@ async def test_the_next_of_the_queue_follows_a_run_that_is_cancelled(engine: Eng
     model.hang()
     model.say("Two.")
     await engine.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     await engine.runs.start(KEY, wish(run_id="r2", on_busy="queue"))
     await engine.runs.cancel(KEY, "r1")
     assert (await ended(engine, "r2")).output_text == "Two."
@@ -517,7 +517,7 @@ async def test_a_cancel_from_another_server(house: House, engine: Engine, model:
     model.hang(then="Too late.")
     model.say("Two.")
     await engine.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     await other.runs.start(KEY, wish(run_id="r2", on_busy="queue"))
     # The run ends, and with it its server's lease; what waited behind it begins on the server that ended it.
     view = await other.runs.cancel(KEY, "r1")
@@ -539,7 +539,7 @@ async def test_a_waiting_run_can_be_cancelled(engine: Engine, model: ScriptedMod
     assert (view.status, view.pending) == ("cancelled", ())
     model.say("Next.")
     assert (await run(engine, "Next?", "r2")).status == "completed"
-    assert not body_faults(model.raw_requests[-1])
+    assert not find_body_faults(model.raw_requests[-1])
 
 
 # Waiting for somebody, and going on.

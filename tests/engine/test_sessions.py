@@ -24,8 +24,8 @@ from swarmkeep.domain.errors import (
 from swarmkeep.domain.events import RunOptions
 from swarmkeep.domain.state import Origin
 from swarmkeep.engine.engine import Engine
-from swarmkeep.store.port import SessionKey
-from swarmkeep.store.tables import events
+from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.sql.tables import events
 from tests.engine.house import KEY, House, begin, contents, cut, ended, log, run, state, types, wish
 from tests.support.scripted import ScriptedModel
 
@@ -252,7 +252,7 @@ async def test_a_patch_reaches_the_run_that_is_going_on(engine: Engine, model: S
     await begin(engine, context_variables={"a": 1})
     model.hang(then="Hello.")
     await engine.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     await engine.sessions.update(KEY, context_variables={"b": 2})
     model.release()
     view = await ended(engine)
@@ -318,7 +318,7 @@ async def test_a_fork_of_a_running_session_does_not_run(engine: Engine, model: S
     await begin(engine)
     model.hang(then="Hello.")
     await engine.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     view = await engine.sessions.fork(KEY, session_id="s2")
     assert view.status == "idle"
     copy = await engine.runs.get(OTHER, "r1")
@@ -358,7 +358,7 @@ async def test_a_busy_session_is_deleted_by_force_only(engine: Engine, model: Sc
     await begin(engine)
     model.hang()
     await engine.runs.start(KEY, wish(options=RunOptions(stream=True)))
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     with pytest.raises(SessionBusy) as refused:
         await engine.sessions.delete(KEY)
     assert refused.value.run_id == "r1"
@@ -366,7 +366,7 @@ async def test_a_busy_session_is_deleted_by_force_only(engine: Engine, model: Sc
     await asyncio.sleep(0)
     await engine.sessions.delete(KEY, force=True)
     # Its model call is dropped, and whoever waited is told at once.
-    await model.disconnects_reach(1)
+    await model.wait_for_disconnects_async(1)
     with pytest.raises(SessionNotFound):
         await waiting
     await begin(engine)
@@ -390,7 +390,7 @@ async def test_a_session_deleted_by_another_server_is_left_alone_by_this_one(
     await begin(engine)
     model.hang(then="Too late.")
     await engine.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     waiting = asyncio.create_task(ended(engine))
     await other.sessions.delete(KEY, force=True)
     await begin(other)
@@ -405,7 +405,7 @@ async def test_an_abandoned_session_can_be_deleted(house: House, model: Scripted
     await begin(first)
     model.hang()
     await first.runs.start(KEY, wish())
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     await cut(first)
     second = await house.engine(Agent(name="Triage"), start=False)
     await second.sessions.delete(KEY, force=True)

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from swarmkeep import Agent, Result, Swarm, ToolCallId, tool
 from tests.engine.talks import AsyncRunner, Runner, SyncRunner, tool_texts, user
-from tests.support.rules import body_faults
+from tests.support.rules import find_body_faults
 from tests.support.scripted import USAGE, ScriptedModel
 
 Json = dict[str, Any]
@@ -131,7 +131,7 @@ def test_messages_can_be_the_next_input(swarm: Runner, model: ScriptedModel) -> 
     model.say("You are welcome.")
     history.append(user("Thanks"))
     swarm.run(agent, history)
-    assert all(not body_faults(body) for body in model.raw_requests)
+    assert all(not find_body_faults(body) for body in model.raw_requests)
     assert [message["role"] for message in model.requests[2]["messages"]] == [
         "system", "user", "assistant", "tool", "assistant", "user",
     ]  # fmt: skip
@@ -606,7 +606,7 @@ def test_a_bad_call_is_told_to_the_model_and_the_loop_goes_on(
         assert part in text
     assert "Traceback" not in text
     assert response.messages[-1]["content"] == "Sorry."
-    assert not body_faults(model.raw_requests[1])
+    assert not find_body_faults(model.raw_requests[1])
 
 
 def test_an_agent_without_functions_says_so(swarm: Runner, model: ScriptedModel) -> None:

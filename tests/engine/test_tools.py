@@ -14,8 +14,8 @@ import pytest
 
 from swarmkeep import Agent, Result, tool
 from swarmkeep.agent import Tool
-from swarmkeep.domain.state import Call
-from swarmkeep.domain.turns import Outcome
+from swarmkeep.domain.decisions.turns import ToolOutcome
+from swarmkeep.domain.state import ToolCall
 from swarmkeep.engine.tools import Caller, Inline, InThreads, ToolTimeout, call_tool, unknown_tool
 
 Json = dict[str, Any]
@@ -35,9 +35,9 @@ async def outcome(
     context: Json | None = None,
     caller: Caller | None = None,
     seconds: float | None = SECONDS,
-) -> Outcome:
+) -> ToolOutcome:
     made = Tool(function)
-    call = Call(id="c1", name=made.name, arguments=arguments, attempts=1)
+    call = ToolCall(id="c1", name=made.name, arguments=arguments, attempts=1)
     return (await call_tool(made, call, context or {}, caller or InThreads(), seconds))[0]
 
 
@@ -349,7 +349,7 @@ async def test_duration_is_told() -> None:
 async def test_a_handoff_is_a_result_with_an_agent() -> None:
     agent = Agent(name="Sales")
     made = Tool(_to(agent))
-    given, result = await call_tool(made, Call(id="c", name="hand_over", arguments="{}"), {}, InThreads(), None)
+    given, result = await call_tool(made, ToolCall(id="c", name="hand_over", arguments="{}"), {}, InThreads(), None)
     assert (given.status, given.content, result.agent) == ("ok", '{"assistant": "Sales"}', agent)
 
 
@@ -361,7 +361,7 @@ def _to(agent: Agent) -> Callable[[], Agent]:
 
 
 def test_an_unknown_function_is_told_with_the_known_ones() -> None:
-    call = Call(id="c", name="lok", arguments="{}")
+    call = ToolCall(id="c", name="lok", arguments="{}")
     assert unknown_tool(call, ["look", "pay"]).content == (
         "Error: there is no function called 'lok'. Valid functions: look, pay."
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmkeep.evals.cases import BadCases, Say, load
+from swarmkeep.evals.cases import InvalidCases, Say, load_cases
 from swarmkeep_agents import TEAMS
 
 AGENTS = Path(__file__).resolve().parents[2] / "agents" / "swarmkeep_agents"
@@ -21,14 +21,14 @@ cases:
 """
 
 
-def written(folder: Path, text: str, name: str = "cases.yaml") -> Path:
+def write_cases(folder: Path, text: str, name: str = "cases.yaml") -> Path:
     file = folder / name
     file.write_text(text, encoding="utf-8")
     return file
 
 
 def test_a_case_is_read_as_it_stands(tmp_path: Path) -> None:
-    (found,) = load([written(tmp_path, GOOD)])
+    (found,) = load_cases([write_cases(tmp_path, GOOD)])
     (case,) = found.cases
     assert found.agents == "shop.py"
     assert [message.say for message in case.messages] == ["Hello", "Buy it on 2031-06-01."]
@@ -40,16 +40,16 @@ def test_a_case_is_read_as_it_stands(tmp_path: Path) -> None:
 
 def test_json_is_read_alike(tmp_path: Path) -> None:
     text = '{\n\t"cases": [\n\t\t{"name": "one", "conversation": ["Hi"], "expect": {"agent": "Ann"}}\n\t]\n}'
-    (found,) = load([written(tmp_path, text, "cases.json")])
+    (found,) = load_cases([write_cases(tmp_path, text, "cases.json")])
     assert found.cases[0].expect.agent == "Ann"
 
 
 def test_a_folder_is_searched(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
-    written(tmp_path / "deep", GOOD)
-    written(tmp_path, GOOD, "more.yml")
-    written(tmp_path, "nothing", "notes.txt")
-    assert len(load([tmp_path])) == 2
+    write_cases(tmp_path / "deep", GOOD)
+    write_cases(tmp_path, GOOD, "more.yml")
+    write_cases(tmp_path, "nothing", "notes.txt")
+    assert len(load_cases([tmp_path])) == 2
 
 
 CASE = "cases:\n  - name: one\n    conversation: [Hi]\n    expect: {agent: Ann}\n"
@@ -95,30 +95,30 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_what_is_wrong_is_named_with_its_line(name: str, tmp_path: Path) -> None:
     text, said = BAD[name]
-    file = written(tmp_path, text)
-    with pytest.raises(BadCases) as refused:
-        load([file])
+    file = write_cases(tmp_path, text)
+    with pytest.raises(InvalidCases) as refused:
+        load_cases([file])
     assert str(file) in str(refused.value)
     assert said in str(refused.value)
 
 
 def test_json_with_a_fault_is_named_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(BadCases, match=r"cases\.json, line 2: it is not JSON"):
-        load([written(tmp_path, '{"cases":\n [}', "cases.json")])
+    with pytest.raises(InvalidCases, match=r"cases\.json, line 2: it is not JSON"):
+        load_cases([write_cases(tmp_path, '{"cases":\n [}', "cases.json")])
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadCases, match=r"nowhere\.yaml: No such file"):
-        load([tmp_path / "nowhere.yaml"])
-    with pytest.raises(BadCases, match="has no file that ends in"):
-        load([tmp_path])
+    with pytest.raises(InvalidCases, match=r"nowhere\.yaml: No such file"):
+        load_cases([tmp_path / "nowhere.yaml"])
+    with pytest.raises(InvalidCases, match="has no file that ends in"):
+        load_cases([tmp_path])
     (tmp_path / "latin.yaml").write_bytes(b"cases: \xe9")
-    with pytest.raises(BadCases, match=r"latin\.yaml: it is not UTF-8"):
-        load([tmp_path])
+    with pytest.raises(InvalidCases, match=r"latin\.yaml: it is not UTF-8"):
+        load_cases([tmp_path])
 
 
 @pytest.mark.parametrize("team", TEAMS)
 def test_every_team_has_cases(team: str) -> None:
-    files = load([AGENTS / team / "evals"])
+    files = load_cases([AGENTS / team / "evals"])
     assert {file.agents for file in files} == {TEAMS[team]}
     assert sum(len(file.cases) for file in files) >= 4

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from swarmkeep.evals.cases import Expect
-from swarmkeep.evals.observing import Observed, problems
+from swarmkeep.evals.observing import Observation, find_problems
 
-SEEN = Observed(
+OBSERVED = Observation(
     calls=[("find", {"id": 1}), ("buy", {"id": 1, "count": 2}), ("buy", {"id": 2, "count": 1}), ("broken", "{")],
-    said=["It costs 5 euros.", "Bought."],
+    texts=["It costs 5 euros.", "Bought."],
     agent="Sales",
     context_variables={"order": {"id": 7, "paid": True}, "cart": []},
     transcript="",
 )
 
-MET = [
+HOLDING = [
     Expect(),
     Expect(function="buy"),
     Expect(function=("find", "buy", "buy")),
@@ -28,7 +28,7 @@ MET = [
     Expect(text=("5 euros", r"/\d euros\.\nbought/")),
     Expect(no_text="sold"),
 ]
-MISSED = [
+FAILING = [
     (Expect(function="sell"), "sell was not called; calls: find, buy, buy, broken"),
     (Expect(function=("buy", "find")), "find was not called in its turn"),
     (Expect(function="buy", arguments={"count": 3}), "the arguments of buy.count: '1', not 3"),
@@ -44,12 +44,12 @@ MISSED = [
 ]
 
 
-@pytest.mark.parametrize("expect", MET, ids=str)
+@pytest.mark.parametrize("expect", HOLDING, ids=str)
 def test_what_came_true_is_no_problem(expect: Expect) -> None:
-    assert list(problems(expect, SEEN)) == []
+    assert list(find_problems(expect, OBSERVED)) == []
 
 
-@pytest.mark.parametrize(("expect", "said"), MISSED, ids=[said for _, said in MISSED])
+@pytest.mark.parametrize(("expect", "said"), FAILING, ids=[said for _, said in FAILING])
 def test_what_did_not_is_named(expect: Expect, said: str) -> None:
-    (problem,) = problems(expect, SEEN)
+    (problem,) = find_problems(expect, OBSERVED)
     assert said in problem

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from swarmkeep.domain.drafts import drafted
-from swarmkeep.domain.envelope import Draft
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -39,16 +39,16 @@ from swarmkeep.domain.request import digest
 INSTRUCTIONS = "You are a clerk at a bookshop."
 TOOLS = '[{"type":"function","function":{"name":"refund","description":"Give money back.","parameters":{}}}]'
 BLOBS = {digest(text): text for text in (INSTRUCTIONS, TOOLS)}
-ODD = {"customer": "Ana 🌊", "note": None, "odd": "\x00 \ud800", "big": 2**70, "zero": -0.0}
+ODD_VALUES = {"customer": "Ana 🌊", "note": None, "odd": "\x00 \ud800", "big": 2**70, "zero": -0.0}
 REFUND = PendingCall(tool_call_id="c3", name="refund", arguments='{"order": "B-1"}', reason="approval")
-SPENT = Usage(prompt_tokens=10, completion_tokens=5, total_tokens=15, model_calls=1)
+USAGE = Usage(prompt_tokens=10, completion_tokens=5, total_tokens=15, model_calls=1)
 
 
-def _user(text: str) -> MessageAdded:
+def _user_message(text: str) -> MessageAdded:
     return MessageAdded(message={"role": "user", "content": text, "sender": "user"})
 
 
-def _assistant(agent: str, text: str | None, *calls: tuple[str, str, str]) -> MessageAdded:
+def _assistant_message(agent: str, text: str | None, *calls: tuple[str, str, str]) -> MessageAdded:
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if calls:
         message["tool_calls"] = [
@@ -69,24 +69,24 @@ def _assistant(agent: str, text: str | None, *calls: tuple[str, str, str]) -> Me
     return MessageAdded(message={**message, "sender": agent}, completion=completion)
 
 
-def _result(agent: str, call_id: str, name: str, content: str, record: ToolRecord) -> MessageAdded:
+def _tool_result(agent: str, call_id: str, name: str, content: str, record: ToolRecord) -> MessageAdded:
     message = {"role": "tool", "tool_call_id": call_id, "tool_name": name, "content": content, "sender": agent}
     return MessageAdded(message=message, tool=record)
 
 
-def _handoff(call_id: str, name: str, agent: str) -> MessageAdded:
+def _handoff_result(call_id: str, name: str, agent: str) -> MessageAdded:
     record = ToolRecord(name=name, status="ok", handoff=agent)
-    return _result("Triage", call_id, name, f'{{"assistant": "{agent}"}}', record)
+    return _tool_result("Triage", call_id, name, f'{{"assistant": "{agent}"}}', record)
 
 
-def _run(run_id: str, agent: str, *facts: SessionEvent) -> list[Draft]:
-    return drafted(agent, facts, run_id)
+def _draft_run(run_id: str, agent: str, *facts: SessionEvent) -> list[EventDraft]:
+    return draft_events(agent, facts, run_id)
 
 
-def shop() -> list[list[Draft]]:
+def make_shop() -> list[list[EventDraft]]:
     """A session with handoffs, context changes, an approval, a queue, and runs that end in every way."""
     return [
-        drafted(
+        draft_events(
             "Triage",
             [
                 SessionCreated(
@@ -100,21 +100,26 @@ def shop() -> list[list[Draft]]:
                     },
                     metadata={"channel": "web", "priority": 2},
                 ),
-                _user("An older message, imported."),
+                _user_message("An older message, imported."),
             ],
             None,
         ),
-        _run("run_1", "Triage", RunStarted(options=RunOptions(max_turns=5), idempotency_key="key-1"), _user("Refund?")),
-        _run(
+        _draft_run(
             "run_1",
             "Triage",
-            _assistant("Triage", None, ("c1", "to_sales", "{}"), ("c2", "to_refunds", "{}")),
+            RunStarted(options=RunOptions(max_turns=5), idempotency_key="key-1"),
+            _user_message("Refund?"),
+        ),
+        _draft_run(
+            "run_1",
+            "Triage",
+            _assistant_message("Triage", None, ("c1", "to_sales", "{}"), ("c2", "to_refunds", "{}")),
             ToolStarted(tool_call_id="c1", name="to_sales", arguments="{}"),
         ),
-        _run(
+        _draft_run(
             "run_1",
             "Triage",
-            _result(
+            _tool_result(
                 "Triage",
                 "c1",
                 "to_sales",
@@ -123,10 +128,10 @@ def shop() -> list[list[Draft]]:
             ),
             ToolStarted(tool_call_id="c2", name="to_refunds", arguments="{}"),
         ),
-        _run(
+        _draft_run(
             "run_1",
             "Triage",
-            _result(
+            _tool_result(
                 "Triage",
                 "c2",
                 "to_refunds",
@@ -137,10 +142,10 @@ def shop() -> list[list[Draft]]:
             HandoffIgnored(from_agent="Triage", to_agent="Sales", tool_call_id="c1"),
             HandoffMade(from_agent="Triage", to_agent="Refunds", tool_call_id="c2"),
         ),
-        _run(
+        _draft_run(
             "run_1",
             "Refunds",
-            _assistant("Refunds", "One moment.", ("c3", "refund", '{"order": "B-1"}')),
+            _assistant_message("Refunds", "One moment.", ("c3", "refund", '{"order": "B-1"}')),
             ApprovalRequested(tool_call_id="c3", name="refund", arguments='{"order": "B-1"}'),
             RunWaiting(
                 pending=(
@@ -148,26 +153,30 @@ def shop() -> list[list[Draft]]:
                 )
             ),
         ),
-        _run("run_2", "Refunds", RunQueued(options=RunOptions(), messages=({"role": "user", "content": "Hello?"},))),
-        _run(
+        _draft_run(
+            "run_2", "Refunds", RunQueued(options=RunOptions(), messages=({"role": "user", "content": "Hello?"},))
+        ),
+        _draft_run(
             "run_1",
             "Refunds",
             ApprovalDecided(tool_call_id="c3", decision="approve", by="Lee"),
             RunResumed(reason="approval"),
             ToolStarted(tool_call_id="c3", name="refund", arguments='{"order": "B-1"}'),
         ),
-        _run(
+        _draft_run(
             "run_1",
             "Refunds",
-            _result("Refunds", "c3", "refund", "Interrupted.", ToolRecord(name="refund", status="unknown_outcome")),
-            _assistant("Refunds", "I could not see whether it went through."),
+            _tool_result(
+                "Refunds", "c3", "refund", "Interrupted.", ToolRecord(name="refund", status="unknown_outcome")
+            ),
+            _assistant_message("Refunds", "I could not see whether it went through."),
             RunCompleted(
                 stop_reason="end_turn",
                 usage=Usage(prompt_tokens=30, completion_tokens=15, total_tokens=45, model_calls=3),
             ),
         ),
-        _run("run_2", "Refunds", RunStarted(options=RunOptions()), _user("Hello?")),
-        _run(
+        _draft_run("run_2", "Refunds", RunStarted(options=RunOptions()), _user_message("Hello?")),
+        _draft_run(
             "run_2",
             "Refunds",
             RunFailed(
@@ -175,10 +184,12 @@ def shop() -> list[list[Draft]]:
                 error=RunError(code="provider_rate_limited", message="slow down", retryable=True, provider_status=429),
             ),
         ),
-        _run("run_3", "Refunds", RunStarted(options=RunOptions(execute_tools=False)), _user("Still there?")),
-        _run("run_3", "Refunds", RunCancelled(stop_reason="cancelled")),
-        drafted("Refunds", [SessionUpdated(metadata={"priority": None, "vip": True}, agent="Triage")], None),
-        drafted("Triage", [SessionRedacted(seqs=(2,), reason="asked to be forgotten", by="Lee")], None),
-        _run("run_4", "Triage", RunStarted(options=RunOptions()), _user("日本語で?")),
-        _run("run_4", "Triage", RunInterrupted(stop_reason="interrupted", usage=SPENT)),
+        _draft_run(
+            "run_3", "Refunds", RunStarted(options=RunOptions(execute_tools=False)), _user_message("Still there?")
+        ),
+        _draft_run("run_3", "Refunds", RunCancelled(stop_reason="cancelled")),
+        draft_events("Refunds", [SessionUpdated(metadata={"priority": None, "vip": True}, agent="Triage")], None),
+        draft_events("Triage", [SessionRedacted(seqs=(2,), reason="asked to be forgotten", by="Lee")], None),
+        _draft_run("run_4", "Triage", RunStarted(options=RunOptions()), _user_message("日本語で?")),
+        _draft_run("run_4", "Triage", RunInterrupted(stop_reason="interrupted", usage=USAGE)),
     ]

@@ -21,72 +21,72 @@ from typing import Any
 from msgspec.structs import replace
 
 import swarmkeep
-from swarmkeep.audit.redact import whole
-from swarmkeep.cli.database import NoModel
+from swarmkeep.audit.redact import read_whole_log
+from swarmkeep.cli.sources.database import NoModel
 from swarmkeep.domain.codec import encode
-from swarmkeep.domain.envelope import Draft
+from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.events import SessionRedacted
-from swarmkeep.domain.redaction import stand_in
+from swarmkeep.domain.redaction import redact_payload
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import State
-from swarmkeep.domain.views import all_runs, run_view, session_view
+from swarmkeep.domain.views import collect_runs, view_run, view_session
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.registry import Registry
 from swarmkeep.store import schema
-from swarmkeep.store.port import Mark, SessionKey
-from swarmkeep.store.sql import SqlStore, open_store
-from swarmkeep.store.tables import metadata
-from tests.golden.conversations import BLOBS, shop
+from swarmkeep.store.ports import IdempotencyRecord, SessionKey
+from swarmkeep.store.sql.store import SqlStore, open_store
+from swarmkeep.store.sql.tables import metadata
+from tests.golden.conversations import BLOBS, make_shop
 
 SHOP, FORK = SessionKey("default", "shop"), SessionKey("default", "shop:fork")
 FORKED_AT = 12
 
 
-def clock() -> Callable[[], datetime]:
+def make_clock() -> Callable[[], datetime]:
     """A clock that goes on by a second each time it is looked at."""
     times = iter(range(1_000_000))
     return lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=next(times), microseconds=7)
 
 
-def described(session_id: str, state: State) -> dict[str, Any]:
+def describe_state(session_id: str, state: State) -> dict[str, Any]:
     """All that callers can see of a state."""
-    runs = [run_view(session_id, state, run) for run in all_runs(state)]
+    runs = [view_run(session_id, state, run) for run in collect_runs(state)]
     messages = [entry.view() for entry in state.messages]
-    return {"session": session_view(session_id, state), "runs": runs, "messages": messages}
+    return {"session": view_session(session_id, state), "runs": runs, "messages": messages}
 
 
-async def fill(store: SqlStore) -> None:
+async def fill_store(store: SqlStore) -> None:
     state = State()
-    for number, drafts in enumerate(shop()):
-        mark = Mark(key="key-1", digest="d" * 64, run_id="run_1") if number == 1 else None
+    for number, drafts in enumerate(make_shop()):
+        mark = IdempotencyRecord(key="key-1", digest="d" * 64, run_id="run_1") if number == 1 else None
         blobs = BLOBS if state.seq else {}
         if isinstance(drafts[0].fact, SessionRedacted):
-            state = await redacted(store, drafts[0])
+            state = await redact_events(store, drafts[0])
             continue
         state = (await store.append(SHOP, state, drafts, blobs=blobs, mark=mark)).state
     sessions = Engine(store, Registry(), NoModel()).sessions
     await sessions.fork(SHOP, at=FORKED_AT, session_id=FORK.id, metadata={"fork": 1})
 
 
-async def redacted(store: SqlStore, draft: Draft) -> State:
+async def redact_events(store: SqlStore, draft: EventDraft) -> State:
     """Do what the draft says: the texts of its events go."""
     assert isinstance(draft.fact, SessionRedacted)
-    log = await whole(store, SHOP)
-    texts = {seq: stand_in(log[seq - 1].event) for seq in draft.fact.seqs}
+    log = await read_whole_log(store, SHOP)
+    texts = {seq: redact_payload(log[seq - 1].event) for seq in draft.fact.seqs}
     fact = replace(draft.fact, kept=tuple(digest(text) for text in texts.values()))
-    return (await store.redact(SHOP, log, texts, Draft(fact, draft.run_id, draft.agent))).state
+    return (await store.redact(SHOP, log, texts, EventDraft(fact, draft.run_id, draft.agent))).state
 
 
-async def states(store: SqlStore) -> dict[str, Any]:
+async def list_states(store: SqlStore) -> dict[str, Any]:
     """What each session looks like after each of its events."""
     seen: dict[str, Any] = {}
     for key in (SHOP, FORK):
         last = (await store.state(key)).seq
-        seen[key.id] = [described(key.id, await store.state(key, at=seq)) for seq in range(1, last + 1)]
+        seen[key.id] = [describe_state(key.id, await store.state(key, at=seq)) for seq in range(1, last + 1)]
     return seen
 
 
-def rows(path: Path) -> dict[str, list[dict[str, Any]]]:
+def read_rows(path: Path) -> dict[str, list[dict[str, Any]]]:
     """Every table, its bytes in base64."""
 
     def plain(value: Any) -> Any:
@@ -108,12 +108,12 @@ async def make(folder: Path) -> None:
         path = Path(scratch) / "swarmkeep.db"
         url = f"sqlite:///{path}"
         schema.upgrade(url)
-        store = open_store(url, clock=clock())
-        await fill(store)
-        seen = encode(await states(store))
+        store = open_store(url, clock=make_clock())
+        await fill_store(store)
+        seen = encode(await list_states(store))
         await store.close()
         (folder / "states.json").write_bytes(seen + b"\n")
-        (folder / "rows.json").write_text(json.dumps(rows(path), indent=1) + "\n")
+        (folder / "rows.json").write_text(json.dumps(read_rows(path), indent=1) + "\n")
         shutil.copy(path, folder / "swarmkeep.db")
 
 

@@ -12,22 +12,22 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Table, insert
 
-from swarmkeep.audit.verify import verify
+from swarmkeep.audit.verify.session import verify
 from swarmkeep.domain.codec import decode, encode
 from swarmkeep.domain.events import FACTS
-from swarmkeep.domain.request import build
+from swarmkeep.domain.request import assemble_request
 from swarmkeep.store import schema
-from swarmkeep.store.sql import SqlStore, open_store
-from swarmkeep.store.tables import metadata
+from swarmkeep.store.sql.store import SqlStore, open_store
+from swarmkeep.store.sql.tables import metadata
 from tests.golden.conversations import INSTRUCTIONS, TOOLS
-from tests.golden.make import FORK, SHOP, clock, fill, states
-from tests.support.rules import faults
+from tests.golden.make import FORK, SHOP, fill_store, list_states, make_clock
+from tests.support.rules import find_faults
 
 RELEASES = sorted(path.parent for path in Path(__file__).parent.glob("*/rows.json"))
 REVISIONS = {"0.1.0": "0005"}
 
 
-def _value(value: Any) -> Any:
+def _decode_value(value: Any) -> Any:
     return base64.b64decode(value["base64"]) if isinstance(value, dict) else value
 
 
@@ -35,17 +35,17 @@ def _insert(table: Table, rows: list[dict[str, Any]], connection: Connection) ->
     connection.execute(insert(table), rows)
 
 
-async def _on_sqlite(release: Path, url: str) -> None:
+async def _load_sqlite(release: Path, url: str) -> None:
     shutil.copy(release / "swarmkeep.db", url.removeprefix("sqlite:///"))
     schema.upgrade(url)
 
 
-async def _on_postgres(release: Path, url: str) -> None:
+async def _load_postgres(release: Path, url: str) -> None:
     schema.upgrade(url, REVISIONS[release.name])
     tables = json.loads((release / "rows.json").read_text())
     store = open_store(url)
     for table in metadata.sorted_tables:
-        rows = [{name: _value(value) for name, value in row.items()} for row in tables.get(table.name, ())]
+        rows = [{name: _decode_value(value) for name, value in row.items()} for row in tables.get(table.name, ())]
         if rows:
             await store.database.write(
                 lambda connection, table=table, rows=rows: connection.execute(insert(table), rows)
@@ -63,7 +63,7 @@ async def release(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 async def store(release: Path, database_url: str) -> Any:
-    load: Callable[..., Any] = _on_sqlite if database_url.startswith("sqlite") else _on_postgres
+    load: Callable[..., Any] = _load_sqlite if database_url.startswith("sqlite") else _load_postgres
     await load(release, database_url)
     opened = open_store(database_url)
     yield opened
@@ -71,7 +71,7 @@ async def store(release: Path, database_url: str) -> Any:
 
 
 async def test_every_state_is_what_the_release_made_of_it(store: SqlStore, release: Path) -> None:
-    assert decode(encode(await states(store))) == decode((release / "states.json").read_bytes())
+    assert decode(encode(await list_states(store))) == decode((release / "states.json").read_bytes())
 
 
 async def test_every_session_verifies(store: SqlStore) -> None:
@@ -84,8 +84,8 @@ async def test_every_prefix_still_gives_a_request_that_models_accept(store: SqlS
         last = (await store.state(key)).seq
         for seq in range(1, last + 1):
             state = await store.state(key, at=seq)
-            request = build(state.messages, INSTRUCTIONS, TOOLS, {"model": "gpt-4o"})
-            assert faults(request.messages) == []
+            request = assemble_request(state.messages, INSTRUCTIONS, TOOLS, {"model": "gpt-4o"})
+            assert find_faults(request.messages) == []
 
 
 async def test_the_conversation_goes_on(store: SqlStore) -> None:
@@ -100,8 +100,8 @@ async def test_a_golden_database_holds_every_type_of_event(store: SqlStore) -> N
 
 async def test_this_version_writes_what_its_golden_database_holds(database_url: str) -> None:
     schema.upgrade(database_url)
-    store = open_store(database_url, clock=clock())
-    await fill(store)
+    store = open_store(database_url, clock=make_clock())
+    await fill_store(store)
     written = [(event.type, event.version, event.payload) for event in await store.read(SHOP)]
     await store.close()
     rows = json.loads((RELEASES[-1] / "rows.json").read_text())["events"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.llm.evening import Evening, spend_evening
+from tests.llm.trial import Trial, run_trial
 from tests.support import llm
 
 _SUMMARY = pytest.StashKey[str]()
@@ -15,14 +15,14 @@ _SUMMARY = pytest.StashKey[str]()
 @pytest.fixture(scope="session")
 def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[llm.Recorder]:
     """The small model, behind a recorder of what it is sent."""
-    assert llm.installed(), "the small model is not installed: run these tests with `make test-llm`"
+    assert llm.is_installed(), "the small model is not installed: run these tests with `make test-llm`"
     with llm.SmallModel(tmp_path_factory.mktemp("model")) as model, llm.Recorder(model.port) as recorder:
         yield recorder
 
 
 @pytest.fixture(scope="session")
-def evening(recorder: llm.Recorder, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Evening:
-    spent = spend_evening(recorder, tmp_path_factory.mktemp("servers"))
+def evening(recorder: llm.Recorder, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Trial:
+    spent = run_trial(recorder, tmp_path_factory.mktemp("servers"))
     pytestconfig.stash[_SUMMARY] = spent.summary()
     return spent
 

@@ -15,42 +15,42 @@ from contextlib import closing
 import pytest
 
 from swarmkeep.domain.fold import evolve
-from swarmkeep.domain.request import request
+from swarmkeep.domain.request import build_request
 from swarmkeep.domain.state import State
 from swarmkeep.engine.loading import load_registry
 from swarmkeep.engine.tools import InThreads
-from swarmkeep.store.port import DEFAULT_TENANT, SessionKey
-from swarmkeep.store.sql import open_store
+from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
+from swarmkeep.store.sql.store import open_store
 from swarmkeep_agents import TEAMS
 from swarmkeep_client import Event, MessageDelta, MessageStarted, StreamItem
-from tests.llm.evening import TERMINAL, Evening, done, results_in
-from tests.support.rules import body_faults
+from tests.llm.trial import TERMINAL, Trial, last_item, list_results
+from tests.support.rules import find_body_faults
 
 pytestmark = pytest.mark.llm
 
 
-def test_enough_happened_that_nobody_scripted(evening: Evening) -> None:
+def test_enough_happened_that_nobody_scripted(evening: Trial) -> None:
     """Calls and handoffs are the model's own choice, so that their numbers are not certain. But it was seen to call a
     function in more than half of its turns, and to hand over in a third, so these are far exceeded.
     """
     turns = sum(len(talk.answers) for talk in evening.talks)
     assert turns >= 20
-    assert sum(len(results_in(talk.events)) for talk in evening.talks) >= 5
+    assert sum(len(list_results(talk.events)) for talk in evening.talks) >= 5
     assert sum(len(talk.of_type("handoff.made")) for talk in evening.talks) >= 1
     assert {talk.team for talk in evening.talks} == set(TEAMS)
 
 
-def test_every_log_is_whole(evening: Evening) -> None:
+def test_every_log_is_whole(evening: Trial) -> None:
     for group in evening.groups:
         with closing(sqlite3.connect(group.database_url.removeprefix("sqlite:///"))) as file:
             for talk in group.talks:
                 assert [event.seq for event in talk.events] == [*range(1, len(talk.events) + 1)]
-                assert [event.hash for event in talk.events] == _hashes(file, talk.session_id)
+                assert [event.hash for event in talk.events] == _compute_hashes(file, talk.session_id)
                 assert talk.state is not None
                 assert (talk.state.seq, talk.state.hash) == (talk.events[-1].seq, talk.events[-1].hash)
 
 
-def _hashes(file: sqlite3.Connection, session_id: str) -> list[str]:
+def _compute_hashes(file: sqlite3.Connection, session_id: str) -> list[str]:
     """What the hash of each event must be, from what is stored of it."""
     rows = file.execute(
         "SELECT salt, CAST(payload AS BLOB), seq, type, version, run_id, agent, recorded_at FROM events "
@@ -66,7 +66,7 @@ def _hashes(file: sqlite3.Connection, session_id: str) -> list[str]:
     return hashes
 
 
-def test_every_run_ended_once(evening: Evening) -> None:
+def test_every_run_ended_once(evening: Trial) -> None:
     for talk in evening.talks:
         begun = [event.run_id for event in talk.of_type("run.started")]
         ended = [event.run_id for event in talk.of_type(*TERMINAL)]
@@ -74,20 +74,20 @@ def test_every_run_ended_once(evening: Evening) -> None:
         assert len(begun) == len(talk.texts) + 1 + (talk in [group.talks[0] for group in evening.groups])
 
 
-def test_what_was_to_be_approved_was_decided_once(evening: Evening) -> None:
+def test_what_was_to_be_approved_was_decided_once(evening: Trial) -> None:
     for talk in evening.talks:
         asked = [event.data["tool_call_id"] for event in talk.of_type("approval.requested")]
         assert [event.data["tool_call_id"] for event in talk.of_type("approval.decided")] == asked
 
 
-def test_a_run_fails_only_where_the_model_server_did(evening: Evening) -> None:
+def test_a_run_fails_only_where_the_model_server_did(evening: Trial) -> None:
     refused = Counter(call.status for call in evening.calls if call.complete and call.status != 200)
     failed = [event.data["error"] for talk in evening.talks for event in talk.of_type("run.failed")]
     assert {error["provider_status"] for error in failed} <= set(refused)
     assert not [event for talk in evening.talks for event in talk.of_type("run.cancelled", "run.interrupted")]
 
 
-async def test_every_prefix_of_a_log_gives_a_valid_request(evening: Evening) -> None:
+async def test_every_prefix_of_a_log_gives_a_valid_request(evening: Trial) -> None:
     for group in evening.groups:
         registry = load_registry(group.agents)
         store = open_store(group.database_url, read_only=True)
@@ -96,12 +96,12 @@ async def test_every_prefix_of_a_log_gives_a_valid_request(evening: Evening) -> 
             for event in await store.read(SessionKey(DEFAULT_TENANT, talk.session_id)):
                 state = evolve(state, event)
                 profile = await registry.profile(registry.active(state.agent), state.context_variables, InThreads())
-                body = request(state, profile, stream=event.seq % 2 == 0).body()
-                assert body_faults(body) == [], f"{talk.session_id} up to {event.seq}"
+                body = build_request(state, profile, stream=event.seq % 2 == 0).body()
+                assert find_body_faults(body) == [], f"{talk.session_id} up to {event.seq}"
         await store.close()
 
 
-def test_every_request_is_rebuilt_to_the_byte(evening: Evening) -> None:
+def test_every_request_is_rebuilt_to_the_byte(evening: Trial) -> None:
     """The model's server names each completion, and the log keeps that name beside the answer."""
     received = {call.completion_id: call.body for call in evening.calls if call.complete and call.status == 200}
     rebuilt: dict[str, bytes] = {}
@@ -109,10 +109,10 @@ def test_every_request_is_rebuilt_to_the_byte(evening: Evening) -> None:
         rebuilt |= {event.data["completion"]["id"]: talk.requests[event.seq] for event in talk.answers}
     assert rebuilt == received
     assert sum(len(talk.answers) for talk in evening.talks) == len(received)
-    assert [faults for body in received.values() if (faults := body_faults(body))] == []
+    assert [faults for body in received.values() if (faults := find_body_faults(body))] == []
 
 
-def test_turns_are_limited(evening: Evening) -> None:
+def test_turns_are_limited(evening: Trial) -> None:
     for talk in evening.talks:
         turns = Counter(event.run_id for event in talk.answers)
         limits = {event.run_id: event.data["options"]["max_turns"] for event in talk.of_type("run.started")}
@@ -122,13 +122,13 @@ def test_turns_are_limited(evening: Evening) -> None:
                 assert turns[end.run_id] == limits[end.run_id]
 
 
-def test_what_was_recorded_survives_a_kill(evening: Evening) -> None:
+def test_what_was_recorded_survives_a_kill(evening: Trial) -> None:
     for talk in evening.talks:
         assert talk.before_kill
         assert talk.events[: len(talk.before_kill)] == talk.before_kill
 
 
-def test_the_run_that_was_cut_off_goes_on_by_itself(evening: Evening) -> None:
+def test_the_run_that_was_cut_off_goes_on_by_itself(evening: Trial) -> None:
     assert sum(not call.complete for call in evening.calls) == len(evening.groups)
     for group in evening.groups:
         (resumed,) = group.talks[0].of_type("run.resumed")[-1:]
@@ -137,26 +137,26 @@ def test_the_run_that_was_cut_off_goes_on_by_itself(evening: Evening) -> None:
         assert end.type == "run.completed"
 
 
-def test_every_session_goes_on_after_a_kill(evening: Evening) -> None:
+def test_every_session_goes_on_after_a_kill(evening: Trial) -> None:
     for talk in evening.talks:
         end = talk.events[-1]
         assert (end.type, end.run_id) == ("run.completed", talk.last_run_id)
         assert end.seq > talk.before_kill[-1].seq
 
 
-def test_a_stream_gives_each_event_once_and_the_words_as_they_are_recorded(evening: Evening) -> None:
+def test_a_stream_gives_each_event_once_and_the_words_as_they_are_recorded(evening: Trial) -> None:
     streams = [items for talk in evening.talks for items in talk.streams]
     assert any(isinstance(item, MessageDelta) for items in streams for item in items)
     for items in streams:
-        run = done(items).run
+        run = last_item(items).run
         seqs = [item.seq for item in items if isinstance(item, Event)]
         assert seqs == [*range(seqs[0], seqs[0] + len(seqs))]
         assert (seqs[0], seqs[-1]) == (run.first_seq, run.last_seq)
         said = [item.data["message"] for item in items if isinstance(item, Event) and item.data.get("completion")]
-        assert _shown(items) == [(message["content"] or "", _arguments(message)) for message in said]
+        assert _join_deltas(items) == [(message["content"] or "", _read_arguments(message)) for message in said]
 
 
-def _shown(items: list[StreamItem]) -> list[tuple[str, list[str]]]:
+def _join_deltas(items: list[StreamItem]) -> list[tuple[str, list[str]]]:
     """The text and the calls' arguments of each message, put together from its deltas."""
     shown: list[tuple[str, list[str]]] = []
     for item in items:
@@ -171,5 +171,5 @@ def _shown(items: list[StreamItem]) -> list[tuple[str, list[str]]]:
     return shown
 
 
-def _arguments(message: dict[str, list[dict[str, dict[str, str]]]]) -> list[str]:
+def _read_arguments(message: dict[str, list[dict[str, dict[str, str]]]]) -> list[str]:
     return [call["function"]["arguments"] for call in message.get("tool_calls", [])]

@@ -16,28 +16,28 @@ from sqlalchemy import text
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.domain.state import State
 from swarmkeep.store import schema
-from swarmkeep.store.port import Lease, SchemaBehind, StoreUnavailable
-from swarmkeep.store.sql import SqlStore, open_store
+from swarmkeep.store.ports import Lease, SchemaBehind, StoreUnavailable
+from swarmkeep.store.sql.store import SqlStore, open_store
 from tests.store.conftest import Opener
-from tests.store.sessions import KEY, begun, created, key, said, seqs
-from tests.support.postgres import on_database
+from tests.store.sessions import KEY, begin_session, draft_creation, draft_user_messages, list_seqs, new_key
+from tests.support.postgres import replace_database
 
 
-async def fails(url: str, error: type[Exception] = StoreUnavailable) -> str:
+async def expect_failure(url: str, error: type[Exception] = StoreUnavailable) -> str:
     """Both kinds of call fail alike; returns what they say."""
     store = open_store(url)
     try:
         with pytest.raises(error) as refused:
             await store.ping()
         with pytest.raises(error):
-            await store.append(KEY, State(), created())
+            await store.append(KEY, State(), draft_creation())
         return str(refused.value)
     finally:
         await store.close()
 
 
 async def test_a_file_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
-    said = await fails(f"sqlite:///{tmp_path / 'absent.db'}")
+    said = await expect_failure(f"sqlite:///{tmp_path / 'absent.db'}")
     assert "absent.db" in said
     assert "swarmkeep db upgrade" in said
     assert os.listdir(tmp_path) == []
@@ -45,20 +45,20 @@ async def test_a_file_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
 
 async def test_a_directory_that_does_not_exist_is_named(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'nowhere' / 'x.db'}"
-    assert "nowhere" in await fails(url)
+    assert "nowhere" in await expect_failure(url)
     with pytest.raises(StoreUnavailable, match="nowhere"):
         schema.upgrade(url)
 
 
 async def test_a_directory_is_no_database(tmp_path: Path) -> None:
-    assert f"{tmp_path}: it is a folder" in await fails(f"sqlite:///{tmp_path}")
+    assert f"{tmp_path}: it is a folder" in await expect_failure(f"sqlite:///{tmp_path}")
 
 
 async def test_a_file_of_another_kind_is_left_as_it_is(tmp_path: Path) -> None:
     other = tmp_path / "notes.txt"
     other.write_text("not a database, but somebody's notes\n" * 100)
     before = other.read_bytes()
-    assert "not a database" in await fails(f"sqlite:///{other}")
+    assert "not a database" in await expect_failure(f"sqlite:///{other}")
     with pytest.raises(StoreUnavailable, match="not a database"):
         schema.upgrade(f"sqlite:///{other}")
     assert other.read_bytes() == before
@@ -72,20 +72,20 @@ def empty_url(database_url: str) -> str:
 
 
 async def test_an_empty_database_says_what_to_run(empty_url: str) -> None:
-    assert "swarmkeep db upgrade" in await fails(empty_url, SchemaBehind)
+    assert "swarmkeep db upgrade" in await expect_failure(empty_url, SchemaBehind)
 
 
 async def test_a_refused_connection_is_named_without_the_password() -> None:
-    said = await fails("postgresql://me:hunter2@127.0.0.1:1/mine")
+    said = await expect_failure("postgresql://me:hunter2@127.0.0.1:1/mine")
     assert "postgresql://me@127.0.0.1:1/mine" in said
     assert "hunter2" not in said
 
 
 async def test_a_database_that_does_not_exist_is_named(postgres_url: str) -> None:
-    assert "no_such_database" in await fails(on_database(postgres_url, "no_such_database"))
+    assert "no_such_database" in await expect_failure(replace_database(postgres_url, "no_such_database"))
 
 
-async def cut(store: SqlStore) -> None:
+async def break_connections(store: SqlStore) -> None:
     """Terminate every other connection to the store's database, as a restart of the server does."""
     other = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
                  "AND pid <> pg_backend_pid()")  # fmt: skip
@@ -95,19 +95,22 @@ async def cut(store: SqlStore) -> None:
 async def test_a_store_whose_connections_were_cut_works_again(postgres_ready: str) -> None:
     store, operator = open_store(postgres_ready), open_store(postgres_ready)
     try:
-        keys = [key() for _ in range(8)]
-        states = await asyncio.gather(*(begun(store, each) for each in keys))
+        keys = [new_key() for _ in range(8)]
+        states = await asyncio.gather(*(begin_session(store, each) for each in keys))
         for call in ("append", "state", "both"):
-            await cut(operator)
+            await break_connections(operator)
             if call != "append":
                 read = await asyncio.gather(*(store.state(each) for each in keys))
                 assert read == states
             if call != "state":
                 done = await asyncio.gather(
-                    *(store.append(each, state, said("x")) for each, state in zip(keys, states, strict=True))
+                    *(
+                        store.append(each, state, draft_user_messages("x"))
+                        for each, state in zip(keys, states, strict=True)
+                    )
                 )
                 states = [each.state for each in done]
-        assert [seqs(await store.read(each)) for each in keys] == [[1, 2, 3]] * 8
+        assert [list_seqs(await store.read(each)) for each in keys] == [[1, 2, 3]] * 8
     finally:
         await store.close()
         await operator.close()
@@ -121,7 +124,7 @@ async def test_a_commit_of_unknown_outcome_is_not_done_again(
     store, operator = open_store(postgres_ready), open_store(postgres_ready)
     commit: Any = Transaction.commit
     try:
-        state = await begun(store)
+        state = await begin_session(store)
 
         async def commit_then_break(self: Any) -> None:
             await commit(self)
@@ -130,7 +133,7 @@ async def test_a_commit_of_unknown_outcome_is_not_done_again(
 
         monkeypatch.setattr(Transaction, "commit", commit_then_break)
         with pytest.raises(StoreUnavailable, match="may have worked"):
-            await store.append(KEY, state, said("once"))
+            await store.append(KEY, state, draft_user_messages("once"))
         monkeypatch.undo()
         assert (await store.state(KEY)).seq == 2
     finally:
@@ -140,51 +143,51 @@ async def test_a_commit_of_unknown_outcome_is_not_done_again(
 
 async def test_more_writes_than_may_wait_are_refused_and_the_others_done(opener: Opener) -> None:
     store = opener(max_waiting=5)
-    keys = [key() for _ in range(60)]
-    outcomes = await asyncio.gather(*(begun(store, each) for each in keys), return_exceptions=True)
+    keys = [new_key() for _ in range(60)]
+    outcomes = await asyncio.gather(*(begin_session(store, each) for each in keys), return_exceptions=True)
     done = [outcome for outcome in outcomes if isinstance(outcome, State)]
     refused = [outcome for outcome in outcomes if isinstance(outcome, Overloaded)]
     assert len(done) + len(refused) == 60
     assert done
     assert refused
     assert len((await store.sessions("default", limit=100)).sessions) == len(done)
-    assert (await begun(store, key())).seq == 1
+    assert (await begin_session(store, new_key())).seq == 1
 
 
 async def test_closing_finishes_the_writes_that_wait(url: str) -> None:
     store = open_store(url)
-    keys = [key() for _ in range(30)]
-    writes = [asyncio.ensure_future(begun(store, each)) for each in keys]
+    keys = [new_key() for _ in range(30)]
+    writes = [asyncio.ensure_future(begin_session(store, each)) for each in keys]
     await asyncio.sleep(0)
     await store.close()
     assert [state.seq for state in await asyncio.gather(*writes)] == [1] * 30
-    for call in (store.read(KEY), store.append(KEY, State(), created()), store.ping()):
+    for call in (store.read(KEY), store.append(KEY, State(), draft_creation()), store.ping()):
         with pytest.raises(StoreUnavailable, match="closed"):
             await call
     await store.close()
 
 
 async def test_callers_that_give_up_take_no_connection_with_them(store: SqlStore) -> None:
-    state = await begun(store)
+    state = await begin_session(store)
     for delay in (0, 0.0005, 0.001, 0.002, 0.005):
         calls = [asyncio.ensure_future(store.state(KEY)) for _ in range(40)]
-        calls += [asyncio.ensure_future(begun(store, key())) for _ in range(10)]
+        calls += [asyncio.ensure_future(begin_session(store, new_key())) for _ in range(10)]
         await asyncio.wait(calls, timeout=delay)
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
     async with asyncio.timeout(20):
         assert await asyncio.gather(*(store.state(KEY) for _ in range(40))) == [state] * 40
-        assert (await store.append(KEY, state, said("x"))).state.seq == 2
+        assert (await store.append(KEY, state, draft_user_messages("x"))).state.seq == 2
 
 
 async def test_a_store_for_reading_only_refuses_to_write(opener: Opener) -> None:
-    state = await begun(opener())
+    state = await begin_session(opener())
     reader = opener(read_only=True)
     await reader.ping()
     assert await reader.state(KEY) == state
     for call in (
-        reader.append(KEY, state, said("x")),
+        reader.append(KEY, state, draft_user_messages("x")),
         reader.delete(KEY),
         reader.renew({KEY: Lease("a", 1)}, lease_seconds=1),
     ):
@@ -199,7 +202,7 @@ async def test_a_store_that_was_never_used_closes(url: str) -> None:
 async def test_nothing_is_left_running_after_close(url: str) -> None:
     threads = set(threading.enumerate())
     store = open_store(url)
-    await begun(store)
+    await begin_session(store)
     await store.close()
     left = [thread for thread in set(threading.enumerate()) - threads if "swarmkeep" in thread.name]
     assert left == []
@@ -212,10 +215,10 @@ def test_it_works_under_uvloop_and_plain_asyncio(url: str) -> None:
 
     async def use(name: str) -> int:
         store = open_store(url)
-        session = key(name)
-        state = await begun(store, session)
-        await asyncio.gather(*(begun(store, key(name)) for _ in range(10)))
-        seq = (await store.append(session, state, said("x"))).state.seq
+        session = new_key(name)
+        state = await begin_session(store, session)
+        await asyncio.gather(*(begin_session(store, new_key(name)) for _ in range(10)))
+        seq = (await store.append(session, state, draft_user_messages("x"))).state.seq
         await store.close()
         return seq
 

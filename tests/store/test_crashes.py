@@ -10,9 +10,9 @@ import pytest
 
 from swarmkeep.domain.errors import SessionNotFound
 from swarmkeep.store import schema
-from swarmkeep.store.port import Claim, Mark, StoreUnavailable
-from swarmkeep.store.sql import SqlStore, open_store
-from tests.store.sessions import KEY, begun, everything, said, seqs
+from swarmkeep.store.ports import Claim, IdempotencyRecord, StoreUnavailable
+from swarmkeep.store.sql.store import SqlStore, open_store
+from tests.store.sessions import KEY, begin_session, draft_user_messages, list_seqs, read_all_rows
 from tests.support.postgres import private_postgres
 from tests.support.processes import Process
 
@@ -25,8 +25,8 @@ from sqlalchemy import Engine, event
 from swarmkeep.domain.envelope import Draft
 from swarmkeep.domain.events import SessionUpdated
 from swarmkeep.domain.state import State
-from swarmkeep.store.port import Claim, Mark
-from swarmkeep.store.sql import open_store
+from swarmkeep.store.ports import Claim, Mark
+from swarmkeep.store.sql.store import open_store
 from tests.store.sessions import KEY, created, run_started, said
 
 url, where, which = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -68,7 +68,7 @@ asyncio.run(main())
 """
 
 
-async def crashed(url: str, folder: Path, where: str, which: int) -> list[tuple[int, str]]:
+async def crash_writer(url: str, folder: Path, where: str, which: int) -> list[tuple[int, str]]:
     """Run the writer until it kills itself; returns the seqs and hashes that it acknowledged."""
     command = [sys.executable, "-c", WRITER, url, where, str(which)]
     writer = Process(command, folder=folder, env={"PYTHONPATH": str(ROOT)})
@@ -96,8 +96,8 @@ async def crashed(url: str, folder: Path, where: str, which: int) -> list[tuple[
 async def test_a_process_killed_anywhere_leaves_whole_appends(
     store: SqlStore, url: str, tmp_path: Path, where: str, which: int
 ) -> None:
-    acknowledged = await crashed(url, tmp_path, where, which)
-    rows = await everything(store)
+    acknowledged = await crash_writer(url, tmp_path, where, which)
+    rows = await read_all_rows(store)
     if not acknowledged:
         assert not any(rows.values())
         with pytest.raises(SessionNotFound):
@@ -106,14 +106,14 @@ async def test_a_process_killed_anywhere_leaves_whole_appends(
     last = len(acknowledged) - 1
     state = await store.state(KEY)
     assert (state.seq, state.hash) == acknowledged[-1]
-    assert seqs(await store.read(KEY)) == list(range(1, state.seq + 1))
+    assert list_seqs(await store.read(KEY)) == list(range(1, state.seq + 1))
     assert state.metadata == {"n": last}
     assert [row[2] for row in rows["blobs"]] == [f"h{number}" for number in range(last + 1)]
     assert len(rows["session_labels"]) == len(rows["sessions"]) == 1
-    assert await store.mark(KEY, f"k{last}") == Mark(key=f"k{last}", digest="d", seq=state.seq)
+    assert await store.mark(KEY, f"k{last}") == IdempotencyRecord(key=f"k{last}", digest="d", seq=state.seq)
     assert len(rows["idempotency"]) == last + 1
     # The dead one's lease still runs; its own name may claim it again at once, as a restarted process would.
-    appended = await store.append(KEY, state, said("recovered"), lease=Claim("writer", 60))
+    appended = await store.append(KEY, state, draft_user_messages("recovered"), lease=Claim("writer", 60))
     assert appended.state.seq == state.seq + 1
 
 
@@ -122,14 +122,14 @@ async def test_what_was_acknowledged_outlives_a_crash_of_the_database_server() -
     with private_postgres() as server:
         schema.upgrade(server.url)
         store = open_store(server.url)
-        state = await begun(store)
+        state = await begin_session(store)
         for round in range(3):
-            state = (await store.append(KEY, state, said(str(round)))).state
+            state = (await store.append(KEY, state, draft_user_messages(str(round)))).state
             server.stop_immediately()
             with pytest.raises(StoreUnavailable):
                 await store.state(KEY)
             with pytest.raises(StoreUnavailable):
-                await store.append(KEY, state, said("while it is down"))
+                await store.append(KEY, state, draft_user_messages("while it is down"))
             server.start()
             assert await store.state(KEY) == state
         await store.close()

@@ -8,16 +8,24 @@ from typing import Any
 
 from sqlalchemy import select
 
-from swarmkeep.domain.envelope import Draft
+from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.events import ContextUpdated
 from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import random_salts, seal
-from swarmkeep.store.sql import SqlStore
-from swarmkeep.store.tables import events as table
-from tests.store.sessions import KEY, OTHER, begun, created, forked, run_started, said
+from swarmkeep.store.sql.store import SqlStore
+from swarmkeep.store.sql.tables import events as table
+from tests.store.sessions import (
+    KEY,
+    OTHER,
+    begin_session,
+    draft_creation,
+    draft_fork,
+    draft_run_start,
+    draft_user_messages,
+)
 
 
-def chain(rows: list[Any]) -> list[str]:
+def compute_chain(rows: list[Any]) -> list[str]:
     """The hash of each row, from the words of the docstring."""
     previous, hashes = bytes(32), []
     for row in rows:
@@ -30,31 +38,31 @@ def chain(rows: list[Any]) -> list[str]:
     return hashes
 
 
-async def rows_of(store: SqlStore, id: str) -> list[Any]:
+async def read_rows(store: SqlStore, id: str) -> list[Any]:
     query = select(table).where(table.c.session_id == id).order_by(table.c.seq)
     return list(await store.database.read(lambda connection: connection.execute(query).all()))
 
 
 async def test_the_chain_can_be_made_again_from_the_rows(store: SqlStore) -> None:
-    state = await begun(store, metadata={"é": "NUL \0 \ud800"})
-    state = (await store.append(KEY, state, run_started(state))).state
+    state = await begin_session(store, metadata={"é": "NUL \0 \ud800"})
+    state = (await store.append(KEY, state, draft_run_start(state))).state
     for agent in ("Ünïcødé 😀", "\ud800", 'tab\t"quote" \\ \x01 \x7f \u2028 \b\f\n\r/', "NUL \0"):
-        state = (await store.append(KEY, state, [Draft(ContextUpdated(patch={"a": agent}), agent, agent)])).state
+        state = (await store.append(KEY, state, [EventDraft(ContextUpdated(patch={"a": agent}), agent, agent)])).state
     events = await store.read(KEY)
-    assert chain(await rows_of(store, KEY.id)) == [event.hash for event in events]
+    assert compute_chain(await read_rows(store, KEY.id)) == [event.hash for event in events]
     assert events[-1].hash == state.hash
 
 
 async def test_a_fork_continues_the_same_chain(store: SqlStore) -> None:
-    state = await begun(store)
-    fork = await store.fork(KEY, state, OTHER, forked(state))
-    assert chain(await rows_of(store, OTHER.id)) == [state.hash, fork.state.hash]
+    state = await begin_session(store)
+    fork = await store.fork(KEY, state, OTHER, draft_fork(state))
+    assert compute_chain(await read_rows(store, OTHER.id)) == [state.hash, fork.state.hash]
 
 
 async def test_auditors_get_what_the_hashes_are_made_of(store: SqlStore) -> None:
-    state = await begun(store)
-    await store.append(KEY, state, said("a", "b", "c"))
-    rows = await rows_of(store, KEY.id)
+    state = await begin_session(store)
+    await store.append(KEY, state, draft_user_messages("a", "b", "c"))
+    rows = await read_rows(store, KEY.id)
     first, second = await store.sealed(KEY, limit=2), await store.sealed(KEY, after=2)
     assert [one.event for one in first + second] == await store.read(KEY)
     assert [(one.salt, one.commitment) for one in first + second] == [(row.salt, row.commitment) for row in rows]
@@ -63,7 +71,7 @@ async def test_auditors_get_what_the_hashes_are_made_of(store: SqlStore) -> None
 def test_a_golden_chain() -> None:
     """Figures that no release may change."""
     salts = [bytes([number]) * 16 for number in range(3)]
-    drafts = [*created({"team": "é"}, {"n": -0.0}), *said("hello", "\ud800")]
+    drafts = [*draft_creation({"team": "é"}, {"n": -0.0}), *draft_user_messages("hello", "\ud800")]
     sealed = seal("any id", State(), drafts, at="2026-01-02T03:04:05.000006Z", salts=lambda count: salts[:count])
     assert [one.event.hash for one in sealed] == GOLDEN
 
@@ -76,7 +84,7 @@ GOLDEN = [
 
 
 def test_equal_payloads_have_unequal_commitments() -> None:
-    one, two = seal("s", State(), said("yes", "yes"), at="2026-01-02T03:04:05.000006Z")
+    one, two = seal("s", State(), draft_user_messages("yes", "yes"), at="2026-01-02T03:04:05.000006Z")
     assert one.event.payload == two.event.payload
     assert one.commitment != two.commitment
 

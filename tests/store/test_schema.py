@@ -17,17 +17,17 @@ from sqlalchemy import inspect, text
 
 import swarmkeep_migrations
 from swarmkeep.store import schema
-from swarmkeep.store.port import SchemaBehind
-from swarmkeep.store.sql import SqlStore, open_store
-from swarmkeep.store.tables import metadata
+from swarmkeep.store.ports import SchemaBehind
+from swarmkeep.store.sql.store import SqlStore, open_store
+from swarmkeep.store.sql.tables import metadata
 from tests.store.conftest import Opener
-from tests.store.sessions import KEY, begun
+from tests.store.sessions import KEY, begin_session
 from tests.support.processes import Process
 
-HEAD = swarmkeep_migrations.REVISIONS[-1]
+LATEST = swarmkeep_migrations.REVISIONS[-1]
 
 
-async def tables(url: str) -> set[str]:
+async def read_table_names(url: str) -> set[str]:
     store = open_store(url)
     try:
         return set(await store.database.read(lambda connection: inspect(connection).get_table_names()))
@@ -37,16 +37,16 @@ async def tables(url: str) -> set[str]:
 
 def test_up_down_and_up_again(database_url: str) -> None:
     for _ in range(2):
-        assert schema.upgrade(database_url) == HEAD
-        assert schema.current(database_url) == HEAD
-        assert asyncio.run(tables(database_url)) == {*metadata.tables, "alembic_version"}
+        assert schema.upgrade(database_url) == LATEST
+        assert schema.current(database_url) == LATEST
+        assert asyncio.run(read_table_names(database_url)) == {*metadata.tables, "alembic_version"}
         assert schema.downgrade(database_url, "base") is None
         assert schema.current(database_url) is None
-        assert asyncio.run(tables(database_url)) == {"alembic_version"}
+        assert asyncio.run(read_table_names(database_url)) == {"alembic_version"}
 
 
 def test_an_upgrade_of_a_current_database_changes_nothing(url: str) -> None:
-    assert schema.upgrade(url) == schema.upgrade(url, HEAD) == HEAD
+    assert schema.upgrade(url) == schema.upgrade(url, LATEST) == LATEST
 
 
 def test_the_migrations_make_the_tables_of_this_release(url: str) -> None:
@@ -79,10 +79,10 @@ async def test_missing_tables_and_other_types_are_named(url: str, store: SqlStor
 
 
 async def test_it_can_be_called_in_an_event_loop(database_url: str) -> None:
-    assert schema.upgrade(database_url) == HEAD
+    assert schema.upgrade(database_url) == LATEST
     store = open_store(database_url)
     await store.ping()
-    await begun(store)
+    await begin_session(store)
     await store.close()
 
 
@@ -136,14 +136,16 @@ async def test_an_older_schema_names_the_command(
 ) -> None:
     from swarmkeep.store import revision
 
-    monkeypatch.setattr(revision, "REVISIONS", (HEAD, "9999"))
+    monkeypatch.setattr(revision, "REVISIONS", (LATEST, "9999"))
     monkeypatch.setattr(revision, "HEAD", "9999")
-    with pytest.raises(SchemaBehind, match=rf"at revision {HEAD}, this release needs 9999; run `swarmkeep db upgrade`"):
+    with pytest.raises(
+        SchemaBehind, match=rf"at revision {LATEST}, this release needs 9999; run `swarmkeep db upgrade`"
+    ):
         await store.ping()
 
 
 async def test_events_outlive_a_migration_to_the_same_place(url: str, opener: Opener) -> None:
-    state = await begun(opener())
+    state = await begin_session(opener())
     schema.upgrade(url)
     assert await opener().state(KEY) == state
 
@@ -159,7 +161,7 @@ def test_the_revisions_are_those_that_are_shipped() -> None:
     config = Config()
     config.set_main_option("script_location", str(Path(swarmkeep_migrations.__file__).parent))
     scripts = ScriptDirectory.from_config(config)
-    assert scripts.get_heads() == [HEAD]
+    assert scripts.get_heads() == [LATEST]
     assert [script.revision for script in scripts.walk_revisions()][::-1] == list(swarmkeep_migrations.REVISIONS)
 
 
@@ -170,7 +172,7 @@ def test_many_that_start_on_an_empty_database_migrate_it_once(database_url: str,
         starter.start()
     for starter in starters:
         assert starter.wait(120) == 0, starter.output()
-        assert starter.output().strip() == HEAD
+        assert starter.output().strip() == LATEST
     assert schema.check(database_url) == []
 
 
@@ -202,5 +204,5 @@ def test_a_migration_that_fails_half_way_changes_nothing(database_url: str, monk
         schema.upgrade(database_url)
     monkeypatch.undo()
     assert schema.current(database_url) is None
-    assert asyncio.run(tables(database_url)) == set()
-    assert schema.upgrade(database_url) == HEAD
+    assert asyncio.run(read_table_names(database_url)) == set()
+    assert schema.upgrade(database_url) == LATEST

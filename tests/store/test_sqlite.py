@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, Engine, event
 
-from swarmkeep.domain.envelope import Draft
+from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.domain.events import SessionUpdated
-from swarmkeep.store import schema, sqlite_file
-from swarmkeep.store.port import Mark, StoreUnavailable
-from swarmkeep.store.sql import SqlStore, open_store
+from swarmkeep.store import schema
+from swarmkeep.store.ports import IdempotencyRecord, StoreUnavailable
+from swarmkeep.store.sql.store import SqlStore, open_store
+from swarmkeep.store.sqlite import connections
 from swarmkeep.store.urls import SqliteFile
-from tests.store.sessions import KEY, OTHER, begun, key, said, seqs
+from tests.store.sessions import KEY, OTHER, begin_session, draft_user_messages, list_seqs, new_key
 from tests.support.processes import Process
 
 
@@ -52,7 +53,7 @@ async def test_writes_that_wait_share_a_commit(store: SqlStore, locked: sqlite3.
 
     event.listen(Engine, "commit", committing)
     try:
-        writes = [asyncio.ensure_future(begun(store, key())) for _ in range(50)]
+        writes = [asyncio.ensure_future(begin_session(store, new_key())) for _ in range(50)]
         await asyncio.sleep(0)
         locked.execute("COMMIT")
         await asyncio.gather(*writes)
@@ -63,7 +64,7 @@ async def test_writes_that_wait_share_a_commit(store: SqlStore, locked: sqlite3.
 
 
 async def test_a_writer_waits_for_another_process(store: SqlStore, locked: sqlite3.Connection) -> None:
-    write = asyncio.ensure_future(begun(store))
+    write = asyncio.ensure_future(begin_session(store))
     done, _ = await asyncio.wait([write], timeout=0.1)
     assert not done
     locked.execute("COMMIT")
@@ -73,15 +74,15 @@ async def test_a_writer_waits_for_another_process(store: SqlStore, locked: sqlit
 async def test_a_writer_that_waited_in_vain_says_so(
     store: SqlStore, locked: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "BUSY_SECONDS", 0.05)
     with pytest.raises(Overloaded):
-        await begun(store)
+        await begin_session(store)
     locked.execute("COMMIT")
-    assert (await begun(store)).seq == 1
+    assert (await begin_session(store)).seq == 1
 
 
 async def test_reading_does_not_wait_for_a_writer(store: SqlStore, path: Path) -> None:
-    state = await begun(store)
+    state = await begin_session(store)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     assert await store.state(KEY) == state
@@ -89,7 +90,7 @@ async def test_reading_does_not_wait_for_a_writer(store: SqlStore, path: Path) -
 
 
 async def test_the_event_loop_goes_on_while_a_write_waits(store: SqlStore, locked: sqlite3.Connection) -> None:
-    write = asyncio.ensure_future(begun(store))
+    write = asyncio.ensure_future(begin_session(store))
     started = time.monotonic()
     for _ in range(10):
         await asyncio.sleep(0.001)
@@ -100,43 +101,47 @@ async def test_the_event_loop_goes_on_while_a_write_waits(store: SqlStore, locke
 
 async def test_deleted_text_stays_in_no_file(store: SqlStore, path: Path) -> None:
     canary = "canary-7f3a9c"
-    state = await begun(store, metadata={"note": canary}, context={"note": canary})
+    state = await begin_session(store, metadata={"note": canary}, context={"note": canary})
     state = (
         await store.append(
-            KEY, state, said(*[canary * 500] * 20), blobs={"h": canary}, mark=Mark(key=canary, digest="d")
+            KEY,
+            state,
+            draft_user_messages(*[canary * 500] * 20),
+            blobs={"h": canary},
+            mark=IdempotencyRecord(key=canary, digest="d"),
         )
     ).state
-    await store.append(KEY, state, [Draft(SessionUpdated(metadata={canary: canary}), canary, canary)])
-    await begun(store, OTHER)
+    await store.append(KEY, state, [EventDraft(SessionUpdated(metadata={canary: canary}), canary, canary)])
+    await begin_session(store, OTHER)
     await store.delete(KEY)
-    assert holding(path, canary) == []
+    assert find_files_with(path, canary) == []
 
 
-def names_in(folder: Path) -> list[str]:
+def list_names(folder: Path) -> list[str]:
     return [file.name for file in folder.iterdir()]
 
 
-def holding(path: Path, canary: str) -> list[str]:
+def find_files_with(path: Path, canary: str) -> list[str]:
     return [file.name for file in path.parent.iterdir() if canary.encode() in file.read_bytes()]
 
 
 async def test_deleted_text_goes_once_a_reader_is_out_of_the_way(store: SqlStore, path: Path) -> None:
     canary = "canary-7f3a9c"
-    await begun(store, context={"note": canary})
+    await begin_session(store, context={"note": canary})
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM events").fetchone()
     await store.delete(KEY)
-    assert holding(path, canary) != []
+    assert find_files_with(path, canary) != []
     reader.close()
     # Without any further write: the writer tries again by itself, and at the latest when it closes.
     await store.close()
-    assert holding(path, canary) == []
+    assert find_files_with(path, canary) == []
 
 
 async def test_reading_only_leaves_no_trace(sqlite_ready: str, path: Path) -> None:
     writer = open_store(sqlite_ready)
-    state = await begun(writer, metadata={"a": "b"})
+    state = await begin_session(writer, metadata={"a": "b"})
     await writer.close()
     before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.parent.iterdir()}
     assert list(before) == [path.name]
@@ -145,9 +150,9 @@ async def test_reading_only_leaves_no_trace(sqlite_ready: str, path: Path) -> No
     await reader.ping()
     assert await reader.state(KEY) == state
     assert len((await reader.sessions("default", metadata={"a": "b"})).sessions) == 1
-    assert names_in(path.parent) == [path.name]
+    assert list_names(path.parent) == [path.name]
     with pytest.raises(StoreUnavailable, match="reading only"):
-        await reader.append(KEY, state, said("x"))
+        await reader.append(KEY, state, draft_user_messages("x"))
     with pytest.raises(StoreUnavailable, match="reading only"):
         await reader.delete(KEY)
     await reader.close()
@@ -158,7 +163,7 @@ async def test_a_store_that_wrote_nothing_leaves_no_trace(sqlite_ready: str, pat
     store = open_store(sqlite_ready)
     await store.ping()
     await store.close()
-    assert names_in(path.parent) == [path.name]
+    assert list_names(path.parent) == [path.name]
 
 
 async def test_reading_only_makes_no_file(tmp_path: Path) -> None:
@@ -166,28 +171,28 @@ async def test_reading_only_makes_no_file(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable):
         await reader.ping()
     await reader.close()
-    assert names_in(tmp_path) == []
+    assert list_names(tmp_path) == []
 
 
 async def test_reading_only_sees_what_a_server_writes_meanwhile(sqlite_ready: str) -> None:
     reader = open_store(sqlite_ready, read_only=True)
     assert await reader.read(KEY) == []
     writer = open_store(sqlite_ready)
-    state = await begun(writer)
+    state = await begin_session(writer)
     for text in "abc":
-        state = (await writer.append(KEY, state, said(text))).state
+        state = (await writer.append(KEY, state, draft_user_messages(text))).state
         assert await reader.state(KEY) == state
     await writer.close()
-    assert seqs(await reader.read(KEY)) == [1, 2, 3, 4]
+    assert list_seqs(await reader.read(KEY)) == [1, 2, 3, 4]
     writer = open_store(sqlite_ready)
-    state = (await writer.append(KEY, state, said("d"))).state
+    state = (await writer.append(KEY, state, draft_user_messages("d"))).state
     assert await reader.state(KEY) == state
     await writer.close()
     await reader.close()
 
 
 def test_a_file_that_changes_during_a_read_is_read_again(sqlite_ready: str, path: Path) -> None:
-    file = sqlite_file.ReadOnlyFile(SqliteFile(path), no_trace=True)
+    file = connections.ReadOnlyFile(SqliteFile(path), no_trace=True)
     reads: list[int] = []
 
     def query(connection: object) -> int:
@@ -216,7 +221,7 @@ async def test_the_settings_that_durability_needs(store: SqlStore) -> None:
 WRITER = """
 import asyncio, sys
 from swarmkeep.domain.errors import SeqConflict
-from swarmkeep.store.sql import open_store
+from swarmkeep.store.sql.store import open_store
 from tests.store.sessions import KEY, SessionKey, begun, said
 
 async def main(url, name, count):
@@ -237,7 +242,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 
 
 async def test_several_processes_write_one_file(store: SqlStore, sqlite_ready: str, tmp_path: Path) -> None:
-    await begun(store)
+    await begin_session(store)
     root = Path(__file__).parents[2]
     writers = [
         Process(
@@ -250,7 +255,7 @@ async def test_several_processes_write_one_file(store: SqlStore, sqlite_ready: s
     for writer in writers:
         assert await asyncio.to_thread(writer.wait) == 0, writer.output()
     recorded = (await store.read(KEY))[1:]
-    assert seqs(recorded) == list(range(2, 62))
+    assert list_seqs(recorded) == list(range(2, 62))
     texts = [each.fact.message["content"] for each in recorded]  # type: ignore[union-attr]
     assert sorted(texts) == sorted(f"{name}-{number}" for name in "pqr" for number in range(20))
     for name in "pqr":
@@ -260,7 +265,7 @@ async def test_several_processes_write_one_file(store: SqlStore, sqlite_ready: s
 def test_a_store_nobody_closed_does_not_keep_the_program(sqlite_ready: str, tmp_path: Path) -> None:
     program = f"""
 import asyncio
-from swarmkeep.store.sql import open_store
+from swarmkeep.store.sql.store import open_store
 from tests.store.sessions import begun
 store = open_store({sqlite_ready!r})
 print(asyncio.run(begun(store)).seq)

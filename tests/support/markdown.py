@@ -81,7 +81,7 @@ class Block:
             raise ValueError(f"{self.place}: {self.language or 'no language'!r} is not tested; use ```text to show it")
 
 
-def blocks(path: Path) -> list[Block]:
+def read_blocks(path: Path) -> list[Block]:
     """The fenced blocks of a Markdown file, in order, those in lists and quotes included."""
     found = []
     for token in MarkdownIt().parse(path.read_text(encoding="utf-8")):
@@ -91,7 +91,7 @@ def blocks(path: Path) -> list[Block]:
     return found
 
 
-def follow(path: Path, address: str, replaced: Mapping[str, str] | None = None) -> None:
+def run_page(path: Path, address: str, replaced: Mapping[str, str] | None = None) -> None:
     """Do what the blocks of a page say; an error in one of them ends the program.
 
     `address` is what 127.0.0.1:8000 stands for, `replaced` what other texts do.
@@ -102,7 +102,7 @@ def follow(path: Path, address: str, replaced: Mapping[str, str] | None = None) 
     sys.path.insert(0, str(folder))
     server: subprocess.Popen[bytes] | None = None
     try:
-        for block in blocks(path):
+        for block in read_blocks(path):
             code = block.code
             for text, replacement in {ADDRESS: address, **(replaced or {})}.items():
                 code = code.replace(text, replacement)
@@ -114,19 +114,19 @@ def follow(path: Path, address: str, replaced: Mapping[str, str] | None = None) 
             # An error then names the line of the page.
             code = "\n" * block.line + code
             if block.language == "python":
-                os.environ.update(_exported(folder))
+                os.environ.update(_read_exports(folder))
                 exec(compile(code, str(path), "exec", dont_inherit=True), session.__dict__)
             elif block.serves:
-                stop(server)
-                server = _shell(folder, f"{path.name}.server", code)
-                wait_for(block, server, address)
-            elif status := _shell(folder, path.name, code).wait():
+                stop_server(server)
+                server = _start_shell(folder, f"{path.name}.server", code)
+                wait_for_server(block, server, address)
+            elif status := _start_shell(folder, path.name, code).wait():
                 sys.exit(f"{block.place}: exit code {status}")
     finally:
-        stop(server)
+        stop_server(server)
 
 
-def _exported(folder: Path) -> dict[str, str]:
+def _read_exports(folder: Path) -> dict[str, str]:
     """What the bash blocks have exported so far."""
     kept = folder / ".shell"
     if not kept.exists():
@@ -135,13 +135,13 @@ def _exported(folder: Path) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in said.stdout.split("\0") if pair)
 
 
-def _shell(folder: Path, name: str, code: str) -> subprocess.Popen[bytes]:
+def _start_shell(folder: Path, name: str, code: str) -> subprocess.Popen[bytes]:
     script = folder / f".{name}"
     script.write_text(code, encoding="utf-8")
     return subprocess.Popen(["bash", "-c", BASH, script, folder / ".shell"])
 
 
-def wait_for(block: Block, server: subprocess.Popen[bytes], address: str) -> None:
+def wait_for_server(block: Block, server: subprocess.Popen[bytes], address: str) -> None:
     """Wait until the server that a block started takes requests."""
     deadline = time.monotonic() + START_SECONDS
     while _status(address) != 200:
@@ -163,7 +163,7 @@ def _status(address: str) -> int | None:
         connection.close()
 
 
-def stop(server: subprocess.Popen[bytes] | None) -> None:
+def stop_server(server: subprocess.Popen[bytes] | None) -> None:
     """End what a `serve` block started, as Ctrl-C in its terminal would, and wait until its port is free again."""
     if server is None or server.poll() is not None:
         return
@@ -177,4 +177,4 @@ def stop(server: subprocess.Popen[bytes] | None) -> None:
 
 if __name__ == "__main__":
     page, address, *pairs = [*sys.argv[1:], *([ADDRESS] if len(sys.argv) < 3 else [])]
-    follow(Path(page), address, dict(pair.split("=", 1) for pair in pairs))
+    run_page(Path(page), address, dict(pair.split("=", 1) for pair in pairs))

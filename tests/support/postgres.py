@@ -24,7 +24,7 @@ import asyncpg
 DATABASE_IN_URL = re.compile(r"^(?P<server>\w+://[^/?#]*)(?:/[^?#]*)?(?P<options>.*)$")
 
 
-def on_database(url: str, name: str) -> str:
+def replace_database(url: str, name: str) -> str:
     """The same server's URL with another database in it; socket directories and other options stay."""
     parts = DATABASE_IN_URL.match(url)
     if parts is None:
@@ -46,7 +46,7 @@ class Postgres:
         """Make a database as a copy of `template` and return its URL."""
         name = f"swarmkeep_test_{os.getpid()}_{next(self._numbers)}"
         self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
-        return on_database(self.url, name)
+        return replace_database(self.url, name)
 
     def template(self, key: str, prepare: Callable[[str], None]) -> str:
         """The name of a database that `prepare` was let loose on once, to make copies of.
@@ -77,7 +77,7 @@ class Postgres:
 
     def close(self) -> None:
         for name in self._templates.values():
-            self.drop(on_database(self.url, name))
+            self.drop(replace_database(self.url, name))
         self._thread.shutdown()
 
 
@@ -111,7 +111,7 @@ class PrivatePostgres(Postgres):
 
 
 @cache
-def _wheel() -> ModuleType:
+def _load_wheel() -> ModuleType:
     """The package that brings PostgreSQL, with a runtime folder of this process's own.
 
     It picks that folder as it is imported, for a lock file. Its own choice warns where the session has none, and
@@ -131,7 +131,7 @@ def private_postgres() -> Iterator[PrivatePostgres]:
     # Not under pytest's folder, whose path may be too long for a socket.
     home = Path(tempfile.mkdtemp(prefix="swarmkeep-pg-"))
     try:
-        cluster: Cluster = _wheel().get_server(home / "data", cleanup_mode="stop")
+        cluster: Cluster = _load_wheel().get_server(home / "data", cleanup_mode="stop")
         try:
             postgres = PrivatePostgres(cluster)
             try:

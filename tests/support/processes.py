@@ -25,11 +25,11 @@ PORTS = range(20_000, 32_000)
 # Each worker of a test run has ports of its own and takes each once: between the look at a port and the server that is
 # to have it, somebody else's server could take it, and would be asked in its place.
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
-_MINE = PORTS[_WORKER :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
-_ports = itertools.cycle(random.sample(_MINE, len(_MINE)))
+_WORKER_PORTS = PORTS[_WORKER :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
+_ports = itertools.cycle(random.sample(_WORKER_PORTS, len(_WORKER_PORTS)))
 
 
-def _stands_still(task: Path) -> bool:
+def _is_stopped(task: Path) -> bool:
     try:
         return task.read_text().rpartition(")")[2].split()[0] in "TtXZ"
     except OSError:
@@ -114,7 +114,7 @@ class Process:
         """Freeze it, as a long garbage collection or a suspended machine would, and wait until it stands still."""
         self.signal(signal.SIGSTOP)
         # A thread that is on a processor goes on until it is interrupted, and could take a lock until then.
-        while not all(_stands_still(task) for task in Path(f"/proc/{self.pid}/task").glob("*/stat")):
+        while not all(_is_stopped(task) for task in Path(f"/proc/{self.pid}/task").glob("*/stat")):
             time.sleep(0.001)
 
     def resume(self) -> None:

@@ -30,55 +30,57 @@ _FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _AUTHOR_NAME = re.compile(r"[^\s<|\\/>]{1,64}")
 
 
-def faults(messages: object) -> list[str]:
+def find_faults(messages: object) -> list[str]:
     """Whatever is wrong with the messages of a request; empty if a strict server would take them."""
-    return list(_messages(messages))
+    return list(_check_messages(messages))
 
 
-def body_faults(body: bytes) -> list[str]:
+def find_body_faults(body: bytes) -> list[str]:
     """Whatever is wrong with the bytes of a request."""
     try:
-        request = strict_json(body.decode("utf-8"))
+        request = parse_strict_json(body.decode("utf-8"))
     except (UnicodeDecodeError, ValueError) as error:
         return [f"the body is no JSON in UTF-8: {error}"]
     if not isinstance(request, dict):
         return ["the body is no object"]
-    return [*_body(request), *faults(request.get("messages"))]
+    return [*_check_body(request), *find_faults(request.get("messages"))]
 
 
-def strict_json(text: str) -> Any:
+def parse_strict_json(text: str) -> Any:
     """Parse JSON as it is defined: each key of an object once, no NaN, no number that a double cannot hold."""
-    return json.loads(text, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_each_key_once)
+    return json.loads(
+        text, parse_constant=_reject_constant, parse_float=_parse_finite, object_pairs_hook=_check_unique_keys
+    )
 
 
-def same(left: object, right: object) -> bool:
+def is_same(left: object, right: object) -> bool:
     """Equal, and of the same types all the way down: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+        return left.keys() == right.keys() and all(is_same(left[key], right[key]) for key in left)
     if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(same, left, right))
+        return len(left) == len(right) and all(map(is_same, left, right))
     return repr(left) == repr(right)
 
 
-def _refuse(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     if math.isinf(number := float(text)):
         raise ValueError(f"{text} is out of range")
     return number
 
 
-def _each_key_once(pairs: list[tuple[str, Any]]) -> Json:
+def _check_unique_keys(pairs: list[tuple[str, Any]]) -> Json:
     if len({key for key, _ in pairs}) < len(pairs):
         raise ValueError("a key is there twice")
     return dict(pairs)
 
 
-def _body(request: Json) -> Iterator[str]:
+def _check_body(request: Json) -> Iterator[str]:
     if unknown := request.keys() - _BODY_KEYS:
         yield f"the body has keys that no server knows: {sorted(unknown)}"
     if not isinstance(request.get("model"), str) or not request["model"]:
@@ -92,7 +94,7 @@ def _body(request: Json) -> Iterator[str]:
         yield "stream_options without stream"
 
 
-def _messages(messages: object) -> Iterator[str]:
+def _check_messages(messages: object) -> Iterator[str]:
     if not isinstance(messages, list) or not messages:
         yield "no list of messages"
         return
@@ -101,7 +103,7 @@ def _messages(messages: object) -> Iterator[str]:
         if not isinstance(message, dict) or message.get("role") not in _KEYS:
             yield f"message {index} has no known role: {message!r}"
             continue
-        yield from (f"message {index} ({message['role']}): {fault}" for fault in _message(message))
+        yield from (f"message {index} ({message['role']}): {fault}" for fault in _check_message(message))
         if message["role"] == "tool":
             answered = message.get("tool_call_id")
             if not owed or owed[0] != answered:
@@ -115,11 +117,11 @@ def _messages(messages: object) -> Iterator[str]:
         yield f"the messages end before the results of {owed}"
 
 
-def _message(message: Json) -> Iterator[str]:
+def _check_message(message: Json) -> Iterator[str]:
     role = message["role"]
     if unknown := message.keys() - _KEYS[role]:
         yield f"keys that are not allowed: {sorted(unknown)}"
-    yield from _content(role, message)
+    yield from _check_content(role, message)
     if "name" in message and not _matches(_AUTHOR_NAME, message["name"]):
         yield f"the name {message['name']!r}"
     if "refusal" in message and not isinstance(message["refusal"], str):
@@ -127,11 +129,11 @@ def _message(message: Json) -> Iterator[str]:
     if role == "tool" and not isinstance(message.get("tool_call_id"), str):
         yield "a result without the id of its call"
     if "tool_calls" in message:
-        yield from _calls(message["tool_calls"])
-    yield from (f"a lone surrogate in {text!r}" for text in _texts(message) if _has_surrogate(text))
+        yield from _check_calls(message["tool_calls"])
+    yield from (f"a lone surrogate in {text!r}" for text in _iterate_texts(message) if _has_surrogate(text))
 
 
-def _content(role: str, message: Json) -> Iterator[str]:
+def _check_content(role: str, message: Json) -> Iterator[str]:
     content = message.get("content")
     if content is None:
         if role != "assistant" or not message.get("tool_calls") or "content" not in message:
@@ -148,7 +150,7 @@ def _content(role: str, message: Json) -> Iterator[str]:
         yield f"content of type {type(content).__name__}"
 
 
-def _calls(calls: object) -> Iterator[str]:
+def _check_calls(calls: object) -> Iterator[str]:
     if not isinstance(calls, list) or not calls:
         yield "tool_calls without a call"
         return
@@ -156,10 +158,10 @@ def _calls(calls: object) -> Iterator[str]:
     if len(set(map(repr, ids))) < len(ids):
         yield f"a call's id is there twice: {ids}"
     for call in calls:
-        yield from (f"call {call!r}: {fault}" for fault in _call(call))
+        yield from (f"call {call!r}: {fault}" for fault in _check_call(call))
 
 
-def _call(call: object) -> Iterator[str]:
+def _check_call(call: object) -> Iterator[str]:
     if not isinstance(call, dict) or call.keys() != {"id", "type", "function"} or call["type"] != "function":
         yield "not id, type and function"
         return
@@ -172,7 +174,7 @@ def _call(call: object) -> Iterator[str]:
     if not _matches(_FUNCTION_NAME, function["name"]):
         yield f"the name {function['name']!r}"
     try:
-        arguments = json.loads(function["arguments"], parse_constant=_refuse, parse_float=_finite)
+        arguments = json.loads(function["arguments"], parse_constant=_reject_constant, parse_float=_parse_finite)
     except (TypeError, ValueError, RecursionError) as error:
         yield f"arguments that are no JSON: {error}"
     else:
@@ -184,16 +186,16 @@ def _matches(pattern: re.Pattern[str], name: object) -> bool:
     return isinstance(name, str) and pattern.fullmatch(name) is not None
 
 
-def _texts(value: object) -> Iterator[str]:
+def _iterate_texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _texts(key)
-            yield from _texts(item)
+            yield from _iterate_texts(key)
+            yield from _iterate_texts(item)
     elif isinstance(value, list):
         for item in value:
-            yield from _texts(item)
+            yield from _iterate_texts(item)
 
 
 def _has_surrogate(text: str) -> bool:

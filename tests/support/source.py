@@ -40,22 +40,22 @@ class Import:
         return f"{self.file.relative_to(ROOT)}:{self.line}"
 
 
-def modules_of(package: str) -> list[Path]:
+def list_modules(package: str) -> list[Path]:
     return sorted(PACKAGES[package].rglob("*.py"))
 
 
-def module_name(file: Path, package: str) -> str:
+def find_module_name(file: Path, package: str) -> str:
     parts = file.relative_to(PACKAGES[package]).with_suffix("").parts
     return ".".join([package, *(parts[:-1] if parts[-1] == "__init__" else parts)])
 
 
 @cache
-def imports_of(package: str) -> tuple[Import, ...]:
+def list_imports(package: str) -> tuple[Import, ...]:
     """Every import in a package, those in functions and for type checkers included."""
-    return tuple(found for file in modules_of(package) for found in _imports(file, package))
+    return tuple(found for file in list_modules(package) for found in _read_imports(file, package))
 
 
-def _imports(file: Path, package: str) -> Iterator[Import]:
+def _read_imports(file: Path, package: str) -> Iterator[Import]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -63,7 +63,7 @@ def _imports(file: Path, package: str) -> Iterator[Import]:
         elif isinstance(node, ast.ImportFrom):
             module = node.module or ""
             if node.level:
-                here = module_name(file, package).split(".")
+                here = find_module_name(file, package).split(".")
                 up = node.level - (file.name == "__init__.py")
                 module = ".".join(filter(None, [*here[: len(here) - up], module]))
             for alias in node.names:

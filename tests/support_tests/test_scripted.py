@@ -42,7 +42,7 @@ async def async_client(model: ScriptedModel) -> AsyncIterator[AsyncOpenAI]:
         yield made
 
 
-def text_of(client: OpenAI, content: str = "hello") -> str | None:
+def ask_for_text(client: OpenAI, content: str = "hello") -> str | None:
     completion = client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": content}])
     return completion.choices[0].message.content
 
@@ -50,7 +50,7 @@ def text_of(client: OpenAI, content: str = "hello") -> str | None:
 def test_replies_come_in_the_order_they_were_written(model: ScriptedModel, client: OpenAI) -> None:
     model.say("one")
     model.say("two")
-    assert [text_of(client), text_of(client)] == ["one", "two"]
+    assert [ask_for_text(client), ask_for_text(client)] == ["one", "two"]
     assert [request["messages"][0]["content"] for request in model.requests] == ["hello", "hello"]
     assert json.loads(model.raw_requests[0]) == model.requests[0]
     assert model.headers[0]["authorization"] == "Bearer test"
@@ -109,7 +109,7 @@ def test_raw_bodies_go_out_untouched(model: ScriptedModel) -> None:
 def test_failures_look_like_the_providers(model: ScriptedModel, client: OpenAI) -> None:
     model.fail(429, code="rate_limit_exceeded", headers={"retry-after": "0"})
     with pytest.raises(openai.RateLimitError) as refused:
-        text_of(client)
+        ask_for_text(client)
     assert refused.value.code == "rate_limit_exceeded"
     assert refused.value.response.headers["retry-after"] == "0"
 
@@ -117,7 +117,7 @@ def test_failures_look_like_the_providers(model: ScriptedModel, client: OpenAI) 
 def test_a_retry_takes_the_next_reply(model: ScriptedModel, client: OpenAI) -> None:
     model.fail(503, headers={"retry-after-ms": "1"})
     model.say("second time lucky")
-    assert text_of(client.with_options(max_retries=1)) == "second time lucky"
+    assert ask_for_text(client.with_options(max_retries=1)) == "second time lucky"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -146,14 +146,14 @@ def test_replies_can_wait_for_the_request_they_fit(model: ScriptedModel, client:
     for name in ("a", "b", "c"):
         model.say(f"for {name}", when=lambda request, name=name: request["messages"][-1]["content"] == name)
     with ThreadPoolExecutor() as pool:
-        assert list(pool.map(lambda name: text_of(client, name), "cab")) == ["for c", "for a", "for b"]
+        assert list(pool.map(lambda name: ask_for_text(client, name), "cab")) == ["for c", "for a", "for b"]
 
 
 async def test_a_gate_holds_the_reply_back(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
     gate = threading.Event()
     model.say("at last", gate=gate)
     waiting = asyncio.create_task(async_client.chat.completions.create(**ASK))
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     assert not waiting.done()
     gate.set()
     assert (await waiting).choices[0].message.content == "at last"
@@ -173,11 +173,11 @@ async def test_a_stream_hangs_half_way_until_released(model: ScriptedModel, asyn
 async def test_a_client_that_goes_away_is_noticed(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
     model.hang()
     waiting = asyncio.create_task(async_client.chat.completions.create(**ASK))
-    await model.requests_reach(1)
+    await model.wait_for_requests_async(1)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    await model.disconnects_reach(1)
+    await model.wait_for_disconnects_async(1)
 
 
 async def test_leaving_ends_what_still_hangs() -> None:
@@ -185,7 +185,7 @@ async def test_leaving_ends_what_still_hangs() -> None:
         model.hang()
         async with AsyncOpenAI(api_key="test", base_url=model.url, max_retries=0) as client:
             waiting = asyncio.create_task(client.chat.completions.create(**ASK))
-            await model.requests_reach(1)
+            await model.wait_for_requests_async(1)
             await asyncio.to_thread(model.close)
             with pytest.raises(openai.APIConnectionError):
                 await waiting
@@ -199,7 +199,7 @@ def test_an_unused_reply_is_an_error() -> None:
 def test_an_unexpected_call_is_refused_once_and_remembered() -> None:
     model = ScriptedModel().start()
     with OpenAI(api_key="test", base_url=model.url) as client, pytest.raises(openai.InternalServerError) as refused:
-        text_of(client)
+        ask_for_text(client)
     model.close()
     assert refused.value.code == "unexpected_call"
     assert model.request_count == 1
@@ -284,14 +284,14 @@ def test_a_default_answers_whatever_comes(reply: str | Call, content: str | None
         assert model.requests == []
 
 
-def program(script: object, folder: Path) -> subprocess.Popen[str]:
+def start_program(script: object, folder: Path) -> subprocess.Popen[str]:
     file = folder / "script.json"
     file.write_text(json.dumps(script))
     command = [sys.executable, "-m", "tests.support.scripted", "--script", str(file)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def url_of(process: subprocess.Popen[str]) -> str:
+def read_url(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
@@ -304,15 +304,15 @@ def test_it_runs_as_a_program(tmp_path: Path) -> None:
         {"say": "for a", "when": "a", "delay": 0.001},
         {"half_stream": "no"},
     ]
-    with program({"replies": entries, "default": {"say": "always"}}, tmp_path) as process:
-        with OpenAI(api_key="test", base_url=url_of(process), max_retries=0) as client:
+    with start_program({"replies": entries, "default": {"say": "always"}}, tmp_path) as process:
+        with OpenAI(api_key="test", base_url=read_url(process), max_retries=0) as client:
             assert client.chat.completions.create(**ASK).choices[0].finish_reason == "tool_calls"
             with pytest.raises(openai.AuthenticationError):
-                text_of(client)
-            assert [text_of(client, "a"), text_of(client, "b")] == ["for a", "for b"]
+                ask_for_text(client)
+            assert [ask_for_text(client, "a"), ask_for_text(client, "b")] == ["for a", "for b"]
             with pytest.raises(openai.APIConnectionError):
-                text_of(client)
-            assert [text_of(client), text_of(client)] == ["always", "always"]
+                ask_for_text(client)
+            assert [ask_for_text(client), ask_for_text(client)] == ["always", "always"]
             report = httpx2.get(str(client.base_url.copy_with(path="/scripted/report"))).json()
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
@@ -320,8 +320,8 @@ def test_it_runs_as_a_program(tmp_path: Path) -> None:
 
 
 def test_the_program_says_what_was_not_used(tmp_path: Path) -> None:
-    with program([{"say": "never"}], tmp_path) as process:
-        url_of(process)
+    with start_program([{"say": "never"}], tmp_path) as process:
+        read_url(process)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=10)
     assert process.returncode == 1
@@ -329,7 +329,7 @@ def test_the_program_says_what_was_not_used(tmp_path: Path) -> None:
 
 
 def test_the_program_refuses_a_wrong_script(tmp_path: Path) -> None:
-    with program([{"shout": "hey"}], tmp_path) as process:
+    with start_program([{"shout": "hey"}], tmp_path) as process:
         _, errors = process.communicate(timeout=10)
     assert process.returncode == 2
     assert "shout" in errors

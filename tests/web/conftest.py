@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.support.chromium import ARGUMENTS, NEEDED, chromium, is_needed
+from tests.support.chromium import ARGUMENTS, NEEDED, find_chromium, is_browser_needed
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 from tests.web.window import Api, Window
@@ -22,8 +22,8 @@ MISSING = "there is no Chromium: install one (apt-get install chromium), or `pla
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        path = chromium(playwright.chromium.executable_path)
-        if path is None and is_needed():
+        path = find_chromium(playwright.chromium.executable_path)
+        if path is None and is_browser_needed():
             pytest.fail(f"{MISSING}; {NEEDED} or CI is set")
         if path is None:
             pytest.skip(MISSING)
@@ -70,7 +70,7 @@ def windows(browser: Browser) -> Iterator[Callable[..., Window]]:
     yield open_window
     for window in opened:
         window.close()
-    assert [wrong for window in opened for wrong in window.wrongs] == []
+    assert [wrong for window in opened for wrong in window.errors] == []
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def test_an_answer_is_shown_while_it_is_written(window: Window, model: ScriptedM
     expect(window.draft).to_contain_text("Front Desk")
     model.release()
     expect(window.answers.locator("strong")).to_have_text("will")
-    window.idle()
+    window.wait_until_idle()
 
 
 def test_tools_are_folded_and_handoffs_are_moments(window: Window, model: ScriptedModel) -> None:
@@ -171,7 +171,7 @@ def test_a_run_is_cancelled_and_what_it_said_stays(window: Window, model: Script
     expect(window.log).to_contain_text("The run was cancelled. What it had said stays.")
     expect(window.answers).to_have_text(["Half an"])
     expect(window.log).to_contain_text("cut off here")
-    window.idle()
+    window.wait_until_idle()
     model.wait_for_disconnects(1)
 
 

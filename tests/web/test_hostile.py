@@ -56,7 +56,7 @@ CORPUS = [
     '<https://evil.example/?q="onmouseover=alert(1)>',
     "|a|b|\n|-|-|\n|<img src=x onerror=alert(1)>|<script>alert(1)</script>|",
 ]
-HARMLESS = """() => {
+FIND_HARMFUL_SCRIPT = """() => {
   const tags = /^(a|blockquote|br|code|del|em|h[456]|hr|li|ol|p|pre|s|strong|table|tbody|td|th|thead|tr|ul)$/i;
   const attributes = new Set(["href", "title", "align", "start", "dir", "rel", "target", "tabindex"]);
   const found = [];
@@ -72,8 +72,8 @@ HARMLESS = """() => {
 ELSEWHERE = "main :is(img, iframe, script, style, object, embed, video, audio, base, meta, link)"
 
 
-def is_harmless(window: Window) -> None:
-    assert window.evaluate(HARMLESS) == []
+def check_harmless(window: Window) -> None:
+    assert window.evaluate(FIND_HARMFUL_SCRIPT) == []
     assert (
         window.page.locator("main img, main iframe, main script, main style, main object, main form form").count() == 0
     )
@@ -97,7 +97,7 @@ def test_hostile_messages_do_nothing(window: Window, api: Api) -> None:
     answers = "\n".join(window.answers.all_text_contents())
     for tag in ("<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "<style>@import", "custom</x>"):
         assert tag in answers
-    is_harmless(window)
+    check_harmless(window)
 
 
 def test_hostile_answers_do_nothing_while_they_are_written(window: Window, model: ScriptedModel, api: Api) -> None:
@@ -107,10 +107,10 @@ def test_hostile_answers_do_nothing_while_they_are_written(window: Window, model
     window.open_chat(session)
     window.say("Be bad.")
     expect(window.draft).to_contain_text("custom")
-    is_harmless(window)
+    check_harmless(window)
     model.release()
     expect(window.answers).to_contain_text(["the end"])
-    is_harmless(window)
+    check_harmless(window)
 
 
 def test_hostile_tools_and_names_do_nothing(window: Window, model: ScriptedModel, api: Api) -> None:
@@ -126,12 +126,12 @@ def test_hostile_tools_and_names_do_nothing(window: Window, model: ScriptedModel
     for call in window.calls.all():
         call.locator("summary").click()
     expect(window.calls.first).to_contain_text("<script>alert(1)</script>")
-    is_harmless(window)
+    check_harmless(window)
     window.open_timeline(session)
     window.list.press("Home")
     for _ in api.events(session):
         window.list.press("ArrowDown")
-        is_harmless(window)
+        check_harmless(window)
 
 
 @pytest.mark.parametrize("text", [CORPUS[1], "javascript:alert(1)", "../../../docs", "%00", "a?b#c"])
@@ -139,7 +139,7 @@ def test_hostile_addresses_do_nothing(window: Window, text: str) -> None:
     for view in ("chat", "timeline"):
         window.open(f"#/{view}/{quote(text, safe='')}")
         expect(window.page.locator(".problem")).to_contain_text("or begin a new chat")
-        is_harmless(window)
+        check_harmless(window)
 
 
 def test_hostile_context_does_nothing(window: Window, api: Api) -> None:
@@ -149,4 +149,4 @@ def test_hostile_context_does_nothing(window: Window, api: Api) -> None:
     window.open_timeline(session)
     expect(window.detail.locator(".changes")).to_contain_text("constructor")
     assert window.evaluate("() => ({}).polluted") is None
-    is_harmless(window)
+    check_harmless(window)

@@ -14,7 +14,7 @@ from tests.support.processes import ServerProcess, clean_environment
 from tests.web.window import Window
 
 
-def new_key(database_url: str) -> str:
+def create_key(database_url: str) -> str:
     command = [sys.executable, "-m", "swarmkeep", "keys", "create", "--tenant", "acme", "--json"]
     made = subprocess.run(
         [*command, "--database-url", database_url], env=clean_environment(), capture_output=True, text=True, check=True
@@ -24,7 +24,7 @@ def new_key(database_url: str) -> str:
 
 def test_a_key_is_asked_for_and_kept_for_the_tab(windows: Callable[..., Window], tmp_path: Path) -> None:
     database_url = f"sqlite:///{tmp_path / 'swarmkeep.db'}"
-    key = new_key(database_url)
+    key = create_key(database_url)
     with ServerProcess(tmp_path, agents=["swarmkeep_agents.weather"], database_url=database_url) as server:
         window = windows(server.url)
         asked: list[str] = []

@@ -26,7 +26,7 @@ def test_a_server_that_dies_and_comes_back_loses_and_doubles_nothing(
         expect(window.page.get_by_text("Connection lost. Trying again…")).to_be_visible()
         server.start()
         for each in (window, other):
-            each.idle()
+            each.wait_until_idle()
             expect(each.answers).to_have_count(1)
             expect(each.questions).to_have_text(["What is the weather in Paris?"])
         with Api(server.url) as api:
@@ -40,7 +40,7 @@ def test_a_server_that_dies_and_comes_back_loses_and_doubles_nothing(
         window.say("And in Rome?")
         for each in (window, other):
             expect(each.questions).to_have_text(["What is the weather in Paris?", "And in Rome?"])
-            each.idle()
+            each.wait_until_idle()
             expect(each.answers).to_have_count(2)
 
 
@@ -55,5 +55,5 @@ def test_a_message_that_cannot_be_sent_is_not_lost(windows: Callable[..., Window
         server.start()
         window.composer.press("Enter")
         expect(window.questions).to_have_text(["Are you there?"])
-        window.idle()
+        window.wait_until_idle()
         expect(window.answers).to_have_count(1)

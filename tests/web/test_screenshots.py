@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.docs.pages import DOCS, ROOT
-from tests.support.markdown import blocks
+from tests.support.markdown import read_blocks
 from tests.support.processes import ServerProcess
 from tests.web.window import PHONE, Api, Window
 
@@ -40,7 +40,7 @@ def shop(tmp_path: Path) -> ServerProcess:
 @pytest.fixture
 def beginners(tmp_path: Path) -> ServerProcess:
     """The team of the quickstart."""
-    (team,) = [block for block in blocks(DOCS / "quickstart.md") if block.file == "shop.py"]
+    (team,) = [block for block in read_blocks(DOCS / "quickstart.md") if block.file == "shop.py"]
     file = tmp_path / team.file
     file.write_text(team.code, encoding="utf-8")
     return ServerProcess(tmp_path, agents=[str(file)])

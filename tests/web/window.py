@@ -25,20 +25,20 @@ class Window:
         self.context: BrowserContext = browser.new_context(viewport=WIDE, locale="en-GB", **options)  # type: ignore[arg-type]
         self.context.set_default_timeout(PATIENCE_MS)
         self.page: Page = self.context.new_page()
-        self.wrongs: list[str] = []
-        self.page.on("dialog", lambda dialog: (self.wrongs.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        self.page.on("pageerror", lambda error: self.wrongs.append(f"error: {error}"))
+        self.errors: list[str] = []
+        self.page.on("dialog", lambda dialog: (self.errors.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on("pageerror", lambda error: self.errors.append(f"error: {error}"))
         self.page.on("console", self._heard)
-        self.page.on("request", lambda request: self._asked(request.url))
+        self.page.on("request", lambda request: self._note_request(request.url))
 
     def _heard(self, message: ConsoleMessage) -> None:
         # A server that is away, or a route that is not there, is said so by the browser; the page copes.
         if message.type in ("error", "warning") and "Failed to load resource" not in message.text:
-            self.wrongs.append(f"console: {message.text}")
+            self.errors.append(f"console: {message.text}")
 
-    def _asked(self, url: str) -> None:
+    def _note_request(self, url: str) -> None:
         if not url.startswith((self.url, "data:", "blob:" + self.url)):
-            self.wrongs.append(f"asked {url}")
+            self.errors.append(f"asked {url}")
 
     def close(self) -> None:
         self.context.close()
@@ -83,7 +83,7 @@ class Window:
     def calls(self) -> Locator:
         return self.log.locator(".call")
 
-    def idle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until no run is active, and everything was shown."""
         expect(self.page.get_by_role("button", name="Cancel run")).to_be_hidden()
         expect(self.draft).to_be_hidden()

@@ -7,9 +7,9 @@ of the latest (`order_id`, `refund_id`, `repair_id`, `ticket_id`). Callers may g
 from typing import Any
 
 from swarmkeep import Agent, Result, ToolCallId, tool
-from swarmkeep_agents.acme.cart import listed, refusal, total
-from swarmkeep_agents.acme.catalogue import CATALOGUE, euros, matching, unknown
-from swarmkeep_agents.references import reference
+from swarmkeep_agents.acme.cart import explain_refusal, format_lines, sum_lines
+from swarmkeep_agents.acme.catalogue import CATALOGUE, explain_unknown, find_products, format_euros
+from swarmkeep_agents.references import make_reference
 
 MOST_OF_ONE_PRODUCT = 20
 
@@ -74,12 +74,12 @@ def escalate_to_human(summary: str, context_variables: dict[str, Any], tool_call
     Args:
         summary: What happened and what the customer expects, in a sentence or two.
     """
-    ticket_id = reference("TICKET", tool_call_id)
+    ticket_id = make_reference("TICKET", tool_call_id)
     ticket = {"summary": summary, "status": "waiting for a human", "notes": []}
     return Result(
         value=f"Ticket {ticket_id} is open. A human will read it and answer.",
         agent=escalation,
-        context_variables=_noted(context_variables, "ticket", ticket_id, ticket),
+        context_variables=_add_record(context_variables, "ticket", ticket_id, ticket),
     )
 
 
@@ -92,10 +92,10 @@ def look_up_catalogue(query: str) -> dict[str, Any]:
     Args:
         query: What the customer is looking for, such as a tent, a lantern or a stove.
     """
-    found = matching(query)
+    found = find_products(query)
     if not found:
         return {"found": [], "note": "Nothing matches these words.", "for_sale": [item.name for item in CATALOGUE]}
-    return {"found": [product.described() for product in found]}
+    return {"found": [product.describe() for product in found]}
 
 
 def quote_price(product: str, context_variables: dict[str, Any], quantity: int = 1) -> str | Result:
@@ -105,9 +105,9 @@ def quote_price(product: str, context_variables: dict[str, Any], quantity: int =
         product: The product, by name or item id: a tent, lantern, stove, backpack, boots or kettle.
         quantity: How many pieces.
     """
-    found = matching(product)
+    found = find_products(product)
     if not found:
-        return unknown(product)
+        return explain_unknown(product)
     if not found[0].in_stock:
         return f"The {found[0].name} is sold out, so it cannot be ordered now."
     if not 1 <= quantity <= MOST_OF_ONE_PRODUCT:
@@ -116,8 +116,8 @@ def quote_price(product: str, context_variables: dict[str, Any], quantity: int =
     others = [other for other in context_variables.get("cart", []) if other["item_id"] != line["item_id"]]
     cart = [*others, line]
     return Result(
-        value=f"{listed([line])}: {euros(total([line]))}. The cart comes to {euros(total(cart))}. "
-        "Nothing is ordered yet.",
+        value=f"{format_lines([line])}: {format_euros(sum_lines([line]))}. "
+        f"The cart comes to {format_euros(sum_lines(cart))}. Nothing is ordered yet.",
         context_variables={"cart": cart},
     )
 
@@ -132,16 +132,16 @@ def place_order(
         product: A product that has to be in the cart, by name or item id.
         price: The total in euros that the customer agreed to; if it is not what the cart costs, nothing is ordered.
     """
-    order_id = reference("ORD", tool_call_id)
+    order_id = make_reference("ORD", tool_call_id)
     if order_id in context_variables.get("orders", {}):
         return f"Order {order_id} has been placed already."
     cart = context_variables.get("cart", [])
-    if problem := refusal(cart, product, price):
+    if problem := explain_refusal(cart, product, price):
         return problem
-    order = {"items": cart, "total": total(cart), "status": "placed"}
+    order = {"items": cart, "total": sum_lines(cart), "status": "placed"}
     return Result(
-        value=f"Order {order_id} is placed: {listed(cart)}, {euros(total(cart))} in all.",
-        context_variables={**_noted(context_variables, "order", order_id, order), "cart": []},
+        value=f"Order {order_id} is placed: {format_lines(cart)}, {format_euros(sum_lines(cart))} in all.",
+        context_variables={**_add_record(context_variables, "order", order_id, order), "cart": []},
     )
 
 
@@ -154,7 +154,7 @@ def look_up_item(search_query: str) -> dict[str, Any]:
     Args:
         search_query: A description of the item: its name, or any words the customer has for it.
     """
-    return {"found": [product.described() for product in matching(search_query)]}
+    return {"found": [product.describe() for product in find_products(search_query)]}
 
 
 @tool(idempotent=True)
@@ -167,18 +167,18 @@ def execute_refund(
         item_id: Which item to refund, such as LAMP-1.
         reason: Why the customer wants a refund.
     """
-    found = matching(item_id)
+    found = find_products(item_id)
     if not found:
-        return unknown(item_id)
+        return explain_unknown(item_id)
     refunds = context_variables.get("refunds", {})
     refund_id = next((key for key, refund in refunds.items() if refund["item_id"] == found[0].item_id), None)
     if refund_id is not None:
         return f"The {found[0].name} has been refunded already; the refund is {refund_id}."
-    refund_id = reference("REF", tool_call_id)
+    refund_id = make_reference("REF", tool_call_id)
     refund = {"item_id": found[0].item_id, "amount": found[0].price, "reason": reason}
     return Result(
-        value=f"Refund {refund_id}: {euros(found[0].price)} for the {found[0].name}. Reason: {reason}.",
-        context_variables=_noted(context_variables, "refund", refund_id, refund),
+        value=f"Refund {refund_id}: {format_euros(found[0].price)} for the {found[0].name}. Reason: {reason}.",
+        context_variables=_add_record(context_variables, "refund", refund_id, refund),
     )
 
 
@@ -192,15 +192,15 @@ def book_repair(
         item_id: Which item to repair, such as STOVE-3.
         problem: What is wrong with it.
     """
-    found = matching(item_id)
+    found = find_products(item_id)
     if not found:
-        return unknown(item_id)
-    repair_id = reference("REP", tool_call_id)
+        return explain_unknown(item_id)
+    repair_id = make_reference("REP", tool_call_id)
     repair = {"item_id": found[0].item_id, "problem": problem, "status": "waiting for the item"}
     return Result(
         value=f"Repair {repair_id} is booked for the {found[0].name}, free of charge in its first "
         f"{found[0].warranty_months} months. Please send it in with that number on the parcel.",
-        context_variables=_noted(context_variables, "repair", repair_id, repair),
+        context_variables=_add_record(context_variables, "repair", repair_id, repair),
     )
 
 
@@ -226,7 +226,7 @@ def add_note_to_ticket(note: str, context_variables: dict[str, Any]) -> str | Re
     ticket = {**ticket, "notes": [*ticket["notes"], note]}
     return Result(
         value=f"Written into ticket {ticket_id}.",
-        context_variables=_noted(context_variables, "ticket", ticket_id, ticket),
+        context_variables=_add_record(context_variables, "ticket", ticket_id, ticket),
     )
 
 
@@ -257,6 +257,6 @@ escalation = Agent(
 )
 
 
-def _noted(context_variables: dict[str, Any], kind: str, key: str, record: dict[str, Any]) -> dict[str, Any]:
+def _add_record(context_variables: dict[str, Any], kind: str, key: str, record: dict[str, Any]) -> dict[str, Any]:
     """The changes that keep a record among those of its kind, and name it as the latest."""
     return {f"{kind}s": {**context_variables.get(f"{kind}s", {}), key: record}, f"{kind}_id": key}

@@ -20,9 +20,9 @@ class Product:
 
     @property
     def words(self) -> frozenset[str]:
-        return _words(f"{self.item_id} {self.name} {self.known_as}")
+        return _split_words(f"{self.item_id} {self.name} {self.known_as}")
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """What customers are told of it."""
         return {
             "item_id": self.item_id,
@@ -43,22 +43,22 @@ CATALOGUE = (
 )
 
 
-def matching(text: str) -> list[Product]:
+def find_products(text: str) -> list[Product]:
     """The products that a text speaks of, by item id, name or another word for them; the best match first."""
-    said = _words(text)
+    said = _split_words(text)
     scored = [(len(said & product.words), product) for product in CATALOGUE]
     return [product for score, product in sorted(scored, key=lambda pair: -pair[0]) if score]
 
 
-def unknown(text: str) -> str:
+def explain_unknown(text: str) -> str:
     """The answer where nothing matches a text."""
     known = ", ".join(f"{product.item_id} ({product.name})" for product in CATALOGUE)
     return f"Acme has no item that fits {text!r}. There are {known}."
 
 
-def euros(amount: float) -> str:
+def format_euros(amount: float) -> str:
     return f"{amount:.2f} euros"
 
 
-def _words(text: str) -> frozenset[str]:
+def _split_words(text: str) -> frozenset[str]:
     return frozenset(word.removesuffix("s") for word in _WORD.findall(text.casefold()))

@@ -11,12 +11,12 @@ from typing import Any
 
 from swarmkeep import Agent, Result, ToolCallId, tool
 from swarmkeep_agents.airline import bookings, policies
-from swarmkeep_agents.airline.bookings import CHANGE_FEE, no_booking, no_change, records
+from swarmkeep_agents.airline.bookings import CHANGE_FEE, explain_no_booking, explain_no_change, records
 
 # Instructions: the manner that all share, the routine of one, and what is known of customer and flight.
 
 
-def _circumstances(context_variables: dict[str, Any]) -> str:
+def _describe_customer(context_variables: dict[str, Any]) -> str:
     customer = context_variables.get("customer") or "not known yet"
     flight = context_variables.get("flight") or "not known yet"
     return f"The customer: {json.dumps(customer)}. Their flight: {json.dumps(flight)}."
@@ -26,27 +26,27 @@ def triage_instructions(context_variables: dict[str, Any]) -> str:
     return (
         f"{policies.MANNER}\nYou are the first voice that customers hear. Find out what they need, and hand over: to "
         "flight modification for cancelling or changing a flight, to lost baggage for a bag that did not arrive. Ask "
-        f"for no details that the others will ask for. {_circumstances(context_variables)}"
+        f"for no details that the others will ask for. {_describe_customer(context_variables)}"
     )
 
 
 def modification_instructions(context_variables: dict[str, Any]) -> str:
     return (
         f"{policies.MANNER}\nYou find out whether a customer wants to change a flight or to cancel it, and hand over "
-        f"accordingly. If it is not clear, ask. {_circumstances(context_variables)}"
+        f"accordingly. If it is not clear, ask. {_describe_customer(context_variables)}"
     )
 
 
 def change_instructions(context_variables: dict[str, Any]) -> str:
-    return f"{policies.MANNER}{policies.CHANGE}{_circumstances(context_variables)}"
+    return f"{policies.MANNER}{policies.CHANGE}{_describe_customer(context_variables)}"
 
 
 def cancel_instructions(context_variables: dict[str, Any]) -> str:
-    return f"{policies.MANNER}{policies.CANCEL}{_circumstances(context_variables)}"
+    return f"{policies.MANNER}{policies.CANCEL}{_describe_customer(context_variables)}"
 
 
 def lost_baggage_instructions(context_variables: dict[str, Any]) -> str:
-    return f"{policies.MANNER}{policies.LOST_BAGGAGE}{_circumstances(context_variables)}"
+    return f"{policies.MANNER}{policies.LOST_BAGGAGE}{_describe_customer(context_variables)}"
 
 
 # Handoffs.
@@ -86,9 +86,9 @@ def look_up_booking(booking_id: str) -> str | Result:
     Args:
         booking_id: The number of the booking, such as KW4821.
     """
-    booking = bookings.find(booking_id)
+    booking = bookings.find_booking(booking_id)
     if booking is None:
-        return no_booking(booking_id)
+        return explain_no_booking(booking_id)
     customer = {"name": booking["passenger"], "booking_id": booking["booking_id"]}
     return Result(value=json.dumps(booking), context_variables={"customer": customer, "flight": booking})
 
@@ -123,10 +123,13 @@ def check_change(booking_id: str, new_date: date) -> str:
         booking_id: The number of the booking.
         new_date: The date wanted, as YYYY-MM-DD.
     """
-    booking = bookings.find(booking_id)
+    booking = bookings.find_booking(booking_id)
     if booking is None:
-        return no_booking(booking_id)
-    return no_change(booking, new_date) or f"It can be moved to {new_date} for {CHANGE_FEE[booking['fare']]} euros."
+        return explain_no_booking(booking_id)
+    return (
+        explain_no_change(booking, new_date)
+        or f"It can be moved to {new_date} for {CHANGE_FEE[booking['fare']]} euros."
+    )
 
 
 @tool(idempotent=True)
@@ -139,16 +142,16 @@ def change_flight(booking_id: str, new_date: date, tool_call_id: ToolCallId) -> 
     """
 
     def act(db: Connection) -> str:
-        booking = bookings.find(booking_id, db)
+        booking = bookings.find_booking(booking_id, db)
         if booking is None:
-            return no_booking(booking_id)
-        if problem := no_change(booking, new_date):
+            return explain_no_booking(booking_id)
+        if problem := explain_no_change(booking, new_date):
             return problem
         where = (new_date.isoformat(), booking["booking_id"])
         db.execute("UPDATE bookings SET departs_on = ? WHERE booking_id = ?", where)
         return f"Booking {booking['booking_id']} is moved to {new_date}. Fee: {CHANGE_FEE[booking['fare']]} euros."
 
-    return _with_flight(booking_id, records.once(tool_call_id, ["change", booking_id, new_date], act))
+    return _add_flight(booking_id, records.once(tool_call_id, ["change", booking_id, new_date], act))
 
 
 # Cancelling. Money goes out once a colleague has said yes; a credit needs nobody.
@@ -163,15 +166,15 @@ def refund_flight(booking_id: str, tool_call_id: ToolCallId) -> str | Result:
     """
 
     def act(db: Connection) -> str:
-        booking = bookings.find(booking_id, db)
+        booking = bookings.find_booking(booking_id, db)
         if booking is None or booking["status"] == "cancelled":
-            return no_booking(booking_id) if booking is None else f"Booking {booking_id} is cancelled already."
+            return explain_no_booking(booking_id) if booking is None else f"Booking {booking_id} is cancelled already."
         if booking["fare"] != "flexible":
             return f"A {booking['fare']} fare is not refunded. It can be cancelled for a credit."
-        number = bookings.pay(db, booking, "refund", booking["paid"])
+        number = bookings.cancel_and_pay(db, booking, "refund", booking["paid"])
         return f"Booking {booking['booking_id']} is cancelled. Refund {number}: {booking['paid']} euros."
 
-    return _with_flight(booking_id, records.once(tool_call_id, ["refund", booking_id], act))
+    return _add_flight(booking_id, records.once(tool_call_id, ["refund", booking_id], act))
 
 
 @tool(idempotent=True)
@@ -183,14 +186,14 @@ def give_flight_credit(booking_id: str, tool_call_id: ToolCallId) -> str | Resul
     """
 
     def act(db: Connection) -> str:
-        booking = bookings.find(booking_id, db)
+        booking = bookings.find_booking(booking_id, db)
         if booking is None or booking["status"] == "cancelled":
-            return no_booking(booking_id) if booking is None else f"Booking {booking_id} is cancelled already."
+            return explain_no_booking(booking_id) if booking is None else f"Booking {booking_id} is cancelled already."
         amount = booking["paid"] * 11 // 10
-        number = bookings.pay(db, booking, "credit", amount)
+        number = bookings.cancel_and_pay(db, booking, "credit", amount)
         return f"Booking {booking['booking_id']} is cancelled. Credit {number}: {amount} euros."
 
-    return _with_flight(booking_id, records.once(tool_call_id, ["credit", booking_id], act))
+    return _add_flight(booking_id, records.once(tool_call_id, ["credit", booking_id], act))
 
 
 # Lost baggage.
@@ -206,9 +209,9 @@ def start_baggage_search(booking_id: str, bag: str, tool_call_id: ToolCallId) ->
     """
 
     def act(db: Connection) -> str:
-        booking = bookings.find(booking_id, db)
+        booking = bookings.find_booking(booking_id, db)
         if booking is None:
-            return no_booking(booking_id)
+            return explain_no_booking(booking_id)
         values = (booking["booking_id"], bag)
         number = db.execute("INSERT INTO searches (booking_id, bag) VALUES (?, ?)", values).lastrowid
         return f"Search BAG-{number} is under way. It is ended when the bag is found, or after 21 days."
@@ -223,16 +226,16 @@ def check_baggage_search(booking_id: str) -> dict[str, Any]:
         booking_id: The number of the booking.
     """
     query = "SELECT 'BAG-' || search_id AS search_id, bag, status FROM searches WHERE booking_id = ?"
-    return {"searches": records.rows(query, bookings.number_of(booking_id))}
+    return {"searches": records.rows(query, bookings.normalize_number(booking_id))}
 
 
-def _with_flight(booking_id: str, answer: str) -> str | Result:
+def _add_flight(booking_id: str, answer: str) -> str | Result:
     """The answer, and the flight in the context variables as it is now."""
-    booking = bookings.find(booking_id)
+    booking = bookings.find_booking(booking_id)
     return answer if booking is None else Result(value=answer, context_variables={"flight": booking})
 
 
-ALWAYS = (escalate_to_human, close_case, transfer_to_airline_triage)
+SHARED_FUNCTIONS = (escalate_to_human, close_case, transfer_to_airline_triage)
 
 # The team. The first agent is the one that a conversation starts with.
 
@@ -251,17 +254,17 @@ flight_modification = Agent(
 flight_change = Agent(
     name="Flight Change Agent",
     instructions=change_instructions,
-    functions=[look_up_booking, check_change, change_flight, transfer_to_flight_cancel, *ALWAYS],
+    functions=[look_up_booking, check_change, change_flight, transfer_to_flight_cancel, *SHARED_FUNCTIONS],
 )
 
 flight_cancel = Agent(
     name="Flight Cancel Agent",
     instructions=cancel_instructions,
-    functions=[look_up_booking, refund_flight, give_flight_credit, transfer_to_flight_change, *ALWAYS],
+    functions=[look_up_booking, refund_flight, give_flight_credit, transfer_to_flight_change, *SHARED_FUNCTIONS],
 )
 
 lost_baggage = Agent(
     name="Lost Baggage Agent",
     instructions=lost_baggage_instructions,
-    functions=[look_up_booking, start_baggage_search, check_baggage_search, *ALWAYS],
+    functions=[look_up_booking, start_baggage_search, check_baggage_search, *SHARED_FUNCTIONS],
 )

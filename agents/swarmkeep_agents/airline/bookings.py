@@ -38,24 +38,24 @@ def _fill(connection: sqlite3.Connection) -> None:
 records = Records("airline.db", TABLES, _fill)
 
 
-def find(booking_id: str, connection: sqlite3.Connection | None = None) -> dict[str, Any] | None:
+def find_booking(booking_id: str, connection: sqlite3.Connection | None = None) -> dict[str, Any] | None:
     """A booking by its number, however it is written."""
     query = "SELECT * FROM bookings WHERE booking_id = ?"
     if connection is None:
-        return records.row(query, number_of(booking_id))
-    row = connection.execute(query, (number_of(booking_id),)).fetchone()
+        return records.row(query, normalize_number(booking_id))
+    row = connection.execute(query, (normalize_number(booking_id),)).fetchone()
     return None if row is None else dict(row)
 
 
-def number_of(booking_id: str) -> str:
+def normalize_number(booking_id: str) -> str:
     return booking_id.upper().replace("-", "").replace(" ", "")
 
 
-def no_booking(booking_id: str) -> str:
+def explain_no_booking(booking_id: str) -> str:
     return f"There is no booking {booking_id}. Nothing was done."
 
 
-def no_change(booking: dict[str, Any], new_date: date) -> str | None:
+def explain_no_change(booking: dict[str, Any], new_date: date) -> str | None:
     """Why a booking cannot be moved to a date; None if it can."""
     if booking["status"] != "booked":
         return f"Booking {booking['booking_id']} is {booking['status']}, so it cannot be changed."
@@ -67,7 +67,7 @@ def no_change(booking: dict[str, Any], new_date: date) -> str | None:
     return None
 
 
-def pay(connection: sqlite3.Connection, booking: dict[str, Any], kind: str, amount: int) -> str:
+def cancel_and_pay(connection: sqlite3.Connection, booking: dict[str, Any], kind: str, amount: int) -> str:
     """Cancel a booking for a refund or a credit; the number of the payment."""
     connection.execute("UPDATE bookings SET status = 'cancelled' WHERE booking_id = ?", (booking["booking_id"],))
     cursor = connection.execute(

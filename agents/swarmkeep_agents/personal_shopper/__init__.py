@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from swarmkeep import Agent, Result, ToolCallId, tool
 from swarmkeep_agents.personal_shopper import shop
-from swarmkeep_agents.personal_shopper.shop import euros, records
-from swarmkeep_agents.triaging import triage_over
+from swarmkeep_agents.personal_shopper.shop import format_euros, records
+from swarmkeep_agents.triaging import connect_triage
 
 SALES_INSTRUCTIONS = (
     "You advise customers of a small clothes shop, in a few warm words. Look at what there is before you recommend "
@@ -26,21 +26,21 @@ TRIAGE_INSTRUCTIONS = (
 )
 
 
-def _user_id(context_variables: dict[str, Any]) -> int:
+def _read_user_id(context_variables: dict[str, Any]) -> int:
     given = context_variables.get("user_id", 1)
-    if not isinstance(given, int) or shop.user(given) is None:
+    if not isinstance(given, int) or shop.find_user(given) is None:
         raise ValueError(f"the shop has no user {given!r}")
     return given
 
 
 def list_products() -> dict[str, Any]:
     """List the products that are for sale, with price and stock, to recommend something to wear."""
-    return {"products": shop.products()}
+    return {"products": shop.read_products()}
 
 
 def look_up_purchases(context_variables: dict[str, Any]) -> dict[str, Any]:
     """Look up the history of what the customer has bought, with purchase ids, prices, and what was refunded."""
-    return {"purchases": shop.purchases_of(_user_id(context_variables))}
+    return {"purchases": shop.read_purchases(_read_user_id(context_variables))}
 
 
 @tool(idempotent=True)
@@ -50,10 +50,10 @@ def buy_product(product: str, context_variables: dict[str, Any], tool_call_id: T
     Args:
         product: Its name, such as rain jacket, or its product id.
     """
-    user_id = _user_id(context_variables)
+    user_id = _read_user_id(context_variables)
 
     def act(db: Connection) -> str:
-        found = shop.product_called(product, db)
+        found = shop.find_product(product, db)
         if found is None:
             return f"The shop has no {product!r}. Nothing was bought."
         if not found["stock"]:
@@ -61,7 +61,7 @@ def buy_product(product: str, context_variables: dict[str, Any], tool_call_id: T
         db.execute("UPDATE products SET stock = stock - 1 WHERE product_id = ?", (found["product_id"],))
         values = (user_id, found["product_id"], found["cents"])
         number = db.execute("INSERT INTO purchases (user_id, product_id, cents) VALUES (?, ?, ?)", values).lastrowid
-        return f"Bought: {found['name']} for {euros(found['cents'])}. The purchase id is {number}."
+        return f"Bought: {found['name']} for {format_euros(found['cents'])}. The purchase id is {number}."
 
     return records.once(tool_call_id, ["buy", user_id, product], act)
 
@@ -76,7 +76,7 @@ def refund_purchase(
         purchase_id: Which purchase, such as 102.
         reason: Why it comes back.
     """
-    user_id = _user_id(context_variables)
+    user_id = _read_user_id(context_variables)
 
     def act(db: Connection) -> str:
         query = "SELECT cents FROM purchases WHERE purchase_id = ? AND user_id = ?"
@@ -87,7 +87,7 @@ def refund_purchase(
             return f"Purchase {purchase_id} has been refunded already."
         values = (purchase_id, found["cents"], reason)
         number = db.execute("INSERT INTO refunds (purchase_id, cents, reason) VALUES (?, ?, ?)", values).lastrowid
-        return f"Refund {number}: {euros(found['cents'])} for purchase {purchase_id}."
+        return f"Refund {number}: {format_euros(found['cents'])} for purchase {purchase_id}."
 
     return records.once(tool_call_id, ["refund", user_id, purchase_id], act)
 
@@ -102,7 +102,7 @@ def notify_customer(
         channel: How: by email or by phone.
         message: What to tell them.
     """
-    user_id = _user_id(context_variables)
+    user_id = _read_user_id(context_variables)
 
     def act(db: Connection) -> str:
         address = db.execute(f"SELECT {channel} FROM users WHERE user_id = ?", (user_id,)).fetchone()[0]
@@ -126,7 +126,7 @@ refunds_agent = Agent(
     functions=[look_up_purchases, refund_purchase, notify_customer],
 )
 
-triage_over(
+connect_triage(
     triage_agent,
     {
         "the customer wants to buy something: products, prices, a recommendation": sales_agent,

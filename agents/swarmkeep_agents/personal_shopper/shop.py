@@ -46,36 +46,36 @@ def _fill(connection: sqlite3.Connection) -> None:
 records = Records("personal_shopper.db", TABLES, _fill)
 
 
-def user(user_id: int) -> dict[str, Any] | None:
+def find_user(user_id: int) -> dict[str, Any] | None:
     return records.row("SELECT * FROM users WHERE user_id = ?", user_id)
 
 
-def products() -> list[dict[str, Any]]:
+def read_products() -> list[dict[str, Any]]:
     found = records.rows("SELECT product_id, name, cents, stock FROM products ORDER BY product_id")
-    return [_priced(row) for row in found]
+    return [_format_price(row) for row in found]
 
 
-def product_called(text: str, connection: sqlite3.Connection) -> dict[str, Any] | None:
+def find_product(text: str, connection: sqlite3.Connection) -> dict[str, Any] | None:
     """The product that a text names, or whose id it is. A name in part will not do: it is about money."""
     said = " ".join(text.lower().split())
     found = [dict(row) for row in connection.execute("SELECT * FROM products")]
     return next((row for row in found if row["name"] in said or str(row["product_id"]) == said), None)
 
 
-def purchases_of(user_id: int) -> list[dict[str, Any]]:
+def read_purchases(user_id: int) -> list[dict[str, Any]]:
     found = records.rows(
         "SELECT purchase_id, name AS product, purchases.cents, bought_on, refund_id IS NOT NULL AS refunded "
         "FROM purchases JOIN products USING (product_id) LEFT JOIN refunds USING (purchase_id) "
         "WHERE user_id = ? ORDER BY purchase_id",
         user_id,
     )
-    return [{**_priced(row), "refunded": bool(row["refunded"])} for row in found]
+    return [{**_format_price(row), "refunded": bool(row["refunded"])} for row in found]
 
 
-def _priced(row: dict[str, Any]) -> dict[str, Any]:
+def _format_price(row: dict[str, Any]) -> dict[str, Any]:
     """A row as people are told of it: the price in words instead of cents."""
-    return {**{name: value for name, value in row.items() if name != "cents"}, "price": euros(row["cents"])}
+    return {**{name: value for name, value in row.items() if name != "cents"}, "price": format_euros(row["cents"])}
 
 
-def euros(cents: int) -> str:
+def format_euros(cents: int) -> str:
     return f"{cents / 100:.2f} euros"

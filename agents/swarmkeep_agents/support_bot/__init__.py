@@ -44,8 +44,8 @@ def search_help_centre(question: str) -> dict[str, Any]:
     Args:
         question: The question, in the customer's words.
     """
-    found = help_centre.search(question)
-    return {"found": found} if found else {"found": [], "all_articles": help_centre.article_ids()}
+    found = help_centre.search_articles(question)
+    return {"found": found} if found else {"found": [], "all_articles": help_centre.list_article_ids()}
 
 
 def read_article(article_id: str) -> dict[str, Any] | str:
@@ -54,8 +54,8 @@ def read_article(article_id: str) -> dict[str, Any] | str:
     Args:
         article_id: Which one, as the search names it, such as "billing".
     """
-    found = help_centre.article(article_id)
-    return found or f"There is no article {article_id!r}. There are {', '.join(help_centre.article_ids())}."
+    found = help_centre.find_article(article_id)
+    return found or f"There is no article {article_id!r}. There are {', '.join(help_centre.list_article_ids())}."
 
 
 @tool(idempotent=True)
@@ -81,7 +81,7 @@ def check_ticket(ticket_id: str) -> dict[str, Any] | str:
     Args:
         ticket_id: Which one, such as TICKET-3.
     """
-    return help_centre.ticket(ticket_id) or f"There is no ticket {ticket_id}."
+    return help_centre.find_ticket(ticket_id) or f"There is no ticket {ticket_id}."
 
 
 @tool(idempotent=True)

@@ -39,7 +39,7 @@ def _fill(connection: sqlite3.Connection) -> None:
 records = Records("support_bot.db", TABLES, _fill)
 
 
-def search(question: str) -> list[dict[str, Any]]:
+def search_articles(question: str) -> list[dict[str, Any]]:
     """The articles that fit a question best, each with the passage that does; a word in a title counts five times."""
     words = [word for word in re.findall(r"\w+", question.casefold()) if not _FILLERS.fullmatch(word)]
     if not words:
@@ -54,15 +54,15 @@ def search(question: str) -> list[dict[str, Any]]:
     )
 
 
-def article(article_id: str) -> dict[str, Any] | None:
+def find_article(article_id: str) -> dict[str, Any] | None:
     return records.row("SELECT article_id, title, body FROM articles WHERE article_id = ?", article_id.strip().lower())
 
 
-def article_ids() -> list[str]:
+def list_article_ids() -> list[str]:
     return [row["article_id"] for row in records.rows("SELECT article_id FROM articles ORDER BY article_id")]
 
 
-def ticket(ticket_id: str) -> dict[str, Any] | None:
+def find_ticket(ticket_id: str) -> dict[str, Any] | None:
     found = re.search(r"\d{1,15}", ticket_id)
     query = "SELECT 'TICKET-' || ticket_id AS ticket_id, email, summary, status FROM tickets WHERE ticket_id = ?"
     return records.row(query, int(found.group())) if found else None

@@ -6,7 +6,7 @@ Orders are kept in the context variable `orders`, by their id, beside `PAST_ORDE
 from typing import Any, Literal
 
 from swarmkeep import Agent, Result, ToolCallId, tool
-from swarmkeep_agents.references import reference
+from swarmkeep_agents.references import make_reference
 
 Genre = Literal["crime", "travel", "poetry", "cookery"]
 
@@ -60,7 +60,7 @@ def order_book(title: str, context_variables: dict[str, Any], tool_call_id: Tool
     found = next((book for book in titles if book.casefold() in title.casefold()), None)
     if found is None:
         return f"The shop has no book called {title!r}. It has {', '.join(titles)}."
-    order_id = reference("BOOK", tool_call_id)
+    order_id = make_reference("BOOK", tool_call_id)
     order = {"title": found, "price": PRICE, "status": "ordered"}
     return Result(
         value=f"Order {order_id}: {found}, {PRICE} euros.",

@@ -4,7 +4,7 @@ from hashlib import sha256
 from typing import Any
 
 from swarmkeep import Agent, Result, ToolCallId, tool
-from swarmkeep_agents.references import reference
+from swarmkeep_agents.references import make_reference
 
 SKIES = ("sunny", "cloudy", "rainy", "windy", "foggy", "snowy")
 
@@ -34,7 +34,7 @@ def send_email(
         subject: What the e-mail is about, in a few words.
         body: The text of the e-mail.
     """
-    email_id = reference("MAIL", tool_call_id)
+    email_id = make_reference("MAIL", tool_call_id)
     email = {"recipient": recipient, "subject": subject, "body": body}
     return Result(
         value=f"E-mail {email_id} to {recipient} is in the outbox, which is as far as it goes in this example.",

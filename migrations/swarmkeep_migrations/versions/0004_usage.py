@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from swarmkeep.store.usage import rebuild
+from swarmkeep.store.sql.usage import rebuild_usage
 
 revision = "0004"
 down_revision = "0003"
@@ -47,7 +47,7 @@ def upgrade() -> None:
         comment="what each model and tool call took; an index of the events that can be rebuilt",
     )
     op.create_index("ix_usage_day", "usage", ["tenant", "day"])
-    rebuild(op.get_bind())
+    rebuild_usage(op.get_bind())
 
 
 def downgrade() -> None:

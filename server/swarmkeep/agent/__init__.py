@@ -7,7 +7,7 @@ from swarmkeep.agent.options import tool
 from swarmkeep.agent.results import Response, Result, to_result
 from swarmkeep.agent.schema import function_schema
 from swarmkeep.agent.tools import Tool
-from swarmkeep.agent.values import plain_json
+from swarmkeep.agent.values import to_plain_json
 
 __all__ = [
     "Agent",
@@ -21,7 +21,7 @@ __all__ = [
     "ToolArgumentsError",
     "ToolCallId",
     "function_schema",
-    "plain_json",
+    "to_plain_json",
     "to_result",
     "tool",
 ]

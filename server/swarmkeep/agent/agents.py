@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from swarmkeep.agent.errors import FunctionSchemaError, InvalidFunctionError
 from swarmkeep.agent.schema import Schema
-from swarmkeep.agent.shape import CONTEXT, unwrapped_partial
+from swarmkeep.agent.shape import CONTEXT, unwrap_partial
 from swarmkeep.agent.tools import Tool
 
 AgentFunction: TypeAlias = Callable[..., Any]
@@ -25,11 +25,11 @@ class FunctionList(list[AgentFunction]):
     are in use. It is no part of the value: copies and pickles start without it.
     """
 
-    __slots__ = ("_built",)
+    __slots__ = ("_tool_cache",)
 
     def __init__(self, functions: Iterable[AgentFunction] = ()) -> None:
         super().__init__(functions)
-        self._built: dict[int, Tool] = {}
+        self._tool_cache: dict[int, Tool] = {}
 
     def __reduce_ex__(self, protocol: Any) -> tuple[type[FunctionList], tuple[list[AgentFunction]]]:
         return FunctionList, (list(self),)
@@ -39,14 +39,14 @@ class FunctionList(list[AgentFunction]):
         tools: dict[str, Tool] = {}
         built: dict[int, Tool] = {}
         for function in list(self):
-            tool = self._built.get(id(function))
+            tool = self._tool_cache.get(id(function))
             if tool is None or tool.function is not function:
-                tool = _tool(agent, function)
+                tool = _make_tool(agent, function)
             built[id(function)] = tool
             other = tools.setdefault(tool.name, tool)
-            if other is not tool and not _same(other.function, function):
+            if other is not tool and not _is_same_function(other.function, function):
                 raise InvalidFunctionError(tool.name, "another of its functions has the same name", agent=agent)
-        self._built = built
+        self._tool_cache = built
         return tools
 
 
@@ -102,10 +102,10 @@ class Agent(BaseModel):
             return self.instructions
         context = defaultdict(str, copy.deepcopy(context_variables))
         text = _call_with_context(self.instructions, context)
-        return _awaited_text(text) if inspect.isawaitable(text) else str(text)
+        return _await_text(text) if inspect.isawaitable(text) else str(text)
 
 
-def _tool(agent: str, function: AgentFunction) -> Tool:
+def _make_tool(agent: str, function: AgentFunction) -> Tool:
     try:
         return Tool(function)
     except InvalidFunctionError as error:
@@ -114,13 +114,13 @@ def _tool(agent: str, function: AgentFunction) -> Tool:
         raise InvalidFunctionError(error.function, str(error), agent=agent) from error
 
 
-def _same(one: AgentFunction, other: AgentFunction) -> bool:
+def _is_same_function(one: AgentFunction, other: AgentFunction) -> bool:
     """One function listed twice is one tool; a method read twice from its object makes two equal objects."""
     return one is other or (inspect.ismethod(one) and inspect.ismethod(other) and one == other)
 
 
 def _call_with_context(function: Callable[..., Any], context: dict[str, Any]) -> Any:
-    _, bound = unwrapped_partial(function)
+    _, bound = unwrap_partial(function)
     try:
         parameters = [p for p in inspect.signature(function).parameters.values() if p.name not in bound]
     except (ValueError, TypeError):  # some built-ins do not tell; Swarm passes it by position
@@ -133,5 +133,5 @@ def _call_with_context(function: Callable[..., Any], context: dict[str, Any]) ->
     return function()
 
 
-async def _awaited_text(text: Awaitable[Any]) -> str:
+async def _await_text(text: Awaitable[Any]) -> str:
     return str(await text)

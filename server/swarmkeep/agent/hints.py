@@ -15,7 +15,7 @@ from swarmkeep.agent.errors import FunctionSchemaError
 ToolCallId = NewType("ToolCallId", str)
 
 
-def resolved_hint(function: str, parameter: str, hint: Any, namespace: dict[str, Any]) -> Any:
+def resolve_hint(function: str, parameter: str, hint: Any, namespace: dict[str, Any]) -> Any:
     """A hint with the names in its strings looked up.
 
     Each hint is resolved alone: a return hint or another parameter's hint that cannot be resolved does no harm.
@@ -34,7 +34,7 @@ def resolved_hint(function: str, parameter: str, hint: Any, namespace: dict[str,
         raise FunctionSchemaError(function, parameter, f"its hint {hint!r} cannot be resolved ({error})") from error
 
 
-def namespace_of(function: Callable[..., Any]) -> dict[str, Any]:
+def find_namespace(function: Callable[..., Any]) -> dict[str, Any]:
     """The names that a function's hints may use: its module's, and those that it closes over."""
     inner: Any = inspect.unwrap(function)
     while isinstance(inner, (functools.partial, MethodType)):

@@ -60,11 +60,11 @@ def tool(
         timeout=None if timeout is None else float(timeout),
     )
     if function is None:
-        return lambda function: _with_options(function, options)
-    return _with_options(function, options)
+        return lambda function: _attach_options(function, options)
+    return _attach_options(function, options)
 
 
-def options_of(function: Callable[..., Any]) -> ToolOptions:
+def get_options(function: Callable[..., Any]) -> ToolOptions:
     """The options given to a function, to what a partial wraps, or to a callable object's `__call__`."""
     while True:
         options = getattr(function, _ATTRIBUTE, None) or getattr(type(function).__call__, _ATTRIBUTE, None)
@@ -75,7 +75,7 @@ def options_of(function: Callable[..., Any]) -> ToolOptions:
         function = function.func
 
 
-def _with_options(function: F, options: ToolOptions) -> F:
+def _attach_options(function: F, options: ToolOptions) -> F:
     if not callable(function):
         raise TypeError(f"tool() decorates a function, not {function!r}")
     try:

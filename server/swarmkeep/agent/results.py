@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from swarmkeep.agent.agents import Agent
-from swarmkeep.agent.values import text_of
+from swarmkeep.agent.values import to_text
 
 
 class Result(BaseModel):
@@ -33,7 +33,7 @@ class Result(BaseModel):
     ) -> None:
         """Raises NotJsonError if `value` holds something that JSON cannot; `fields` are a subclass's own."""
         super().__init__(
-            value=text_of(value),
+            value=to_text(value),
             agent=agent,
             context_variables={} if context_variables is None else context_variables,
             **fields,
@@ -41,8 +41,8 @@ class Result(BaseModel):
 
     @field_validator("value", mode="before")
     @classmethod
-    def _text(cls, value: object) -> str:
-        return text_of(value)
+    def _convert_value(cls, value: object) -> str:
+        return to_text(value)
 
 
 class Response(BaseModel):
@@ -63,11 +63,11 @@ def to_result(value: object) -> Result:
         return value
     if isinstance(value, Agent):
         return Result(value=json.dumps({"assistant": value.name}, ensure_ascii=False), agent=value)
-    parts = _result_parts(value)
+    parts = _read_result_parts(value)
     return Result(value) if parts is None else Result(*parts)
 
 
-def _result_parts(value: Any) -> tuple[object, Agent | None, dict[Any, Any]] | None:
+def _read_result_parts(value: Any) -> tuple[object, Agent | None, dict[Any, Any]] | None:
     try:
         text, agent, context_variables = value.value, value.agent, value.context_variables
     except Exception:  # it lacks one, or reading it fails: then it is a value like any other

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from swarmkeep.agent.errors import FunctionSchemaError
-from swarmkeep.agent.shape import EMPTY, Parameter, Shape, shape_of
+from swarmkeep.agent.shape import EMPTY, Parameter, Shape, read_shape
 
 Schema = dict[str, Any]
 Adapters = dict[str, TypeAdapter[Any]]
@@ -33,7 +33,7 @@ _MAPS_OF_SCHEMAS = frozenset({"properties", "patternProperties", "dependentSchem
 _PLAIN_DATA = frozenset({"const", "enum", "default", "examples", "discriminator"})
 
 
-class _Generator(GenerateJsonSchema):
+class _SchemaGenerator(GenerateJsonSchema):
     # A default inside a model that JSON cannot hold, or a union member it cannot describe, is left out without a word.
     ignored_warning_kinds = frozenset({"skipped-choice", "non-serializable-default", "skipped-discriminator"})  # type: ignore[assignment]
 
@@ -47,47 +47,48 @@ def function_schema(function: Callable[..., Any]) -> Schema:
 
     Raises InvalidFunctionError if it cannot be a tool, FunctionSchemaError if a hint has no JSON Schema.
     """
-    shape = shape_of(function)
-    return schema_of(shape, adapters_of(shape))
+    shape = read_shape(function)
+    return make_schema(shape, make_adapters(shape))
 
 
-def adapters_of(shape: Shape) -> Adapters:
+def make_adapters(shape: Shape) -> Adapters:
     """By parameter name, what reads and describes each argument that has a hint."""
     adapters = {}
-    for parameter in shape.for_model:
+    for parameter in shape.model_parameters:
         if parameter.hint is EMPTY:
             continue
         try:
-            adapters[parameter.name] = _adapter(parameter.hint)
+            adapters[parameter.name] = _get_adapter(parameter.hint)
         except Exception as error:  # building an adapter runs code of the hinted types
-            raise _without_schema(shape, parameter, error) from error
+            raise _make_schema_error(shape, parameter, error) from error
     return adapters
 
 
-def schema_of(shape: Shape, adapters: Adapters) -> Schema:
+def make_schema(shape: Shape, adapters: Adapters) -> Schema:
     """The tool schema of a function of this shape. Raises FunctionSchemaError."""
-    rich = {p.name: adapters[p.name] for p in shape.for_model if not _is_plain(p.hint)}
-    described, definitions = _pydantic_schemas(shape, rich) if rich else ({}, {})
+    rich = {p.name: adapters[p.name] for p in shape.model_parameters if not _is_plain(p.hint)}
+    described, definitions = _make_pydantic_schemas(shape, rich) if rich else ({}, {})
     properties = {
-        p.name: described[p.name] if p.name in described else {"type": PLAIN_TYPES[p.hint]} for p in shape.for_model
+        p.name: described[p.name] if p.name in described else {"type": PLAIN_TYPES[p.hint]}
+        for p in shape.model_parameters
     }
-    for name, text in _parameter_texts(shape).items():
+    for name, text in _describe_parameters(shape).items():
         properties[name]["description"] = text
     parameters: Schema = {
         "type": "object",
         "properties": properties,
-        "required": [p.name for p in shape.for_model if p.required],
+        "required": [p.name for p in shape.model_parameters if p.required],
     }
-    if used := _reachable(properties, definitions):
+    if used := _find_reachable(properties, definitions):
         parameters["$defs"] = {name: definitions[name] for name in definitions if name in used}
     return {"type": "function", "function": {"name": shape.name, "description": shape.doc, "parameters": parameters}}
 
 
-def _adapter(hint: Any) -> TypeAdapter[Any]:
-    return _plain_adapter(hint) if _is_plain(hint) else _new_adapter(hint)
+def _get_adapter(hint: Any) -> TypeAdapter[Any]:
+    return _get_plain_adapter(hint) if _is_plain(hint) else _make_adapter(hint)
 
 
-def _new_adapter(hint: Any) -> TypeAdapter[Any]:
+def _make_adapter(hint: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(hint, config=_LENIENT)
     except PydanticUserError as error:
@@ -96,96 +97,96 @@ def _new_adapter(hint: Any) -> TypeAdapter[Any]:
         return TypeAdapter(hint)
 
 
-_plain_adapter = functools.cache(_new_adapter)
+_get_plain_adapter = functools.cache(_make_adapter)
 
 
 def _is_plain(hint: Any) -> bool:
     return isinstance(hint, type) and hint in PLAIN_TYPES
 
 
-def _pydantic_schemas(shape: Shape, adapters: Adapters) -> tuple[dict[str, Schema], dict[str, Schema]]:
+def _make_pydantic_schemas(shape: Shape, adapters: Adapters) -> tuple[dict[str, Schema], dict[str, Schema]]:
     """The schema of each parameter, and the definitions they share."""
     try:
-        made, shared = _generate(adapters)  # together, so that two types of one name get two definitions
+        made, shared = _generate_schemas(adapters)  # together, so that two types of one name get two definitions
     except Exception as error:
-        raise _without_schema(shape, _culprit(shape, adapters), error) from error
-    definitions = {name: _untitled(schema) for name, schema in shared.get("$defs", {}).items()}
-    schemas = {name: _inlined(_untitled(schema), definitions) for (name, _), schema in made.items()}
+        raise _make_schema_error(shape, _find_culprit(shape, adapters), error) from error
+    definitions = {name: _remove_titles(schema) for name, schema in shared.get("$defs", {}).items()}
+    schemas = {name: _inline_reference(_remove_titles(schema), definitions) for (name, _), schema in made.items()}
     for schema in schemas.values():
         schema.pop("default", None)
     return schemas, definitions
 
 
-def _culprit(shape: Shape, adapters: Adapters) -> Parameter:
+def _find_culprit(shape: Shape, adapters: Adapters) -> Parameter:
     """The parameter whose schema cannot be made alone; the first, if it takes several to fail."""
-    rich = [parameter for parameter in shape.for_model if parameter.name in adapters]
+    rich = [parameter for parameter in shape.model_parameters if parameter.name in adapters]
     for parameter in rich:
         try:
-            _generate({parameter.name: adapters[parameter.name]})
+            _generate_schemas({parameter.name: adapters[parameter.name]})
         except Exception:
             return parameter
     return rich[0]
 
 
-def _generate(adapters: Adapters) -> tuple[Mapping[tuple[str, str], Any], Schema]:
+def _generate_schemas(adapters: Adapters) -> tuple[Mapping[tuple[str, str], Any], Schema]:
     made, shared = TypeAdapter.json_schemas(
-        [(name, "validation", adapter) for name, adapter in adapters.items()], schema_generator=_Generator
+        [(name, "validation", adapter) for name, adapter in adapters.items()], schema_generator=_SchemaGenerator
     )
     return {(str(name), mode): schema for (name, mode), schema in made.items()}, shared
 
 
-def _untitled(schema: Any) -> Any:
+def _remove_titles(schema: Any) -> Any:
     """Without the titles that pydantic makes from class and field names: they only cost tokens."""
     if isinstance(schema, list):
-        return [_untitled(item) for item in schema]
+        return [_remove_titles(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     kept: Schema = {}
     for key, value in schema.items():
         if key in _MAPS_OF_SCHEMAS and isinstance(value, dict):
-            kept[key] = {name: _untitled(item) for name, item in value.items()}
+            kept[key] = {name: _remove_titles(item) for name, item in value.items()}
         elif key in _PLAIN_DATA:
             kept[key] = value
         elif key != "title":
-            kept[key] = _untitled(value)
+            kept[key] = _remove_titles(value)
     return kept
 
 
-def _inlined(schema: Schema, definitions: dict[str, Schema]) -> Schema:
+def _inline_reference(schema: Schema, definitions: dict[str, Schema]) -> Schema:
     """A parameter that is only a reference becomes what it refers to, which more servers read; not if recursive."""
     name = schema.get("$ref", "").removeprefix(_REF)
-    if name not in definitions or name in _reachable(definitions[name], definitions):
+    if name not in definitions or name in _find_reachable(definitions[name], definitions):
         return schema
     return {**definitions[name], **{key: value for key, value in schema.items() if key != "$ref"}}
 
 
-def _reachable(schema: Any, definitions: dict[str, Schema]) -> set[str]:
+def _find_reachable(schema: Any, definitions: dict[str, Schema]) -> set[str]:
     """The names of all definitions that a schema needs."""
     found: set[str] = set()
-    waiting = list(_references(schema))
+    waiting = list(_iterate_references(schema))
     while waiting:
         name = waiting.pop()
         if name in definitions and name not in found:
             found.add(name)
-            waiting.extend(_references(definitions[name]))
+            waiting.extend(_iterate_references(definitions[name]))
     return found
 
 
-def _references(schema: Any) -> Iterator[str]:
+def _iterate_references(schema: Any) -> Iterator[str]:
     if isinstance(schema, list):
         for item in schema:
-            yield from _references(item)
+            yield from _iterate_references(item)
     elif isinstance(schema, dict):
         for key, value in schema.items():
             if key == "$ref" and isinstance(value, str):
                 yield value.removeprefix(_REF)
             else:
-                yield from _references(value)
+                yield from _iterate_references(value)
 
 
-def _parameter_texts(shape: Shape) -> dict[str, str]:
+def _describe_parameters(shape: Shape) -> dict[str, str]:
     """What the docstring says of each parameter; a description in the hint itself goes before it."""
-    wanted = {p.name for p in shape.for_model if not _describes_itself(p.hint)}
+    wanted = {p.name for p in shape.model_parameters if not _describes_itself(p.hint)}
     if "\n" not in shape.doc or not any(name in shape.doc for name in wanted):
         return {}
     import docstring_parser  # a fifth of this package's import time, and many functions need none of it
@@ -204,7 +205,7 @@ def _describes_itself(hint: Any) -> bool:
     )
 
 
-def _without_schema(shape: Shape, parameter: Parameter, error: Exception) -> FunctionSchemaError:
+def _make_schema_error(shape: Shape, parameter: Parameter, error: Exception) -> FunctionSchemaError:
     reason = str(getattr(error, "message", None) or error).partition("\n")[0]
     return FunctionSchemaError(
         shape.name, parameter.name, f"its hint {parameter.hint!r} has no JSON Schema ({reason or type(error).__name__})"

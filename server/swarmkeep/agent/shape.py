@@ -13,7 +13,7 @@ from types import FunctionType, MethodType
 from typing import Any, Literal
 
 from swarmkeep.agent.errors import InvalidFunctionError
-from swarmkeep.agent.hints import namespace_of, resolved_hint, takes_call_id
+from swarmkeep.agent.hints import find_namespace, resolve_hint, takes_call_id
 
 CONTEXT = "context_variables"
 EMPTY: Any = inspect.Parameter.empty
@@ -44,41 +44,41 @@ class Shape:
     doc: str
     is_async: bool
     parameters: tuple[Parameter, ...]
-    takes_more: bool  # it has **kwargs
+    takes_keywords: bool  # it has **kwargs
     bound: frozenset[str]  # names that a partial has already filled
 
     @property
-    def for_model(self) -> list[Parameter]:
+    def model_parameters(self) -> list[Parameter]:
         return [parameter for parameter in self.parameters if parameter.filled_by == "model"]
 
 
-def shape_of(function: Callable[..., Any]) -> Shape:
+def read_shape(function: Callable[..., Any]) -> Shape:
     """Read a function's shape, once: callers keep it.
 
     Raises InvalidFunctionError if it cannot be a tool, FunctionSchemaError if a hint cannot be resolved.
     """
-    inner, bound = unwrapped_partial(function)
-    name = _name(function, inner)
-    if reason := _refusal(inner, name):
-        raise InvalidFunctionError(name if name and callable(inner) else _shown(function), reason)
+    inner, bound = unwrap_partial(function)
+    name = _read_name(function, inner)
+    if reason := _explain_refusal(inner, name):
+        raise InvalidFunctionError(name if name and callable(inner) else _shorten_repr(function), reason)
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError, NameError) as error:
         raise InvalidFunctionError(name, f"its parameters cannot be read ({error})") from error
     parameters = [p for p in signature.parameters.values() if p.name not in bound]
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    namespace = namespace_of(inner)
+    namespace = find_namespace(inner)
     return Shape(
         name=name,
-        doc=_doc(inner),
-        is_async=_any_code(inspect.iscoroutinefunction, inner),
-        parameters=tuple(_parameter(name, p, namespace) for p in parameters if p.kind not in variadic),
-        takes_more=any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters),
+        doc=_read_doc(inner),
+        is_async=_test_code(inspect.iscoroutinefunction, inner),
+        parameters=tuple(_read_parameter(name, p, namespace) for p in parameters if p.kind not in variadic),
+        takes_keywords=any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters),
         bound=bound,
     )
 
 
-def unwrapped_partial(function: Callable[..., Any]) -> tuple[Callable[..., Any], frozenset[str]]:
+def unwrap_partial(function: Callable[..., Any]) -> tuple[Callable[..., Any], frozenset[str]]:
     """What a partial, or a partial of partials, calls in the end; and the names of the arguments given on the way."""
     bound: set[str] = set()
     while isinstance(function, functools.partial):
@@ -87,13 +87,13 @@ def unwrapped_partial(function: Callable[..., Any]) -> tuple[Callable[..., Any],
     return function, frozenset(bound)
 
 
-def _parameter(function: str, parameter: inspect.Parameter, namespace: dict[str, Any]) -> Parameter:
+def _read_parameter(function: str, parameter: inspect.Parameter, namespace: dict[str, Any]) -> Parameter:
     filled_by: Literal["model", "context", "call_id"] = "model"
     hint = EMPTY
     if parameter.name == CONTEXT:
         filled_by = "context"
     elif parameter.annotation is not EMPTY:
-        hint = resolved_hint(function, parameter.name, parameter.annotation, namespace)
+        hint = resolve_hint(function, parameter.name, parameter.annotation, namespace)
         filled_by = "call_id" if takes_call_id(hint) else "model"
     return Parameter(
         name=parameter.name,
@@ -104,7 +104,7 @@ def _parameter(function: str, parameter: inspect.Parameter, namespace: dict[str,
     )
 
 
-def _name(function: Callable[..., Any], inner: Callable[..., Any]) -> str:
+def _read_name(function: Callable[..., Any], inner: Callable[..., Any]) -> str:
     """Its own name, else that of what a partial wraps, else that of a callable object's type."""
     for candidate in (function, inner, type(inner)):
         name = getattr(candidate, "__name__", None)
@@ -113,7 +113,7 @@ def _name(function: Callable[..., Any], inner: Callable[..., Any]) -> str:
     return ""
 
 
-def _doc(inner: Callable[..., Any]) -> str:
+def _read_doc(inner: Callable[..., Any]) -> str:
     if inspect.isroutine(inner) or "__doc__" in getattr(inner, "__dict__", ()):
         return inner.__doc__ or ""  # functools.update_wrapper leaves an object the text of what it wraps
     call = type(inner).__call__
@@ -123,7 +123,7 @@ def _doc(inner: Callable[..., Any]) -> str:
     return "" if generated else text
 
 
-def _refusal(inner: object, name: str) -> str:
+def _explain_refusal(inner: object, name: str) -> str:
     """Why this cannot be a tool; empty if it can."""
     if isinstance(inner, type) or typing.get_origin(inner) is not None:
         return "it is a class; pass a function that makes one"
@@ -133,16 +133,16 @@ def _refusal(inner: object, name: str) -> str:
         return "a lambda has no name that a model could call; write it with def"
     if not _NAME.fullmatch(name):
         return "a tool's name is 1 to 64 of the characters a-z A-Z 0-9 _ -"
-    if _any_code(inspect.isgeneratorfunction, inner) or _any_code(inspect.isasyncgenfunction, inner):
+    if _test_code(inspect.isgeneratorfunction, inner) or _test_code(inspect.isasyncgenfunction, inner):
         return "it is a generator; return one value instead of yielding several"
     return ""
 
 
-def _any_code(test: Callable[[Any], bool], inner: Callable[..., Any]) -> bool:
+def _test_code(test: Callable[[Any], bool], inner: Callable[..., Any]) -> bool:
     """Whether a test holds for a function, or for the `__call__` of a callable object."""
     return test(inner) or (not isinstance(inner, (FunctionType, MethodType)) and test(type(inner).__call__))
 
 
-def _shown(function: object) -> str:
+def _shorten_repr(function: object) -> str:
     text = repr(function)
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"

@@ -11,10 +11,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from swarmkeep.agent.errors import NotJsonError, ToolArgumentsError
 from swarmkeep.agent.hints import ToolCallId
-from swarmkeep.agent.options import options_of
-from swarmkeep.agent.schema import Schema, adapters_of, schema_of
-from swarmkeep.agent.shape import CONTEXT, Parameter, shape_of
-from swarmkeep.agent.values import plain_json, quoted
+from swarmkeep.agent.options import get_options
+from swarmkeep.agent.schema import Schema, make_adapters, make_schema
+from swarmkeep.agent.shape import CONTEXT, Parameter, read_shape
+from swarmkeep.agent.values import quote, to_plain_json
 
 _SHOWN_PROBLEMS = 5
 _SHOWN_INPUT_CHARACTERS = 60
@@ -44,8 +44,8 @@ class Tool:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         """Raises InvalidFunctionError or FunctionSchemaError."""
-        shape = shape_of(function)
-        options = options_of(function)
+        shape = read_shape(function)
+        options = get_options(function)
         self.function = function
         self.name: str = shape.name
         self.is_async: bool = shape.is_async
@@ -54,8 +54,8 @@ class Tool:
         self.timeout: float | None = options.timeout
         self.wants_context: bool = any(p.filled_by == "context" for p in shape.parameters)
         self._shape = shape
-        self._adapters: dict[str, TypeAdapter[Any]] = adapters_of(shape)
-        self.schema: Schema = schema_of(shape, self._adapters)
+        self._adapters: dict[str, TypeAdapter[Any]] = make_adapters(shape)
+        self.schema: Schema = make_schema(shape, self._adapters)
         # Names that **kwargs must not let the model fill.
         self._hidden = {CONTEXT, *shape.bound, *(p.name for p in shape.parameters)}
 
@@ -70,33 +70,33 @@ class Tool:
 
         Raises ToolArgumentsError, whose sentence is for the model; nothing has been called then.
         """
-        given = self._parsed(arguments)
+        given = self._parse_arguments(arguments)
         problems: list[str] = []
         positional: list[Any] = []
         named: dict[str, Any] = {}
         for parameter in self._shape.parameters:
-            value = self._value(parameter, given, context_variables, tool_call_id, problems)
+            value = self._fill_parameter(parameter, given, context_variables, tool_call_id, problems)
             if parameter.positional_only:
                 positional.append(parameter.default if value is _ABSENT else value)
             elif value is not _ABSENT:
                 named[parameter.name] = value
-        known = {p.name for p in self._shape.for_model}
+        known = {p.name for p in self._shape.model_parameters}
         for name, value in given.items():
             if name in known:
                 continue
-            if self._shape.takes_more and name not in self._hidden:
+            if self._shape.takes_keywords and name not in self._hidden:
                 named[name] = value
             else:
-                problems.append(self._unexpected(name))
+                problems.append(self._describe_unexpected(name))
         if problems:
             raise ToolArgumentsError(self.name, problems)
         return functools.partial(self.function, *positional, **named)
 
-    def _parsed(self, arguments: str) -> dict[str, Any]:
+    def _parse_arguments(self, arguments: str) -> dict[str, Any]:
         if not arguments or arguments.isspace():
             return {}
         try:
-            given = plain_json(json.loads(arguments), "arguments")
+            given = to_plain_json(json.loads(arguments), "arguments")
         except json.JSONDecodeError as error:
             where = f"line {error.lineno}, column {error.colno}"
             raise ToolArgumentsError(self.name, [f"they are not valid JSON: {error.msg} at {where}"]) from error
@@ -107,10 +107,10 @@ class Tool:
         except ValueError as error:  # an integer with thousands of digits
             raise ToolArgumentsError(self.name, ["they hold a number with too many digits"]) from error
         if not isinstance(given, dict):
-            raise ToolArgumentsError(self.name, [f"they must be a JSON object, but are {_shown(given)}"])
+            raise ToolArgumentsError(self.name, [f"they must be a JSON object, but are {_shorten_json(given)}"])
         return given
 
-    def _value(
+    def _fill_parameter(
         self,
         parameter: Parameter,
         given: dict[str, Any],
@@ -135,35 +135,38 @@ class Tool:
         try:
             return adapter.validate_python(value)
         except ValidationError as error:
-            problems.extend(_problems(parameter.name, error))
+            problems.extend(_describe_problems(parameter.name, error))
         except Exception as error:  # validators of the hinted types are the user's code
             problems.append(f"{parameter.name} could not be read: {type(error).__name__}: {error}")
         return _ABSENT
 
-    def _unexpected(self, name: str) -> str:
-        names = ", ".join(p.name for p in self._shape.for_model)
-        return f"{quoted(name)} is unexpected ({f'it takes {names}' if names else 'it takes no arguments'})"
+    def _describe_unexpected(self, name: str) -> str:
+        names = ", ".join(p.name for p in self._shape.model_parameters)
+        return f"{quote(name)} is unexpected ({f'it takes {names}' if names else 'it takes no arguments'})"
 
 
-def _problems(parameter: str, error: ValidationError) -> list[str]:
+def _describe_problems(parameter: str, error: ValidationError) -> list[str]:
     found = error.errors(include_url=False, include_context=False)
-    told = [_problem(parameter, problem["loc"], problem["type"], problem["msg"], problem["input"]) for problem in found]
+    told = [
+        _describe_problem(parameter, problem["loc"], problem["type"], problem["msg"], problem["input"])
+        for problem in found
+    ]
     return told if len(told) <= _SHOWN_PROBLEMS else [*told[:_SHOWN_PROBLEMS], f"{parameter} has more such errors"]
 
 
-def _problem(parameter: str, location: tuple[int | str, ...], kind: str, message: str, value: Any) -> str:
-    where = parameter + "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in location)
+def _describe_problem(parameter: str, location: tuple[int | str, ...], kind: str, message: str, value: Any) -> str:
+    where = parameter + "".join(f"[{part}]" if isinstance(part, int) else f".{_quote_key(part)}" for part in location)
     if kind == "missing":
         return f"{where} is missing"
     if message.startswith("Input should "):
-        return f"{where} should {message.removeprefix('Input should ')}, but is {_shown(value)}"
+        return f"{where} should {message.removeprefix('Input should ')}, but is {_shorten_json(value)}"
     return f"{where}: {message}"
 
 
-def _key(part: str) -> str:
-    return part if part.isascii() and part.isprintable() and len(part) <= _SHOWN_INPUT_CHARACTERS else quoted(part)
+def _quote_key(part: str) -> str:
+    return part if part.isascii() and part.isprintable() and len(part) <= _SHOWN_INPUT_CHARACTERS else quote(part)
 
 
-def _shown(value: Any) -> str:
+def _shorten_json(value: Any) -> str:
     text = json.dumps(value, default=repr)
     return text if len(text) <= _SHOWN_INPUT_CHARACTERS else text[:_SHOWN_INPUT_CHARACTERS] + "…"

@@ -15,7 +15,7 @@ from litestar.exceptions import InternalServerException
 from litestar.serialization import default_serializer
 from litestar.types import Serializer
 
-from swarmkeep.api.refusals import RequestTimeout, UnsupportedMediaType
+from swarmkeep.api.http_errors import RequestTimeout, UnsupportedMediaType
 from swarmkeep.domain.codec import MalformedJson, decode, encode
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.engine.inputs import refused
@@ -25,7 +25,7 @@ T = TypeVar("T")
 # How long a body may take to arrive, as a whole.
 BODY_SECONDS = 60.0
 # A file has so much longer, a second for each of these many bytes.
-SLOWEST_BYTES = 100_000
+SLOWEST_BYTES_PER_SECOND = 100_000
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,7 +40,7 @@ class JsonRequest(Request[Any, Any, State]):
     _arrived: Callable[[int], None] = staticmethod(lambda count: None)
 
     async def body(self) -> bytes:
-        with self.app.state.arrivals.body() as self._arrived, _given(BODY_SECONDS):
+        with self.app.state.arrivals.body() as self._arrived, _limit_time(BODY_SECONDS):
             async with asyncio.timeout(BODY_SECONDS):
                 body = await super().body()
         # The framework asks no further where there is nothing; here an empty body has a meaning.
@@ -57,12 +57,12 @@ class JsonRequest(Request[Any, Any, State]):
 
         Raises RequestTimeout, InvalidRequest, Overloaded.
         """
-        with self.app.state.arrivals.file(), _given(BODY_SECONDS):
+        with self.app.state.arrivals.file(), _limit_time(BODY_SECONDS):
             now = asyncio.get_running_loop().time
             began, size = now(), 0
             async with aclosing(self.stream()) as pieces:
                 while True:
-                    async with asyncio.timeout_at(began + BODY_SECONDS + size / SLOWEST_BYTES):
+                    async with asyncio.timeout_at(began + BODY_SECONDS + size / SLOWEST_BYTES_PER_SECOND):
                         piece = await anext(pieces, None)
                     if piece is None:
                         return
@@ -72,13 +72,13 @@ class JsonRequest(Request[Any, Any, State]):
     async def json(self) -> Any:
         self._refuse_other_types()
         body = await self.body()
-        wanted = self._wanted
+        wanted = self._body_type
         if self._body == b"" and not wanted.may_be_absent:
             raise InvalidRequest("a JSON object is needed as the body")
-        return parsed(body, wanted, "the body")
+        return parse_json(body, wanted, "the body")
 
     @property
-    def _wanted(self) -> type[Body]:
+    def _body_type(self) -> type[Body]:
         field = self.route_handler.parsed_data_field
         assert field is not None
         wanted: type[Body] = field.annotation
@@ -91,7 +91,7 @@ class JsonRequest(Request[Any, Any, State]):
 
 
 @contextmanager
-def _given(seconds: float) -> Iterator[None]:
+def _limit_time(seconds: float) -> Iterator[None]:
     try:
         yield
     except TimeoutError:
@@ -101,7 +101,7 @@ def _given(seconds: float) -> Iterator[None]:
         raise InvalidRequest("the body ended early") from None
 
 
-def parsed(text: bytes, wanted: Any, what: str) -> Any:
+def parse_json(text: bytes, wanted: Any, what: str) -> Any:
     """What somebody sent, checked against the type `wanted`; `what` is its name in a refusal.
 
     Raises InvalidRequest.
@@ -123,25 +123,25 @@ def _is_json(content_type: str) -> bool:
 def _refuse_repeated_keys(body: bytes) -> None:
     # Parsers differ on which of two equal keys counts, so what one has checked another may read as something else.
     try:
-        _keys.decode(body.decode())
+        _REPEATED_KEY_DECODER.decode(body.decode())
     except RecursionError:
         raise MalformedJson("nested too deeply") from None
     except (ValueError, UnicodeDecodeError) as error:
         raise MalformedJson(str(error)) from None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> None:
+def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> None:
     if len(pairs) > 1 and len({key for key, _ in pairs}) != len(pairs):
         names = [key for key, _ in pairs]
         repeated = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {repeated!r} is given twice")
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-_keys = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+_REPEATED_KEY_DECODER = json.JSONDecoder(object_pairs_hook=_refuse_repeated_names, parse_constant=_refuse_constant)
 
 
 class JsonResponse(Response[T]):

@@ -12,9 +12,9 @@ from litestar.exceptions import HTTPException
 from litestar.openapi.datastructures import ResponseSpec
 
 from swarmkeep.api.bodies import JsonResponse
-from swarmkeep.api.refusals import Forbidden, RateLimited, RequestTimeout, Unauthenticated, UnsupportedMediaType
+from swarmkeep.api.http_errors import Forbidden, RateLimited, RequestTimeout, Unauthenticated, UnsupportedMediaType
 from swarmkeep.domain import errors as domain
-from swarmkeep.store.port import SchemaBehind, StoreUnavailable
+from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ TITLES = {
     "schema_behind": "The database has not the schema of this release",
 }
 
-_OF_STATUS = {
+_CODE_OF_STATUS = {
     400: "invalid_request",
     403: "forbidden",
     404: "not_found",
@@ -88,7 +88,7 @@ _OF_STATUS = {
     413: "too_large",
     415: "unsupported_media_type",
 }
-_STATUS_OF = {code: status for status, code in _OF_STATUS.items()} | {
+_STATUS_OF_CODE = {code: status for status, code in _CODE_OF_STATUS.items()} | {
     error.code: status for error, status in STATUS.items()
 }
 
@@ -118,48 +118,48 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 def problem_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """The answer to a request that ended in an error."""
-    body, headers = described(error)
+    body, headers = problem_document(error)
     if isinstance(error, HTTPException) and body["status"] in (404, 405):
-        body = {**body, "detail": _not_there(request, headers)}
-    if "errors" in body and request.method in _WITHOUT_BODY:
-        body = {**body, "errors": [_in_query(found) for found in body["errors"]]}
+        body = {**body, "detail": _missing_route_detail(request, headers)}
+    if "errors" in body and request.method in _METHODS_WITHOUT_BODY:
+        body = {**body, "errors": [_point_at_query(found) for found in body["errors"]]}
     if body["status"] == 500:
         log.error("%s %s: unexpected error", request.method, request.url.path, exc_info=error)
     return JsonResponse(body, status_code=body["status"], media_type=PROBLEM_JSON, headers=headers)
 
 
-def _not_there(request: Request[Any, Any, Any], headers: dict[str, str]) -> str:
+def _missing_route_detail(request: Request[Any, Any, Any], headers: dict[str, str]) -> str:
     """What was asked for in vain, for somebody who has mistyped it."""
     path = request.url.path
-    shown = path if len(path) <= _LONGEST_PATH else f"{path[:_LONGEST_PATH]}…"
+    shown = path if len(path) <= _MAX_PATH_CHARACTERS else f"{path[:_MAX_PATH_CHARACTERS]}…"
     methods = next((value for name, value in headers.items() if name.lower() == "allow"), None)
     if methods is not None:
         return f"{shown} takes no {request.method}; it takes {methods}"
     return f"there is no {request.method} {shown}; `/openapi.json` lists what there is"
 
 
-def described(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
+def problem_document(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
     """The problem document of an error, and the headers that go with it."""
-    status, code, detail, extra, headers = _described(error)
+    status, code, detail, extra, headers = _problem_parts(error)
     body = {"type": f"urn:swarmkeep:problem:{code}", "title": TITLES[code], "status": status, "detail": detail}
     return {**body, "code": code, **extra}, headers
 
 
-_LONGEST_PATH = 200
-_WITHOUT_BODY = ("GET", "DELETE")
-_OUTSIDE_BODY = ("/query", "/path", "/header")
+_MAX_PATH_CHARACTERS = 200
+_METHODS_WITHOUT_BODY = ("GET", "DELETE")
+_POINTERS_OUTSIDE_BODY = ("/query", "/path", "/header")
 
 
-def _in_query(found: dict[str, str]) -> dict[str, str]:
+def _point_at_query(found: dict[str, str]) -> dict[str, str]:
     """Where nothing has a body, what is called `/cursor` further in is a query parameter."""
-    inside = not found["pointer"] or found["pointer"].startswith(_OUTSIDE_BODY)
+    inside = not found["pointer"] or found["pointer"].startswith(_POINTERS_OUTSIDE_BODY)
     return found if inside else {**found, "pointer": f"/query{found['pointer']}"}
 
 
-Described = tuple[int, str, str, dict[str, Any], dict[str, str]]
+ProblemParts = tuple[int, str, str, dict[str, Any], dict[str, str]]
 
 
-def _described(error: Exception) -> Described:
+def _problem_parts(error: Exception) -> ProblemParts:
     if isinstance(error, domain.DomainError):
         seconds = getattr(error, "retry_after_seconds", None)
         headers = {} if seconds is None else {"Retry-After": str(seconds)}
@@ -177,13 +177,13 @@ def _described(error: Exception) -> Described:
         log.error("%s", error)
         return 503, "schema_behind", "run `swarmkeep db upgrade`", {}, {}
     if isinstance(error, HTTPException) and error.status_code < 500:
-        return _of_framework(error)
+        return _framework_problem_parts(error)
     return 500, "internal_error", "the server's log says more", {}, {}
 
 
-def _of_framework(error: HTTPException) -> Described:
-    status = error.status_code if error.status_code in _OF_STATUS else 400
-    code = _OF_STATUS[status]
+def _framework_problem_parts(error: HTTPException) -> ProblemParts:
+    status = error.status_code if error.status_code in _CODE_OF_STATUS else 400
+    code = _CODE_OF_STATUS[status]
     headers = {key: value for key, value in (error.headers or {}).items() if key.lower() == "allow"}
     if status != 400:
         return status, code, TITLES[code].lower(), {}, headers
@@ -199,19 +199,19 @@ def _field_error(found: dict[str, Any]) -> dict[str, str]:
     return {"pointer": place, "detail": f"{name}: {text}"}
 
 
-_ANYWHERE = ("invalid_request", "forbidden", "internal_error", "store_unavailable")
-_WITH_KEY = ("unauthenticated", "rate_limited")
+_CODES_OF_EVERY_ROUTE = ("invalid_request", "forbidden", "internal_error", "store_unavailable")
+_CODES_OF_ROUTES_WITH_KEY = ("unauthenticated", "rate_limited")
 
 
-def problems(*codes: str, keyless: bool = False) -> dict[int, ResponseSpec]:
+def problem_specs(*codes: str, keyless: bool = False) -> dict[int, ResponseSpec]:
     """For the OpenAPI document: the refusals that a call may meet, by status. `keyless`: it never needs a key."""
     by_status: dict[int, list[str]] = {}
     if "too_large" in codes:
         codes = (*codes, "request_timeout")
     if "overloaded" in codes:
         codes = (*codes, "session_damaged")
-    for code in (*codes, *_ANYWHERE, *(() if keyless else _WITH_KEY)):
-        by_status.setdefault(_status(code), []).append(code)
+    for code in (*codes, *_CODES_OF_EVERY_ROUTE, *(() if keyless else _CODES_OF_ROUTES_WITH_KEY)):
+        by_status.setdefault(_status_for(code), []).append(code)
     return {
         status: ResponseSpec(
             Problem,
@@ -223,5 +223,5 @@ def problems(*codes: str, keyless: bool = False) -> dict[int, ResponseSpec]:
     }
 
 
-def _status(code: str) -> int:
-    return _STATUS_OF.get(code, 500 if code == "internal_error" else 503)
+def _status_for(code: str) -> int:
+    return _STATUS_OF_CODE.get(code, 500 if code == "internal_error" else 503)

@@ -13,13 +13,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Hi
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 import swarmkeep
-from swarmkeep.api.access import Service
-from swarmkeep.api.errors import problems
-from swarmkeep.api.refusals import Unauthenticated
-from swarmkeep.domain.envelope import Recorded
+from swarmkeep.api.auth.context import Service
+from swarmkeep.api.errors import problem_specs
+from swarmkeep.api.http_errors import Unauthenticated
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, Overloaded, SeqConflict
 from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed
-from swarmkeep.store.port import Appended, EventStore
+from swarmkeep.store.ports import AppendResult, EventStore
 
 _MODEL_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
 _TOOL_BUCKETS = (0.01, 0.1, 0.5, 1, 5, 10, 60, 300)
@@ -65,7 +65,7 @@ class Metrics:
             registry=registry,
         )
 
-    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+    def add_gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Show a value as it is when somebody looks."""
         Gauge(name, text, registry=self.registry).set_function(value)
 
@@ -77,7 +77,7 @@ class Metrics:
             method = str(scope.get("method")) if route != "none" else "any"
             self._requests.labels(method, route, message["status"]).inc()
 
-    def event(self, event: Recorded) -> None:
+    def event(self, event: RecordedEvent) -> None:
         """Count what an event that this server has recorded tells."""
         kind, _, what = event.type.partition(".")
         if kind == "run":
@@ -113,7 +113,7 @@ class MeasuredStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def append(self, *args: Any, **kwargs: Any) -> Appended:
+    async def append(self, *args: Any, **kwargs: Any) -> AppendResult:
         began, outcome = time.perf_counter(), "error"
         try:
             appended = await self._store.append(*args, **kwargs)
@@ -132,18 +132,18 @@ class MeasuredStore:
     summary="What the server counts, for Prometheus",
     media_type="text/plain",
     response_description="The text format of Prometheus",
-    responses=problems("unauthenticated", keyless=True),
+    responses=problem_specs("unauthenticated", keyless=True),
 )
-async def metrics(request: Request[Any, Any, Any]) -> Response[str]:
+async def get_metrics(request: Request[Any, Any, Any]) -> Response[str]:
     """Over all tenants. Open while the server has no API keys; afterwards it needs the token of its own."""
     service: Service = request.app.state.service
     counts: Metrics = request.app.state.metrics
     if counts.token is not None or await service.keyring.is_locked():
-        _admit(counts.token, request.headers.get("authorization", ""))
+        _require_token(counts.token, request.headers.get("authorization", ""))
     return Response[Any](counts.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
-def _admit(token: str | None, authorization: str) -> None:
+def _require_token(token: str | None, authorization: str) -> None:
     scheme, _, shown = authorization.partition(" ")
     shown = shown.strip() if scheme.lower() == "bearer" else ""
     if token is None or not compare_digest(shown.encode(), token.encode()):
@@ -157,4 +157,4 @@ async def count_answer(message: Message, scope: Scope) -> None:
         counts.answer(message, scope)
 
 
-ROUTES = [metrics]
+ROUTES = [get_metrics]

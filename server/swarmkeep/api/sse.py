@@ -14,17 +14,17 @@ from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, 
 from litestar.types import Receive, Scope, Send
 
 from swarmkeep.domain.codec import encode
-from swarmkeep.domain.envelope import Recorded, view
+from swarmkeep.domain.envelope import RecordedEvent, view_event
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
 
 log = logging.getLogger(__name__)
 
 EVENT_STREAM = "text/event-stream"
 
-_SHOWN = ("content", "tool_calls")
+_DELTA_FIELDS = ("content", "tool_calls")
 
 
-class Stream(Response[Any]):
+class StreamResponse(Response[Any]):
     """An answer whose parts come from a generator. The generator is closed when the client goes away."""
 
     def __init__(self, parts: AsyncGenerator[bytes], media_type: str, headers: Mapping[str, str] | None = None) -> None:
@@ -37,7 +37,7 @@ class Stream(Response[Any]):
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
         pump = asyncio.create_task(self._pump(send))
-        gone = asyncio.create_task(_disconnected(receive))
+        gone = asyncio.create_task(_wait_for_disconnect(receive))
         try:
             await asyncio.wait({pump, gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -60,7 +60,7 @@ class Stream(Response[Any]):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -88,24 +88,24 @@ def comment(text: str) -> bytes:
     return f": {text}\n\n".encode()
 
 
-Parts = tuple[str, bytes, int | None]
+FrameParts = tuple[str, bytes, int | None]
 
 
-def parts_of(item: Item) -> Parts | None:
+def frame_parts(item: Item) -> FrameParts | None:
     """An item's event, data and seq; None for a delta that says nothing."""
     match item:
-        case Recorded():
-            return item.type, encode(view(item)), item.seq
+        case RecordedEvent():
+            return item.type, encode(view_event(item)), item.seq
         case MessageStarted():
             return "message.started", encode({"run_id": item.run_id, "agent": item.agent}), None
         case MessageDelta():
-            said = {key: value for key in _SHOWN if (value := item.delta.get(key))}
+            said = {key: value for key in _DELTA_FIELDS if (value := item.delta.get(key))}
             if not said:
                 return None
             return "message.delta", encode({"run_id": item.run_id, "agent": item.agent, **said}), None
 
 
-def shown(item: Item) -> bytes:
+def item_frame(item: Item) -> bytes:
     """The frame of an item; empty for a delta that says nothing."""
-    parts = parts_of(item)
+    parts = frame_parts(item)
     return b"" if parts is None else frame(*parts)

@@ -7,15 +7,15 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 
-from swarmkeep.api.access import Caller
-from swarmkeep.api.sse import comment, frame, shown
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.sse import comment, frame, item_frame
 from swarmkeep.domain.codec import encode
-from swarmkeep.domain.envelope import Recorded
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import RunNotFound, SessionNotFound
 from swarmkeep.engine.live import follow
 from swarmkeep.engine.loop import Item
 from swarmkeep.engine.runs import RunFeed
-from swarmkeep.store.port import SessionKey
+from swarmkeep.store.ports import SessionKey
 
 PING = comment("ping")
 STOPPING = comment("the server is shutting down")
@@ -24,11 +24,11 @@ STOPPING = comment("the server is shutting down")
 PING_SECONDS = 7.5
 # How soon a reader learns that the session was deleted: nothing else tells, for its rows are simply gone. And how soon
 # one whose key was revoked hears no more.
-GONE_SECONDS = 2.0
+RECHECK_SECONDS = 2.0
 
 
-async def followed_session(
-    caller: Caller, key: SessionKey, after: int, types: Sequence[str] = ()
+async def session_frames(
+    caller: Principal, key: SessionKey, after: int, types: Sequence[str] = ()
 ) -> AsyncGenerator[bytes]:
     """Every event after `after`, and then what happens, until the session is deleted or the server stops.
 
@@ -36,21 +36,21 @@ async def followed_session(
     """
     engine = caller.engine
     items = follow(engine.store, engine.hub, key, after=after, poll_seconds=engine.limits.poll_seconds)
-    async with aclosing(_framed(caller, key, items, leave=caller.service.stopping, types=types)) as frames:
+    async with aclosing(_frames(caller, key, items, leave=caller.service.stopping, types=types)) as frames:
         async for part in frames:
             yield part
 
 
-async def followed_run(caller: Caller, key: SessionKey, feed: RunFeed, after: int | None) -> AsyncGenerator[bytes]:
+async def run_frames(caller: Principal, key: SessionKey, feed: RunFeed, after: int | None) -> AsyncGenerator[bytes]:
     """The run's events after `after` and what its model says; last the run itself, once it has ended or waits.
 
     While the server stops, its own runs are seen to their end; another server's run is left without one.
     """
     items = caller.engine.runs.stream(key, feed, after=after)
-    async with aclosing(_framed(caller, key, items, leave=caller.service.drained)) as frames:
+    async with aclosing(_frames(caller, key, items, leave=caller.service.drained)) as frames:
         async for part in frames:
             yield part
-    if not await caller.is_welcome():
+    if not await caller.is_still_allowed():
         return
     try:
         run = await caller.engine.runs.get(key, feed.run_id)
@@ -60,8 +60,8 @@ async def followed_run(caller: Caller, key: SessionKey, feed: RunFeed, after: in
         yield frame("done", encode(run))
 
 
-async def _framed(
-    caller: Caller,
+async def _frames(
+    caller: Principal,
     key: SessionKey,
     items: AsyncGenerator[Item | None],
     *,
@@ -71,10 +71,10 @@ async def _framed(
     """The items as frames, and a ping where there are none; ends when the session is gone, and at `leave`."""
     heard = time.monotonic()
     with suppress(SessionNotFound):
-        async with aclosing(present_items(caller, key, items, leave)) as present:
+        async with aclosing(readable_items(caller, key, items, leave)) as present:
             async for item in present:
-                wanted = item is not None and (not types or (isinstance(item, Recorded) and item.type in types))
-                part = shown(item) if item is not None and wanted else b""
+                wanted = item is not None and (not types or (isinstance(item, RecordedEvent) and item.type in types))
+                part = item_frame(item) if item is not None and wanted else b""
                 now = time.monotonic()
                 if not part and now - heard >= PING_SECONDS:
                     part = PING
@@ -85,23 +85,23 @@ async def _framed(
         yield STOPPING
 
 
-async def present_items(
-    caller: Caller, key: SessionKey, items: AsyncGenerator[Item | None], leave: asyncio.Event
+async def readable_items(
+    caller: Principal, key: SessionKey, items: AsyncGenerator[Item | None], leave: asyncio.Event
 ) -> AsyncGenerator[Item | None]:
     """The items, for as long as it is still the same session, the caller may read it and nobody is asked to leave."""
     last, looked = 0, time.monotonic()
     asked = looked
     async with aclosing(items):
         async for item in items:
-            if time.monotonic() - asked >= GONE_SECONDS:
-                if not await caller.is_welcome():
+            if time.monotonic() - asked >= RECHECK_SECONDS:
+                if not await caller.is_still_allowed():
                     return
                 asked = time.monotonic()
-            if isinstance(item, Recorded):
+            if isinstance(item, RecordedEvent):
                 last = item.seq
             elif item is None and leave.is_set():
                 return
-            elif item is None and time.monotonic() - looked >= GONE_SECONDS:
+            elif item is None and time.monotonic() - looked >= RECHECK_SECONDS:
                 # A session with fewer events than were seen is another one that has got the id.
                 head = await caller.engine.store.head(key)
                 if head is None or head.seq < last:

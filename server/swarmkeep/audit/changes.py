@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from swarmkeep.domain.codec import encode
-from swarmkeep.domain.patch import escape
+from swarmkeep.domain.patch import escape_pointer_part
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,14 +23,16 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     after: Any = UNSET
 
 
-def changes(before: Any, after: Any, path: str = "") -> tuple[Change, ...]:
+def find_changes(before: Any, after: Any, path: str = "") -> tuple[Change, ...]:
     """Every place where two JSON values differ. Types count: 1, 1.0 and true are different. Lists are one place."""
-    return tuple(_changes(before, after, path))
+    return tuple(_find_changes(before, after, path))
 
 
-def _changes(before: Any, after: Any, path: str) -> Iterator[Change]:
+def _find_changes(before: Any, after: Any, path: str) -> Iterator[Change]:
     if isinstance(before, dict) and isinstance(after, dict):
         for key in [*before, *(key for key in after if key not in before)]:
-            yield from _changes(before.get(key, UNSET), after.get(key, UNSET), f"{path}/{escape(key)}")
+            yield from _find_changes(
+                before.get(key, UNSET), after.get(key, UNSET), f"{path}/{escape_pointer_part(key)}"
+            )
     elif before is UNSET or after is UNSET or encode(before) != encode(after):
         yield Change(path=path, before=before, after=after)

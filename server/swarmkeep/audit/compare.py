@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
-from swarmkeep.audit.changes import Change, changes
-from swarmkeep.domain.envelope import Recorded
+from swarmkeep.audit.changes import Change, find_changes
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
 from swarmkeep.domain.events import Usage
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.state import State
-from swarmkeep.domain.views import all_runs
-from swarmkeep.store.port import EventStore, SessionKey
+from swarmkeep.domain.views import collect_runs
+from swarmkeep.store.ports import EventStore, SessionKey
 
 Json = dict[str, Any]
 
@@ -83,30 +83,30 @@ async def diff_session(store: EventStore, key: SessionKey, before: int, after: i
     if before > after:
         raise InvalidRequest("`before` is to be no later than `after`", "/query/before")
     first = await store.state(key, at=before) if before else State()
-    return state_diff(first, await store.state(key, at=after))
+    return diff_states(first, await store.state(key, at=after))
 
 
-def state_diff(before: State, after: State) -> StateDiff:
+def diff_states(before: State, after: State) -> StateDiff:
     known = {entry.seq: entry for entry in before.messages}
-    statuses = {run.id: run.status for run in all_runs(before)}
+    statuses = {run.id: run.status for run in collect_runs(before)}
     return StateDiff(
         before=before.seq,
         after=after.seq,
-        changes=changes(_summary(before), _summary(after)),
-        messages=[entry.view() for entry in after.messages if not _same(known.get(entry.seq), entry)],
+        changes=find_changes(_summarize(before), _summarize(after)),
+        messages=[entry.view() for entry in after.messages if not _is_same(known.get(entry.seq), entry)],
         runs=[
             RunStatusChange(id=run.id, before=statuses.get(run.id), after=run.status)
-            for run in all_runs(after)
+            for run in collect_runs(after)
             if statuses.get(run.id) != run.status
         ],
     )
 
 
-def _same(before: Entry | None, after: Entry) -> bool:
+def _is_same(before: Entry | None, after: Entry) -> bool:
     return before is not None and before.message == after.message
 
 
-def _summary(state: State) -> Json:
+def _summarize(state: State) -> Json:
     if not state.seq:
         return {}
     return {
@@ -125,24 +125,24 @@ async def compare_sessions(store: EventStore, a: SessionKey, b: SessionKey) -> C
         logs.append(await store.read(key))
         if not logs[-1]:
             raise SessionNotFound(key.id)
-    return compare(a.id, logs[0], b.id, logs[1])
+    return compare_logs(a.id, logs[0], b.id, logs[1])
 
 
-def compare(a_id: str, a: Sequence[Recorded], b_id: str, b: Sequence[Recorded]) -> Comparison:
-    shared = _shared(a, b)
+def compare_logs(a_id: str, a: Sequence[RecordedEvent], b_id: str, b: Sequence[RecordedEvent]) -> Comparison:
+    shared = _count_shared(a, b)
     common = fold(a[:shared])
     states = fold(a[shared:], common), fold(b[shared:], common)
     return Comparison(
         shared_seq=common.seq,
         shared_hash=common.hash or None,
         identical=shared == len(a) == len(b),
-        a=_side(a_id, common, states[0]),
-        b=_side(b_id, common, states[1]),
-        changes=changes(_summary(states[0]), _summary(states[1])),
+        a=_build_side(a_id, common, states[0]),
+        b=_build_side(b_id, common, states[1]),
+        changes=find_changes(_summarize(states[0]), _summarize(states[1])),
     )
 
 
-def _shared(a: Sequence[Recorded], b: Sequence[Recorded]) -> int:
+def _count_shared(a: Sequence[RecordedEvent], b: Sequence[RecordedEvent]) -> int:
     """How many events are the same; a hash covers all that came before it."""
     count = 0
     for one, other in zip(a, b, strict=False):
@@ -152,7 +152,7 @@ def _shared(a: Sequence[Recorded], b: Sequence[Recorded]) -> int:
     return count
 
 
-def _side(session_id: str, common: State, now: State) -> Side:
+def _build_side(session_id: str, common: State, now: State) -> Side:
     own = now.messages[len(common.messages) :]
     return Side(
         id=session_id,
@@ -160,7 +160,7 @@ def _side(session_id: str, common: State, now: State) -> Side:
         hash=now.hash,
         agent=now.agent,
         messages=[entry.view() for entry in own],
-        calls=_calls(own),
+        calls=_list_calls(own),
         usage=Usage(
             prompt_tokens=now.usage.prompt_tokens - common.usage.prompt_tokens,
             completion_tokens=now.usage.completion_tokens - common.usage.completion_tokens,
@@ -170,11 +170,11 @@ def _side(session_id: str, common: State, now: State) -> Side:
     )
 
 
-def _calls(entries: Iterable[Entry]) -> list[CallView]:
+def _list_calls(entries: Iterable[Entry]) -> list[CallView]:
     arguments = {}
     calls = []
     for entry in entries:
-        for call in entry.sent.get("tool_calls", ()) if entry.role == "assistant" else ():
+        for call in entry.chat_message.get("tool_calls", ()) if entry.role == "assistant" else ():
             arguments[call["id"]] = call["function"]["arguments"]
         if entry.tool is not None:
             asked = arguments.get(entry.message.get("tool_call_id"), "")

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from swarmkeep.audit.verify import pages
-from swarmkeep.domain.commands import refuse_if_busy
-from swarmkeep.domain.envelope import Draft
+from swarmkeep.audit.verify.session import read_pages
+from swarmkeep.domain.decisions.commands import refuse_if_busy
+from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import (
     EventNotFound,
     IdempotencyMismatch,
@@ -19,15 +19,15 @@ from swarmkeep.domain.errors import (
 )
 from swarmkeep.domain.events import SessionRedacted
 from swarmkeep.domain.fold import fold
-from swarmkeep.domain.redaction import stand_in
+from swarmkeep.domain.redaction import redact_payload
 from swarmkeep.domain.request import digest
-from swarmkeep.domain.views import SessionView, session_view
+from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.conflicts import Conflicts
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.once import Once, once_only
 from swarmkeep.store.archive import Archive
-from swarmkeep.store.hashing import Sealed
-from swarmkeep.store.port import Appended, Mark, MarkExists, SessionKey
+from swarmkeep.store.hashing import SealedEvent
+from swarmkeep.store.ports import AppendResult, IdempotencyRecord, IdempotencyRecordExists, SessionKey
 
 MAX_SEQS = 1000
 MAX_REASON = 1000
@@ -67,50 +67,50 @@ async def redact(
 
     Raises SessionNotFound, EventNotFound, SessionBusy, InvalidRequest, IdempotencyMismatch.
     """
-    _check(seqs, reason)
-    made = await once_only(engine.store, key, once, lambda: _redact(engine, key, seqs, reason, by, once))
-    at = made.seq if isinstance(made, Mark) else made.state.seq if isinstance(made, Appended) else None
+    _check_request(seqs, reason)
+    made = await once_only(engine.store, key, once, lambda: _redact_session(engine, key, seqs, reason, by, once))
+    at = made.seq if isinstance(made, IdempotencyRecord) else made.state.seq if isinstance(made, AppendResult) else None
     told = await engine.store.read(key, after=0 if at is None else at - 1, upto=at, types=["session.redacted"])
     fact = told[-1].fact if told and at is not None else None
     state = await engine.store.state(key)
     return Redaction(
-        session=session_view(key.id, state),
+        session=view_session(key.id, state),
         seqs=list(fact.seqs) if isinstance(fact, SessionRedacted) else [],
         seq=None if fact is None else at,
-        forks=await _forks(engine, key, seqs, reason, by, include_forks),
+        forks=await _handle_copies(engine, key, seqs, reason, by, include_forks),
     )
 
 
-def _check(seqs: Sequence[int], reason: str) -> None:
+def _check_request(seqs: Sequence[int], reason: str) -> None:
     if not 0 < len(seqs) <= MAX_SEQS:
         raise InvalidRequest(f"name 1 to {MAX_SEQS} events", "/seqs")
     if not 0 < len(reason) <= MAX_REASON:
         raise InvalidRequest(f"say why, in up to {MAX_REASON} characters", "/reason")
 
 
-async def _redact(
+async def _redact_session(
     engine: Engine, key: SessionKey, seqs: Sequence[int], reason: str, by: str | None, once: Once | None = None
-) -> Appended | None:
+) -> AppendResult | None:
     """Redact one session; None if there was nothing left to remove."""
     conflicts = Conflicts(key.id)
     while True:
-        log = await whole(engine.store, key)
+        log = await read_whole_log(engine.store, key)
         state = fold(one.event for one in log)
         refuse_if_busy(state)
         known = {one.event.seq: one for one in log}
         for seq in seqs:
             if seq not in known:
-                raise EventNotFound.beyond(key.id, state.seq, seq)
+                raise EventNotFound.out_of_range(key.id, state.seq, seq)
         chosen = sorted({seq for seq in seqs if known[seq].salt is not None})
         if not chosen:
             await _refuse_other_use(engine.store, key, once)
             return None
-        texts = {seq: stand_in(known[seq].event) for seq in chosen}
+        texts = {seq: redact_payload(known[seq].event) for seq in chosen}
         kept = tuple(digest(texts[seq]) for seq in chosen)
         fact = SessionRedacted(seqs=tuple(chosen), reason=reason, by=by, kept=kept)
         mark = None if once is None else once.mark()
         try:
-            made = await engine.store.redact(key, log, texts, Draft(fact, None, state.agent), mark=mark)
+            made = await engine.store.redact(key, log, texts, EventDraft(fact, None, state.agent), mark=mark)
         except SeqConflict:
             conflicts.met(state)
             continue
@@ -123,28 +123,28 @@ async def _refuse_other_use(store: Archive, key: SessionKey, once: Once | None) 
     """There is nothing to record a key with; but it may be the one that the removal came with."""
     mark = None if once is None else await store.mark(key, once.key)
     if once is not None and mark is not None:
-        raise MarkExists(mark) if mark.digest == once.digest else IdempotencyMismatch(once.key)
+        raise IdempotencyRecordExists(mark) if mark.digest == once.digest else IdempotencyMismatch(once.key)
 
 
-async def whole(store: Archive, key: SessionKey) -> list[Sealed]:
+async def read_whole_log(store: Archive, key: SessionKey) -> list[SealedEvent]:
     """All of a session. Raises SessionNotFound."""
-    log = [sealed async for page in pages(store, key, upto=None) for sealed in page]
+    log = [sealed async for page in read_pages(store, key, upto=None) for sealed in page]
     if not log:
         raise SessionNotFound(key.id)
     return log
 
 
-async def _forks(
+async def _handle_copies(
     engine: Engine, key: SessionKey, seqs: Sequence[int], reason: str, by: str | None, include: bool
 ) -> list[Copy]:
-    hashes = {one.event.seq: bytes.fromhex(one.event.hash) for one in await whole(engine.store, key)}
-    copies = await engine.store.copies(key, {seq: hashes[seq] for seq in seqs if seq in hashes})
+    hashes = {one.event.seq: bytes.fromhex(one.event.hash) for one in await read_whole_log(engine.store, key)}
+    copies = await engine.store.find_copies(key, {seq: hashes[seq] for seq in seqs if seq in hashes})
     found = []
     for other, held in copies.items():
         gone = False
         if include:
             try:
-                await _redact(engine, other, held, reason, by)
+                await _redact_session(engine, other, held, reason, by)
                 gone = True
             except SessionBusy:
                 pass

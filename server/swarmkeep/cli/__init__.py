@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from swarmkeep.cli import (
+from swarmkeep.cli.commands import (
     chat,
+    check,
     checkpoint,
     compare,
     db,
@@ -22,15 +23,14 @@ from swarmkeep.cli import (
     keys,
     prune,
     replay,
-    rerun,
     serve,
     sessions,
     usage,
     verify,
-    what_if,
+    whatif,
 )
-from swarmkeep.cli.refusals import refusal
-from swarmkeep.cli.terminal import escape_what_cannot_be_shown, give_up_stdout, say
+from swarmkeep.cli.refusals import find_refusal
+from swarmkeep.cli.terminal import drop_stdout, escape_unencodable, say
 
 __all__ = ["app", "main"]
 
@@ -49,9 +49,9 @@ chat.register(app)
 app.add_typer(sessions.app, name="sessions")
 events.register(app)
 replay.register(app)
-rerun.register(app)
+check.register(app)
 compare.register(app)
-what_if.register(app)
+whatif.register(app)
 export.register(app)
 import_.register(app)
 usage.register(app)
@@ -84,14 +84,14 @@ def swarmkeep(
 
 def main() -> None:
     """Run the command line: exit code 0, 1 when a command says no (in a line on stderr), 2 for wrong use."""
-    escape_what_cannot_be_shown()
+    escape_unencodable()
     try:
         app()
     except Exception as error:
-        refused = refusal(error)
+        refused = find_refusal(error)
         if refused is None:
             raise
         say(f"error: {refused.sentence}")
         if isinstance(error, OSError):
-            give_up_stdout()
+            drop_stdout()
         sys.exit(refused.exit_code)

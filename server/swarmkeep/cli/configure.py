@@ -49,16 +49,16 @@ def load_settings(**flags: Any) -> Settings:
     given = {name: value for name, value in flags.items() if value is not None and value is not False and value != []}
     try:
         settings = Settings(**given)
-        for hint in _misspelt(Settings):
+        for hint in _find_misspelt_names(Settings):
             say(hint)
         return settings
     except ValidationError as error:
-        raise Refused(_problem(error)) from None
+        raise Refused(_describe_problem(error)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"cannot read {Path('.env').absolute()}, which has to be text in UTF-8: {error}") from None
 
 
-def _misspelt(settings: type[Settings]) -> Iterator[str]:
+def _find_misspelt_names(settings: type[Settings]) -> Iterator[str]:
     """What to say about variables that are no settings, and look like one."""
     from pydantic_settings import DotEnvSettingsSource
 
@@ -70,7 +70,7 @@ def _misspelt(settings: type[Settings]) -> Iterator[str]:
             yield f"{PREFIX}{stem} is no setting; is {PREFIX}{likely[0]} meant?"
 
 
-def _problem(error: ValidationError) -> str:
+def _describe_problem(error: ValidationError) -> str:
     """The first thing that is wrong, by the name under which a person set it; never the value."""
     first = error.errors(include_url=False, include_input=False)[0]
     field = str(first["loc"][0]) if first["loc"] else ""

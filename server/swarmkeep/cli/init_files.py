@@ -9,7 +9,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 PACKAGE = "swarmkeep_agents"
-COPIED = (".py", ".md", ".json", ".yaml")
+COPIED_SUFFIXES = (".py", ".md", ".json", ".yaml")
 
 README = """# {team}
 
@@ -71,7 +71,7 @@ def test_the_cases_pass() -> None:
 '''
 
 
-def teams() -> dict[str, str]:
+def list_teams() -> dict[str, str]:
     """The teams that come along, each with a sentence about it."""
     found = {}
     for folder in sorted(files(PACKAGE).iterdir(), key=lambda entry: entry.name):
@@ -82,9 +82,9 @@ def teams() -> dict[str, str]:
     return found
 
 
-def project(team: str) -> dict[str, str]:
+def build_project(team: str) -> dict[str, str]:
     """The files of a project by their paths."""
-    copied = {f"{team}/{path}": text for path, text in _files_of(files(PACKAGE) / team)}
+    copied = {f"{team}/{path}": text for path, text in _read_files(files(PACKAGE) / team)}
     # What teams share becomes part of the one that is copied.
     waiting = list(copied.values())
     while waiting:
@@ -94,7 +94,7 @@ def project(team: str) -> dict[str, str]:
                 copied[f"{team}/{module}.py"] = text = shared.read_text(encoding="utf-8")
                 waiting.append(text)
     return {
-        **{path: _renamed(text, team) for path, text in copied.items()},
+        **{path: _rename_package(text, team) for path, text in copied.items()},
         "README.md": README.format(team=team),
         ".env.example": ENV.format(team=team),
         ".gitignore": GITIGNORE,
@@ -102,15 +102,15 @@ def project(team: str) -> dict[str, str]:
     }
 
 
-def _files_of(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, str]]:
+def _read_files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, str]]:
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.name.startswith(("__", ".")):
-            yield from _files_of(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith(COPIED):
+            yield from _read_files(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(COPIED_SUFFIXES):
             yield prefix + entry.name, entry.read_text(encoding="utf-8")
 
 
-def _renamed(text: str, team: str) -> str:
+def _rename_package(text: str, team: str) -> str:
     """The text as the project's own: its package is no longer part of another."""
     own = re.sub(rf"\b{PACKAGE}\.{team}\b", team, text)
     return re.sub(rf"\b{PACKAGE}\.(?=\w+ import)", f"{team}.", own)

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from swarmkeep.cli.terminal import Refused
 
 # By the module that defines them: what has not been imported has not been raised.
-_ANSWERS = {
+_REFUSED = {
     "swarmkeep.domain.errors": ("DomainError",),
-    "swarmkeep.store.port": ("StoreUnavailable", "SchemaBehind"),
-    "swarmkeep.store.keys": ("KeyNotFound",),
+    "swarmkeep.store.ports": ("StoreUnavailable", "SchemaBehind"),
+    "swarmkeep.store.api_keys": ("KeyNotFound",),
     "swarmkeep.engine.registry": ("AgentsError",),
     "swarmkeep.app": ("ServeError",),
     "alembic.util.exc": ("CommandError",),
 }
 # Writing to a stream names no file.
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _KEY_HINT = "; set SWARMKEEP_API_KEY to a key of this server, or use --api-key"
 _WRONG_USE = {"swarmkeep.store.urls": ("BadDatabaseUrl",), "swarmkeep.evals.cases": ("BadCases",)}
 
@@ -30,16 +30,16 @@ class Refusal:
     exit_code: int = 1
 
 
-def refusal(error: Exception) -> Refusal | None:
+def find_refusal(error: Exception) -> Refusal | None:
     """What the command says, if the error is an answer; None for one that is a mistake of ours."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         # Task groups wrap what one of their tasks raised.
         error = error.exceptions[0]
-    if isinstance(error, Refused) or _is_one_of(error, _ANSWERS):
-        return Refusal(_line(str(error)))
+    if isinstance(error, Refused) or _is_one_of(error, _REFUSED):
+        return Refusal(_join_lines(str(error)))
     if _is_one_of(error, _WRONG_USE):
-        return Refusal(_line(str(error)), exit_code=2)
-    if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+        return Refusal(_join_lines(str(error)), exit_code=2)
+    if isinstance(error, OSError) and error.errno in _NO_SPACE and error.filename is None:
         return Refusal(f"cannot write the output: {error.strerror}")
     client = sys.modules.get("swarmkeep_client")
     if client is not None and isinstance(error, client.SwarmkeepError):
@@ -48,7 +48,7 @@ def refusal(error: Exception) -> Refusal | None:
             if isinstance(error, client.Unauthenticated)
             else ""
         )
-        return Refusal(_line(error.detail or str(error)) + hint)
+        return Refusal(_join_lines(error.detail or str(error)) + hint)
     return None
 
 
@@ -61,5 +61,5 @@ def _is_one_of(error: Exception, names: Mapping[str, tuple[str, ...]]) -> bool:
     )
 
 
-def _line(text: str) -> str:
+def _join_lines(text: str) -> str:
     return " ".join(text.split())

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 # Everything that a terminal would obey rather than show, and marks that reorder the text around them.
-_COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class Refused(Exception):
@@ -21,12 +21,12 @@ class Refused(Exception):
 
 def say(text: str = "") -> None:
     """Tell what is happening, on stderr."""
-    print(printable(text), file=sys.stderr, flush=True)
+    print(escape_controls(text), file=sys.stderr, flush=True)
 
 
 def put(text: str = "") -> None:
     """Give data that a person reads, on stdout."""
-    print(printable(text), flush=True)
+    print(escape_controls(text), flush=True)
 
 
 def put_json(value: Any) -> None:
@@ -48,7 +48,7 @@ def put_json_line(value: Any) -> None:
 
 def put_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Rows in aligned columns; the last column may be as long as it likes."""
-    table = [[printable(cell) for cell in row] for row in (headings, *rows)]
+    table = [[escape_controls(cell) for cell in row] for row in (headings, *rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(headings) - 1)]
     for row in table:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
@@ -63,12 +63,12 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def printable(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Text that can be shown: what a terminal would take for a command becomes an escape."""
-    return _COMMANDS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
-def shortened(text: str, length: int) -> str:
+def shorten(text: str, length: int) -> str:
     """The text on one line, cut to `length`."""
     line = " ".join(text.split())
     return line if len(line) <= length else line[: max(length - 1, 0)] + "…"
@@ -81,19 +81,19 @@ def is_terminal(stream: TextIO) -> bool:
         return False
 
 
-def at_terminal() -> bool:
+def is_interactive() -> bool:
     """Whether it is a person who types the input and reads the output."""
     return is_terminal(sys.stdin) and is_terminal(sys.stdout)
 
 
-def escape_what_cannot_be_shown() -> None:
+def escape_unencodable() -> None:
     """From now on what the outputs' encodings cannot hold is shown as an escape, and ends nothing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
-def give_up_stdout() -> None:
+def drop_stdout() -> None:
     """What could not be written is dropped, or the interpreter tries it once more as it ends, and complains."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 _encoder = msgspec.json.Encoder()
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
-_building = threading.Lock()
+_build_lock = threading.Lock()
 
 
 class MalformedJson(ValueError):
@@ -34,10 +34,10 @@ def encode(value: Any) -> bytes:
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError:
-        return _escaped(value)
+        return _encode_escaped(value)
 
 
-def _escaped(value: Any) -> bytes:
+def _encode_escaped(value: Any) -> bytes:
     # Encoded parts within the value stay as they are, to the byte: something unguessable holds their places.
     parts: dict[str, bytes] = {}
 
@@ -69,7 +69,7 @@ def decode(text: str | bytes, type: Any = Any) -> Any:
     Raises MalformedJson, and msgspec.ValidationError (with the path in its message) when the shape is wrong.
     """
     try:
-        return _decoder_of(type).decode(text)
+        return _get_decoder(type).decode(text)
     except RecursionError:
         raise MalformedJson("nested too deeply") from None
     except msgspec.ValidationError as error:
@@ -77,21 +77,21 @@ def decode(text: str | bytes, type: Any = Any) -> Any:
             raise MalformedJson(str(error)) from None
         raise
     except (msgspec.DecodeError, UnicodeError) as error:
-        plain = _with_surrogates(text, error)
+        plain = _decode_surrogates(text, error)
     return plain if type is Any else msgspec.convert(plain, type)
 
 
-def _decoder_of(type: Any) -> msgspec.json.Decoder[Any]:
+def _get_decoder(type: Any) -> msgspec.json.Decoder[Any]:
     decoder = _decoders.get(type)
     if decoder is None:
         # What msgspec knows of a struct it finds out at its first use, and a thread that uses the struct before that is
         # complete takes the process down with it.
-        with _building:
+        with _build_lock:
             decoder = _decoders[type] = msgspec.json.Decoder(type)
     return decoder
 
 
-def _with_surrogates(text: str | bytes, error: Exception) -> Any:
+def _decode_surrogates(text: str | bytes, error: Exception) -> Any:
     escape = "\\u" if isinstance(text, str) else b"\\u"
     raw = isinstance(text, str) and isinstance(error, UnicodeError)
     if not raw and escape not in text:  # type: ignore[operator]
@@ -99,26 +99,26 @@ def _with_surrogates(text: str | bytes, error: Exception) -> Any:
     try:
         # Of bytes, json.loads would also take other encodings, and surrogates that are not escaped.
         plain = text if isinstance(text, str) else text.decode()
-        return json.loads(plain, parse_constant=_no_constant, parse_float=_finite)
+        return json.loads(plain, parse_constant=_reject_constant, parse_float=_parse_finite)
     except (ValueError, RecursionError) as problem:
         raise MalformedJson(str(problem)) from None
 
 
-def _no_constant(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
         raise ValueError(f"number out of range: {text}")
     return number
 
 
-def well_formed(value: Any) -> Any:
+def replace_surrogates(value: Any) -> Any:
     """The same JSON value with each lone surrogate replaced by U+FFFD: what may be sent to others as UTF-8."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
-        return {well_formed(key): well_formed(item) for key, item in value.items()}
-    return [well_formed(item) for item in value] if isinstance(value, list) else value
+        return {replace_surrogates(key): replace_surrogates(item) for key, item in value.items()}
+    return [replace_surrogates(item) for item in value] if isinstance(value, list) else value

@@ -8,7 +8,7 @@ from swarmkeep.domain.codec import MalformedJson, decode, encode, encode_text
 from swarmkeep.domain.events import FACTS, Fact, SessionEvent, UnknownFact
 
 
-class Draft(msgspec.Struct, frozen=True):
+class EventDraft(msgspec.Struct, frozen=True):
     """A fact on its way to the log. `agent` is the one active when it happened."""
 
     fact: SessionEvent
@@ -16,7 +16,7 @@ class Draft(msgspec.Struct, frozen=True):
     agent: str
 
 
-class Recorded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A fact in the log. `payload` is its exact stored text, which the hash covers; `at` is information, not order."""
 
     session_id: str
@@ -45,7 +45,7 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
 
 
-def view(event: Recorded) -> EventView:
+def view_event(event: RecordedEvent) -> EventView:
     """The public form; `data` is the stored text itself."""
     return EventView(
         session_id=event.session_id,
@@ -55,12 +55,12 @@ def view(event: Recorded) -> EventView:
         run_id=event.run_id,
         agent=event.agent,
         at=event.at,
-        data=msgspec.Raw(data_of(event)),
+        data=msgspec.Raw(read_data(event)),
         hash=event.hash,
     )
 
 
-def data_of(event: Recorded) -> bytes:
+def read_data(event: RecordedEvent) -> bytes:
     """The stored text as JSON: itself; or, if somebody damaged it so that it is none, as a JSON string."""
     if isinstance(event.fact, UnknownFact) and event.fact.data is None:
         try:
@@ -70,12 +70,12 @@ def data_of(event: Recorded) -> bytes:
     return event.payload.encode()
 
 
-def payload_of(fact: Fact) -> str:
+def encode_payload(fact: Fact) -> str:
     """The text that is stored and hashed."""
     return encode_text(fact)
 
 
-def fact_of(type_: str, payload: str) -> SessionEvent:
+def decode_fact(type_: str, payload: str) -> SessionEvent:
     """Read a stored payload of the current version. Unknown types pass through; unknown fields are ignored."""
     cls = FACTS.get(type_)
     if cls is None:

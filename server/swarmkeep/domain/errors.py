@@ -74,7 +74,7 @@ class EventNotFound(DomainError):
         self.seq = seq
 
     @classmethod
-    def beyond(cls, session_id: str, last: int, seq: int) -> EventNotFound:
+    def out_of_range(cls, session_id: str, last: int, seq: int) -> EventNotFound:
         """A `seq` that is none of a session's, which has those up to `last`."""
         return cls(seq, f"session {session_id!r} has the events 1 to {last}; there is no event {seq}")
 

@@ -8,7 +8,7 @@ from typing import Any, assert_never
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from swarmkeep.domain.envelope import Recorded
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -34,10 +34,10 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.messages import SUPERSEDED, Entry
 from swarmkeep.domain.patch import apply, merge
-from swarmkeep.domain.state import Origin, Queued, Run, RunStatus, State, add_usage, calls_of, queued_run
+from swarmkeep.domain.state import Origin, QueuedRun, Run, RunStatus, State, add_usage, make_calls, make_queued_run
 
 
-def fold(events: Iterable[Recorded], state: State | None = None) -> State:
+def fold(events: Iterable[RecordedEvent], state: State | None = None) -> State:
     """The state after `events`, which follow `state` in the log."""
     folded = State() if state is None else state
     for event in events:
@@ -45,22 +45,22 @@ def fold(events: Iterable[Recorded], state: State | None = None) -> State:
     return folded
 
 
-def evolve(state: State, event: Recorded) -> State:
+def evolve(state: State, event: RecordedEvent) -> State:
     """The state after one more event. Pure and total."""
     state = replace(state, seq=event.seq, hash=event.hash, updated_at=event.at, size=state.size + len(event.payload))
     fact = event.fact
     match fact:
         case MessageAdded():
-            return _message_added(state, event, fact)
+            return _apply_message_added(state, event, fact)
         case ToolStarted():
-            return _with_call(state, fact.tool_call_id, attempts=fact.attempt)
+            return _update_call(state, fact.tool_call_id, attempts=fact.attempt)
         case ContextUpdated():
             nulls = () if fact.nulls is UNSET else fact.nulls
             return replace(state, context_variables=apply(state.context_variables, fact.patch, nulls))
         case HandoffMade():
             return replace(state, agent=fact.to_agent)
         case HandoffIgnored():
-            return _handoff_ignored(state, fact)
+            return _apply_handoff_ignored(state, fact)
         case SessionCreated():
             return replace(
                 state,
@@ -70,58 +70,58 @@ def evolve(state: State, event: Recorded) -> State:
                 created_at=event.at,
             )
         case SessionUpdated():
-            return _session_updated(state, fact)
+            return _apply_session_updated(state, fact)
         case SessionForked():
-            return _session_forked(state, event, fact)
+            return _apply_session_forked(state, event, fact)
         case SessionRedacted() | UnknownFact():
             return state
         case _:
-            return _run_event(state, event, fact)
+            return _apply_run_event(state, event, fact)
 
 
-def _run_event(
+def _apply_run_event(
     state: State,
-    event: Recorded,
+    event: RecordedEvent,
     fact: RunQueued | RunStarted | RunWaiting | RunResumed | ApprovalRequested | ApprovalDecided
     | RunCompleted | RunFailed | RunCancelled | RunInterrupted,
 ) -> State:  # fmt: skip
     match fact:
         case RunStarted():
-            return _run_started(state, event, fact)
+            return _apply_run_started(state, event, fact)
         case RunQueued():
-            queued = Queued(run_id=event.run_id or "", seq=event.seq, at=event.at, fact=fact)
+            queued = QueuedRun(run_id=event.run_id or "", seq=event.seq, at=event.at, fact=fact)
             return replace(state, queue=(*state.queue, queued))
         case RunWaiting():
-            return _with_run(state, status="waiting", pending=fact.pending, last_seq=event.seq)
+            return _update_run(state, status="waiting", pending=fact.pending, last_seq=event.seq)
         case RunResumed():
-            return _run_resumed(state, event, fact)
+            return _apply_run_resumed(state, event, fact)
         case ApprovalRequested():
-            return _with_call(state, fact.tool_call_id, approval="requested", expires_at=fact.expires_at)
+            return _update_call(state, fact.tool_call_id, approval="requested", expires_at=fact.expires_at)
         case ApprovalDecided():
             if fact.decision not in ("approve", "deny"):
                 # Of a later release. Whatever it means, here nobody has said yes.
                 return state
-            return _with_call(state, fact.tool_call_id, approval=fact.decision, approval_reason=fact.reason)
+            return _update_call(state, fact.tool_call_id, approval=fact.decision, approval_reason=fact.reason)
         case RunCompleted() | RunFailed() | RunCancelled() | RunInterrupted():
-            return _run_ended(state, event, fact)
+            return _apply_run_ended(state, event, fact)
         case _:
             assert_never(fact)
 
 
-def _with_run(state: State, **changes: Any) -> State:
+def _update_run(state: State, **changes: Any) -> State:
     return state if state.run is None else replace(state, run=replace(state.run, **changes))
 
 
-def _with_call(state: State, call_id: str | None, **changes: Any) -> State:
+def _update_call(state: State, call_id: str | None, **changes: Any) -> State:
     if state.run is None:
         return state
     calls = tuple(replace(call, **changes) if call.id == call_id else call for call in state.run.calls)
     settled = {call.id for call in calls if call.done or call.approval in ("approve", "deny")}
     pending = tuple(waited for waited in state.run.pending if waited.tool_call_id not in settled)
-    return _with_run(state, calls=calls, pending=pending)
+    return _update_run(state, calls=calls, pending=pending)
 
 
-def _message_added(state: State, event: Recorded, fact: MessageAdded) -> State:
+def _apply_message_added(state: State, event: RecordedEvent, fact: MessageAdded) -> State:
     entry = Entry(
         seq=event.seq,
         at=event.at,
@@ -138,7 +138,7 @@ def _message_added(state: State, event: Recorded, fact: MessageAdded) -> State:
         return state
     run = replace(run, last_seq=event.seq, last_message=len(state.messages))
     if fact.completion is not None:
-        calls = calls_of(fact.message)
+        calls = make_calls(fact.message)
         run = replace(
             run,
             turns=run.turns + 1,
@@ -151,10 +151,10 @@ def _message_added(state: State, event: Recorded, fact: MessageAdded) -> State:
     if entry.role != "tool":
         return state
     handoff = fact.tool.handoff if fact.tool is not None and fact.tool.handoff is not UNSET else None
-    return _with_call(state, fact.message.get("tool_call_id"), done=True, handoff=handoff)
+    return _update_call(state, fact.message.get("tool_call_id"), done=True, handoff=handoff)
 
 
-def _handoff_ignored(state: State, fact: HandoffIgnored) -> State:
+def _apply_handoff_ignored(state: State, fact: HandoffIgnored) -> State:
     # The result was recorded before it was known that a later call would hand over too. No model has seen it yet.
     for index in range(len(state.messages) - 1, -1, -1):
         entry = state.messages[index]
@@ -165,13 +165,13 @@ def _handoff_ignored(state: State, fact: HandoffIgnored) -> State:
     return state
 
 
-def _session_updated(state: State, fact: SessionUpdated) -> State:
+def _apply_session_updated(state: State, fact: SessionUpdated) -> State:
     if fact.metadata is not UNSET:
         state = replace(state, metadata=merge(state.metadata, fact.metadata))
     return state if fact.agent is UNSET else replace(state, agent=fact.agent)
 
 
-def _session_forked(state: State, event: Recorded, fact: SessionForked) -> State:
+def _apply_session_forked(state: State, event: RecordedEvent, fact: SessionForked) -> State:
     # The run that the copied history may end in goes on in the original, not here.
     if state.run is not None:
         ended = RunInterrupted(stop_reason="interrupted", usage=state.run.usage)
@@ -180,7 +180,7 @@ def _session_forked(state: State, event: Recorded, fact: SessionForked) -> State
     return replace(state, queue=(), forked_from=origin, created_at=event.at)
 
 
-def _run_started(state: State, event: Recorded, fact: RunStarted) -> State:
+def _apply_run_started(state: State, event: RecordedEvent, fact: RunStarted) -> State:
     run_id = event.run_id or ""
     run = Run(
         id=run_id,
@@ -199,7 +199,7 @@ def _run_started(state: State, event: Recorded, fact: RunStarted) -> State:
     return replace(state, run=run, queue=tuple(queued for queued in state.queue if queued.run_id != run_id))
 
 
-def _run_resumed(state: State, event: Recorded, fact: RunResumed) -> State:
+def _apply_run_resumed(state: State, event: RecordedEvent, fact: RunResumed) -> State:
     anew = state.run is None and bool(state.finished) and state.finished[-1].id == event.run_id
     if anew:
         again = replace(state.finished[-1], recoveries=-1)
@@ -208,7 +208,7 @@ def _run_resumed(state: State, event: Recorded, fact: RunResumed) -> State:
         return state
     # A take-over goes on with the time that the run has left; whoever resumes it gives it time anew.
     taken_over = fact.reason == "recovery" and not anew
-    return _with_run(
+    return _update_run(
         state,
         active_since=state.run.active_since if taken_over else event.at,
         status="running",
@@ -221,7 +221,7 @@ def _run_resumed(state: State, event: Recorded, fact: RunResumed) -> State:
     )
 
 
-_ENDED: dict[type[RunEnded], RunStatus] = {
+_STATUS_BY_ENDING: dict[type[RunEnded], RunStatus] = {
     RunCompleted: "completed",
     RunFailed: "failed",
     RunCancelled: "cancelled",
@@ -229,26 +229,26 @@ _ENDED: dict[type[RunEnded], RunStatus] = {
 }
 
 
-def _run_ended(state: State, event: Recorded, fact: RunEnded) -> State:
+def _apply_run_ended(state: State, event: RecordedEvent, fact: RunEnded) -> State:
     if state.run is not None and state.run.id == event.run_id:
         return _end_active(state, state.run, event, fact)
     for queued in state.queue:
         if queued.run_id == event.run_id:
-            run = queued_run(state, queued)
+            run = make_queued_run(state, queued)
             state = replace(state, queue=tuple(other for other in state.queue if other is not queued))
-            return _finish(state, run, event, fact)
+            return _finish_run(state, run, event, fact)
     return state
 
 
-def _end_active(state: State, run: Run, event: Recorded, fact: RunEnded) -> State:
+def _end_active(state: State, run: Run, event: RecordedEvent, fact: RunEnded) -> State:
     run = replace(run, agent=state.agent, context_variables=state.context_variables)
-    return _finish(replace(state, run=None), run, event, fact)
+    return _finish_run(replace(state, run=None), run, event, fact)
 
 
-def _finish(state: State, run: Run, event: Recorded, fact: RunEnded) -> State:
+def _finish_run(state: State, run: Run, event: RecordedEvent, fact: RunEnded) -> State:
     run = replace(
         run,
-        status=_ENDED[type(fact)],
+        status=_STATUS_BY_ENDING[type(fact)],
         stop_reason=fact.stop_reason,
         error=fact.error,
         pending=(),

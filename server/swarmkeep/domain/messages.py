@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from swarmkeep.domain.codec import MalformedJson, decode, encode, well_formed
+from swarmkeep.domain.codec import MalformedJson, decode, encode, replace_surrogates
 from swarmkeep.domain.events import CompletionRecord, ToolRecord
 
 Json = dict[str, Any]
@@ -19,7 +19,7 @@ INTERRUPTED = "Interrupted: the outcome of this call is unknown. It may or may n
 SUPERSEDED = "Not handed over to {agent}: a later call of the same reply handed over instead, and the last one wins."
 
 # Only Chat Completions keys go to a model: strict servers refuse `sender` and the like.
-_SENT = {
+_CHAT_KEYS = {
     "system": ("role", "content", "name"),
     "developer": ("role", "content", "name"),
     "user": ("role", "content", "name"),
@@ -44,24 +44,26 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return role if isinstance(role, str) else ""
 
     @functools.cached_property
-    def sent(self) -> Json:
+    def chat_message(self) -> Json:
         """The message with Chat Completions keys only."""
-        return sendable(self.message)
+        return to_chat_message(self.message)
 
     @functools.cached_property
-    def wire(self) -> bytes:
+    def chat_json(self) -> bytes:
         """`sent`, encoded. Kept, because a session's history goes out again with every turn."""
-        return encode(self.sent)
+        return encode(self.chat_message)
 
     @functools.cached_property
     def call_ids(self) -> tuple[str, ...]:
         """The tool calls that this message asks for, each id once."""
-        return tuple(call["id"] for call in self.sent.get("tool_calls", ()))
+        return tuple(call["id"] for call in self.chat_message.get("tool_calls", ()))
 
     @functools.cached_property
-    def says_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether it is a reply without words or calls. Several servers refuse a history that has one."""
-        return self.role == "assistant" and not any(self.sent.get(key) for key in ("content", "tool_calls", "refusal"))
+        return self.role == "assistant" and not any(
+            self.chat_message.get(key) for key in ("content", "tool_calls", "refusal")
+        )
 
     def view(self) -> Json:
         """The public form: the message, its sender and its place in the log."""
@@ -70,42 +72,42 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {**place, "sender": None, **self.message, **place}
 
 
-def sendable(message: Json) -> Json:
+def to_chat_message(message: Json) -> Json:
     """The message as a strict server takes it. What it would refuse of a message from outside is mended or left out."""
     role = message["role"]
-    sent = {key: message[key] for key in _SENT[role] if message.get(key) is not None}
-    calls = _calls(message) if role == "assistant" else []
+    sent = {key: message[key] for key in _CHAT_KEYS[role] if message.get(key) is not None}
+    calls = _clean_calls(message) if role == "assistant" else []
     if calls:
         sent["tool_calls"] = calls
     if sent.get("content") is None:
         # Null content is allowed beside tool calls only.
         sent["content"] = None if calls else ""
     elif not isinstance(sent["content"], str):
-        sent["content"] = _parts(sent["content"])
+        sent["content"] = _clean_parts(sent["content"])
     if "name" in sent:
-        sent["name"] = _NOT_IN_AUTHORS.sub("_", str(sent["name"]))[:64] or "_"
+        sent["name"] = _NOT_IN_AUTHOR_NAMES.sub("_", str(sent["name"]))[:64] or "_"
     if not isinstance(sent.get("refusal", ""), str):
         del sent["refusal"]
     try:
         encode_strict(sent)
     except UnicodeEncodeError:
-        sent = well_formed(sent)
+        sent = replace_surrogates(sent)
     return sent
 
 
 encode_strict = msgspec.json.Encoder().encode
 
 # What providers accept in names. Models make up others, and refuse them when their own reply is sent back to them.
-_NOT_IN_FUNCTIONS = re.compile(r"[^a-zA-Z0-9_-]")
-_NOT_IN_AUTHORS = re.compile(r"[\s<|\\/>]")
+_NOT_IN_FUNCTION_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+_NOT_IN_AUTHOR_NAMES = re.compile(r"[\s<|\\/>]")
 
 
-def _parts(content: object) -> list[Json] | str:
+def _clean_parts(content: object) -> list[Json] | str:
     parts = content if isinstance(content, list) else []
     return [part for part in parts if isinstance(part, dict) and isinstance(part.get("type"), str)] or ""
 
 
-def asked_calls(message: Json) -> list[tuple[str, str, str]]:
+def read_tool_calls(message: Json) -> list[tuple[str, str, str]]:
     """Id, name and arguments of each tool call of a message, each id once; whatever else stands there is no call."""
     asked: dict[str, tuple[str, str, str]] = {}
     calls = message.get("tool_calls")
@@ -119,16 +121,16 @@ def asked_calls(message: Json) -> list[tuple[str, str, str]]:
     return list(asked.values())
 
 
-def _calls(message: Json) -> list[Json]:
+def _clean_calls(message: Json) -> list[Json]:
     calls: dict[str, Json] = {}
-    for call_id, name, arguments in asked_calls(message):
-        sent_id = well_formed(call_id)
-        function = {"name": _NOT_IN_FUNCTIONS.sub("_", name)[:64] or "_", "arguments": _arguments(arguments)}
+    for call_id, name, arguments in read_tool_calls(message):
+        sent_id = replace_surrogates(call_id)
+        function = {"name": _NOT_IN_FUNCTION_NAMES.sub("_", name)[:64] or "_", "arguments": _clean_arguments(arguments)}
         calls.setdefault(sent_id, {"id": sent_id, "type": "function", "function": function})
     return list(calls.values())
 
 
-def _arguments(text: str) -> str:
+def _clean_arguments(text: str) -> str:
     """The arguments as a model may see them again: several servers refuse a history whose arguments are no JSON."""
     try:
         return text if isinstance(decode(text), dict) else "{}"
@@ -136,13 +138,13 @@ def _arguments(text: str) -> str:
         return "{}"
 
 
-def missing_result(call_id: str) -> Entry:
+def make_missing_result(call_id: str) -> Entry:
     """The result that stands in for one that was never recorded."""
     message = {"role": "tool", "tool_call_id": call_id, "content": INTERRUPTED}
     return Entry(seq=0, at="", run_id=None, message=message)
 
 
-def paired(entries: Iterable[Entry]) -> Iterator[Entry]:
+def pair_results(entries: Iterable[Entry]) -> Iterator[Entry]:
     """The messages as a model accepts them: after each one that asks for tools, exactly one result per call, in order.
 
     Missing results are filled in; results that answer no call, or come too late, are left out, and so are replies that
@@ -152,16 +154,16 @@ def paired(entries: Iterable[Entry]) -> Iterator[Entry]:
     results: dict[str, Entry] = {}
     for entry in entries:
         if entry.role == "tool":
-            call_id = entry.sent.get("tool_call_id")
+            call_id = entry.chat_message.get("tool_call_id")
             if isinstance(call_id, str):
                 results.setdefault(call_id, entry)
             continue
-        if entry.role not in ROLES or entry.says_nothing:
+        if entry.role not in ROLES or entry.is_empty:
             continue
         for call_id in asked:
-            yield results.get(call_id) or missing_result(call_id)
+            yield results.get(call_id) or make_missing_result(call_id)
         results = {}
         yield entry
         asked = entry.call_ids if entry.role == "assistant" else ()
     for call_id in asked:
-        yield results.get(call_id) or missing_result(call_id)
+        yield results.get(call_id) or make_missing_result(call_id)

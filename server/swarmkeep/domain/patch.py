@@ -32,7 +32,7 @@ def apply(target: Json, patch: Json, nulls: tuple[str, ...] = ()) -> Json:
     for pointer in nulls:
         if not pointer.startswith("/"):
             continue
-        merged = _set_null(merged, [_unescape(part) for part in pointer.split("/")[1:]])
+        merged = _set_null(merged, [_unescape_pointer_part(part) for part in pointer.split("/")[1:]])
     return merged
 
 
@@ -52,7 +52,7 @@ def _diff(before: Json, after: Json, patch: Json, nulls: list[str], path: str) -
         if key not in after:
             patch[key] = None
     for key, value in after.items():
-        here = f"{path}/{escape(key)}"
+        here = f"{path}/{escape_pointer_part(key)}"
         old = before.get(key)
         if value is None:
             if key not in before or old is not None:
@@ -73,9 +73,9 @@ def _set_null(target: Json, path: list[str]) -> Json:
     return {**target, head: _set_null(inner if isinstance(inner, dict) else {}, rest) if rest else None}
 
 
-def escape(key: str) -> str:
+def escape_pointer_part(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _unescape(part: str) -> str:
+def _unescape_pointer_part(part: str) -> str:
     return part.replace("~1", "/").replace("~0", "~")

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType, to_builtins
 from msgspec.structs import replace
 
 from swarmkeep.domain.codec import encode_text
-from swarmkeep.domain.envelope import Recorded
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -37,7 +37,7 @@ from swarmkeep.domain.events import (
     ToolStarted,
     UnknownFact,
 )
-from swarmkeep.domain.messages import ROLES, asked_calls
+from swarmkeep.domain.messages import ROLES, read_tool_calls
 
 Json = dict[str, Any]
 
@@ -47,92 +47,92 @@ _ARGUMENTS = "{}"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]{0,63}", re.ASCII)
 
 
-def stand_in(event: Recorded) -> str:
+def redact_payload(event: RecordedEvent) -> str:
     """The text that takes the payload's place: a payload of the same type, with `redacted` beside its fields."""
     fact = event.fact
     if isinstance(fact, UnknownFact):
         return encode_text({"redacted": True})
-    return encode_text({**to_builtins(_without_texts(fact, event.agent), str_keys=True), "redacted": True})
+    return encode_text({**to_builtins(_redact_fact(fact, event.agent), str_keys=True), "redacted": True})
 
 
-def _without_texts(fact: Fact, agent: str) -> Fact:
+def _redact_fact(fact: Fact, agent: str) -> Fact:
     match fact:
         case MessageAdded():
-            completion = None if fact.completion is None else _completion(fact.completion)
-            tool = None if fact.tool is None else _tool(fact.tool)
-            return MessageAdded(message=_message(fact.message, agent), completion=completion, tool=tool)
+            completion = None if fact.completion is None else _redact_completion(fact.completion)
+            tool = None if fact.tool is None else _redact_tool(fact.tool)
+            return MessageAdded(message=_redact_message(fact.message, agent), completion=completion, tool=tool)
         case SessionCreated():
             return replace(fact, context_variables={}, metadata={})
         case SessionUpdated():
-            return replace(fact, metadata=_forgotten(fact.metadata))
+            return replace(fact, metadata=_forget_values(fact.metadata))
         case SessionForked():
             return replace(fact, from_session_id=REDACTED)
         case SessionRedacted():
             # Who removed what, and what stands there now, is what the chain is checked by.
             return replace(fact, reason=REDACTED)
         case ContextUpdated():
-            return ContextUpdated(patch=_forgotten(fact.patch), tool_call_id=fact.tool_call_id)
+            return ContextUpdated(patch=_forget_values(fact.patch), tool_call_id=fact.tool_call_id)
         case _:
-            return _of_run(fact)
+            return _redact_run_fact(fact)
 
 
-def _of_run(fact: Fact) -> Fact:
+def _redact_run_fact(fact: Fact) -> Fact:
     match fact:
         case RunStarted():
-            return RunStarted(options=_options(fact.options))
+            return RunStarted(options=_redact_options(fact.options))
         case RunQueued():
-            messages = tuple({"role": _role(message), "content": REDACTED} for message in fact.messages)
-            return RunQueued(options=_options(fact.options), messages=messages, agent=fact.agent)
+            messages = tuple({"role": _redact_role(message), "content": REDACTED} for message in fact.messages)
+            return RunQueued(options=_redact_options(fact.options), messages=messages, agent=fact.agent)
         case ToolStarted():
-            return replace(fact, name=_name(fact.name), arguments=_ARGUMENTS)
+            return replace(fact, name=_redact_name(fact.name), arguments=_ARGUMENTS)
         case ApprovalRequested():
-            return replace(fact, name=_name(fact.name), arguments=_ARGUMENTS)
+            return replace(fact, name=_redact_name(fact.name), arguments=_ARGUMENTS)
         case ApprovalDecided():
-            return replace(fact, reason=_text(fact.reason), by=_text(fact.by))
+            return replace(fact, reason=_redact_text(fact.reason), by=_redact_text(fact.by))
         case RunWaiting():
-            return RunWaiting(pending=tuple(map(_pending, fact.pending)))
+            return RunWaiting(pending=tuple(map(_redact_pending, fact.pending)))
         case RunEnded():
             return replace(fact, error=None if fact.error is None else replace(fact.error, message=REDACTED))
         case _:
             return fact
 
 
-def _message(message: Json, agent: str) -> Json:
-    role = _role(message)
+def _redact_message(message: Json, agent: str) -> Json:
+    role = _redact_role(message)
     kept: Json = {"role": role, "content": None if message.get("content") is None else REDACTED}
-    calls = asked_calls(message)
+    calls = read_tool_calls(message)
     if calls:
         kept["tool_calls"] = [
-            {"id": call_id, "type": "function", "function": {"name": _name(name), "arguments": _ARGUMENTS}}
+            {"id": call_id, "type": "function", "function": {"name": _redact_name(name), "arguments": _ARGUMENTS}}
             for call_id, name, _ in calls
         ]
     if isinstance(message.get("tool_call_id"), str):
         kept["tool_call_id"] = message["tool_call_id"]
     if isinstance(message.get("tool_name"), str):
-        kept["tool_name"] = _name(message["tool_name"])
+        kept["tool_name"] = _redact_name(message["tool_name"])
     if "sender" in message:
         kept["sender"] = message["sender"] if message["sender"] in (role, agent) else REDACTED
     return kept
 
 
-def _role(message: Json) -> str:
+def _redact_role(message: Json) -> str:
     role = message.get("role")
     return role if role in ROLES else REDACTED
 
 
-def _completion(record: CompletionRecord) -> CompletionRecord:
+def _redact_completion(record: CompletionRecord) -> CompletionRecord:
     asked = None if record.request is None else record.request.params.get("model")
     model = record.model or (asked if isinstance(asked, str) else None)
     return CompletionRecord(
-        model=model and _name(model),
-        finish_reason=record.finish_reason and _name(record.finish_reason),
-        usage=None if record.usage is None else _counts(record.usage),
+        model=model and _redact_name(model),
+        finish_reason=record.finish_reason and _redact_name(record.finish_reason),
+        usage=None if record.usage is None else _keep_counts(record.usage),
         duration_ms=record.duration_ms,
         partial=record.partial,
     )
 
 
-def _counts(usage: Json) -> Json:
+def _keep_counts(usage: Json) -> Json:
     """The numbers of tokens that a provider reported, with those in details."""
     counts: Json = {}
     for name, value in usage.items():
@@ -145,19 +145,19 @@ def _counts(usage: Json) -> Json:
     return counts
 
 
-def _tool(record: ToolRecord) -> ToolRecord:
-    return replace(record, name=_name(record.name))
+def _redact_tool(record: ToolRecord) -> ToolRecord:
+    return replace(record, name=_redact_name(record.name))
 
 
-def _pending(call: PendingCall) -> PendingCall:
-    return replace(call, name=_name(call.name), arguments=_ARGUMENTS)
+def _redact_pending(call: PendingCall) -> PendingCall:
+    return replace(call, name=_redact_name(call.name), arguments=_ARGUMENTS)
 
 
-def _options(options: RunOptions) -> RunOptions:
-    return replace(options, model=options.model and _name(options.model))
+def _redact_options(options: RunOptions) -> RunOptions:
+    return replace(options, model=options.model and _redact_name(options.model))
 
 
-def _forgotten(patch: Json | UnsetType) -> Any:
+def _forget_values(patch: Json | UnsetType) -> Any:
     """A merge patch that removes what this one set: else what it had replaced would be back."""
     if patch is UNSET:
         return UNSET
@@ -165,9 +165,9 @@ def _forgotten(patch: Json | UnsetType) -> Any:
     return {key: None for key in patch if _NAME.fullmatch(key)}
 
 
-def _name(name: str) -> str:
+def _redact_name(name: str) -> str:
     return name if _NAME.fullmatch(name) else REDACTED
 
 
-def _text(text: str | None) -> str | None:
+def _redact_text(text: str | None) -> str | None:
     return None if text is None else REDACTED

@@ -12,9 +12,9 @@ from msgspec import UNSET
 
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.events import MessageAdded, RequestRecord, SessionEvent
-from swarmkeep.domain.messages import Entry, paired, sendable
+from swarmkeep.domain.messages import Entry, pair_results, to_chat_message
 from swarmkeep.domain.state import State
-from swarmkeep.domain.window import sent_from, start_of
+from swarmkeep.domain.window import find_window_start, select_from
 
 Json = dict[str, Any]
 
@@ -57,12 +57,15 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def messages(self) -> list[Json]:
-        return [sendable({"role": "system", "content": self.instructions}), *(entry.sent for entry in self.entries)]
+        return [
+            to_chat_message({"role": "system", "content": self.instructions}),
+            *(entry.chat_message for entry in self.entries),
+        ]
 
     def body(self) -> bytes:
         """The exact bytes that are sent."""
-        system = encode(sendable({"role": "system", "content": self.instructions}))
-        messages = b",".join((system, *(entry.wire for entry in self.entries)))
+        system = encode(to_chat_message({"role": "system", "content": self.instructions}))
+        messages = b",".join((system, *(entry.chat_json for entry in self.entries)))
         parts = [b'"messages":[' + messages + b"]"]
         if self.tools is not None:
             parts.append(b'"tools":' + self.tools.encode())
@@ -70,7 +73,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return b"{" + b",".join(parts) + b"}"
 
 
-def request(state: State, profile: Profile, *, stream: bool = False, turns: int | None = None) -> ModelRequest:
+def build_request(state: State, profile: Profile, *, stream: bool = False, turns: int | None = None) -> ModelRequest:
     """What the active agent's model is asked next. Total: any state gives a request that providers accept.
 
     At most the last `turns` turns are sent, by default as many as the run's options allow.
@@ -83,21 +86,21 @@ def request(state: State, profile: Profile, *, stream: bool = False, turns: int 
         params["parallel_tool_calls"] = profile.parallel_tool_calls
     if stream:
         params |= {"stream": True, "stream_options": {"include_usage": True}}
-    history_from = _history_from(state, params["model"], turns)
-    return build(state.messages, profile.instructions, profile.tools, params, history_from)
+    history_from = _find_history_start(state, params["model"], turns)
+    return assemble_request(state.messages, profile.instructions, profile.tools, params, history_from)
 
 
-def _history_from(state: State, model: str, turns: int | None) -> int | None:
+def _find_history_start(state: State, model: str, turns: int | None) -> int | None:
     if turns is None and state.run is not None:
         turns = state.run.options.history_turns
-    limit = None if turns is None else start_of(state.messages, turns)
+    limit = None if turns is None else find_window_start(state.messages, turns)
     # What was too long for a model once is so with the next message, too; asking in vain each time would cost a call.
-    last = _last_request(state)
+    last = _find_last_request(state)
     kept = last.history_from if last is not None and last.params.get("model") == model else UNSET
     return max((seq for seq in (limit, kept) if isinstance(seq, int)), default=None)
 
 
-def _last_request(state: State) -> RequestRecord | None:
+def _find_last_request(state: State) -> RequestRecord | None:
     for index in range(len(state.messages) - 1, -1, -1):
         completion = state.messages[index].completion
         if completion is not None and completion.request is not None:
@@ -105,21 +108,21 @@ def _last_request(state: State) -> RequestRecord | None:
     return None
 
 
-def build(
+def assemble_request(
     entries: Sequence[Entry], instructions: str, tools: str | None, params: Json, history_from: int | None = None
 ) -> ModelRequest:
     """Put a request together from its parts, as `request` does and as rebuilding a past one does."""
-    sent = entries if history_from is None else sent_from(entries, history_from)
+    sent = entries if history_from is None else select_from(entries, history_from)
     return ModelRequest(
         instructions=instructions,
         tools=tools,
         params=params,
-        entries=tuple(paired(sent)),
+        entries=tuple(pair_results(sent)),
         history_from=history_from,
     )
 
 
-def texts_of(fact: SessionEvent) -> list[str]:
+def list_text_hashes(fact: SessionEvent) -> list[str]:
     """The texts, by their hashes, that the request behind an assistant message was made of."""
     record = fact.completion.request if isinstance(fact, MessageAdded) and fact.completion is not None else None
     if record is None:

@@ -15,7 +15,7 @@ from swarmkeep.domain.events import (
     RunQueued,
     Usage,
 )
-from swarmkeep.domain.messages import Entry, asked_calls
+from swarmkeep.domain.messages import Entry, read_tool_calls
 
 Json = dict[str, Any]
 
@@ -24,7 +24,7 @@ SessionStatus = Literal["idle", "running", "waiting"]
 RunStatus = Literal["queued", "running", "waiting", "completed", "failed", "cancelled", "interrupted"]
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """A tool call of the current turn. `attempts` counts its starts; `handoff` is the agent that it returned."""
 
     id: str
@@ -60,7 +60,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str | None = None
     turns: int = 0
     answered: bool = False
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
     pending: tuple[PendingCall, ...] = ()
     recoveries: int = 0
     usage: Usage = Usage()
@@ -69,11 +69,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: str | None = None
 
     @property
-    def open_calls(self) -> tuple[Call, ...]:
+    def open_calls(self) -> tuple[ToolCall, ...]:
         return tuple(call for call in self.calls if not call.done)
 
 
-class Queued(msgspec.Struct, frozen=True, kw_only=True):
+class QueuedRun(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     seq: int
     at: str
@@ -98,7 +98,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Json = {}
     messages: Chain[Entry] = msgspec.field(default_factory=Chain)
     run: Run | None = None
-    queue: tuple[Queued, ...] = ()
+    queue: tuple[QueuedRun, ...] = ()
     finished: Chain[Run] = msgspec.field(default_factory=Chain)
     usage: Usage = Usage()
     forked_from: Origin | None = None
@@ -127,12 +127,14 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         return datetime.fromisoformat(min(ends)).timestamp() if ends else None
 
 
-def calls_of(message: Json) -> tuple[Call, ...]:
+def make_calls(message: Json) -> tuple[ToolCall, ...]:
     """The tool calls an assistant message asks for, each id once."""
-    return tuple(Call(id=call_id, name=name, arguments=arguments) for call_id, name, arguments in asked_calls(message))
+    return tuple(
+        ToolCall(id=call_id, name=name, arguments=arguments) for call_id, name, arguments in read_tool_calls(message)
+    )
 
 
-def queued_run(state: State, queued: Queued) -> Run:
+def make_queued_run(state: State, queued: QueuedRun) -> Run:
     """A run that has not begun, in the form of one."""
     return Run(
         id=queued.run_id,

@@ -10,7 +10,7 @@ import msgspec
 from swarmkeep.domain.errors import InvalidRequest
 
 UsageGroup = Literal["day", "agent", "model", "session", "run"]
-GROUPS: tuple[UsageGroup, ...] = get_args(UsageGroup)
+USAGE_GROUPS: tuple[UsageGroup, ...] = get_args(UsageGroup)
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -52,10 +52,10 @@ class UsagePage(msgspec.Struct, frozen=True):
     next_cursor: str | None
 
 
-def usage_groups(names: Iterable[str], pointer: str = "/query/group_by") -> tuple[UsageGroup, ...]:
+def parse_usage_groups(names: Iterable[str], pointer: str = "/query/group_by") -> tuple[UsageGroup, ...]:
     """The groups that are named, each once. Raises InvalidRequest for another word."""
     wanted = tuple(dict.fromkeys(names))
     for name in wanted:
-        if name not in GROUPS:
-            raise InvalidRequest(f"usage is grouped by {', '.join(GROUPS)}; not by {name!r}", pointer)
-    return tuple(next(group for group in GROUPS if group == name) for name in wanted)
+        if name not in USAGE_GROUPS:
+            raise InvalidRequest(f"usage is grouped by {', '.join(USAGE_GROUPS)}; not by {name!r}", pointer)
+    return tuple(next(group for group in USAGE_GROUPS if group == name) for name in wanted)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from swarmkeep.domain.events import PendingCall, RunError, StopReason, Usage
-from swarmkeep.domain.state import Origin, Run, RunStatus, SessionStatus, State, queued_run
+from swarmkeep.domain.state import Origin, Run, RunStatus, SessionStatus, State, make_queued_run
 
 Json = dict[str, Any]
 
@@ -50,7 +50,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: str | None
 
 
-def session_view(session_id: str, state: State) -> SessionView:
+def view_session(session_id: str, state: State) -> SessionView:
     return SessionView(
         id=session_id,
         status=state.status,
@@ -75,16 +75,16 @@ def find_run(state: State, run_id: str) -> Run | None:
     for index in range(len(state.finished) - 1, -1, -1):
         if state.finished[index].id == run_id:
             return state.finished[index]
-    return next((queued_run(state, queued) for queued in state.queue if queued.run_id == run_id), None)
+    return next((make_queued_run(state, queued) for queued in state.queue if queued.run_id == run_id), None)
 
 
-def all_runs(state: State) -> list[Run]:
+def collect_runs(state: State) -> list[Run]:
     """Every run, oldest first."""
     active = [] if state.run is None else [state.run]
-    return [*state.finished, *active, *(queued_run(state, queued) for queued in state.queue)]
+    return [*state.finished, *active, *(make_queued_run(state, queued) for queued in state.queue)]
 
 
-def run_view(session_id: str, state: State, run: Run) -> RunView:
+def view_run(session_id: str, state: State, run: Run) -> RunView:
     entries = state.messages[run.first_message : run.last_message]
     said = [entry.message.get("content") for entry in entries if entry.role == "assistant"]
     active = state.run is not None and state.run.id == run.id
@@ -93,10 +93,10 @@ def run_view(session_id: str, state: State, run: Run) -> RunView:
         id=run.id,
         session_id=session_id,
         status=run.status,
-        stop_reason=_waits_for(run) if waiting else run.stop_reason,
+        stop_reason=_find_wait_reason(run) if waiting else run.stop_reason,
         agent=state.agent if active else run.agent,
         messages=[entry.view() for entry in entries],
-        output_text=_text(said[-1]) if said else "",
+        output_text=_join_text(said[-1]) if said else "",
         context_variables=state.context_variables if active else run.context_variables,
         usage=run.usage,
         error=run.error,
@@ -108,11 +108,11 @@ def run_view(session_id: str, state: State, run: Run) -> RunView:
     )
 
 
-def _waits_for(run: Run) -> StopReason:
+def _find_wait_reason(run: Run) -> StopReason:
     return "approval" if run.pending[0].reason == "approval" else "tool_calls"
 
 
-def _text(content: object) -> str:
+def _join_text(content: object) -> str:
     if isinstance(content, list):
         return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from swarmkeep.domain.messages import Entry
 
 # What these say holds for the whole conversation, however long ago it was said.
-_STANDING = ("system", "developer")
+_STANDING_ROLES = ("system", "developer")
 
 
 def begins_turn(entry: Entry, before: Entry | None) -> bool:
@@ -20,26 +20,26 @@ def begins_turn(entry: Entry, before: Entry | None) -> bool:
 
 
 def count_turns(entries: Sequence[Entry]) -> int:
-    return sum(1 for _ in _beginnings(entries))
+    return sum(1 for _ in _iterate_turn_starts(entries))
 
 
-def start_of(entries: Sequence[Entry], turns: int) -> int | None:
+def find_window_start(entries: Sequence[Entry], turns: int) -> int | None:
     """The seq of the message that the last `turns` turns begin with; None if there are no more than that."""
-    for index in _beginnings(entries):
+    for index in _iterate_turn_starts(entries):
         turns -= 1
         if turns == 0:
             return entries[index].seq if index else None
     return None
 
 
-def _beginnings(entries: Sequence[Entry]) -> Iterator[int]:
+def _iterate_turn_starts(entries: Sequence[Entry]) -> Iterator[int]:
     """Where turns begin, the last one first."""
     for index in range(len(entries) - 1, -1, -1):
         if begins_turn(entries[index], entries[index - 1] if index else None):
             yield index
 
 
-def sent_from(entries: Sequence[Entry], seq: int) -> list[Entry]:
+def select_from(entries: Sequence[Entry], seq: int) -> list[Entry]:
     """The messages from `seq` on, after what stands for the whole conversation.
 
     When they begin in the middle of a run, the user's message that it answers goes with them.
@@ -47,4 +47,4 @@ def sent_from(entries: Sequence[Entry], seq: int) -> list[Entry]:
     earlier = [entry for entry in entries if entry.seq < seq]
     later = [entry for entry in entries if entry.seq >= seq]
     asked = [entry for entry in earlier if entry.role == "user"][-1:] if later and later[0].role != "user" else []
-    return [*(entry for entry in earlier if entry.role in _STANDING), *asked, *later]
+    return [*(entry for entry in earlier if entry.role in _STANDING_ROLES), *asked, *later]

@@ -5,29 +5,29 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from swarmkeep.domain.messages import asked_calls
+from swarmkeep.domain.messages import read_tool_calls
 
 Json = dict[str, Any]
 
 
-def text_of(content: Any) -> str:
+def join_content(content: Any) -> str:
     """The text of a message's content, which may come in parts."""
     if isinstance(content, list):
         return "".join(str(part.get("text") or f"[{part.get('type')}]") for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""
 
 
-def calls_in(message: Json) -> list[str]:
+def format_calls(message: Json) -> list[str]:
     """The calls that a message asks for, as Python writes calls."""
-    return [call_text(name, arguments) for _, name, arguments in asked_calls(message)]
+    return [format_call(name, arguments) for _, name, arguments in read_tool_calls(message)]
 
 
-def call_text(name: str, arguments: str) -> str:
+def format_call(name: str, arguments: str) -> str:
     """A call as Python writes one."""
-    return f"{name}({as_keywords(arguments)})"
+    return f"{name}({format_arguments(arguments)})"
 
 
-def as_keywords(arguments: str) -> str:
+def format_arguments(arguments: str) -> str:
     """A call's JSON arguments as Python writes them in a call; text that is no JSON object as it is."""
     try:
         values = json.loads(arguments or "{}")

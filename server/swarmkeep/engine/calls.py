@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from swarmkeep.agent import Agent, Tool
-from swarmkeep.domain.state import Call, State
-from swarmkeep.domain.turns import Outcome
+from swarmkeep.domain.decisions.turns import ToolOutcome
+from swarmkeep.domain.state import State, ToolCall
 from swarmkeep.engine.policy import Policy, RunTimedOut
 from swarmkeep.engine.registry import Registry
 from swarmkeep.engine.tools import Caller, call_tool, unknown_tool
@@ -20,7 +20,7 @@ class Calls:
         self._caller = caller
         self._policy = policy
 
-    async def perform(self, state: State, agent: Agent | None, tool: Tool | None, call: Call) -> Outcome:
+    async def perform(self, state: State, agent: Agent | None, tool: Tool | None, call: ToolCall) -> ToolOutcome:
         """Run the call; whatever happens becomes an outcome, the end of the run's time as well."""
         if tool is None:
             return unknown_tool(call, list(self._registry.tools(agent)) if agent is not None else [])
@@ -32,11 +32,11 @@ class Calls:
                 )
         except RunTimedOut as over:
             text = f"Error: {call.name} was abandoned: {over}. It may or may not have taken effect."
-            return Outcome(status="timeout", content=text)
+            return ToolOutcome(status="timeout", content=text)
         return outcome if result.agent is None else handed_over(self._registry, outcome, result.agent)
 
 
-def handed_over(registry: Registry, outcome: Outcome, agent: Agent) -> Outcome:
+def handed_over(registry: Registry, outcome: ToolOutcome, agent: Agent) -> ToolOutcome:
     """The outcome of a call that returned an agent; one that is not served would leave the session stranded."""
     if registry.admits(agent):
         return msgspec.structs.replace(outcome, handoff=agent.name)
@@ -44,9 +44,9 @@ def handed_over(registry: Registry, outcome: Outcome, agent: Agent) -> Outcome:
     return msgspec.structs.replace(outcome, status="error", content=content, context_variables=None)
 
 
-def unknown_outcome(call: Call) -> Outcome:
+def unknown_outcome(call: ToolCall) -> ToolOutcome:
     text = (
         f"Interrupted: {call.name} had been started when the process stopped. It may or may not have taken effect; "
         "find out before doing it again."
     )
-    return Outcome(status="unknown_outcome", content=text)
+    return ToolOutcome(status="unknown_outcome", content=text)

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from uuid import uuid4
 
-from swarmkeep.domain.drafts import drafted
-from swarmkeep.domain.envelope import Draft, Recorded
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.turns import Ending, end_run
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import DomainError, LeaseLost
 from swarmkeep.domain.events import RunEnded, RunError, RunFailed, RunInterrupted, RunWaiting, StopReason
 from swarmkeep.domain.state import State
-from swarmkeep.domain.turns import Ending, ended
 from swarmkeep.engine.drivers import Drivers
 from swarmkeep.engine.insisting import complain
 from swarmkeep.engine.ledger import Decide, StoreLedger
@@ -27,7 +27,7 @@ from swarmkeep.engine.recovery import Recovery
 from swarmkeep.engine.registry import Registry
 from swarmkeep.engine.tools import Caller, InThreads
 from swarmkeep.engine.waiters import Waiters
-from swarmkeep.store.port import Claim, EventStore, Lease, SessionKey
+from swarmkeep.store.ports import Claim, EventStore, Lease, SessionKey
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Conductor:
         # A server that stops leaves the queue to others.
         return StoreLedger(self._store, key, state, self.claim, begins_queued=lambda: not self._stopping)
 
-    def publish(self, key: SessionKey, events: list[Recorded]) -> None:
+    def publish(self, key: SessionKey, events: list[RecordedEvent]) -> None:
         """Show recorded events to those who look on, and to those who wait for a run to end."""
         for event in events:
             self._lookout.note(key, event.seq)
@@ -83,7 +83,7 @@ class Conductor:
             if isinstance(event.fact, RunEnded | RunWaiting):
                 self.waiters.wake(key, event.run_id)
 
-    def go_on(self, ledger: StoreLedger, events: list[Recorded]) -> None:
+    def go_on(self, ledger: StoreLedger, events: list[RecordedEvent]) -> None:
         """Show what was recorded in a session, and advance it from there if it is this process's to advance."""
         self.publish(ledger.key, events)
         if ledger.lease is not None:
@@ -105,7 +105,7 @@ class Conductor:
         self._hub.hush(key)
         self.waiters.wake(key)
 
-    async def _advance(self, ledger: StoreLedger, begun: list[Recorded]) -> None:
+    async def _advance(self, ledger: StoreLedger, begun: list[RecordedEvent]) -> None:
         """Run after run, until there is none left that is this process's to advance."""
         while True:
             try:
@@ -123,17 +123,17 @@ class Conductor:
                 if not begun or ledger.lease is None:
                     return None
 
-    async def _run(self, ledger: StoreLedger, begun: list[Recorded]) -> None:
+    async def _run(self, ledger: StoreLedger, begun: list[RecordedEvent]) -> None:
         policy = SessionPolicy(self._limits, self._hub, ledger.key)
         loop = Loop(ledger, self._registry, self._model, self._caller, policy, begun)
         async with aclosing(loop.advance()) as items:
             async for item in items:
-                if isinstance(item, Recorded):
+                if isinstance(item, RecordedEvent):
                     self.publish(ledger.key, [item])
                 else:
                     self._hub.publish(ledger.key, item)
 
-    async def _give_up(self, ledger: StoreLedger) -> list[Recorded]:
+    async def _give_up(self, ledger: StoreLedger) -> list[RecordedEvent]:
         """Record the run as failed, and what then begins; nothing if that was not possible."""
         error = RunError(code="internal_error", message="the server met an unexpected error; its log says more")
         try:
@@ -226,10 +226,10 @@ class Conductor:
 def _ending(ending: Ending, stop_reason: StopReason, error: RunError) -> Decide:
     """Decide to end the run that is running, if one is."""
 
-    def decide(state: State) -> list[Draft] | None:
+    def decide(state: State) -> list[EventDraft] | None:
         run = state.run
         if run is None or run.status != "running":
             return None
-        return drafted(state.agent, ended(state, run, ending, stop_reason, error), run.id)
+        return draft_events(state.agent, end_run(state, run, ending, stop_reason, error), run.id)
 
     return decide

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import Any
 
-from swarmkeep.domain.commands import create_session
-from swarmkeep.domain.drafts import drafted
-from swarmkeep.domain.envelope import Recorded
+from swarmkeep.domain.decisions.commands import create_session
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.messages import ROLES
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.ledger import Decide, MemoryLedger
@@ -62,7 +62,7 @@ class Conversation:
         """Make the session. Raises ValueError for what is no message, and NotJsonError."""
         history = [_message(message, index) for index, message in enumerate(messages)]
         facts = create_session(agent, plain_object(context, "context_variables"), {}, history)
-        await self._ledger.commit(lambda state: drafted(agent, facts, None))
+        await self._ledger.commit(lambda state: draft_events(agent, facts, None))
 
     async def advance(self, decide: Decide) -> AsyncGenerator[Item]:
         """Record a decision, and do what follows from it; gives what happens, as it happens."""
@@ -87,7 +87,7 @@ class Conversation:
         raise RunError(finished[-1].error.code, finished[-1].error.message)
 
     def _show(self, item: Item) -> None:
-        if self._debug and isinstance(item, Recorded):
+        if self._debug and isinstance(item, RecordedEvent):
             print(f"[{item.at}] {item.type} {item.agent}: {item.fact}")
 
 

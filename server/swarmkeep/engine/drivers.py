@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from swarmkeep.domain.envelope import Recorded
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.engine.ledger import StoreLedger
-from swarmkeep.store.port import Lease, SessionKey
+from swarmkeep.store.ports import Lease, SessionKey
 
 # How long what was stopped may take to tidy up before nobody waits for it any more.
 _FAREWELL_SECONDS = 2.0
 
-Advance = Callable[[StoreLedger, list[Recorded]], Awaitable[None]]
+Advance = Callable[[StoreLedger, list[RecordedEvent]], Awaitable[None]]
 
 
 class _Drive(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class Drivers:
     def __len__(self) -> int:
         return len(self._drives)
 
-    def drive(self, ledger: StoreLedger, begun: list[Recorded]) -> None:
+    def drive(self, ledger: StoreLedger, begun: list[RecordedEvent]) -> None:
         """Go on with a session whose lease the ledger holds; `begun` is what set it going.
 
         What was going on there before is over. If it does not know that yet, it is stopped, and nobody waits for its
@@ -57,7 +57,7 @@ class Drivers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _drive(self, ledger: StoreLedger, begun: list[Recorded], before: _Drive | None) -> None:
+    async def _drive(self, ledger: StoreLedger, begun: list[RecordedEvent], before: _Drive | None) -> None:
         try:
             if before is not None:
                 await asyncio.wait([before.task])

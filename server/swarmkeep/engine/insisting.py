@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from swarmkeep.domain.errors import Overloaded
-from swarmkeep.store.port import SchemaBehind, StoreUnavailable
+from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 
 T = TypeVar("T")
 

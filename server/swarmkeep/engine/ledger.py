@@ -9,20 +9,29 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from swarmkeep.domain.drafts import provisional
-from swarmkeep.domain.envelope import Draft, Recorded
+from swarmkeep.domain.decisions.drafts import preview_event
+from swarmkeep.domain.decisions.settling import settle
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, SeqConflict
 from swarmkeep.domain.events import RunResumed, RunStarted
 from swarmkeep.domain.fold import evolve
-from swarmkeep.domain.settling import settle
 from swarmkeep.domain.state import State
 from swarmkeep.engine.conflicts import Conflicts
 from swarmkeep.engine.insisting import insisting
 from swarmkeep.engine.killpoints import reach
-from swarmkeep.store.port import Appended, Claim, EventStore, Lease, Mark, MarkExists, OutcomeUnknown, SessionKey
+from swarmkeep.store.ports import (
+    AppendResult,
+    Claim,
+    EventStore,
+    IdempotencyRecord,
+    IdempotencyRecordExists,
+    Lease,
+    OutcomeUnknown,
+    SessionKey,
+)
 
 T = TypeVar("T")
-Decide = Callable[[State], Sequence[Draft] | None]
+Decide = Callable[[State], Sequence[EventDraft] | None]
 
 
 class Ledger(Protocol):
@@ -31,7 +40,7 @@ class Ledger(Protocol):
         """The session as far as this process knows it."""
         ...
 
-    async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[Recorded]:
+    async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[RecordedEvent]:
         """Record what `decide` makes of the state, and what follows from that by itself; nothing if it says None.
 
         If the session has moved on meanwhile, `decide` is asked again with the newer state.
@@ -45,15 +54,15 @@ class MemoryLedger:
     def __init__(self) -> None:
         self.state = State()
 
-    async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[Recorded]:
+    async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[RecordedEvent]:
         drafts = decide(self.state)
         return [] if drafts is None else self.record(settle(self.state, drafts))
 
-    def record(self, drafts: Sequence[Draft]) -> list[Recorded]:
+    def record(self, drafts: Sequence[EventDraft]) -> list[RecordedEvent]:
         """Add to the session: all of it, or nothing if it is interrupted."""
         state, recorded = self.state, []
         for draft in drafts:
-            event = provisional(state, draft, now())
+            event = preview_event(state, draft, now())
             state = evolve(state, event)
             recorded.append(event)
         self.state = state
@@ -91,8 +100,8 @@ class StoreLedger:
         self._blobs: set[str] = set()
 
     async def commit(
-        self, decide: Decide, blobs: Mapping[str, str] | None = None, *, mark: Mark | None = None
-    ) -> list[Recorded]:
+        self, decide: Decide, blobs: Mapping[str, str] | None = None, *, mark: IdempotencyRecord | None = None
+    ) -> list[RecordedEvent]:
         """As Ledger says, with `mark` in the same transaction.
 
         Raises what `decide` raises, LeaseLost when another process advances the session, SessionDamaged, and MarkExists
@@ -115,11 +124,13 @@ class StoreLedger:
         finally:
             self.committing = False
 
-    async def _append(self, drafts: Sequence[Draft], blobs: Mapping[str, str], mark: Mark | None) -> list[Recorded]:
+    async def _append(
+        self, drafts: Sequence[EventDraft], blobs: Mapping[str, str], mark: IdempotencyRecord | None
+    ) -> list[RecordedEvent]:
         begins = any(isinstance(draft.fact, RunStarted | RunResumed) for draft in drafts)
-        unsure: list[Appended] = []
+        unsure: list[AppendResult] = []
 
-        async def attempt() -> Appended:
+        async def attempt() -> AppendResult:
             try:
                 return await self._store.append(
                     self.key,
@@ -134,7 +145,7 @@ class StoreLedger:
                 if unknown.appended is not None:
                     unsure.append(unknown.appended)
                 raise
-            except (SeqConflict, LeaseLost, MarkExists):
+            except (SeqConflict, LeaseLost, IdempotencyRecordExists):
                 # It may be an earlier attempt of this very append that is in the way.
                 if (made := await self._made(unsure)) is None:
                     raise
@@ -155,7 +166,7 @@ class StoreLedger:
 
         return await insisting(attempt, worthwhile, f"session {self.key.id}")
 
-    async def _made(self, unsure: Sequence[Appended]) -> Appended | None:
+    async def _made(self, unsure: Sequence[AppendResult]) -> AppendResult | None:
         """The attempt that was recorded after all, if one was: the log has the same hashes."""
         for appended in unsure:
             hashes = [event.hash for event in appended.events]

@@ -12,7 +12,7 @@ import msgspec
 from swarmkeep.domain.state import Run
 from swarmkeep.engine.live import Hub
 from swarmkeep.engine.policy import RunTimedOut
-from swarmkeep.store.port import SessionKey
+from swarmkeep.store.ports import SessionKey
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,10 +11,10 @@ from itertools import zip_longest
 
 import msgspec
 
-from swarmkeep.domain.envelope import Recorded
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed, RunStarted
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
-from swarmkeep.store.port import EventStore, SessionKey
+from swarmkeep.store.ports import EventStore, SessionKey
 
 # How many characters of events a reader may be behind by, and how many events it takes from the log at once.
 _FEED_CHARACTERS = 1_000_000
@@ -74,7 +74,7 @@ class Feed:
 
 
 def _characters(item: Item) -> int:
-    return len(item.payload) if isinstance(item, Recorded) else 0
+    return len(item.payload) if isinstance(item, RecordedEvent) else 0
 
 
 def _so_far(passing: list[Item]) -> Iterator[Item]:
@@ -100,15 +100,15 @@ class Hub:
         self._feeds: dict[SessionKey, set[Feed]] = {}
         self._passing: dict[SessionKey, list[Item]] = {}
         self._feed_size = feed_size
-        self._watchers: list[Callable[[Recorded], None]] = []
+        self._watchers: list[Callable[[RecordedEvent], None]] = []
 
-    def watch(self, watcher: Callable[[Recorded], None]) -> None:
+    def watch(self, watcher: Callable[[RecordedEvent], None]) -> None:
         """Have each event that this process records shown to `watcher`, whatever its session."""
         self._watchers.append(watcher)
 
     def publish(self, key: SessionKey, item: Item) -> None:
         self._keep(key, item)
-        if isinstance(item, Recorded):
+        if isinstance(item, RecordedEvent):
             for watcher in self._watchers:
                 watcher(item)
         for feed in self._feeds.get(key, ()):
@@ -162,7 +162,7 @@ class Hub:
                 del self._feeds[key]
 
 
-def _ends_message(event: Recorded) -> bool:
+def _ends_message(event: RecordedEvent) -> bool:
     """Whether with this event nothing more comes of what its run's model was saying; a patch, say, does not end it."""
     fact = event.fact
     return isinstance(fact, RunStarted | RunResumed | RunEnded) or (
@@ -170,7 +170,7 @@ def _ends_message(event: Recorded) -> bool:
     )
 
 
-def _passed(event: Recorded, spoken: dict[str | None, int]) -> int:
+def _passed(event: RecordedEvent, spoken: dict[str | None, int]) -> int:
     """The event's seq, noted in `spoken` where it ends what the event's run was saying."""
     if _ends_message(event):
         spoken[event.run_id] = event.seq
@@ -179,7 +179,7 @@ def _passed(event: Recorded, spoken: dict[str | None, int]) -> int:
 
 async def read_pages(
     store: EventStore, key: SessionKey, *, after: int, upto: int | None = None
-) -> AsyncGenerator[Recorded]:
+) -> AsyncGenerator[RecordedEvent]:
     """Events from the log, a page at a time: a reader holds no more than that, however long the session is."""
     more = True
     while more:
@@ -208,7 +208,7 @@ async def follow(
             while (item := await feed.get(poll_seconds)) is not STIR:
                 if item is None:
                     yield None
-                elif not isinstance(item, Recorded):
+                elif not isinstance(item, RecordedEvent):
                     # Pieces of a message that has meanwhile been given whole are stale.
                     if item.seq >= spoken.get(item.run_id, 0):
                         yield item

@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 from swarmkeep.engine.live import Hub, follow
 from swarmkeep.engine.loop import Item
-from swarmkeep.store.port import EventStore, SessionKey
+from swarmkeep.store.ports import EventStore, SessionKey
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Lookout:
 
     async def run(self) -> None:
         """Look until cancelled."""
-        hearing = asyncio.create_task(self._store.hear(self._heard))
+        hearing = asyncio.create_task(self._store.listen(self._heard))
         try:
             await self._poll()
         finally:

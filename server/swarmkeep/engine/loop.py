@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 
 from swarmkeep.agent import Agent, FunctionSchemaError, InvalidFunctionError
-from swarmkeep.domain.drafts import drafted
-from swarmkeep.domain.envelope import Draft, Recorded
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.steps import AskModel, CallTool, next_step
+from swarmkeep.domain.decisions.turns import end_run, record_reply, record_result, start_tool
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import AgentUnavailable
 from swarmkeep.domain.events import RunError, RunFailed, SessionEvent, ToolStarted
-from swarmkeep.domain.request import ModelRequest, Profile, request
-from swarmkeep.domain.state import Call, Run, State
-from swarmkeep.domain.steps import AskModel, CallTool, next_step
-from swarmkeep.domain.turns import ended, record_reply, record_result, tool_started
+from swarmkeep.domain.request import ModelRequest, Profile, build_request
+from swarmkeep.domain.state import Run, State, ToolCall
 from swarmkeep.domain.window import count_turns
 from swarmkeep.engine.calls import Calls, unknown_outcome
 from swarmkeep.engine.killpoints import MODEL_DELTA, MODEL_SENT, TOOL_DONE, reach
@@ -47,7 +47,7 @@ class MessageDelta(msgspec.Struct, frozen=True):
     delta: Json
 
 
-Item = Recorded | MessageStarted | MessageDelta
+Item = RecordedEvent | MessageStarted | MessageDelta
 
 
 class Loop:
@@ -66,7 +66,7 @@ class Loop:
         model: Model,
         caller: Caller,
         policy: Policy,
-        begun: Sequence[Recorded] = (),
+        begun: Sequence[RecordedEvent] = (),
     ) -> None:
         self._ledger = ledger
         self._registry = registry
@@ -112,7 +112,7 @@ class Loop:
             partial = failed.partial if isinstance(failed, TurnFailed) else "".join(said)
 
             def fail(state: State, run: Run) -> list[SessionEvent]:
-                return ended(state, run, RunFailed, "error", error, partial=partial)
+                return end_run(state, run, RunFailed, "error", error, partial=partial)
 
             for event in await self._commit(_while_active(run, fail)):
                 yield event
@@ -124,7 +124,7 @@ class Loop:
         self._speaker = agent
         if stream:
             yield MessageStarted(run.id, agent.name, state.seq)
-        asked: ModelRequest | None = request(state, profile, stream=stream)
+        asked: ModelRequest | None = build_request(state, profile, stream=stream)
         while asked is not None:
             try:
                 async with aclosing(self._ask_once(run, agent, asked, stream)) as items:
@@ -135,7 +135,7 @@ class Loop:
                 turns = self._fewer_turns(asked, failed)
                 if turns is None:
                     raise
-                asked = request(state, profile, stream=stream, turns=turns)
+                asked = build_request(state, profile, stream=stream, turns=turns)
 
     def _fewer_turns(self, asked: ModelRequest, failed: TurnFailed) -> int | None:
         """How much of the history to try next with a model that it was too long for: half, down to the last turn."""
@@ -168,7 +168,7 @@ class Loop:
             raise TurnFailed(RunError(code="instructions_failed", message=text)) from error
         return agent, profile
 
-    async def _record(self, run: Run, agent: Agent, asked: ModelRequest, reply: Reply) -> list[Recorded]:
+    async def _record(self, run: Run, agent: Agent, asked: ModelRequest, reply: Reply) -> list[RecordedEvent]:
         taken = _call_ids(self._ledger.state) if reply.message.get("tool_calls") else ()
         message = normalised(reply.message, agent.name, taken)
         tools = self._registry.tools(agent)
@@ -180,7 +180,7 @@ class Loop:
 
         return await self._commit(_while_active(run, decide), asked.blobs)
 
-    async def _call(self, run: Run, call: Call) -> list[Recorded]:
+    async def _call(self, run: Run, call: ToolCall) -> list[RecordedEvent]:
         agent = self._agent_called(self._ledger.state.agent)
         tool = None if agent is None else self._registry.tools(agent).get(call.name)
         if (call.id, call.attempts) in self._fresh:
@@ -188,7 +188,7 @@ class Loop:
             outcome = await self._calls.perform(self._ledger.state, agent, tool, call)
             reach(TOOL_DONE)
         elif tool is not None and tool.idempotent:
-            return await self._commit(_while_active(run, lambda state, run: [tool_started(call)]))
+            return await self._commit(_while_active(run, lambda state, run: [start_tool(call)]))
         else:
             outcome = unknown_outcome(call)
         return await self._commit(_while_active(run, lambda state, run: record_result(state, run, call, outcome)))
@@ -199,7 +199,7 @@ class Loop:
             return self._speaker
         return self._registry.active(name) if name in self._registry else None
 
-    async def _commit(self, decide: Decide, blobs: Json | None = None) -> list[Recorded]:
+    async def _commit(self, decide: Decide, blobs: Json | None = None) -> list[RecordedEvent]:
         events = await self._ledger.commit(decide, blobs)
         self._fresh |= _starts(events)
         return events
@@ -209,7 +209,7 @@ def _timed_out(over: RunTimedOut) -> RunError:
     return RunError(code="run_timeout", message=str(over), retryable=True)
 
 
-def _starts(events: Sequence[Recorded]) -> set[tuple[str, int]]:
+def _starts(events: Sequence[RecordedEvent]) -> set[tuple[str, int]]:
     facts = (event.fact for event in events)
     return {(fact.tool_call_id, fact.attempt) for fact in facts if isinstance(fact, ToolStarted)}
 
@@ -223,9 +223,9 @@ def _call_ids(state: State) -> set[str]:
 def _while_active(run: Run, decide: Callable[[State, Run], list[SessionEvent]]) -> Decide:
     """Decide for this run only: once it was cancelled or replaced, there is nothing more to say."""
 
-    def guarded(state: State) -> list[Draft] | None:
+    def guarded(state: State) -> list[EventDraft] | None:
         if state.run is None or state.run.id != run.id or state.run.status != "running":
             return None
-        return drafted(state.agent, decide(state, state.run), run.id)
+        return draft_events(state.agent, decide(state, state.run), run.id)
 
     return guarded

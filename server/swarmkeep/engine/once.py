@@ -9,7 +9,7 @@ from uuid import NAMESPACE_URL, uuid5
 import msgspec
 
 from swarmkeep.domain.errors import DomainError, IdempotencyMismatch
-from swarmkeep.store.port import EventStore, Mark, MarkExists, SessionKey
+from swarmkeep.store.ports import EventStore, IdempotencyRecord, IdempotencyRecordExists, SessionKey
 
 T = TypeVar("T")
 
@@ -20,8 +20,8 @@ class Once(msgspec.Struct, frozen=True):
     key: str
     digest: str
 
-    def mark(self, run_id: str | None = None) -> Mark:
-        return Mark(key=self.key, digest=self.digest, run_id=run_id)
+    def mark(self, run_id: str | None = None) -> IdempotencyRecord:
+        return IdempotencyRecord(key=self.key, digest=self.digest, run_id=run_id)
 
     def session_id(self, tenant: str) -> str:
         """The id of a session that this request makes without naming one: the same each time it is sent."""
@@ -30,7 +30,7 @@ class Once(msgspec.Struct, frozen=True):
 
 async def once_only(
     store: EventStore, key: SessionKey, once: Once | None, effect: Callable[[], Awaitable[T]]
-) -> T | Mark:
+) -> T | IdempotencyRecord:
     """Carry out `effect`, whose append carries the mark of `once`; or give the mark that an earlier one left.
 
     A refusal may only mean that the effect is there already: then the mark answers instead.
@@ -38,7 +38,7 @@ async def once_only(
     """
     try:
         return await effect()
-    except MarkExists as known:
+    except IdempotencyRecordExists as known:
         return known.mark
     except DomainError:
         mark = None if once is None else await store.mark(key, once.key)

@@ -7,17 +7,17 @@ import logging
 import random
 from collections.abc import Callable
 
-from swarmkeep.domain.drafts import drafted
-from swarmkeep.domain.envelope import Draft, Recorded
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.resuming import expire_approvals
+from swarmkeep.domain.decisions.turns import end_run
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, SessionNotFound
 from swarmkeep.domain.events import RunError, RunInterrupted, RunResumed
-from swarmkeep.domain.resuming import expire_approvals
 from swarmkeep.domain.state import Run, State
-from swarmkeep.domain.turns import ended
 from swarmkeep.engine.insisting import complain
 from swarmkeep.engine.ledger import StoreLedger, now
 from swarmkeep.engine.registry import Registry
-from swarmkeep.store.port import EventStore, SessionKey
+from swarmkeep.store.ports import EventStore, SessionKey
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Recovery:
         *,
         ledger: Callable[[SessionKey, State], StoreLedger],
         drives: Callable[[SessionKey], bool],
-        take_up: Callable[[StoreLedger, list[Recorded]], None],
+        take_up: Callable[[StoreLedger, list[RecordedEvent]], None],
     ) -> None:
         self._store = store
         self._registry = registry
@@ -59,7 +59,7 @@ class Recovery:
         """Take over a page of what is found; True if it is worth looking for more."""
         # Those that failed before are found again, each time and first: they must not fill the page.
         known = len(self._failed)
-        found = await self._store.abandoned(limit=_PAGE + known)
+        found = await self._store.find_abandoned(limit=_PAGE + known)
         keys = [key for key in found if not self._drives(key) and key not in self._failed]
         failed = [key for key in found if key in self._failed]
         keys += random.sample(failed, min(len(failed), _PAGE))
@@ -100,7 +100,7 @@ class Recovery:
         self._take_up(ledger, events)
         return bool(events)
 
-    def _recovered(self, state: State) -> list[Draft] | None:
+    def _recovered(self, state: State) -> list[EventDraft] | None:
         run = state.run
         if run is None:
             # What waits in the queue follows by itself.
@@ -109,8 +109,8 @@ class Recovery:
             return expire_approvals(state, now())
         error = self._hopeless(state, run)
         if error is not None:
-            return drafted(state.agent, ended(state, run, RunInterrupted, "interrupted", error), run.id)
-        return drafted(state.agent, [RunResumed(reason="recovery")], run.id)
+            return draft_events(state.agent, end_run(state, run, RunInterrupted, "interrupted", error), run.id)
+        return draft_events(state.agent, [RunResumed(reason="recovery")], run.id)
 
     def _hopeless(self, state: State, run: Run) -> RunError | None:
         if state.agent not in self._registry:

@@ -9,13 +9,13 @@ from contextlib import aclosing
 import msgspec
 from msgspec.structs import replace
 
-from swarmkeep.domain.commands import StartRun, cancel_run, start_run
-from swarmkeep.domain.envelope import Draft, Recorded
+from swarmkeep.domain.decisions.commands import StartRun, cancel_run, start_run
+from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import DomainError, Draining, RunNotFound
 from swarmkeep.domain.events import RunEnded, RunStarted, RunWaiting
-from swarmkeep.domain.resuming import Approval, ToolAnswer, resume_run
 from swarmkeep.domain.state import State
-from swarmkeep.domain.views import RunView, all_runs, find_run, run_view
+from swarmkeep.domain.views import RunView, collect_runs, find_run, view_run
 from swarmkeep.engine.conductor import Conductor
 from swarmkeep.engine.killpoints import ANSWER_READY, reach
 from swarmkeep.engine.ledger import Decide, now
@@ -24,7 +24,7 @@ from swarmkeep.engine.live import Hub, follow, read_pages
 from swarmkeep.engine.loop import Item
 from swarmkeep.engine.once import Once, once_only
 from swarmkeep.engine.registry import Registry
-from swarmkeep.store.port import EventStore, Mark, SessionKey
+from swarmkeep.store.ports import EventStore, IdempotencyRecord, SessionKey
 
 
 class RunFeed(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class Runs:
         if wish.agent is not None:
             wish = replace(wish, agent=self._registry.get(wish.agent).name)
 
-        def decide(state: State) -> Sequence[Draft]:
+        def decide(state: State) -> Sequence[EventDraft]:
             agent = self._registry.active(wish.agent or state.agent)
             # An agent that has another name now is called by that from here on.
             chosen = wish if agent.name in (wish.agent, state.agent) else replace(wish, agent=agent.name)
@@ -76,18 +76,20 @@ class Runs:
     async def _begin(self, key: SessionKey, decide: Decide, run_id: str, once: Once | None) -> RunFeed:
         """Start or resume a run; where an earlier request has done so already, its run is the answer."""
 
-        async def begin() -> list[Recorded]:
+        async def begin() -> list[RecordedEvent]:
             if self.draining:
                 raise Draining
             return await self._change(key, decide, None if once is None else once.mark(run_id))
 
         begun = await once_only(self._store, key, once, begin)
-        if isinstance(begun, Mark):
+        if isinstance(begun, IdempotencyRecord):
             return replace(await self.feed(key, begun.run_id or run_id), seq=begun.seq, repeated=True)
         started = next((event.seq for event in begun if event.run_id == run_id), None)
         return await self.feed(key, run_id) if started is None else RunFeed(run_id, started - 1, begun[-1].seq)
 
-    async def _change(self, key: SessionKey, decide: Decide, mark: Mark | None = None) -> list[Recorded]:
+    async def _change(
+        self, key: SessionKey, decide: Decide, mark: IdempotencyRecord | None = None
+    ) -> list[RecordedEvent]:
         """Commit a decision, and drive what it set going.
 
         A state from memory may be stale: a refusal on it is decided again on a fresh one.
@@ -118,7 +120,7 @@ class Runs:
                     raise RunNotFound(run_id)
                 if run.status not in ("running", "queued"):
                     reach(ANSWER_READY)
-                    return run_view(key.id, state, run)
+                    return view_run(key.id, state, run)
                 await asyncio.wait([waiter], timeout=self._limits.lease_seconds)
 
     async def _at_rest(self, key: SessionKey, run_id: str, since: int) -> RunView | None:
@@ -137,12 +139,12 @@ class Runs:
         run = find_run(state, run_id)
         if run is None:
             raise RunNotFound(run_id)
-        return run_view(key.id, state, run)
+        return view_run(key.id, state, run)
 
     async def all(self, key: SessionKey) -> list[RunView]:
         """Every run of the session, newest first."""
         state = await self._store.state(key)
-        return [run_view(key.id, state, run) for run in reversed(all_runs(state))]
+        return [view_run(key.id, state, run) for run in reversed(collect_runs(state))]
 
     async def feed(self, key: SessionKey, run_id: str) -> RunFeed:
         """Where the stream of a run that was started before begins."""
@@ -173,10 +175,10 @@ class Runs:
                     yield None
                 elif item.run_id == feed.run_id:
                     yield item
-                    if isinstance(item, Recorded) and await self._ends(key, item):
+                    if isinstance(item, RecordedEvent) and await self._ends(key, item):
                         return
 
-    async def _ends(self, key: SessionKey, event: Recorded) -> bool:
+    async def _ends(self, key: SessionKey, event: RecordedEvent) -> bool:
         """Whether this event was the run's last; a run that waited or was interrupted may have gone on since."""
         if not isinstance(event.fact, RunEnded | RunWaiting):
             return False
@@ -189,7 +191,7 @@ class Runs:
         done = await once_only(
             self._store, key, once, lambda: self._change(key, lambda state: cancel_run(state, run_id, partial), mark)
         )
-        return await self.get(key, run_id, at=done.seq if isinstance(done, Mark) else None)
+        return await self.get(key, run_id, at=done.seq if isinstance(done, IdempotencyRecord) else None)
 
     async def resume(
         self,
@@ -205,14 +207,14 @@ class Runs:
         Raises RunNotWaiting, AlreadyDecided, InvalidRequest, RunNotFound, AgentUnavailable, Draining.
         """
 
-        def decide(state: State) -> Sequence[Draft]:
+        def decide(state: State) -> Sequence[EventDraft]:
             self._registry.active(state.agent)
             return resume_run(state, run_id, tool_results, approvals, now=now())
 
         return await self._begin(key, decide, run_id, once)
 
 
-def _ended_active(events: Sequence[Recorded], state: State) -> bool:
+def _ended_active(events: Sequence[RecordedEvent], state: State) -> bool:
     """Whether the active run was ended by these events, after which `state` holds; not so if a queued one was."""
     ended = any(isinstance(event.fact, RunEnded) for event in events)
     return ended and (state.run is None or any(isinstance(event.fact, RunStarted) for event in events))

@@ -7,14 +7,14 @@ from typing import Any
 from uuid import uuid4
 
 from swarmkeep.domain.codec import encode
-from swarmkeep.domain.commands import create_session, refuse_if_busy, update_session
-from swarmkeep.domain.drafts import drafted
-from swarmkeep.domain.envelope import Draft, Recorded
+from swarmkeep.domain.decisions.commands import create_session, refuse_if_busy, update_session
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import SeqConflict, SeqMismatch, SessionExists
 from swarmkeep.domain.events import MessageAdded, SessionEvent, SessionForked, SessionRedacted
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import SessionStatus, State
-from swarmkeep.domain.views import SessionView, session_view
+from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.conductor import Conductor
 from swarmkeep.engine.conflicts import Conflicts
 from swarmkeep.engine.inputs import checked_id, checked_messages, checked_object
@@ -22,7 +22,7 @@ from swarmkeep.engine.killpoints import reach
 from swarmkeep.engine.once import Once, once_only
 from swarmkeep.engine.registry import Registry
 from swarmkeep.store.archive import Archive
-from swarmkeep.store.port import Appended, Mark, SessionKey, SessionPage
+from swarmkeep.store.ports import AppendResult, IdempotencyRecord, SessionKey, SessionPage
 
 Json = dict[str, Any]
 
@@ -59,7 +59,7 @@ class Sessions:
             checked_object(metadata or {}, "/metadata"),
             checked_messages(messages or [], "/messages"),
         )
-        drafts = drafted(name, facts, None)
+        drafts = draft_events(name, facts, None)
         mark = None if once is None else once.mark()
         try:
             made = await once_only(self._store, key, once, lambda: self._store.append(key, State(), drafts, mark=mark))
@@ -67,13 +67,13 @@ class Sessions:
             return await self._made_before(key, facts), False
         return await self._view(key, made), True
 
-    async def _view(self, key: SessionKey, made: Appended | Mark) -> SessionView:
+    async def _view(self, key: SessionKey, made: AppendResult | IdempotencyRecord) -> SessionView:
         """The session as a change left it, whether it was made now or before."""
-        if isinstance(made, Mark):
-            return session_view(key.id, await self._store.state(key, at=made.seq))
+        if isinstance(made, IdempotencyRecord):
+            return view_session(key.id, await self._store.state(key, at=made.seq))
         for event in made.events:
             reach(event.type)
-        return session_view(key.id, made.state)
+        return view_session(key.id, made.state)
 
     async def _made_before(self, key: SessionKey, facts: Sequence[SessionEvent]) -> SessionView:
         events = await self._store.read(key, upto=len(facts) + 1)
@@ -82,11 +82,11 @@ class Sessions:
         longer = bool(after) and isinstance(after[0].fact, MessageAdded) and after[0].run_id is None
         if not same or longer:
             raise SessionExists(key.id)
-        return session_view(key.id, await self._store.state(key, at=len(facts)))
+        return view_session(key.id, await self._store.state(key, at=len(facts)))
 
     async def get(self, key: SessionKey, *, at: int | None = None) -> SessionView:
         """The session now, or as it was after event `at`."""
-        return session_view(key.id, await self.state(key, at=at))
+        return view_session(key.id, await self.state(key, at=at))
 
     async def state(self, key: SessionKey, *, at: int | None = None) -> State:
         return await self._store.state(key, at=at)
@@ -122,20 +122,20 @@ class Sessions:
         context = checked_object(context_variables or {}, "/context_variables")
         labels = checked_object(metadata or {}, "/metadata")
 
-        def decide(state: State) -> Sequence[Draft]:
+        def decide(state: State) -> Sequence[EventDraft]:
             if if_match is not None and state.seq != if_match:
                 raise SeqMismatch(if_match, state.seq)
             facts = update_session(state, agent=agent, context_variables=context, metadata=labels)
             run_id = state.run.id if state.run is not None else None
-            return drafted(state.agent, facts, run_id)
+            return draft_events(state.agent, facts, run_id)
 
         ledger = self._conductor.ledger(key, await self._store.state(key))
         mark = None if once is None else once.mark()
         changed = await once_only(self._store, key, once, lambda: ledger.commit(decide, mark=mark))
-        if isinstance(changed, Mark):
+        if isinstance(changed, IdempotencyRecord):
             return await self._view(key, changed)
         self._conductor.publish(key, changed)
-        return session_view(key.id, ledger.state)
+        return view_session(key.id, ledger.state)
 
     async def fork(
         self,
@@ -160,17 +160,17 @@ class Sessions:
 
         conflicts = Conflicts(key.id)
 
-        async def copy() -> Appended:
+        async def copy() -> AppendResult:
             while True:
                 base = await self._store.state(key, at=at)
-                hollow = await self._store.hollow(key, upto=base.seq)
+                hollow = await self._store.read_redacted_payloads(key, upto=base.seq)
                 forked = SessionForked(from_session_id=key.id, from_seq=base.seq, from_hash=base.hash)
                 facts = [
                     forked,
                     *await self._later_redactions(key, base, hollow),
                     *update_session(base, agent=agent, metadata=labels),
                 ]
-                drafts = drafted(base.agent, facts, None)
+                drafts = draft_events(base.agent, facts, None)
                 try:
                     return await self._store.fork(key, base, target, drafts, redacted=len(hollow), mark=mark)
                 except SeqConflict as conflict:
@@ -229,7 +229,7 @@ class Sessions:
 
     async def events(
         self, key: SessionKey, *, after: int = 0, types: Sequence[str] = (), limit: int | None = None
-    ) -> list[Recorded]:
+    ) -> list[RecordedEvent]:
         """Events in order. Raises SessionNotFound."""
         events = await self._store.read(key, after=after, types=types, limit=limit)
         if not events:

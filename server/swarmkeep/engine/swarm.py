@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import Any
 
 from swarmkeep.agent import Agent, Response
-from swarmkeep.domain.commands import StartRun, start_run
+from swarmkeep.domain.decisions.commands import StartRun, start_run
 from swarmkeep.domain.events import MessageAdded, RunOptions
 from swarmkeep.engine.blocking import ASYNCHRONOUS, finish, iterate
 from swarmkeep.engine.conversation import Conversation

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from swarmkeep.agent import NotJsonError, Result, Tool, ToolArgumentsError, to_result
-from swarmkeep.domain.state import Call
-from swarmkeep.domain.turns import Outcome
+from swarmkeep.domain.decisions.turns import ToolOutcome
+from swarmkeep.domain.state import ToolCall
 from swarmkeep.engine.values import plain_object
 
 Json = dict[str, Any]
@@ -31,17 +31,17 @@ class Caller(Protocol):
 
 
 async def call_tool(
-    tool: Tool, call: Call, context: Json, caller: Caller, seconds: float | None
-) -> tuple[Outcome, Result]:
+    tool: Tool, call: ToolCall, context: Json, caller: Caller, seconds: float | None
+) -> tuple[ToolOutcome, Result]:
     """Run a call against a copy of the context; a failed call leaves the context as it was.
 
     `seconds` limits it when the tool sets no time-out of its own.
     """
     started = time.perf_counter()
 
-    def outcome(status: Any, content: str, after: Json | None = None) -> Outcome:
+    def outcome(status: Any, content: str, after: Json | None = None) -> ToolOutcome:
         duration = round((time.perf_counter() - started) * 1000, 3)
-        return Outcome(status=status, content=content, duration_ms=duration, context_variables=after)
+        return ToolOutcome(status=status, content=content, duration_ms=duration, context_variables=after)
 
     limit = tool.timeout or seconds
     try:
@@ -78,9 +78,9 @@ def _is_for_us(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt | GeneratorExit)
 
 
-def unknown_tool(call: Call, known: Sequence[str]) -> Outcome:
+def unknown_tool(call: ToolCall, known: Sequence[str]) -> ToolOutcome:
     names = ", ".join(known) or "none"
-    return Outcome(
+    return ToolOutcome(
         status="error", content=f"Error: there is no function called {call.name!r}. Valid functions: {names}."
     )
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from swarmkeep.store.port import SessionKey
+from swarmkeep.store.ports import SessionKey
 
 
 class Waiters:

@@ -9,15 +9,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from swarmkeep.audit.divergences import KINDS
-from swarmkeep.evals.yaml_lines import NotReadable, Place, read
+from swarmkeep.audit.replay.divergences import DIVERGENCE_KINDS
+from swarmkeep.evals.yaml_lines import Position, UnreadableFile, read_with_positions
 
 Json = dict[str, Any]
 SUFFIXES = (".yaml", ".yml", ".json")
 _POINTER = re.compile(r"^(?P<what>.*?) - at `(?:key` in `)?\$(?P<path>.*)`$", re.DOTALL)
 
 
-class BadCases(ValueError):
+class InvalidCases(ValueError):
     """A file of cases is wrong; the sentence says where, by file and line."""
 
 
@@ -87,46 +87,46 @@ class CaseFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     path: str = ""
 
 
-def load(paths: Sequence[Path]) -> list[CaseFile]:
+def load_cases(paths: Sequence[Path]) -> list[CaseFile]:
     """Every file of cases among these files and folders. Raises BadCases."""
-    files = [_load(file) for path in paths for file in _files(path)]
+    files = [_load_file(file) for path in paths for file in _find_files(path)]
     if not any(file.cases for file in files):
-        raise BadCases(f"there are no cases in {', '.join(map(str, paths))}")
+        raise InvalidCases(f"there are no cases in {', '.join(map(str, paths))}")
     return files
 
 
-def _files(path: Path) -> list[Path]:
+def _find_files(path: Path) -> list[Path]:
     if path.is_dir():
         found = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
         if not found:
-            raise BadCases(f"{path}: the folder has no file that ends in {', '.join(SUFFIXES)}")
+            raise InvalidCases(f"{path}: the folder has no file that ends in {', '.join(SUFFIXES)}")
         return found
     return [path]
 
 
-def _load(file: Path) -> CaseFile:
+def _load_file(file: Path) -> CaseFile:
     try:
-        value, places = read(file)
-    except NotReadable as error:
-        raise BadCases(str(error)) from None
+        value, places = read_with_positions(file)
+    except UnreadableFile as error:
+        raise InvalidCases(str(error)) from None
     try:
         found = msgspec.convert({**value, "path": str(file)} if isinstance(value, dict) else value, CaseFile)
     except msgspec.ValidationError as error:
-        what, pointer = _pointed(str(error))
-        raise BadCases(f"{_place(file, places, pointer)}: {what}") from None
-    for pointer, problem in _problems(found):
-        raise BadCases(f"{_place(file, places, pointer)}: {problem}")
+        what, pointer = _split_pointer(str(error))
+        raise InvalidCases(f"{_format_place(file, places, pointer)}: {what}") from None
+    for pointer, problem in _find_problems(found):
+        raise InvalidCases(f"{_format_place(file, places, pointer)}: {problem}")
     return found
 
 
-def _pointed(message: str) -> tuple[str, str]:
+def _split_pointer(message: str) -> tuple[str, str]:
     found = _POINTER.match(message)
     if found is None:
         return message, ""
     return found["what"], re.sub(r"\[(\d+|\.\.\.)\]", r"/\1", found["path"]).replace(".", "/").replace("///", "/...")
 
 
-def _place(file: Path, places: dict[str, Place], pointer: str) -> str:
+def _format_place(file: Path, places: dict[str, Position], pointer: str) -> str:
     """The line of a value, or of the nearest that holds it."""
     while pointer and pointer not in places:
         pointer = pointer.rpartition("/")[0]
@@ -134,7 +134,7 @@ def _place(file: Path, places: dict[str, Place], pointer: str) -> str:
     return f"{file}, line {line}" + (f", {pointer}" if pointer else "")
 
 
-def _problems(file: CaseFile) -> Iterator[tuple[str, str]]:
+def _find_problems(file: CaseFile) -> Iterator[tuple[str, str]]:
     """What a type cannot say: pointers and sentences."""
     names: set[str] = set()
     for index, case in enumerate(file.cases):
@@ -151,28 +151,31 @@ def _problems(file: CaseFile) -> Iterator[tuple[str, str]]:
         if case.max_turns < 1:
             yield f"{here}/max_turns", "it is at least 1"
         for kind in case.ignore:
-            if kind not in KINDS:
-                yield f"{here}/ignore", f"there is no kind of difference {kind!r}; there are {', '.join(KINDS)}"
-        yield from _bad_expectations(here, case)
+            if kind not in DIVERGENCE_KINDS:
+                yield (
+                    f"{here}/ignore",
+                    f"there is no kind of difference {kind!r}; there are {', '.join(DIVERGENCE_KINDS)}",
+                )
+        yield from _find_bad_expectations(here, case)
 
 
-def _bad_expectations(here: str, case: Case) -> Iterator[tuple[str, str]]:
+def _find_bad_expectations(here: str, case: Case) -> Iterator[tuple[str, str]]:
     for number, expect in enumerate(case.expectations):
         place = f"{here}/expect" if number == 0 else f"{here}/conversation/{number - 1}/expect"
         if expect.arguments is not None and not expect.function:
             yield f"{place}/arguments", "name the function whose arguments these are"
-        for text in (*several(expect.text), *several(expect.no_text)):
+        for text in (*as_tuple(expect.text), *as_tuple(expect.no_text)):
             try:
-                pattern(text)
+                compile_pattern(text)
             except re.error as error:
                 yield f"{place}/text", f"{text!r} is no regular expression: {error}"
 
 
-def several(value: str | tuple[str, ...]) -> tuple[str, ...]:
+def as_tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else value
 
 
-def pattern(text: str) -> re.Pattern[str]:
+def compile_pattern(text: str) -> re.Pattern[str]:
     """What a text is looked for with: a regular expression between slashes, else the words as they stand."""
     regular = len(text) > 2 and text.startswith("/") and text.endswith("/")
     return re.compile(text[1:-1] if regular else re.escape(text), re.IGNORECASE)

@@ -7,7 +7,7 @@ from typing import Any
 
 from swarmkeep.agent import Agent
 from swarmkeep.domain.codec import MalformedJson, decode
-from swarmkeep.domain.messages import asked_calls
+from swarmkeep.domain.messages import read_tool_calls
 from swarmkeep.engine.swarm import AsyncSwarm
 
 INSTRUCTIONS = (
@@ -56,7 +56,7 @@ class Judge:
         except Exception as error:
             # Whatever a client raises: one verdict less is no reason to lose all the others.
             return Verdict(False, f"the judge could not be asked: {type(error).__name__}: {error}")
-        calls = [call for message in response.messages for call in asked_calls(message)]
+        calls = [call for message in response.messages for call in read_tool_calls(message)]
         try:
             values = decode(calls[0][2]) if calls else None
         except MalformedJson:

@@ -9,75 +9,77 @@ from typing import Any
 import msgspec
 
 from swarmkeep.domain.codec import MalformedJson, decode
-from swarmkeep.domain.messages import Entry, asked_calls
+from swarmkeep.domain.messages import Entry, read_tool_calls
 from swarmkeep.domain.state import State
-from swarmkeep.domain.wording import text_of
-from swarmkeep.evals.cases import Expect, pattern, several
+from swarmkeep.domain.wording import join_content
+from swarmkeep.evals.cases import Expect, as_tuple, compile_pattern
 
 Json = dict[str, Any]
-LONGEST = 200
+LONGEST_CHARACTERS = 200
 
 
-class Observed(msgspec.Struct, frozen=True, kw_only=True):
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """What happened from some message on: calls with their arguments, what was said, and the state in the end."""
 
     calls: list[tuple[str, Any]]
-    said: list[str]
+    texts: list[str]
     agent: str
     context_variables: Json
     transcript: str
 
 
-def observe(state: State, *, first: int = 0) -> Observed:
+def observe(state: State, *, first: int = 0) -> Observation:
     """What happened from the message with this index on."""
     entries = list(state.messages[first:])
     answers = [entry for entry in entries if entry.role == "assistant"]
-    return Observed(
-        calls=[(name, _value(text)) for entry in answers for _, name, text in asked_calls(entry.message)],
-        said=[text for entry in answers if (text := text_of(entry.message.get("content")))],
+    return Observation(
+        calls=[
+            (name, _decode_arguments(text)) for entry in answers for _, name, text in read_tool_calls(entry.message)
+        ],
+        texts=[text for entry in answers if (text := join_content(entry.message.get("content")))],
         agent=state.agent,
         context_variables=dict(state.context_variables),
-        transcript="\n".join(_told(entries)),
+        transcript="\n".join(_format_transcript(entries)),
     )
 
 
-def _value(text: str) -> Any:
+def _decode_arguments(text: str) -> Any:
     try:
         return decode(text)
     except MalformedJson:
         return text
 
 
-def _told(entries: Iterable[Entry]) -> Iterator[str]:
+def _format_transcript(entries: Iterable[Entry]) -> Iterator[str]:
     for entry in entries:
-        text = text_of(entry.message.get("content"))
+        text = join_content(entry.message.get("content"))
         if text:
             yield f"{entry.message.get('sender') or entry.role} ({entry.role}): {text}"
-        for _, name, arguments in asked_calls(entry.message):
+        for _, name, arguments in read_tool_calls(entry.message):
             yield f"{entry.message.get('sender') or entry.role} calls {name}({arguments})"
 
 
-def problems(expect: Expect, observed: Observed) -> Iterator[str]:
+def find_problems(expect: Expect, observed: Observation) -> Iterator[str]:
     """What was expected and is not so, in sentences; what a model has to judge is left out."""
-    yield from _calls(expect, observed)
+    yield from _check_calls(expect, observed)
     if expect.agent is not None and observed.agent != expect.agent:
         yield f"the active agent is {observed.agent!r}, not {expect.agent!r}"
     if expect.context is not None:
-        yield from differences(expect.context, observed.context_variables, "the context variables")
-    said = "\n".join(observed.said)
-    for text in several(expect.text):
-        if not pattern(text).search(said):
-            yield f"{text!r} was not said, but {short(said)}"
-    for text in several(expect.no_text):
-        if pattern(text).search(said):
-            yield f"{text!r} was said: {short(said)}"
+        yield from find_differences(expect.context, observed.context_variables, "the context variables")
+    said = "\n".join(observed.texts)
+    for text in as_tuple(expect.text):
+        if not compile_pattern(text).search(said):
+            yield f"{text!r} was not said, but {shorten(said)}"
+    for text in as_tuple(expect.no_text):
+        if compile_pattern(text).search(said):
+            yield f"{text!r} was said: {shorten(said)}"
 
 
-def _calls(expect: Expect, observed: Observed) -> Iterator[str]:
+def _check_calls(expect: Expect, observed: Observation) -> Iterator[str]:
     made = [name for name, _ in observed.calls]
     left = iter(observed.calls)
     found: tuple[str, Any] | None = None
-    for wanted in several(expect.function):
+    for wanted in as_tuple(expect.function):
         found = next((call for call in left if call[0] == wanted), None)
         if found is None:
             missed = f"{wanted} was not called" + (" in its turn" if wanted in made else "")
@@ -86,26 +88,26 @@ def _calls(expect: Expect, observed: Observed) -> Iterator[str]:
     if expect.arguments is not None and found is not None:
         # Called more than once, it is enough that one of the calls has them.
         alike = [call[1] for call in observed.calls if call[0] == found[0]]
-        if not any(not list(differences(expect.arguments, given, "")) for given in alike):
-            yield from differences(expect.arguments, alike[-1], f"the arguments of {found[0]}")
-    for unwanted in several(expect.no_function):
+        if not any(not list(find_differences(expect.arguments, given, "")) for given in alike):
+            yield from find_differences(expect.arguments, alike[-1], f"the arguments of {found[0]}")
+    for unwanted in as_tuple(expect.no_function):
         if unwanted in made:
             yield f"{unwanted} was called"
 
 
-def differences(wanted: Any, given: Any, where: str) -> Iterator[str]:
+def find_differences(wanted: Any, given: Any, where: str) -> Iterator[str]:
     """Where `given` lacks something of `wanted`; it may have more keys."""
     if isinstance(wanted, dict) and isinstance(given, dict):
         for key, value in wanted.items():
             if key not in given:
                 yield f"{where} have no {key!r}" if "." not in where else f"{where} has no {key!r}"
             else:
-                yield from differences(value, given[key], f"{where}.{key}")
+                yield from find_differences(value, given[key], f"{where}.{key}")
     elif wanted != given or isinstance(wanted, bool) != isinstance(given, bool):
-        yield f"{where}: {short(json.dumps(given, ensure_ascii=False))}, not {json.dumps(wanted, ensure_ascii=False)}"
+        yield f"{where}: {shorten(json.dumps(given, ensure_ascii=False))}, not {json.dumps(wanted, ensure_ascii=False)}"
 
 
-def short(text: str) -> str:
+def shorten(text: str) -> str:
     """A text on one line and in quotes, cut where it is long."""
     line = " ".join(text.split())
-    return repr(line if len(line) <= LONGEST else line[:LONGEST] + "…")
+    return repr(line if len(line) <= LONGEST_CHARACTERS else line[:LONGEST_CHARACTERS] + "…")

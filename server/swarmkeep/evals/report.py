@@ -20,7 +20,7 @@ Status = Literal["passed", "failed", "skipped"]
 _STYLES: dict[Status, str] = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """A case and its attempts; `reason` says why there are none."""
 
     file: str
@@ -48,12 +48,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def summed_up(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def summarize(outcomes: Sequence[CaseOutcome]) -> dict[str, Any]:
     counts = Counter(outcome.status for outcome in outcomes)
     return {**{status: counts[status] for status in _STYLES}, "cases": list(outcomes)}
 
 
-def put_report(outcomes: Sequence[Outcome]) -> None:
+def print_report(outcomes: Sequence[CaseOutcome]) -> None:
     """A table on standard output, and a line that sums it up."""
     # A file or another program has no width; there, few cells need a second line.
     width = None if sys.stdout.isatty() else WIDTH
@@ -63,23 +63,23 @@ def put_report(outcomes: Sequence[Outcome]) -> None:
         table.add_column(heading, overflow="fold", no_wrap=heading in ("RESULT", "PASSED", "SECONDS"))
     for outcome in outcomes:
         table.add_row(
-            Text(_shown(outcome.case)),
+            Text(_escape_unprintable(outcome.case)),
             Text(outcome.status, style=_STYLES[outcome.status]),
             Text(f"{outcome.passed}/{outcome.tried}" if outcome.tried else "-"),
             Text(f"{outcome.seconds:.2f}" if outcome.tried else "-"),
-            Text(_shown(_why(outcome))),
+            Text(_escape_unprintable(_explain_outcome(outcome))),
         )
     console.print(table)
     counts = Counter(outcome.status for outcome in outcomes)
     console.print(Text(", ".join(f"{counts[status]} {status}" for status in _STYLES)))
 
 
-def _why(outcome: Outcome) -> str:
+def _explain_outcome(outcome: CaseOutcome) -> str:
     more = len(outcome.problems) - MOST_PROBLEMS
     told = [*outcome.problems[:MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])]
     return outcome.reason or "\n".join(told)
 
 
-def _shown(text: str) -> str:
+def _escape_unprintable(text: str) -> str:
     """What a terminal would obey rather than show becomes an escape."""
     return "".join(char if char.isprintable() or char == "\n" else f"\\x{ord(char):02x}" for char in text)

@@ -12,24 +12,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from swarmkeep.audit.replay import replay_session
+from swarmkeep.audit.replay.session import replay_session
 from swarmkeep.domain.codec import encode_text
-from swarmkeep.domain.commands import StartRun
+from swarmkeep.domain.decisions.commands import StartRun
+from swarmkeep.domain.decisions.resuming import Approval
 from swarmkeep.domain.errors import DomainError
 from swarmkeep.domain.events import RunOptions
-from swarmkeep.domain.resuming import Approval
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.model import ChatModel
 from swarmkeep.engine.registry import Registry
 from swarmkeep.evals.cases import Case, Expect
 from swarmkeep.evals.judging import Judge
-from swarmkeep.evals.observing import Observed, observe, problems, short
-from swarmkeep.store.port import DEFAULT_TENANT, EventStore, SessionKey
+from swarmkeep.evals.observing import Observation, find_problems, observe, shorten
+from swarmkeep.store.ports import DEFAULT_TENANT, EventStore, SessionKey
 from swarmkeep.store.schema import upgrade
-from swarmkeep.store.sql import open_store
+from swarmkeep.store.sql.store import open_store
 
-TEAM_DATA = "SWARMKEEP_TEAM_DATA"
+TEAM_DATA_VARIABLE = "SWARMKEEP_TEAM_DATA"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Attempt:
 
 
 @dataclass
-class Bench:
+class CaseRunner:
     """What cases are tried on. `recorded` holds recorded sessions, which need no model."""
 
     registry: Registry
@@ -63,7 +63,7 @@ class Bench:
         """
         tried: list[list[Attempt]] = [[] for _ in cases]
         for _ in range(repeat):
-            async with self._round():
+            async with self._open_round():
                 limit = asyncio.Semaphore(self.concurrency)
                 attempts = await asyncio.gather(*(self._limited(limit, case) for case in cases))
             for of_case, attempt in zip(tried, attempts, strict=True):
@@ -71,8 +71,8 @@ class Bench:
         return tried
 
     @asynccontextmanager
-    async def _round(self) -> AsyncIterator[None]:
-        with tempfile.TemporaryDirectory(prefix="swarmkeep-eval-") as folder, _rows_in(Path(folder)):
+    async def _open_round(self) -> AsyncIterator[None]:
+        with tempfile.TemporaryDirectory(prefix="swarmkeep-eval-") as folder, _use_team_data(Path(folder)):
             if self.model is None:
                 yield
                 return
@@ -89,12 +89,16 @@ class Bench:
         async with limit:
             started = time.perf_counter()
             try:
-                found = await (self._hold(case) if case.recorded is None else self._replay(case, case.recorded))
+                found = await (
+                    self._hold_conversation(case)
+                    if case.recorded is None
+                    else self._replay_recorded(case, case.recorded)
+                )
             except DomainError as error:
                 found = [str(error)]
             return Attempt(found, round(time.perf_counter() - started, 3))
 
-    async def _hold(self, case: Case) -> list[str]:
+    async def _hold_conversation(self, case: Case) -> list[str]:
         """Hold the conversation, up to the first message whose answer is not as expected."""
         engine = self._engine
         assert engine is not None
@@ -112,10 +116,10 @@ class Bench:
             failure = await self._run(engine, key, message.say, case)
             if failure:
                 return [f"message {number}: {failure}"]
-            wrong = await self._wrong(message.expect, observe(await engine.sessions.state(key), first=first))
+            wrong = await self._find_problems(message.expect, observe(await engine.sessions.state(key), first=first))
             if wrong:
                 return [f"message {number}: {problem}" for problem in wrong]
-        return await self._wrong(case.expect, observe(await engine.sessions.state(key), first=begin))
+        return await self._find_problems(case.expect, observe(await engine.sessions.state(key), first=begin))
 
     async def _run(self, engine: Engine, key: SessionKey, text: str, case: Case) -> str | None:
         """Why the run did not come to its end; None if it did."""
@@ -139,20 +143,20 @@ class Bench:
         why = "" if run.error is None else f": {run.error.code}: {run.error.message}"
         return f"the run is {run.status}, {run.stop_reason}{why}"
 
-    async def _replay(self, case: Case, session_id: str) -> list[str]:
+    async def _replay_recorded(self, case: Case, session_id: str) -> list[str]:
         """Whether today's agents would take the recorded way, and whether that is the expected one."""
         assert self.recorded is not None
         key = SessionKey(DEFAULT_TENANT, session_id)
         replayed = await replay_session(self.recorded, self.registry, key, ignore=case.ignore)
         found = [
-            f"event {difference.seq}: {difference.kind}: recorded {short(encode_text(difference.recorded))}, "
-            f"today {short(encode_text(difference.actual))}"
+            f"event {difference.seq}: {difference.kind}: recorded {shorten(encode_text(difference.recorded))}, "
+            f"today {shorten(encode_text(difference.actual))}"
             for difference in replayed.divergences
         ]
-        return found + await self._wrong(case.expect, observe(await self.recorded.state(key)))
+        return found + await self._find_problems(case.expect, observe(await self.recorded.state(key)))
 
-    async def _wrong(self, expect: Expect, observed: Observed) -> list[str]:
-        found = list(problems(expect, observed))
+    async def _find_problems(self, expect: Expect, observed: Observation) -> list[str]:
+        found = list(find_problems(expect, observed))
         if not found and expect.judge is not None:
             assert self.judge is not None
             verdict = await self.judge.asked(expect.judge, observed.transcript)
@@ -162,14 +166,14 @@ class Bench:
 
 
 @contextmanager
-def _rows_in(folder: Path) -> Iterator[None]:
+def _use_team_data(folder: Path) -> Iterator[None]:
     """Within, the example teams keep their rows there: no case sees what an earlier round has done."""
-    before = os.environ.get(TEAM_DATA)
-    os.environ[TEAM_DATA] = str(folder)
+    before = os.environ.get(TEAM_DATA_VARIABLE)
+    os.environ[TEAM_DATA_VARIABLE] = str(folder)
     try:
         yield
     finally:
         if before is None:
-            del os.environ[TEAM_DATA]
+            del os.environ[TEAM_DATA_VARIABLE]
         else:
-            os.environ[TEAM_DATA] = before
+            os.environ[TEAM_DATA_VARIABLE] = before

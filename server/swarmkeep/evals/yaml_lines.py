@@ -11,12 +11,12 @@ from typing import Any
 import yaml
 
 
-class NotReadable(ValueError):
+class UnreadableFile(ValueError):
     """The file is not there, or no YAML or JSON; the sentence names file and line."""
 
 
 @dataclass(frozen=True)
-class Place:
+class Position:
     line: int
 
 
@@ -33,14 +33,14 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))
 
 
-def read(file: Path) -> tuple[Any, dict[str, Place]]:
+def read_with_positions(file: Path) -> tuple[Any, dict[str, Position]]:
     """The file's value, and where each value in it stands, by pointer (`/cases/0/name`). Raises NotReadable."""
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        raise NotReadable(f"{file}: {error.strerror}") from None
+        raise UnreadableFile(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise NotReadable(f"{file}: it is not UTF-8: {error.reason} at byte {error.start}") from None
+        raise UnreadableFile(f"{file}: it is not UTF-8: {error.reason} at byte {error.start}") from None
     try:
         if file.suffix == ".json":
             value = json.loads(text)
@@ -48,29 +48,29 @@ def read(file: Path) -> tuple[Any, dict[str, Place]]:
             text = json.dumps(value, indent=2) if "\t" in text else text
         else:
             value = yaml.load(text, _Loader)
-        return value, dict(_places(yaml.compose(text, _Loader), ""))
+        return value, dict(_iterate_positions(yaml.compose(text, _Loader), ""))
     except json.JSONDecodeError as error:
-        raise NotReadable(f"{file}, line {error.lineno}: it is not JSON: {error.msg}") from None
+        raise UnreadableFile(f"{file}, line {error.lineno}: it is not JSON: {error.msg}") from None
     except yaml.YAMLError as error:
-        raise NotReadable(_told(file, error)) from None
+        raise UnreadableFile(_describe_yaml_error(file, error)) from None
     except (RecursionError, ValueError) as error:
-        raise NotReadable(f"{file}: it cannot be read: {error}") from None
+        raise UnreadableFile(f"{file}: it cannot be read: {error}") from None
 
 
-def _told(file: Path, error: yaml.YAMLError) -> str:
+def _describe_yaml_error(file: Path, error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     where = "" if mark is None else f", line {mark.line + 1}"
     return f"{file}{where}: it is not YAML: {getattr(error, 'problem', None) or error}"
 
 
-def _places(node: yaml.Node | None, pointer: str) -> Any:
+def _iterate_positions(node: yaml.Node | None, pointer: str) -> Any:
     if node is None:
         return
-    yield pointer, Place(node.start_mark.line + 1)
+    yield pointer, Position(node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            yield from _places(value, f"{pointer}/{key.value}")
-            yield f"{pointer}/{key.value}", Place(key.start_mark.line + 1)
+            yield from _iterate_positions(value, f"{pointer}/{key.value}")
+            yield f"{pointer}/{key.value}", Position(key.start_mark.line + 1)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
-            yield from _places(value, f"{pointer}/{index}")
+            yield from _iterate_positions(value, f"{pointer}/{index}")

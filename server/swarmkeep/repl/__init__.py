@@ -27,8 +27,8 @@ def run_demo_loop(
     # Modules that define agents may import this one, and are loaded by servers, which need none of these.
     from contextlib import closing
 
-    from swarmkeep.cli.chat_loop import Chat
-    from swarmkeep.cli.terminal import at_terminal, escape_what_cannot_be_shown, put
+    from swarmkeep.cli.chat.loop import Chat
+    from swarmkeep.cli.terminal import escape_unencodable, is_interactive, put
     from swarmkeep.engine.model import ChatModel
     from swarmkeep.engine.swarm import Swarm
     from swarmkeep.repl.memory import MemorySessions
@@ -39,9 +39,9 @@ def run_demo_loop(
         context_variables or {},
         stream=stream,
         debug=debug,
-        raises=not at_terminal(),
+        raises=not is_interactive(),
     )
-    escape_what_cannot_be_shown()
+    escape_unencodable()
     put("Starting Swarm CLI 🐝")
     with closing(Chat(sessions.open, sessions.look_up)) as chat:
         chat.hold()

@@ -11,16 +11,22 @@ import msgspec
 
 import swarmkeep_client as client
 from swarmkeep.agent import Agent
-from swarmkeep.cli.shapes import event_of, item_of, run_of, session_of, start_of
-from swarmkeep.domain.commands import cancel_run, start_run
-from swarmkeep.domain.drafts import drafted
-from swarmkeep.domain.envelope import Draft, Recorded
+from swarmkeep.cli.sources.conversion import (
+    to_client_event,
+    to_client_item,
+    to_client_run,
+    to_session_state,
+    to_start_run,
+)
+from swarmkeep.domain.decisions.commands import cancel_run, start_run
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.resuming import Approval, resume_run
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import EventNotFound, SessionNotFound
 from swarmkeep.domain.events import SessionForked
 from swarmkeep.domain.fold import fold
-from swarmkeep.domain.resuming import Approval, resume_run
 from swarmkeep.domain.state import Run, State
-from swarmkeep.domain.views import all_runs, find_run, run_view, session_view
+from swarmkeep.domain.views import collect_runs, find_run, view_run, view_session
 from swarmkeep.engine.blocking import finish, iterate
 from swarmkeep.engine.conversation import Conversation
 from swarmkeep.engine.ledger import Decide, MemoryLedger, now
@@ -29,21 +35,21 @@ from swarmkeep.engine.model import ChatModel
 from swarmkeep.engine.registry import OpenRegistry
 from swarmkeep.engine.tools import Inline
 from swarmkeep.store.hashing import seal
-from swarmkeep.store.port import DEFAULT_TENANT, SessionKey
+from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
 
 Json = dict[str, Any]
 
 
-class LoggedLedger(MemoryLedger):
+class MemoryEventLog(MemoryLedger):
     """A session in memory with all its events, as a database would have them."""
 
-    def __init__(self, session_id: str, events: Sequence[Recorded] = ()) -> None:
+    def __init__(self, session_id: str, events: Sequence[RecordedEvent] = ()) -> None:
         super().__init__()
         self.session_id = session_id
         self.events = [msgspec.structs.replace(event, session_id=session_id) for event in events]
         self.state = fold(self.events)
 
-    def record(self, drafts: Sequence[Draft]) -> list[Recorded]:
+    def record(self, drafts: Sequence[EventDraft]) -> list[RecordedEvent]:
         recorded = [sealed.event for sealed in seal(self.session_id, self.state, drafts, at=now())]
         self.events, self.state = [*self.events, *recorded], fold(recorded, self.state)
         return recorded
@@ -66,27 +72,27 @@ class MemorySessions:
         self._raises = raises
         self._registry = OpenRegistry([agent])
         self._registry.admits(agent)
-        self._ledgers: dict[str, LoggedLedger] = {}
+        self._logs: dict[str, MemoryEventLog] = {}
 
-    def open(self, session_id: str | None, agent: str | None) -> MemoryTalk:
+    def open(self, session_id: str | None, agent: str | None) -> MemoryChatSession:
         """Speak with the session of this id, or with a new one. Raises SessionNotFound."""
         ledger = self._made() if session_id is None else self._ledger(session_id)
         conversation = Conversation(self._model, Inline(), self._registry, ledger, debug=self._debug)
         if session_id is None:
             finish(conversation.begin(agent or self._agent.name, self._context))
-        return MemoryTalk(ledger, conversation, stream=self._stream, raises=self._raises)
+        return MemoryChatSession(ledger, conversation, stream=self._stream, raises=self._raises)
 
     def look_up(self, writes: bool) -> AbstractContextManager[MemorySessions]:
         return nullcontext(self)
 
     def session(self, session_id: str, *, at: int | None = None) -> client.SessionState:
-        return session_of(session_view(session_id, self._state(session_id, at)))
+        return to_session_state(view_session(session_id, self._state(session_id, at)))
 
     def messages(self, session_id: str, *, at: int | None = None) -> list[client.Message]:
         return [entry.view() for entry in self._state(session_id, at).messages]
 
     def events(self, session_id: str, *, after: int = 0) -> list[client.Event]:
-        return [event_of(event) for event in self._ledger(session_id).events[after:]]
+        return [to_client_event(event) for event in self._ledger(session_id).events[after:]]
 
     def fork(
         self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None
@@ -94,18 +100,18 @@ class MemorySessions:
         base = self._state(session_id, at)
         fork = self._made(self._ledger(session_id).events[: base.seq])
         forked = SessionForked(from_session_id=session_id, from_seq=base.seq, from_hash=base.hash)
-        finish(fork.commit(lambda state: drafted(base.agent, [forked], None)))
+        finish(fork.commit(lambda state: draft_events(base.agent, [forked], None)))
         return self.session(fork.session_id)
 
-    def _made(self, events: Sequence[Recorded] = ()) -> LoggedLedger:
-        ledger = LoggedLedger(f"sess_{uuid4().hex}", events)
-        self._ledgers[ledger.session_id] = ledger
+    def _made(self, events: Sequence[RecordedEvent] = ()) -> MemoryEventLog:
+        ledger = MemoryEventLog(f"sess_{uuid4().hex}", events)
+        self._logs[ledger.session_id] = ledger
         return ledger
 
-    def _ledger(self, session_id: str) -> LoggedLedger:
-        if session_id not in self._ledgers:
+    def _ledger(self, session_id: str) -> MemoryEventLog:
+        if session_id not in self._logs:
             raise SessionNotFound(session_id)
-        return self._ledgers[session_id]
+        return self._logs[session_id]
 
     def _state(self, session_id: str, at: int | None) -> State:
         ledger = self._ledger(session_id)
@@ -113,16 +119,16 @@ class MemorySessions:
             return ledger.state
         last = ledger.state.seq
         if not 1 <= at <= last:
-            raise EventNotFound.beyond(session_id, last, at)
+            raise EventNotFound.out_of_range(session_id, last, at)
         return fold(ledger.events[:at])
 
 
-class MemoryTalk:
+class MemoryChatSession:
     """One session in memory. Its runs are advanced by whoever follows them, in their thread, and so are its tools."""
 
     place = "in memory"
 
-    def __init__(self, ledger: LoggedLedger, conversation: Conversation, *, stream: bool, raises: bool) -> None:
+    def __init__(self, ledger: MemoryEventLog, conversation: Conversation, *, stream: bool, raises: bool) -> None:
         self.session_id: str | None = ledger.session_id
         self._ledger = ledger
         self._conversation = conversation
@@ -138,7 +144,7 @@ class MemoryTalk:
     def say(
         self, said: str | Sequence[client.Message], options: client.RunOptions | None = None
     ) -> Iterator[client.StreamItem]:
-        wish = start_of(said, options, stream=self._stream)
+        wish = to_start_run(said, options, stream=self._stream)
         return self._follow(wish.run_id, lambda state: start_run(state, wish))
 
     def join(self, run_id: str) -> Iterator[client.StreamItem]:
@@ -150,11 +156,11 @@ class MemoryTalk:
 
     def active(self) -> client.Run | None:
         run = self._ledger.state.run
-        return None if run is None else self._shown(run)
+        return None if run is None else self._view_run(run)
 
-    def latest(self) -> client.Run | None:
-        runs = all_runs(self._ledger.state)
-        return self._shown(runs[-1]) if runs else None
+    def find_latest_run(self) -> client.Run | None:
+        runs = collect_runs(self._ledger.state)
+        return self._view_run(runs[-1]) if runs else None
 
     def cancel(self) -> None:
         run = self._ledger.state.run
@@ -170,12 +176,12 @@ class MemoryTalk:
         with closing(iterate(self._conversation.advance(decide))) as items:
             for item in items:
                 self._hub.publish(self._key, item)
-                yield item_of(item)
+                yield to_client_item(item)
         run = find_run(self._ledger.state, run_id)
         assert run is not None
-        yield client.Done(run=self._shown(run))
+        yield client.Done(run=self._view_run(run))
         if self._raises:
             self._conversation.raise_failure()
 
-    def _shown(self, run: Run) -> client.Run:
-        return run_of(run_view(self._key.id, self._ledger.state, run))
+    def _view_run(self, run: Run) -> client.Run:
+        return to_client_run(view_run(self._key.id, self._ledger.state, run))

@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from swarmkeep.domain.envelope import Draft
-from swarmkeep.store.hashing import Sealed
-from swarmkeep.store.port import Appended, EventStore, Mark, SessionKey
+from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.store.hashing import SealedEvent
+from swarmkeep.store.ports import AppendResult, EventStore, IdempotencyRecord, SessionKey
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class SessionRows(msgspec.Struct, frozen=True, kw_only=True):
     """The rows of one session but its events, as they are stored. `head` is None where there is no head row.
 
     `last_seq` is the greatest seq that any event has (0: there is none), `forked_at` the last that ends what was
@@ -25,16 +25,18 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     forked_at: int
     labels: frozenset[bytes]
     blobs: Mapping[str, bool]
-    marks: tuple[Mapping[str, Any], ...]
+    idempotency_rows: tuple[Mapping[str, Any], ...]
     calls: int
 
     @property
     def empty(self) -> bool:
         """Whether there is no row at all."""
-        return self.head is None and not (self.last_seq or self.labels or self.blobs or self.marks or self.calls)
+        return self.head is None and not (
+            self.last_seq or self.labels or self.blobs or self.idempotency_rows or self.calls
+        )
 
 
-class Act(msgspec.Struct, frozen=True, kw_only=True):
+class AuditAction(msgspec.Struct, frozen=True, kw_only=True):
     """Something that is done to a session from outside: for the record of it. `by` is None where nobody knows."""
 
     type: str
@@ -42,7 +44,7 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class TrailEntry(msgspec.Struct, frozen=True, kw_only=True):
+class AuditLogEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of a tenant's audit log, with what its hash is made of. `payload` is its exact stored text."""
 
     seq: int
@@ -62,12 +64,12 @@ class Archive(EventStore, Protocol):
     async def redact(
         self,
         key: SessionKey,
-        log: Sequence[Sealed],
+        log: Sequence[SealedEvent],
         stand_ins: Mapping[int, str],
-        draft: Draft,
+        draft: EventDraft,
         *,
-        mark: Mark | None = None,
-    ) -> Appended:
+        mark: IdempotencyRecord | None = None,
+    ) -> AppendResult:
         """Put texts in the place of payloads, for good, and append `draft`, which says so: atomically.
 
         `log` is the whole session, as it was decided on. What else holds a copy in it goes too: salts, texts that no
@@ -75,27 +77,27 @@ class Archive(EventStore, Protocol):
         """
         ...
 
-    async def copies(self, key: SessionKey, events: Mapping[int, bytes]) -> dict[SessionKey, list[int]]:
+    async def find_copies(self, key: SessionKey, events: Mapping[int, bytes]) -> dict[SessionKey, list[int]]:
         """Which other sessions, forks of this one or those it is from, hold these events (hashes by seq) readable."""
         ...
 
-    async def hollow(self, key: SessionKey, *, upto: int) -> dict[int, str]:
+    async def read_redacted_payloads(self, key: SessionKey, *, upto: int) -> dict[int, str]:
         """The events up to a seq that have lost their payload, and the texts that stand in its place."""
         ...
 
-    async def trail(self, tenant: str, *, after: int = 0, limit: int = 200) -> list[TrailEntry]:
+    async def read_audit_log(self, tenant: str, *, after: int = 0, limit: int = 200) -> list[AuditLogEntry]:
         """Entries of a tenant's audit log, oldest first."""
         ...
 
-    async def trail_tenants(self) -> list[str]:
+    async def list_audit_log_tenants(self) -> list[str]:
         """The tenants that have an audit log."""
         ...
 
-    async def evidence(self, key: SessionKey) -> Evidence:
+    async def read_session_rows(self, key: SessionKey) -> SessionRows:
         """What stands beside a session's events; trusted by nobody who asks for it."""
         ...
 
-    async def usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
+    async def read_usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
         """What is kept of the calls of a session between two seqs, for sums."""
         ...
 

@@ -11,10 +11,10 @@ import msgspec
 from swarmkeep.domain.codec import MalformedJson, decode, encode
 from swarmkeep.domain.errors import InvalidRequest
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
+_TIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 
 
-def cursor_of(created_at: str, session_id: str) -> str:
+def encode_cursor(created_at: str, session_id: str) -> str:
     return base64.urlsafe_b64encode(encode((created_at, session_id))).decode().rstrip("=")
 
 
@@ -26,7 +26,7 @@ def parse_cursor(cursor: str) -> tuple[str, str]:
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         created_at, session_id = decode(raw, tuple[str, str])
-        if _TIME.fullmatch(created_at) and cursor_of(created_at, session_id) == cursor:
+        if _TIME_PATTERN.fullmatch(created_at) and encode_cursor(created_at, session_id) == cursor:
             return created_at, session_id
     except (ValueError, binascii.Error, MalformedJson, msgspec.ValidationError):
         pass

@@ -25,7 +25,7 @@ import msgspec
 
 from swarmkeep.agent.values import MAX_DEPTH
 from swarmkeep.domain.codec import decode, encode
-from swarmkeep.domain.envelope import Draft, Recorded, fact_of, payload_of
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent, decode_fact, encode_payload
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import SessionEvent, UnknownFact
 from swarmkeep.domain.state import State
@@ -36,10 +36,10 @@ MAX_PAYLOAD_DEPTH = MAX_DEPTH + 8
 """Levels of a payload's JSON: those that a value may have, and a few around it."""
 
 
-class Sealed(msgspec.Struct, frozen=True):
+class SealedEvent(msgspec.Struct, frozen=True):
     """An event with what its hash is made of. `salt` is None once the payload was redacted."""
 
-    event: Recorded
+    event: RecordedEvent
     salt: bytes | None
     commitment: bytes
 
@@ -57,7 +57,7 @@ def link(previous: bytes, header: bytes, commitment: bytes) -> bytes:
     return hashlib.sha256(b"".join((previous, header, commitment))).digest()
 
 
-def head_of(state: State) -> bytes:
+def last_hash(state: State) -> bytes:
     """The hash that the next event continues."""
     return bytes.fromhex(state.hash) if state.seq else GENESIS
 
@@ -70,24 +70,24 @@ def random_salts(count: int) -> list[bytes]:
 def seal(
     session_id: str,
     base: State,
-    drafts: Sequence[Draft],
+    drafts: Sequence[EventDraft],
     *,
     at: str,
     salts: Callable[[int], Iterable[bytes]] = random_salts,
-) -> list[Sealed]:
+) -> list[SealedEvent]:
     """The drafts as the events that follow `base`, numbered and hashed.
 
     Raises InvalidRequest for a fact that JSON cannot hold.
     """
-    previous = head_of(base)
+    previous = last_hash(base)
     sealed = []
     for seq, (draft, salt) in enumerate(zip(drafts, salts(len(drafts)), strict=True), base.seq + 1):
         fact = draft.fact
-        payload, stored = _payload(fact)
+        payload, stored = _encode_payload(fact)
         commitment = commitment_of(salt, payload)
         header = header_of(seq, fact.type, fact.version, draft.run_id, draft.agent, at)
         previous = link(previous, header, commitment)
-        event = Recorded(
+        event = RecordedEvent(
             session_id=session_id,
             seq=seq,
             type=fact.type,
@@ -99,26 +99,29 @@ def seal(
             payload=payload,
             fact=stored,
         )
-        sealed.append(Sealed(event, salt, commitment))
+        sealed.append(SealedEvent(event, salt, commitment))
     return sealed
 
 
-def _payload(fact: SessionEvent) -> tuple[str, SessionEvent]:
+def _encode_payload(fact: SessionEvent) -> tuple[str, SessionEvent]:
     """The text to store, and the fact as it will be read back: whoever holds `fact` may still change what is in it."""
     if isinstance(fact, UnknownFact):
         raise InvalidRequest("an event of a type that this release does not know can be read, not recorded")
     try:
-        payload = payload_of(fact)
-        if payload.count("[") + payload.count("{") > MAX_PAYLOAD_DEPTH and depth(decode(payload)) > MAX_PAYLOAD_DEPTH:
+        payload = encode_payload(fact)
+        if (
+            payload.count("[") + payload.count("{") > MAX_PAYLOAD_DEPTH
+            and count_levels(decode(payload)) > MAX_PAYLOAD_DEPTH
+        ):
             raise InvalidRequest(f"{fact.type}: nested deeper than {MAX_PAYLOAD_DEPTH} levels")
-        return payload, fact_of(fact.type, payload)
+        return payload, decode_fact(fact.type, payload)
     except RecursionError:
         raise InvalidRequest(f"{fact.type}: nested deeper than {MAX_PAYLOAD_DEPTH} levels") from None
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest(f"{fact.type}: {error}") from None
 
 
-def depth(value: object) -> int:
+def count_levels(value: object) -> int:
     """How many levels of arrays and objects a JSON value has."""
     levels, level = 0, [value]
     while nested := [item for item in level if isinstance(item, dict | list)]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, inspect, text
 
-from swarmkeep.store.faults import UPGRADE
-from swarmkeep.store.port import SchemaBehind
-from swarmkeep.store.tables import metadata
+from swarmkeep.store.driver_errors import UPGRADE_HINT
+from swarmkeep.store.ports import SchemaBehind
+from swarmkeep.store.sql.tables import metadata
 from swarmkeep_migrations import REVISIONS
 
-HEAD = REVISIONS[-1]
+LATEST_REVISION = REVISIONS[-1]
 
 
 def current_revision(connection: Connection) -> str | None:
@@ -33,15 +33,17 @@ def _refuse_foreign(connection: Connection) -> None:
         )
 
 
-def require_head(connection: Connection, display: str) -> None:
+def require_latest(connection: Connection, display: str) -> None:
     """Raises SchemaBehind unless the database has this release's schema."""
     revision = current_revision(connection)
-    if revision == HEAD:
+    if revision == LATEST_REVISION:
         return
     if revision is None:
-        raise SchemaBehind(f"the database at {display} is empty; {UPGRADE}")
+        raise SchemaBehind(f"the database at {display} is empty; {UPGRADE_HINT}")
     if revision in REVISIONS:
-        raise SchemaBehind(f"the database at {display} is at revision {revision}, this release needs {HEAD}; {UPGRADE}")
+        raise SchemaBehind(
+            f"the database at {display} is at revision {revision}, this release needs {LATEST_REVISION}; {UPGRADE_HINT}"
+        )
     refuse_unknown(revision, display)
 
 
@@ -50,6 +52,6 @@ def refuse_unknown(revision: str | None, display: str) -> None:
     if revision is None or revision in REVISIONS:
         return
     raise SchemaBehind(
-        f"the database at {display} is at revision {revision}, which is newer than this release knows ({HEAD}); "
-        "install a newer swarmkeep, or run `swarmkeep db downgrade` with the one that made it"
+        f"the database at {display} is at revision {revision}, which is newer than this release knows "
+        f"({LATEST_REVISION}); install a newer swarmkeep, or run `swarmkeep db downgrade` with the one that made it"
     )

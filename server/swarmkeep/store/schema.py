@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import Connection, text
 
 import swarmkeep_migrations
-from swarmkeep.store import sqlite_file
-from swarmkeep.store.revision import HEAD, current_revision, refuse_unknown
+from swarmkeep.store.revision import LATEST_REVISION, current_revision, refuse_unknown
+from swarmkeep.store.sqlite import connections
 from swarmkeep.store.urls import PostgresServer, SqliteFile, locate
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Any constant that no other program takes: whoever holds it migrates, and the others wait and find it done.
-_LOCK = 7_270_155_302_114_309
+_MIGRATION_LOCK_KEY = 7_270_155_302_114_309
 _WAIT_SECONDS = 60.0
 
 
@@ -41,10 +41,10 @@ def upgrade(url: str, revision: str = "head") -> str | None:
         found = current_revision(connection)
         refuse_unknown(found, locate(url).display)
         # A server that starts on a current database does not load Alembic for it.
-        if revision not in ("head", HEAD) or found != HEAD:
+        if revision not in ("head", LATEST_REVISION) or found != LATEST_REVISION:
             from alembic import command
 
-            command.upgrade(_config(connection), revision)
+            command.upgrade(_make_config(connection), revision)
         return current_revision(connection)
 
     return _migrate(url, job, create=True)
@@ -57,7 +57,7 @@ def downgrade(url: str, revision: str) -> str | None:
         from alembic import command
 
         refuse_unknown(current_revision(connection), locate(url).display)
-        command.downgrade(_config(connection), revision)
+        command.downgrade(_make_config(connection), revision)
         return current_revision(connection)
 
     return _migrate(url, job, create=False)
@@ -65,7 +65,7 @@ def downgrade(url: str, revision: str) -> str | None:
 
 def current(url: str) -> str | None:
     """The revision a database is at; None for one without a schema."""
-    return _look(url, current_revision)
+    return _inspect(url, current_revision)
 
 
 def check(url: str) -> list[str]:
@@ -75,18 +75,18 @@ def check(url: str) -> list[str]:
         from alembic.autogenerate import compare_metadata
         from alembic.migration import MigrationContext
 
-        from swarmkeep.store.tables import metadata
+        from swarmkeep.store.sql.tables import metadata
 
         context = MigrationContext.configure(connection, opts={"compare_type": True})
-        return [_told(difference) for difference in compare_metadata(context, metadata)]
+        return [_describe_difference(difference) for difference in compare_metadata(context, metadata)]
 
-    return _look(url, job)
+    return _inspect(url, job)
 
 
-def _told(difference: Any) -> str:
+def _describe_difference(difference: Any) -> str:
     """A difference in the form that Alembic gives it: a tuple, or a list of those about one column."""
     if isinstance(difference, list):
-        return "; ".join(_told(one) for one in difference)
+        return "; ".join(_describe_difference(one) for one in difference)
     verb, *about = difference
     if verb.startswith("modify_"):
         _, table, column, _, found, wanted = about
@@ -98,7 +98,7 @@ def _told(difference: Any) -> str:
     return f"missing: {named}" if change == "add" else f"not of this release: {named}"
 
 
-def _config(connection: Connection) -> Config:
+def _make_config(connection: Connection) -> Config:
     from alembic.config import Config
 
     config = Config()
@@ -110,32 +110,32 @@ def _config(connection: Connection) -> Config:
 def _migrate(url: str, job: Callable[[Connection], T], *, create: bool) -> T:
     location = locate(url)
     if isinstance(location, SqliteFile):
-        with _sqlite(location, "rwc" if create else "rw") as connection:
+        with _open_sqlite(location, "rwc" if create else "rw") as connection:
             return job(connection)
 
     def locked(connection: Connection) -> T:
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK_KEY})
         return job(connection)
 
-    return _postgres(location, locked)
+    return _run_on_postgres(location, locked)
 
 
-def _look(url: str, job: Callable[[Connection], T]) -> T:
+def _inspect(url: str, job: Callable[[Connection], T]) -> T:
     location = locate(url)
     if isinstance(location, PostgresServer):
-        return _postgres(location, job)
-    file = sqlite_file.ReadOnlyFile(location, no_trace=True)
+        return _run_on_postgres(location, job)
+    file = connections.ReadOnlyFile(location, no_trace=True)
     try:
         return file.run(job)
     except Exception as error:
-        sqlite_file.raise_fault(error, location)
+        connections.raise_store_error(error, location)
     finally:
         file.close()
 
 
 @contextlib.contextmanager
-def _sqlite(file: SqliteFile, mode: sqlite_file.Mode) -> Iterator[Connection]:
-    engine = sqlite_file.engine_for(file, mode, begin="BEGIN EXCLUSIVE", busy_seconds=_WAIT_SECONDS)
+def _open_sqlite(file: SqliteFile, mode: connections.Mode) -> Iterator[Connection]:
+    engine = connections.make_engine(file, mode, begin="BEGIN EXCLUSIVE", busy_seconds=_WAIT_SECONDS)
     try:
         with engine.connect() as connection:
             with connection.begin():
@@ -145,7 +145,7 @@ def _sqlite(file: SqliteFile, mode: sqlite_file.Mode) -> Iterator[Connection]:
             with connection.begin():
                 yield connection
     except Exception as error:
-        sqlite_file.raise_fault(error, file)
+        connections.raise_store_error(error, file)
     finally:
         engine.dispose()
 
@@ -165,16 +165,16 @@ def _use_wal(connection: Connection) -> None:
             return
 
 
-def _postgres(server: PostgresServer, job: Callable[[Connection], T]) -> T:
-    from swarmkeep.store import postgres
+def _run_on_postgres(server: PostgresServer, job: Callable[[Connection], T]) -> T:
+    from swarmkeep.store.postgres import database
 
     async def run() -> T:
-        engine = postgres.engine_for(server, pooled=False)
+        engine = database.make_engine(server, pooled=False)
         try:
             async with engine.begin() as connection:
                 return await connection.run_sync(job)
         except Exception as error:
-            postgres.raise_fault(error, server)
+            database.raise_store_error(error, server)
         finally:
             await engine.dispose()
 

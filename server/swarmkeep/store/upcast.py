@@ -23,7 +23,7 @@ def upcast(type: str, version: int, payload: str) -> SessionEvent:
     """
     cls = FACTS.get(type)
     if cls is None:
-        return _unknown(payload)
+        return _make_unknown(payload)
     try:
         if version >= cls.version:
             return decode(payload, cls)  # type: ignore[return-value]
@@ -32,10 +32,10 @@ def upcast(type: str, version: int, payload: str) -> SessionEvent:
             value = UPCASTERS[type, old](value)
         return msgspec.convert(value, cls)  # type: ignore[return-value]
     except (MalformedJson, msgspec.ValidationError, LookupError, TypeError):
-        return _unknown(payload)
+        return _make_unknown(payload)
 
 
-def _unknown(payload: str) -> UnknownFact:
+def _make_unknown(payload: str) -> UnknownFact:
     try:
         return UnknownFact(data=decode(payload))
     except MalformedJson:

@@ -8,14 +8,14 @@ from urllib.parse import parse_qsl, unquote, urlencode
 
 import msgspec
 
-_SQLITE = re.compile(r"sqlite(?:\+\w+)?:(?://)?(?P<path>/[^?]*)?(?P<rest>[^?]*)(?:\?(?P<query>.*))?", re.DOTALL)
-_POSTGRES = re.compile(
+_SQLITE_URL = re.compile(r"sqlite(?:\+\w+)?:(?://)?(?P<path>/[^?]*)?(?P<rest>[^?]*)(?:\?(?P<query>.*))?", re.DOTALL)
+_POSTGRES_URL = re.compile(
     r"postgres(?:ql)?(?:\+\w+)?://(?:(?P<auth>[^/?]*)@)?(?P<hosts>[^/?@]*)(?:/(?P<database>[^?]*))?(?:\?(?P<query>.*))?",
     re.DOTALL,
 )
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]*:")
 # libpq parameters that asyncpg does not know; it would pass them on as settings, which the server then refuses.
-_IGNORED = ("channel_binding", "gssencmode", "keepalives", "keepalives_idle", "pgbouncer", "schema")
+_IGNORED_PARAMETERS = ("channel_binding", "gssencmode", "keepalives", "keepalives_idle", "pgbouncer", "schema")
 
 
 class BadDatabaseUrl(ValueError):
@@ -61,10 +61,10 @@ def locate(url: str) -> Location:
     Raises BadDatabaseUrl.
     """
     url = url.strip()
-    if (match := _POSTGRES.fullmatch(url)) is not None:
-        return _postgres(match)
-    if url.startswith("sqlite") and (match := _SQLITE.fullmatch(url)) is not None:
-        return _sqlite(match)
+    if (match := _POSTGRES_URL.fullmatch(url)) is not None:
+        return _parse_postgres(match)
+    if url.startswith("sqlite") and (match := _SQLITE_URL.fullmatch(url)) is not None:
+        return _parse_sqlite(match)
     if _SCHEME.match(url) is None:
         raise BadDatabaseUrl(f"{url!r} is no database URL; for a file, write sqlite:///{url or 'FILE'}")
     raise BadDatabaseUrl(
@@ -73,7 +73,7 @@ def locate(url: str) -> Location:
     )
 
 
-def _sqlite(match: re.Match[str]) -> SqliteFile:
+def _parse_sqlite(match: re.Match[str]) -> SqliteFile:
     if match["rest"]:
         raise BadDatabaseUrl(f"{match[0]!r} has too few slashes: write sqlite:///FILE, or sqlite:////DIR/FILE")
     if match["query"]:
@@ -86,9 +86,9 @@ def _sqlite(match: re.Match[str]) -> SqliteFile:
     return SqliteFile(Path(path).expanduser().absolute())
 
 
-def _postgres(match: re.Match[str]) -> PostgresServer:
+def _parse_postgres(match: re.Match[str]) -> PostgresServer:
     user, _, password = (match["auth"] or "").partition(":")
-    options = dict(pair for pair in parse_qsl(match["query"] or "") if pair[0] not in _IGNORED)
+    options = dict(pair for pair in parse_qsl(match["query"] or "") if pair[0] not in _IGNORED_PARAMETERS)
     seconds = options.pop("connect_timeout", "10")
     if not seconds.isdecimal():
         raise BadDatabaseUrl(f"connect_timeout is a number of seconds, not {seconds!r}")

@@ -40,7 +40,7 @@ def _last_message_has(words: str) -> When:
     return lambda request: words in str(request["messages"][-1].get("content"))
 
 
-def _default_of(entry: Json) -> Default:
+def _make_default(entry: Json) -> Default:
     rehearsal = ScriptedModel()
     load_script(rehearsal, [entry])
     reply = rehearsal._replies[0]
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     script = json.loads(options.script.read_text())
     script = script if isinstance(script, dict) else {"replies": script}
     try:
-        default = _default_of(script["default"]) if "default" in script else None
+        default = _make_default(script["default"]) if "default" in script else None
         settings = {name: script[name] for name in ("strict", "remember") if name in script}
         model = ScriptedModel(default=default, host=options.host, port=options.port, **settings)
         load_script(model, script.get("replies", []))

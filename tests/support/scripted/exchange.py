@@ -78,13 +78,13 @@ class Exchange:
     def wait(self, event: threading.Event) -> None:
         """Hold the reply back until the event; less long if the client goes away or the test ends."""
         while not event.wait(POLL_SECONDS):
-            self._look_around()
+            self._check_connection()
 
     def pause(self, seconds: float) -> None:
         if self._closing.wait(seconds):
             raise ServerClosing
 
-    def _look_around(self) -> None:
+    def _check_connection(self) -> None:
         if self._closing.is_set():
             raise ServerClosing
         if select.select([self._connection], [], [], 0)[0] and not self._connection.recv(1, socket.MSG_PEEK):

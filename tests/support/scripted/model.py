@@ -21,9 +21,9 @@ from tests.support.scripted.replies import (
     HalfStream,
     Raw,
     Reply,
-    call_of,
-    pieces_of,
-    reply_of,
+    split_pieces,
+    to_call,
+    to_reply,
 )
 from tests.support.scripted.server import Server
 
@@ -76,7 +76,7 @@ class ScriptedModel:
 
     def say(self, text: str | Sequence[str], *, finish_reason: str | None = None, **options: Any) -> None:
         """Answer with a text; a list of texts is streamed in exactly these pieces. `usage=` replaces the usual one."""
-        self.add(Completion(pieces=pieces_of(text), finish_reason=finish_reason, **options))
+        self.add(Completion(pieces=split_pieces(text), finish_reason=finish_reason, **options))
 
     def call(
         self,
@@ -94,8 +94,8 @@ class ScriptedModel:
         self, calls: Iterable[Call | Sequence[Any] | Mapping[str, Any]], *, text: str = "", **options: Any
     ) -> None:
         """Call several functions in one completion: `[("f", {...}, "call_1"), ("g", {...})]`."""
-        pieces = pieces_of(text) if text else ()
-        self.add(Completion(pieces=pieces, calls=[call_of(call) for call in calls], **options))
+        pieces = split_pieces(text) if text else ()
+        self.add(Completion(pieces=pieces, calls=[to_call(call) for call in calls], **options))
 
     def raw(
         self,
@@ -133,7 +133,7 @@ class ScriptedModel:
         if text:
             self.add(Completion(pieces=[text, then], pause=event, **options))
         else:
-            self.add(Completion(pieces=pieces_of(then), gate=event, **options))
+            self.add(Completion(pieces=split_pieces(then), gate=event, **options))
 
     def release(self) -> None:
         """Let everything that hangs by now go on."""
@@ -144,7 +144,7 @@ class ScriptedModel:
 
     def half_stream(self, text: str | Sequence[str], **options: Any) -> None:
         """Begin to answer, then break the connection."""
-        self.add(HalfStream(pieces=pieces_of(text), **options))
+        self.add(HalfStream(pieces=split_pieces(text), **options))
 
     def chunks(
         self, events: Iterable[Json | bytes | str], *, done: bool = True, drop: bool = False, **options: Any
@@ -172,7 +172,7 @@ class ScriptedModel:
             if not self._changed.wait_for(lambda: self.request_count >= count, timeout):
                 raise AssertionError(f"{self.request_count} of {count} requests came within {timeout} s")
 
-    async def requests_reach(self, count: int, within: float = 10) -> None:
+    async def wait_for_requests_async(self, count: int, within: float = 10) -> None:
         """`wait_for_requests` for tests whose program runs in the same event loop."""
         await asyncio.to_thread(self.wait_for_requests, count, within)
 
@@ -182,7 +182,7 @@ class ScriptedModel:
             if not self._changed.wait_for(lambda: self.disconnects >= count, timeout):
                 raise AssertionError(f"{self.disconnects} of {count} clients went away within {timeout} s")
 
-    async def disconnects_reach(self, count: int, within: float = 10) -> None:
+    async def wait_for_disconnects_async(self, count: int, within: float = 10) -> None:
         await asyncio.to_thread(self.wait_for_disconnects, count, within)
 
     def problems(self) -> list[str]:
@@ -256,7 +256,7 @@ class ScriptedModel:
         exchange.send_json(status, {"error": error}, NO_RETRY)
 
     def _complete(self, connection: socket.socket, headers: dict[str, str], body: bytes) -> bool:
-        request, found = self._decoded(body)
+        request, found = self._decode_request(body)
         number = self._record(request, headers, body)
         exchange = Exchange(connection, self.closing, request, number)
         if found:
@@ -270,7 +270,7 @@ class ScriptedModel:
             return True
         return self._perform(reply, exchange)
 
-    def _decoded(self, body: bytes) -> tuple[Json, list[str]]:
+    def _decode_request(self, body: bytes) -> tuple[Json, list[str]]:
         try:
             request = msgspec.json.decode(body)
         except (ValueError, RecursionError) as problem:
@@ -297,7 +297,7 @@ class ScriptedModel:
                         # By identity: two replies may be equal.
                         self._replies = [other for other in self._replies if other is not reply]
                         return reply
-            return reply_of(self._default(request)) if self._default else None
+            return to_reply(self._default(request)) if self._default else None
         except Exception as problem:
             self.complain(f"choosing the reply to request {number} failed: {problem!r}")
             return None

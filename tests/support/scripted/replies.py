@@ -16,7 +16,7 @@ from tests.support.scripted.exchange import Exchange, Json
 When = Callable[[Json], bool]
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
-_WORD_WITH_SPACE = re.compile(r"\S+\s*|\s+")
+_WORD_AND_SPACE = re.compile(r"\S+\s*|\s+")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Completion(Reply):
             if number == 1 and self.pause:
                 exchange.wait(self.pause)
             exchange.send_delta({"content": piece})
-        for delta in _call_deltas(calls):
+        for delta in _split_calls(calls):
             exchange.send_delta({"tool_calls": [delta]})
         exchange.send_delta({}, finish_reason=self._reason)
         if (exchange.request.get("stream_options") or {}).get("include_usage"):
@@ -135,7 +135,7 @@ class HalfStream(Reply):
         exchange.drop()
 
 
-def _call_deltas(calls: list[Json]) -> Iterator[Json]:
+def _split_calls(calls: list[Json]) -> Iterator[Json]:
     for index, call in enumerate(calls):
         text = call["function"]["arguments"]
         half = len(text) // 2
@@ -145,19 +145,19 @@ def _call_deltas(calls: list[Json]) -> Iterator[Json]:
                 yield {"index": index, "function": {"arguments": piece}}
 
 
-def pieces_of(text: str | Sequence[str]) -> list[str]:
+def split_pieces(text: str | Sequence[str]) -> list[str]:
     """A text in words, each with the space after it; pieces stay as they are."""
-    return (_WORD_WITH_SPACE.findall(text) or [""]) if isinstance(text, str) else list(text)
+    return (_WORD_AND_SPACE.findall(text) or [""]) if isinstance(text, str) else list(text)
 
 
-def call_of(call: Call | Sequence[Any] | Mapping[str, Any]) -> Call:
+def to_call(call: Call | Sequence[Any] | Mapping[str, Any]) -> Call:
     """A call as tests write it: a Call, `("name", {...}, "id")` or `{"name", "arguments", "id"}`."""
     if isinstance(call, Call):
         return call
     return Call(**call) if isinstance(call, Mapping) else Call(*call)
 
 
-def reply_of(value: Reply | Call | str | Json) -> Reply:
+def to_reply(value: Reply | Call | str | Json) -> Reply:
     """A reply as a default may give it: text, a call, or the JSON of a whole completion."""
     match value:
         case Reply():
@@ -165,5 +165,5 @@ def reply_of(value: Reply | Call | str | Json) -> Reply:
         case Call():
             return Completion(calls=[value])
         case str():
-            return Completion(pieces=pieces_of(value))
+            return Completion(pieces=split_pieces(value))
     return Raw(body=msgspec.json.encode(value), headers={"content-type": "application/json"})

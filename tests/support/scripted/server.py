@@ -9,7 +9,7 @@ import threading
 from typing import Any, Protocol
 
 
-class Answers(Protocol):
+class Script(Protocol):
     """What the server needs of a script."""
 
     def answer(
@@ -69,7 +69,7 @@ class Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 1024
 
-    def __init__(self, address: tuple[str, int], script: Answers) -> None:
+    def __init__(self, address: tuple[str, int], script: Script) -> None:
         super().__init__(address, _Connection)
         self.script = script
         self._open: set[socket.socket] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from swarmkeep_client._requests import as_type, path, query, session_path, write
+from swarmkeep_client._requests import build_path, build_query, build_session_path, make_write, read_as
 from swarmkeep_client._wire import Call, Request
 from swarmkeep_client.auditing import AuditEntry, Redaction
 from swarmkeep_client.models import Head, Page, Verification
@@ -14,16 +14,17 @@ def redact(
     session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool, idempotency_key: str | None
 ) -> Call[Redaction]:
     body = {"seqs": list(seqs), "reason": reason, "include_forks": True if include_forks else None}
-    return Call(write("POST", session_path(session_id, "redact"), body, idempotency_key), as_type(Redaction))
+    return Call(make_write("POST", build_session_path(session_id, "redact"), body, idempotency_key), read_as(Redaction))
 
 
 def list_audit(*, after: int | None, page_size: int | None) -> Call[Page[AuditEntry]]:
-    filters = query(after=after, limit=page_size)
-    return Call(Request(method="GET", path=path("v1", "audit"), query=filters), as_type(Page[AuditEntry]))
+    filters = build_query(after=after, limit=page_size)
+    return Call(Request(method="GET", path=build_path("v1", "audit"), query=filters), read_as(Page[AuditEntry]))
 
 
 def verify_audit(head: Head | None) -> Call[Verification]:
     noted = None if head is None else f"{head.seq}:{head.hash}"
     return Call(
-        Request(method="GET", path=path("v1", "audit", "verify"), query=query(head=noted)), as_type(Verification)
+        Request(method="GET", path=build_path("v1", "audit", "verify"), query=build_query(head=noted)),
+        read_as(Verification),
     )

@@ -7,27 +7,29 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from swarmkeep_client._calls import MetadataValue
-from swarmkeep_client._requests import as_type, path, plain, query, read, write
+from swarmkeep_client._requests import build_path, build_query, format_filter_value, make_read, make_write, read_as
 from swarmkeep_client._wire import Call, Request
 from swarmkeep_client.models import ImportReport, Page, UsageRow
 
 
-def export(
+def export_sessions(
     ids: Sequence[str] | None,
     *,
     agent: str | None = None,
     status: str | None = None,
     metadata: Mapping[str, MetadataValue] | None = None,
 ) -> Request:
-    wanted = {f"metadata.{key}": plain(value) for key, value in (metadata or {}).items()}
-    filters = query(agent=agent, status=status, **wanted)
+    wanted = {f"metadata.{key}": format_filter_value(value) for key, value in (metadata or {}).items()}
+    filters = build_query(agent=agent, status=status, **wanted)
     return Request(
-        method="GET", path=path("v1", "export"), query=(*filters, *(("id", session_id) for session_id in ids or ()))
+        method="GET",
+        path=build_path("v1", "export"),
+        query=(*filters, *(("id", session_id) for session_id in ids or ())),
     )
 
 
-def transcript(session_id: str, form: str, *, at: int | None) -> Call[str]:
-    request = read(session_id, "transcript", query=query(format=form, at=at))
+def get_transcript(session_id: str, form: str, *, at: int | None) -> Call[str]:
+    request = make_read(session_id, "transcript", query=build_query(format=form, at=at))
     return Call(request, lambda answer: answer.body.decode())
 
 
@@ -35,19 +37,19 @@ def import_sessions(
     file: bytes | BinaryIO, *, source: str, agent: str | None, as_id: str | None, dry_run: bool
 ) -> Call[ImportReport]:
     # Sent again it does nothing more, so it may be sent again.
-    request = write("POST", path("v1", "import"), None, None)
+    request = make_write("POST", build_path("v1", "import"), None, None)
     words = {"as": as_id, "from": None if source == "export" else source}
-    named = query(**words)
+    named = build_query(**words)
     request = replace(
         request,
         body=file,
-        query=(*named, *query(agent=agent, dry_run="true" if dry_run else None)),
+        query=(*named, *build_query(agent=agent, dry_run="true" if dry_run else None)),
         headers={**request.headers, "Content-Type": "application/x-ndjson"},
     )
-    return Call(request, as_type(ImportReport))
+    return Call(request, read_as(ImportReport))
 
 
-def usage(
+def get_usage(
     *,
     group_by: Sequence[str],
     first_day: str | None,
@@ -58,6 +60,8 @@ def usage(
     page_size: int | None,
 ) -> Call[Page[UsageRow]]:
     days = {name: day for name, day in (("from", first_day), ("to", last_day)) if day is not None}
-    filters = query(**days, agent=agent, model=model, session=session, limit=page_size)
+    filters = build_query(**days, agent=agent, model=model, session=session, limit=page_size)
     groups = tuple(("group_by", name) for name in group_by)
-    return Call(Request(method="GET", path=path("v1", "usage"), query=(*groups, *filters)), as_type(Page[UsageRow]))
+    return Call(
+        Request(method="GET", path=build_path("v1", "usage"), query=(*groups, *filters)), read_as(Page[UsageRow])
+    )

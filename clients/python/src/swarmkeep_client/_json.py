@@ -33,10 +33,10 @@ def decode(text: bytes, type_: type[T]) -> T:
     try:
         return msgspec.json.decode(text, type=type_)
     except msgspec.DecodeError as error:
-        return msgspec.convert(_tolerant(text, error), type_)
+        return msgspec.convert(_decode_surrogates(text, error), type_)
 
 
-def _tolerant(text: bytes, refusal: msgspec.DecodeError) -> Any:
+def _decode_surrogates(text: bytes, refusal: msgspec.DecodeError) -> Any:
     # msgspec refuses lone surrogates ("\ud800"), which are legal JSON and legal in a session; the standard library
     # reads them. What it cannot read either is reported in msgspec's words, which say where.
     try:

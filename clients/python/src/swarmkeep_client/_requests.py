@@ -17,15 +17,15 @@ T = TypeVar("T")
 Query = tuple[tuple[str, str], ...]
 
 
-def path(*segments: str) -> str:
+def build_path(*segments: str) -> str:
     """An absolute path of percent-encoded segments.
 
     Raises ValueError for an empty one, which would silently name another resource.
     """
-    return "/" + "/".join(_quoted(segment) for segment in segments)
+    return "/" + "/".join(_quote_segment(segment) for segment in segments)
 
 
-def _quoted(segment: str) -> str:
+def _quote_segment(segment: str) -> str:
     if not segment:
         raise ValueError("an id or a name must not be empty")
     if segment in (".", ".."):
@@ -34,17 +34,17 @@ def _quoted(segment: str) -> str:
     return quote(segment, safe=":")
 
 
-def query(**values: str | int | None) -> Query:
+def build_query(**values: str | int | None) -> Query:
     """A query string's pairs, without those that are None."""
     return tuple((name, str(value)) for name, value in values.items() if value is not None)
 
 
-def plain(value: str | int | float | bool) -> str:
+def format_filter_value(value: str | int | float | bool) -> str:
     """Text as it is, anything else as its JSON: what a metadata filter compares with."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def write(
+def make_write(
     method: Literal["POST", "PATCH"], path: str, body: Mapping[str, object] | None, idempotency_key: str | None
 ) -> Request:
     """A request that changes something, under a key that makes it safe to send again. None in `body` is left out.
@@ -61,7 +61,7 @@ def write(
     return Request(method=method, path=path, body=content, headers={**headers, "Content-Type": "application/json"})
 
 
-def streamed(request: Request, after: int | None = None) -> Request:
+def accept_stream(request: Request, after: int | None = None) -> Request:
     """The same request, for an answer as a stream of the events that come after `after`."""
     headers = {**request.headers, "Accept": "text/event-stream"}
     if after is not None:
@@ -69,15 +69,15 @@ def streamed(request: Request, after: int | None = None) -> Request:
     return replace(request, headers=headers)
 
 
-def session_path(session_id: str, *rest: str) -> str:
-    return path("v1", "sessions", session_id, *rest)
+def build_session_path(session_id: str, *rest: str) -> str:
+    return build_path("v1", "sessions", session_id, *rest)
 
 
-def read(session_id: str, *rest: str, query: Query = ()) -> Request:
+def make_read(session_id: str, *rest: str, query: Query = ()) -> Request:
     """A request that asks for something of a session."""
-    return Request(method="GET", path=session_path(session_id, *rest), query=query)
+    return Request(method="GET", path=build_session_path(session_id, *rest), query=query)
 
 
-def as_type(type_: type[T]) -> Callable[[Answer], T]:
+def read_as(type_: type[T]) -> Callable[[Answer], T]:
     """How an answer's body is read."""
     return lambda answer: decode(answer.body, type_)

@@ -30,8 +30,8 @@ class Retries:
         wanted = (outcome.retry_after or 0.0) if isinstance(outcome, Answer) else 0.0
         if (
             self.failures >= self._limit
-            or not request.repeatable
-            or not _temporary(request, outcome)
+            or not request.is_repeatable
+            or not _is_temporary(request, outcome)
             or wanted > LONGEST_RETRY_AFTER_SECONDS
         ):
             return None
@@ -44,7 +44,7 @@ class Retries:
         self.failures = 0
 
 
-def _temporary(request: Request, outcome: Outcome) -> bool:
+def _is_temporary(request: Request, outcome: Outcome) -> bool:
     if isinstance(outcome, Answer):
-        return outcome.status in _TEMPORARY and not request.settled_by(outcome)
+        return outcome.status in _TEMPORARY and not request.is_settled_by(outcome)
     return outcome.temporary

@@ -27,7 +27,7 @@ class Settings:
     max_retries: int
 
 
-def settings(
+def make_settings(
     base_url: str | None,
     api_key: str | None,
     *,
@@ -39,14 +39,14 @@ def settings(
 
     Raises ValueError, which never quotes the key.
     """
-    whole = timeout if isinstance(timeout, httpx2.Timeout) else _timeout(timeout)
+    whole = timeout if isinstance(timeout, httpx2.Timeout) else _make_timeout(timeout)
     stream = httpx2.Timeout(connect=whole.connect, read=stream_idle_seconds, write=whole.write, pool=whole.pool)
     headers = {"User-Agent": f"swarmkeep-client/{version('swarmkeep-client')}", "Accept": "application/json"}
-    key = _key(api_key or os.environ.get("SWARMKEEP_API_KEY"))
+    key = _check_key(api_key or os.environ.get("SWARMKEEP_API_KEY"))
     if key:
         headers["Authorization"] = f"Bearer {key}"
     return Settings(
-        base_url=_url(base_url or os.environ.get("SWARMKEEP_URL") or DEFAULT_URL),
+        base_url=_check_url(base_url or os.environ.get("SWARMKEEP_URL") or DEFAULT_URL),
         headers=headers,
         timeout=whole,
         stream_timeout=stream,
@@ -54,19 +54,19 @@ def settings(
     )
 
 
-def _timeout(seconds: float | None) -> httpx2.Timeout:
+def _make_timeout(seconds: float | None) -> httpx2.Timeout:
     connect = CONNECT_TIMEOUT_SECONDS if seconds is None else min(seconds, CONNECT_TIMEOUT_SECONDS)
     return httpx2.Timeout(seconds, connect=connect)
 
 
-def _key(text: str | None) -> str:
+def _check_key(text: str | None) -> str:
     key = (text or "").strip()
     if not key.isascii() or not (key.isprintable() and " " not in key):
         raise ValueError("the API key has characters that no key has")
     return key
 
 
-def _url(text: str) -> str:
+def _check_url(text: str) -> str:
     try:
         url = httpx2.URL(text.strip())
     except httpx2.InvalidURL as error:

@@ -13,8 +13,8 @@ from swarmkeep_client import _calls as calls
 from swarmkeep_client._json import decode
 from swarmkeep_client._retries import Retries
 from swarmkeep_client._sse import Frame, FrameParser
-from swarmkeep_client._wire import Answer, Outcome, Request, failure, unexpected
-from swarmkeep_client.errors import ended
+from swarmkeep_client._wire import Answer, Outcome, Request, make_failure, make_unexpected
+from swarmkeep_client.errors import check_completed
 from swarmkeep_client.models import Done, Event, MessageDelta, MessageStarted, Run, StreamItem
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ T = TypeVar("T")
 # A connection that stood this long, or brought a new event, was a good one: its end starts the count of failures anew.
 # Anything less and a server that accepts and drops at once would be asked for ever.
 GOOD_AFTER_SECONDS = 10.0
-_BEGINNINGS = ("run.queued", "run.started")
+_FIRST_EVENT_TYPES = ("run.queued", "run.started")
 
 
 class Stream(Generic[T]):
@@ -56,9 +56,9 @@ class Stream(Generic[T]):
             try:
                 yield from self._items(frame)
             except (ValueError, RecursionError) as error:
-                raise unexpected(self.request, _quoted(frame), str(error)) from error
+                raise make_unexpected(self.request, _frame_to_answer(frame), str(error)) from error
 
-    def interrupted(self, outcome: Outcome) -> float:
+    def handle_interruption(self, outcome: Outcome) -> float:
         """The seconds to wait before `request` is sent again.
 
         Raises the refusal, or ConnectionFailed, when it is of no use.
@@ -68,7 +68,7 @@ class Stream(Generic[T]):
         self._opened_at = None
         pause = self._retries.pause_after(self.request, outcome)
         if pause is None:
-            raise failure(self.request, outcome)
+            raise make_failure(self.request, outcome)
         return pause
 
     def _items(self, frame: Frame) -> Iterator[T]:
@@ -79,14 +79,14 @@ class Stream(Generic[T]):
         if self._last_seq is None or event.seq > self._last_seq:
             self._last_seq = event.seq
             self._retries.reset()
-            yield from self._durable(event)
+            yield from self._read_durable(event)
 
-    def _durable(self, event: Event) -> Iterator[T]:
+    def _read_durable(self, event: Event) -> Iterator[T]:
         raise NotImplementedError
 
     def _passing(self, frame: Frame) -> Iterator[T]:
         if frame.event == "error":
-            raise failure(self.request, _quoted(frame))
+            raise make_failure(self.request, _frame_to_answer(frame))
         yield from ()
 
 
@@ -119,15 +119,15 @@ class RunStream(Stream[StreamItem]):
     def request(self) -> Request:
         if self._run_id is None:
             return self._start
-        return calls.join(self._session_id, self._run_id, after=self._last_seq)
+        return calls.join_run(self._session_id, self._run_id, after=self._last_seq)
 
     def accept(self, status: int, content_type: str) -> bool:
         self._message_open = False
         return super().accept(status, content_type)
 
-    def _durable(self, event: Event) -> Iterator[StreamItem]:
+    def _read_durable(self, event: Event) -> Iterator[StreamItem]:
         # The first events of a stream may be another run's, which this one interrupted.
-        if event.type in _BEGINNINGS if self._existing_run_id is None else event.run_id == self._existing_run_id:
+        if event.type in _FIRST_EVENT_TYPES if self._existing_run_id is None else event.run_id == self._existing_run_id:
             self._run_id = self._run_id or event.run_id
         yield event
 
@@ -148,7 +148,7 @@ class RunStream(Stream[StreamItem]):
                 run = decode(frame.data, Run)
                 self.finished = True
                 yield Done(run=run)
-                ended(run)
+                check_completed(run)
             case _:
                 yield from super()._passing(frame)
 
@@ -158,7 +158,7 @@ class RunStream(Stream[StreamItem]):
             self._run_id = self._run_id or run_id
 
 
-class Tail(Stream[Event]):
+class EventStream(Stream[Event]):
     """The events of a session from `after` on, for as long as somebody reads."""
 
     def __init__(
@@ -176,13 +176,13 @@ class Tail(Stream[Event]):
 
     @property
     def request(self) -> Request:
-        return calls.follow(self._session_id, after=self._last_seq or 0, type=self._type)
+        return calls.follow_events(self._session_id, after=self._last_seq or 0, type=self._type)
 
-    def _durable(self, event: Event) -> Iterator[Event]:
+    def _read_durable(self, event: Event) -> Iterator[Event]:
         yield event
 
 
-def _quoted(frame: Frame) -> Answer:
+def _frame_to_answer(frame: Frame) -> Answer:
     """A frame as if it had been an answer of its own, with the status that it names."""
     try:
         status = decode(frame.data, dict[str, object]).get("status")

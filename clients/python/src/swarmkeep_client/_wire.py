@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from swarmkeep_client._json import decode
-from swarmkeep_client.errors import BY_CODE, ApiError, ConnectionFailed, SwarmkeepError
+from swarmkeep_client.errors import ERROR_BY_CODE, ApiError, ConnectionFailed, SwarmkeepError
 from swarmkeep_client.models import Page
 
 T = TypeVar("T")
@@ -41,11 +41,11 @@ class Request:
         return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
 
     @property
-    def repeatable(self) -> bool:
+    def is_repeatable(self) -> bool:
         """Whether sending it twice does no more than sending it once."""
         return self.method in ("GET", "DELETE") or "Idempotency-Key" in self.headers
 
-    def settled_by(self, answer: Answer) -> bool:
+    def is_settled_by(self, answer: Answer) -> bool:
         return 200 <= answer.status < 300 or answer.status in self.accepts
 
 
@@ -74,7 +74,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostAnswer:
     """No answer, or only a part of one. `temporary`: it may go better the next time."""
 
     why: str
@@ -82,7 +82,7 @@ class Lost:
     temporary: bool = True
 
 
-Outcome = Answer | Lost
+Outcome = Answer | LostAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,37 +98,37 @@ class Call(Generic[T]):
         Raises the refusal's class, or ConnectionFailed.
         """
         if isinstance(outcome, Answer):
-            if self.request.settled_by(outcome):
+            if self.request.is_settled_by(outcome):
                 return self._read(outcome)
             if resent and self.request.method == "DELETE" and outcome.status == 404:
                 # The first attempt may have done it, and only its answer got lost. Gone is what was asked for.
                 return self.read(outcome)
-        raise failure(self.request, outcome)
+        raise make_failure(self.request, outcome)
 
     def _read(self, answer: Answer) -> T:
         try:
             return self.read(answer)
         except (ValueError, RecursionError) as error:
-            raise unexpected(self.request, answer, str(error)) from error
+            raise make_unexpected(self.request, answer, str(error)) from error
 
 
-def after(call: Call[Page[T]], cursor: str) -> Call[Page[T]]:
+def next_page(call: Call[Page[T]], cursor: str) -> Call[Page[T]]:
     """The call for the page that `cursor` stands for."""
     kept = tuple(pair for pair in call.request.query if pair[0] != "cursor")
     return replace(call, request=replace(call.request, query=(*kept, ("cursor", cursor))))
 
 
-def failure(request: Request, outcome: Outcome) -> SwarmkeepError:
+def make_failure(request: Request, outcome: Outcome) -> SwarmkeepError:
     """The exception that an outcome is, if it is final."""
-    if isinstance(outcome, Lost):
+    if isinstance(outcome, LostAnswer):
         error = ConnectionFailed(f"{request.method} {request.path}: {outcome.why}")
         error.__cause__ = outcome.cause
         return error
-    problem = _problem(outcome)
+    problem = _read_problem(outcome)
     if problem is None:
-        return unexpected(request, outcome, "it is no answer of a Swarmkeep server")
+        return make_unexpected(request, outcome, "it is no answer of a Swarmkeep server")
     code = str(problem["code"])
-    return BY_CODE.get(code, ApiError)(
+    return ERROR_BY_CODE.get(code, ApiError)(
         str(problem.get("detail") or problem.get("title") or ""),
         status=outcome.status,
         code=code,
@@ -138,7 +138,7 @@ def failure(request: Request, outcome: Outcome) -> SwarmkeepError:
     )
 
 
-def unexpected(request: Request, answer: Answer, why: str) -> ApiError:
+def make_unexpected(request: Request, answer: Answer, why: str) -> ApiError:
     """The error for an answer that the contract does not know: often a proxy's page."""
     text = " ".join(answer.body[:2000].decode(errors="replace").split())
     shown = text if len(text) <= 200 else text[:200] + "…"
@@ -147,19 +147,19 @@ def unexpected(request: Request, answer: Answer, why: str) -> ApiError:
         f"{answer.content_type or 'without a content type'}: {why}: {shown or '(empty)'}",
         status=answer.status,
         code="unexpected_answer",
-        title=_phrase(answer.status),
+        title=_status_phrase(answer.status),
         retry_after=answer.retry_after,
     )
 
 
-def _phrase(status: int) -> str:
+def _status_phrase(status: int) -> str:
     try:
         return HTTPStatus(status).phrase
     except ValueError:
         return ""
 
 
-def _problem(answer: Answer) -> dict[str, Any] | None:
+def _read_problem(answer: Answer) -> dict[str, Any] | None:
     try:
         problem = decode(answer.body, dict[str, Any])
     except (msgspec.DecodeError, RecursionError):

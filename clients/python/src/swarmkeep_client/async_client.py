@@ -12,8 +12,8 @@ from swarmkeep_client import _audit_calls as audit_calls
 from swarmkeep_client import _calls as calls
 from swarmkeep_client import _file_calls as files
 from swarmkeep_client._calls import MetadataValue
-from swarmkeep_client._drivers import AsyncDriver
-from swarmkeep_client._settings import READ_TIMEOUT_SECONDS, STREAM_IDLE_SECONDS, settings
+from swarmkeep_client._senders import AsyncSender
+from swarmkeep_client._settings import READ_TIMEOUT_SECONDS, STREAM_IDLE_SECONDS, make_settings
 from swarmkeep_client.async_session import AsyncSession
 from swarmkeep_client.auditing import AuditEntry
 from swarmkeep_client.models import AgentInfo, Head, Health, ImportReport, Json, Message, UsageRow, Verification
@@ -41,21 +41,21 @@ class AsyncClient:
         transport: httpx2.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        checked = settings(
+        checked = make_settings(
             base_url, api_key, timeout=timeout, stream_idle_seconds=stream_idle_seconds, max_retries=max_retries
         )
-        self._driver = AsyncDriver(checked, transport=transport, sleep=sleep)
-        self.sessions = AsyncSessions(self._driver)
-        self.agents = AsyncAgents(self._driver)
-        self.audit = AsyncAudit(self._driver)
+        self._sender = AsyncSender(checked, transport=transport, sleep=sleep)
+        self.sessions = AsyncSessions(self._sender)
+        self.agents = AsyncAgents(self._sender)
+        self.audit = AsyncAudit(self._sender)
 
     @property
     def base_url(self) -> str:
-        return self._driver.settings.base_url
+        return self._sender.settings.base_url
 
     async def health(self) -> Health:
         """Whether the server takes requests; that it does not is told, not raised."""
-        return await self._driver.perform(calls.health())
+        return await self._sender.perform(calls.get_health())
 
     def export(
         self,
@@ -69,7 +69,7 @@ class AsyncClient:
 
         Raises SessionNotFound, and ConnectionFailed if it breaks off: what has come cannot be imported then.
         """
-        return self._driver.download(files.export(ids, agent=agent, status=status, metadata=metadata))
+        return self._sender.download(files.export_sessions(ids, agent=agent, status=status, metadata=metadata))
 
     async def import_sessions(
         self,
@@ -88,7 +88,7 @@ class AsyncClient:
 
         Raises InvalidImport, which names the line, and SessionExists; nothing was recorded then.
         """
-        return await self._driver.perform(
+        return await self._sender.perform(
             files.import_sessions(file, source=source, agent=agent, as_id=as_id, dry_run=dry_run)
         )
 
@@ -107,8 +107,8 @@ class AsyncClient:
 
         Days are `YYYY-MM-DD`, in UTC, both included. Rows are fetched page by page as they are needed.
         """
-        return self._driver.pages(
-            files.usage(
+        return self._sender.iterate_pages(
+            files.get_usage(
                 group_by=group_by,
                 first_day=first_day,
                 last_day=last_day,
@@ -121,7 +121,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._driver.close()
+        await self._sender.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -136,8 +136,8 @@ class AsyncClient:
 class AsyncSessions:
     """The server's sessions, as far as the key may see them."""
 
-    def __init__(self, driver: AsyncDriver) -> None:
-        self._driver = driver
+    def __init__(self, driver: AsyncSender) -> None:
+        self._sender = driver
 
     async def create(
         self,
@@ -163,11 +163,11 @@ class AsyncSessions:
             messages=messages,
             idempotency_key=idempotency_key,
         )
-        return AsyncSession(self._driver, await self._driver.perform(call))
+        return AsyncSession(self._sender, await self._sender.perform(call))
 
     async def get(self, session_id: str) -> AsyncSession:
         """The session with that id, to continue it. Raises SessionNotFound."""
-        return AsyncSession(self._driver, await self._driver.perform(calls.get_session(session_id)))
+        return AsyncSession(self._sender, await self._sender.perform(calls.get_session(session_id)))
 
     def list(
         self,
@@ -179,34 +179,34 @@ class AsyncSessions:
     ) -> AsyncIterator[AsyncSession]:
         """Sessions, newest first, fetched page by page as they are needed. `metadata` names keys and their values."""
         call = calls.list_sessions(agent=agent, status=status, metadata=metadata, page_size=page_size)
-        return (AsyncSession(self._driver, state) async for state in self._driver.pages(call))
+        return (AsyncSession(self._sender, state) async for state in self._sender.iterate_pages(call))
 
 
 class AsyncAgents:
     """The agents that the server has."""
 
-    def __init__(self, driver: AsyncDriver) -> None:
-        self._driver = driver
+    def __init__(self, driver: AsyncSender) -> None:
+        self._sender = driver
 
     async def list(self) -> list[AgentInfo]:
         """Every agent."""
-        return [agent async for agent in self._driver.pages(calls.list_agents())]
+        return [agent async for agent in self._sender.iterate_pages(calls.list_agents())]
 
     async def get(self, name: str) -> AgentInfo:
         """The agent of that name. Raises AgentNotFound."""
-        return await self._driver.perform(calls.get_agent(name))
+        return await self._sender.perform(calls.get_agent(name))
 
 
 class AsyncAudit:
     """The audit log: what was done to sessions that are gone."""
 
-    def __init__(self, driver: AsyncDriver) -> None:
-        self._driver = driver
+    def __init__(self, driver: AsyncSender) -> None:
+        self._sender = driver
 
     def list(self, *, after: int | None = None, page_size: int | None = None) -> AsyncIterator[AuditEntry]:
         """Entries with seq > `after`, oldest first, fetched page by page as they are needed."""
-        return self._driver.pages(audit_calls.list_audit(after=after, page_size=page_size))
+        return self._sender.iterate_pages(audit_calls.list_audit(after=after, page_size=page_size))
 
     async def verify(self, *, head: Head | None = None) -> Verification:
         """Check the audit log's hash chain, and that it still has an earlier `head`."""
-        return await self._driver.perform(audit_calls.verify_audit(head))
+        return await self._sender.perform(audit_calls.verify_audit(head))

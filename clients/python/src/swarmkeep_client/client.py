@@ -12,8 +12,8 @@ from swarmkeep_client import _audit_calls as audit_calls
 from swarmkeep_client import _calls as calls
 from swarmkeep_client import _file_calls as files
 from swarmkeep_client._calls import MetadataValue
-from swarmkeep_client._drivers import Driver
-from swarmkeep_client._settings import READ_TIMEOUT_SECONDS, STREAM_IDLE_SECONDS, settings
+from swarmkeep_client._senders import Sender
+from swarmkeep_client._settings import READ_TIMEOUT_SECONDS, STREAM_IDLE_SECONDS, make_settings
 from swarmkeep_client.auditing import AuditEntry
 from swarmkeep_client.models import AgentInfo, Head, Health, ImportReport, Json, Message, UsageRow, Verification
 from swarmkeep_client.session import Session
@@ -41,21 +41,21 @@ class Client:
         transport: httpx2.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        checked = settings(
+        checked = make_settings(
             base_url, api_key, timeout=timeout, stream_idle_seconds=stream_idle_seconds, max_retries=max_retries
         )
-        self._driver = Driver(checked, transport=transport, sleep=sleep)
-        self.sessions = Sessions(self._driver)
-        self.agents = Agents(self._driver)
-        self.audit = Audit(self._driver)
+        self._sender = Sender(checked, transport=transport, sleep=sleep)
+        self.sessions = Sessions(self._sender)
+        self.agents = Agents(self._sender)
+        self.audit = Audit(self._sender)
 
     @property
     def base_url(self) -> str:
-        return self._driver.settings.base_url
+        return self._sender.settings.base_url
 
     def health(self) -> Health:
         """Whether the server takes requests; that it does not is told, not raised."""
-        return self._driver.perform(calls.health())
+        return self._sender.perform(calls.get_health())
 
     def export(
         self,
@@ -69,7 +69,7 @@ class Client:
 
         Raises SessionNotFound, and ConnectionFailed if it breaks off: what has come cannot be imported then.
         """
-        return self._driver.download(files.export(ids, agent=agent, status=status, metadata=metadata))
+        return self._sender.download(files.export_sessions(ids, agent=agent, status=status, metadata=metadata))
 
     def import_sessions(
         self,
@@ -88,7 +88,7 @@ class Client:
 
         Raises InvalidImport, which names the line, and SessionExists; nothing was recorded then.
         """
-        return self._driver.perform(
+        return self._sender.perform(
             files.import_sessions(file, source=source, agent=agent, as_id=as_id, dry_run=dry_run)
         )
 
@@ -107,8 +107,8 @@ class Client:
 
         Days are `YYYY-MM-DD`, in UTC, both included. Rows are fetched page by page as they are needed.
         """
-        return self._driver.pages(
-            files.usage(
+        return self._sender.iterate_pages(
+            files.get_usage(
                 group_by=group_by,
                 first_day=first_day,
                 last_day=last_day,
@@ -121,7 +121,7 @@ class Client:
 
     def close(self) -> None:
         """Close every connection."""
-        self._driver.close()
+        self._sender.close()
 
     def __enter__(self) -> Self:
         return self
@@ -136,8 +136,8 @@ class Client:
 class Sessions:
     """The server's sessions, as far as the key may see them."""
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+    def __init__(self, driver: Sender) -> None:
+        self._sender = driver
 
     def create(
         self,
@@ -163,11 +163,11 @@ class Sessions:
             messages=messages,
             idempotency_key=idempotency_key,
         )
-        return Session(self._driver, self._driver.perform(call))
+        return Session(self._sender, self._sender.perform(call))
 
     def get(self, session_id: str) -> Session:
         """The session with that id, to continue it. Raises SessionNotFound."""
-        return Session(self._driver, self._driver.perform(calls.get_session(session_id)))
+        return Session(self._sender, self._sender.perform(calls.get_session(session_id)))
 
     def list(
         self,
@@ -179,34 +179,34 @@ class Sessions:
     ) -> Iterator[Session]:
         """Sessions, newest first, fetched page by page as they are needed. `metadata` names keys and their values."""
         call = calls.list_sessions(agent=agent, status=status, metadata=metadata, page_size=page_size)
-        return (Session(self._driver, state) for state in self._driver.pages(call))
+        return (Session(self._sender, state) for state in self._sender.iterate_pages(call))
 
 
 class Agents:
     """The agents that the server has."""
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+    def __init__(self, driver: Sender) -> None:
+        self._sender = driver
 
     def list(self) -> list[AgentInfo]:
         """Every agent."""
-        return [*self._driver.pages(calls.list_agents())]
+        return [*self._sender.iterate_pages(calls.list_agents())]
 
     def get(self, name: str) -> AgentInfo:
         """The agent of that name. Raises AgentNotFound."""
-        return self._driver.perform(calls.get_agent(name))
+        return self._sender.perform(calls.get_agent(name))
 
 
 class Audit:
     """The audit log: what was done to sessions that are gone."""
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+    def __init__(self, driver: Sender) -> None:
+        self._sender = driver
 
     def list(self, *, after: int | None = None, page_size: int | None = None) -> Iterator[AuditEntry]:
         """Entries with seq > `after`, oldest first, fetched page by page as they are needed."""
-        return self._driver.pages(audit_calls.list_audit(after=after, page_size=page_size))
+        return self._sender.iterate_pages(audit_calls.list_audit(after=after, page_size=page_size))
 
     def verify(self, *, head: Head | None = None) -> Verification:
         """Check the audit log's hash chain, and that it still has an earlier `head`."""
-        return self._driver.perform(audit_calls.verify_audit(head))
+        return self._sender.perform(audit_calls.verify_audit(head))

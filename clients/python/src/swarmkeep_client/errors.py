@@ -174,10 +174,10 @@ class Draining(ApiError):
     code = "draining"
 
 
-BY_CODE: dict[str, type[ApiError]] = {error.code: error for error in ApiError.__subclasses__()}
+ERROR_BY_CODE: dict[str, type[ApiError]] = {error.code: error for error in ApiError.__subclasses__()}
 
 
-def ended(run: Run) -> Run:
+def check_completed(run: Run) -> Run:
     """The run itself, unless it ended otherwise than by completing or waiting.
 
     Raises RunFailed or RunCancelled.

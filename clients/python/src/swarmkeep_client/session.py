@@ -8,11 +8,11 @@ from typing import Literal, Self, Unpack, overload
 from swarmkeep_client import _audit_calls as audit_calls
 from swarmkeep_client import _calls as calls
 from swarmkeep_client import _file_calls as files
-from swarmkeep_client import _past as past
+from swarmkeep_client import _history_calls as past
 from swarmkeep_client._calls import Input
-from swarmkeep_client._drivers import Driver
 from swarmkeep_client._fields import SessionFields
-from swarmkeep_client._streams import RunStream, Tail
+from swarmkeep_client._senders import Sender
+from swarmkeep_client._streams import EventStream, RunStream
 from swarmkeep_client.auditing import Redaction
 from swarmkeep_client.comparisons import Comparison, Replay, StateDiff
 from swarmkeep_client.models import (
@@ -32,9 +32,9 @@ from swarmkeep_client.models import (
 class Session(SessionFields):
     """A conversation on the server. Its fields are as of the last answer about it; `refresh` fetches them anew."""
 
-    def __init__(self, driver: Driver, state: SessionState) -> None:
+    def __init__(self, driver: Sender, state: SessionState) -> None:
         super().__init__(state)
-        self._driver = driver
+        self._sender = driver
 
     def run(self, input: Input, *, background: bool = False, **options: Unpack[RunOptions]) -> Run:
         """Give the agents an input, and wait until they have answered or wait for somebody.
@@ -44,7 +44,7 @@ class Session(SessionFields):
 
         Raises RunFailed, RunCancelled, SessionBusy, AgentUnavailable.
         """
-        return self._driver.perform(calls.run(self.id, input, options, background=background))
+        return self._sender.perform(calls.start_run(self.id, input, options, background=background))
 
     def stream(self, input: Input, **options: Unpack[RunOptions]) -> Generator[StreamItem, None, None]:
         """Like `run`, item by item: each durable event once, in order, deltas between them, `Done` at last.
@@ -54,25 +54,25 @@ class Session(SessionFields):
 
         Raises what `run` raises; RunFailed and RunCancelled after `Done`.
         """
-        start = calls.run_stream(self.id, input, options)
-        return self._driver.stream(RunStream(self.id, start, self._driver.retries()))
+        start = calls.stream_run(self.id, input, options)
+        return self._sender.stream(RunStream(self.id, start, self._sender.new_retries()))
 
     def join(self, run_id: str, *, after: int | None = None) -> Generator[StreamItem, None, None]:
         """The stream of a run that exists, as `stream` gives it: from its start, or from the event after `after`."""
-        start = calls.join(self.id, run_id, after=after)
-        return self._driver.stream(RunStream(self.id, start, self._driver.retries(), run_id=run_id, after=after))
+        start = calls.join_run(self.id, run_id, after=after)
+        return self._sender.stream(RunStream(self.id, start, self._sender.new_retries(), run_id=run_id, after=after))
 
     def resume(self, run_id: str, **given: Unpack[ResumeInput]) -> Run:
         """Give a waiting run its `tool_results` or `approvals`; with neither, try an interrupted one again.
 
         Waits as `run` does. Raises RunNotWaiting, AlreadyDecided, and what `run` raises.
         """
-        return self._driver.perform(calls.resume(self.id, run_id, given))
+        return self._sender.perform(calls.resume_run(self.id, run_id, given))
 
     def resume_stream(self, run_id: str, **given: Unpack[ResumeInput]) -> Generator[StreamItem, None, None]:
         """Like `resume`, item by item, as `stream` gives them."""
-        start = calls.resume_stream(self.id, run_id, given)
-        return self._driver.stream(RunStream(self.id, start, self._driver.retries(), run_id=run_id))
+        start = calls.stream_resumed_run(self.id, run_id, given)
+        return self._sender.stream(RunStream(self.id, start, self._sender.new_retries(), run_id=run_id))
 
     @overload
     def cancel(self, run_id: str, *, idempotency_key: str | None = None) -> Run: ...
@@ -83,19 +83,19 @@ class Session(SessionFields):
         chosen = run_id or self.refresh().active_run_id
         if chosen is None:
             return None
-        return self._driver.perform(calls.cancel(self.id, chosen, idempotency_key=idempotency_key))
+        return self._sender.perform(calls.cancel_run(self.id, chosen, idempotency_key=idempotency_key))
 
     def runs(self, *, page_size: int | None = None) -> Iterator[Run]:
         """The session's runs, fetched page by page as they are needed."""
-        return self._driver.pages(calls.runs(self.id, page_size=page_size))
+        return self._sender.iterate_pages(calls.list_runs(self.id, page_size=page_size))
 
     def get_run(self, run_id: str) -> Run:
         """A run as it is now; that it failed is told, not raised."""
-        return self._driver.perform(calls.get_run(self.id, run_id))
+        return self._sender.perform(calls.get_run(self.id, run_id))
 
     def messages(self, *, at: int | None = None) -> list[Message]:
         """The conversation, oldest message first, now or after event `at`."""
-        return list(self._driver.pages(calls.messages(self.id, at=at)))
+        return list(self._sender.iterate_pages(calls.list_messages(self.id, at=at)))
 
     def events(
         self, *, after: int | None = None, type: str | Sequence[str] | None = None, page_size: int | None = None
@@ -104,15 +104,15 @@ class Session(SessionFields):
 
         `type` names the type or types that are wanted, by default all.
         """
-        return self._driver.pages(calls.events(self.id, after=after, type=type, page_size=page_size))
+        return self._sender.iterate_pages(calls.list_events(self.id, after=after, type=type, page_size=page_size))
 
     def follow(self, *, after: int = 0, type: str | Sequence[str] | None = None) -> Generator[Event, None, None]:
         """The events with seq > `after`, and then each new one as it is recorded. Does not end by itself."""
-        return self._driver.stream(Tail(self.id, self._driver.retries(), after=after, type=type))
+        return self._sender.stream(EventStream(self.id, self._sender.new_retries(), after=after, type=type))
 
     def state(self, at: int | None = None) -> SessionState:
         """The session now, or as it was after event `at`. This handle's fields stay as they are."""
-        return self._driver.perform(calls.get_session(self.id, at=at))
+        return self._sender.perform(calls.get_session(self.id, at=at))
 
     def refresh(self) -> Self:
         """Fetch this handle's fields anew."""
@@ -132,7 +132,7 @@ class Session(SessionFields):
 
         Raises SeqMismatch when the session's last event is not `if_match`; nothing is changed then.
         """
-        self._state = self._driver.perform(
+        self._state = self._sender.perform(
             calls.update_session(
                 self.id,
                 context_variables=context_variables,
@@ -154,16 +154,18 @@ class Session(SessionFields):
         idempotency_key: str | None = None,
     ) -> Self:
         """A new session that shares this one's history, up to event `at` if given. `agent` becomes its active one."""
-        call = calls.fork(self.id, at=at, id=id, metadata=metadata, agent=agent, idempotency_key=idempotency_key)
-        return type(self)(self._driver, self._driver.perform(call))
+        call = calls.fork_session(
+            self.id, at=at, id=id, metadata=metadata, agent=agent, idempotency_key=idempotency_key
+        )
+        return type(self)(self._sender, self._sender.perform(call))
 
     def export(self) -> Iterator[bytes]:
         """The session as a file that leaves nothing out, piece by piece: for `Client.import_sessions`."""
-        return self._driver.download(files.export([self.id]))
+        return self._sender.download(files.export_sessions([self.id]))
 
     def transcript(self, format: Literal["markdown", "html"] = "markdown", *, at: int | None = None) -> str:
         """The session as a document for people, now or as it was after event `at`."""
-        return self._driver.perform(files.transcript(self.id, format, at=at))
+        return self._sender.perform(files.get_transcript(self.id, format, at=at))
 
     def redact(
         self, seqs: Sequence[int], reason: str, *, include_forks: bool = False, idempotency_key: str | None = None
@@ -174,38 +176,38 @@ class Session(SessionFields):
         Raises SessionBusy while a run is active.
         """
         call = audit_calls.redact(self.id, seqs, reason, include_forks=include_forks, idempotency_key=idempotency_key)
-        return self._driver.perform(call)
+        return self._sender.perform(call)
 
     def request(self, seq: int) -> Json:
         """The exact Chat Completions request behind the assistant message that event `seq` added."""
-        return self._driver.perform(past.model_request(self.id, seq))
+        return self._sender.perform(past.get_model_request(self.id, seq))
 
     def request_body(self, seq: int) -> bytes:
         """The same, as the very bytes that were sent."""
-        return self._driver.perform(past.model_request_body(self.id, seq))
+        return self._sender.perform(past.get_model_request_body(self.id, seq))
 
     def verify(self, *, head: Head | None = None) -> Verification:
         """Check the session's hash chain, and all that is stored with it; and that it still has an earlier `head`."""
-        return self._driver.perform(past.verify(self.id, head))
+        return self._sender.perform(past.verify_session(self.id, head))
 
     def replay(self, *, ignore: Sequence[str] = (), idempotency_key: str | None = None) -> Replay:
         """Compare today's agents with what is recorded, without calling a model or a tool.
 
         `ignore` names kinds of differences that are not to be told.
         """
-        return self._driver.perform(past.replay(self.id, ignore=ignore, idempotency_key=idempotency_key))
+        return self._sender.perform(past.replay_session(self.id, ignore=ignore, idempotency_key=idempotency_key))
 
     def diff(self, before: int, after: int) -> StateDiff:
         """What changed from after event `before` (0: from nothing) to after event `after`."""
-        return self._driver.perform(past.diff(self.id, before, after))
+        return self._sender.perform(past.diff_states(self.id, before, after))
 
     def compare(self, other: str | SessionFields) -> Comparison:
         """Where this session and another one part, and what each did since. `other` is a session or its id."""
-        return self._driver.perform(past.compare(self.id, other))
+        return self._sender.perform(past.compare_sessions(self.id, other))
 
     def delete(self, *, force: bool = False, reason: str | None = None, if_match: int | None = None) -> None:
         """Delete the session and every event of it. The server's audit log keeps that it was done, and the `reason`.
 
         Raises SessionBusy while a run is active, unless `force`, and SeqMismatch if its last event is not `if_match`.
         """
-        self._driver.perform(calls.delete_session(self.id, force=force, reason=reason, if_match=if_match))
+        self._sender.perform(calls.delete_session(self.id, force=force, reason=reason, if_match=if_match))

@@ -1,0 +1,125 @@
+"""The API put together: every route, and what holds for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+
+from litestar import Litestar, Router
+from litestar.config.cors import CORSConfig
+from litestar.datastructures import State
+from litestar.di import Provide
+from litestar.events import BaseEventEmitterBackend
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme
+from litestar.types import ControllerRouterHandler
+
+import swarmkeep
+from swarmkeep.api import metrics
+from swarmkeep.api.auth.context import identify_principal
+from swarmkeep.api.auth.guards import guard_against_other_sites, require_key
+from swarmkeep.api.bodies import JsonRequest, JsonResponse
+from swarmkeep.api.body_limits import BodyLimits
+from swarmkeep.api.errors import problem_response
+from swarmkeep.api.parameters import refuse_unknown_parameters
+from swarmkeep.api.routes import agents, audit, docs, events, health, page, replays, runs, sessions, transfer, usage
+from swarmkeep.api.websocket import connection
+
+Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
+
+# How many of the largest bodies may be on their way in at once.
+_LARGE_BODIES_AT_ONCE = 10
+
+_DESCRIPTION = """\
+Conversations of agents, kept as events: every message, handoff and context change is one.
+
+Errors are `application/problem+json` with a stable `code`. A run that failed is no error: it is a run with the status
+`failed`. Lists have `limit` and `cursor`, and `next_cursor` while there is more.
+
+Streams are server-sent events. Those that are kept have an `id`, their `seq`, and the event as data; in passing come
+`message.started` (`run_id`, `agent`) and `message.delta` (`run_id`, `agent`, `content` or `tool_calls`). A run's stream
+ends with `done`, whose data is the run.
+"""
+
+_BEARER_SCHEME = SecurityScheme(
+    type="http", scheme="bearer", description="A key from `swarmkeep keys create`. Until there is one, none is needed."
+)
+
+
+def build_api(
+    *, lifespan: Lifespan, max_body_bytes: int, max_import_bytes: int = 0, cors_origins: Sequence[str] = ()
+) -> Litestar:
+    """The application. `lifespan` sets `app.state.service` before the first request."""
+    imports = Router(
+        "/", route_handlers=transfer.IMPORT_ROUTES, request_max_body_size=max_import_bytes or max_body_bytes
+    )
+    resources: dict[str, list[ControllerRouterHandler]] = {
+        "sessions": [*sessions.ROUTES, *events.ROUTES, *audit.ROUTES, *replays.ROUTES, *connection.ROUTES],
+        "runs": [*runs.ROUTES],
+        "audit": [*audit.AUDIT_ROUTES],
+        "agents": [*agents.ROUTES],
+        "usage": [*usage.ROUTES],
+        "exports": [*transfer.EXPORT_ROUTES, imports],
+    }
+    v1 = Router(
+        "/v1",
+        guards=[require_key],
+        route_handlers=[Router("/", route_handlers=routes, tags=[tag]) for tag, routes in resources.items()],
+    )
+    return Litestar(
+        route_handlers=[
+            v1,
+            Router("/", route_handlers=[*health.ROUTES, *metrics.ROUTES], tags=["health"]),
+            *docs.ROUTES,
+            *page.ROUTES,
+        ],
+        before_request=refuse_unknown_parameters,
+        before_send=[metrics.count_answer],
+        cors_config=_cors_config(cors_origins) if cors_origins else None,
+        event_emitter_backend=_NoEventEmitter,
+        dependencies={"caller": Provide(identify_principal, sync_to_thread=False)},
+        exception_handlers={Exception: problem_response},
+        guards=[guard_against_other_sites],
+        lifespan=[lifespan],
+        logging_config=None,
+        openapi_config=OpenAPIConfig(
+            title="Swarmkeep",
+            version=swarmkeep.__version__,
+            description=_DESCRIPTION,
+            use_handler_docstrings=True,
+            components=Components(security_schemes={"api_key": _BEARER_SCHEME}),
+            # Either a key, or, as long as the server has none, nothing.
+            security=[{"api_key": []}, {}],
+            # Its own pages load their scripts from elsewhere; see `docs`.
+            path="/openapi",
+            render_plugins=[JsonRenderPlugin(path="/openapi.json")],
+        ),
+        request_class=JsonRequest,
+        state=State({"arrivals": BodyLimits(_LARGE_BODIES_AT_ONCE * max_body_bytes)}),
+        request_max_body_size=max_body_bytes,
+        response_class=JsonResponse,
+    )
+
+
+class _NoEventEmitter(BaseEventEmitterBackend):
+    """In the place of the framework's emitter, which runs in a task group: that would wrap every error of the start,
+    such as a database that cannot be reached, in a group, and keep a task for events that nobody sends."""
+
+    async def __aenter__(self) -> _NoEventEmitter:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Nothing was begun."""
+
+    def emit(self, event_id: str, *args: object, **kwargs: object) -> None:
+        raise NotImplementedError
+
+
+def _cors_config(origins: Sequence[str]) -> CORSConfig:
+    return CORSConfig(
+        allow_origins=list(origins),
+        allow_methods=["GET", "POST", "PATCH", "DELETE"],
+        allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-Match", "Last-Event-ID"],
+        expose_headers=["ETag", "Location", "Retry-After", "WWW-Authenticate"],
+    )

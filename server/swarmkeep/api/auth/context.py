@@ -1,0 +1,131 @@
+"""Who calls, and what is there for them: the one dependency of every handler."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Any
+
+from litestar import Request
+
+from swarmkeep.api.auth.keyring import Keyring
+from swarmkeep.api.auth.rate_limits import RateLimiter
+from swarmkeep.api.http_errors import Forbidden, Unauthenticated
+from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
+from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.inputs import checked_id
+from swarmkeep.engine.once import Once
+from swarmkeep.store.api_keys import ApiKey
+from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
+
+
+class Service:
+    """One process's engine, who may use it, and whether it is being stopped.
+
+    `hosts` are the names by which a server without keys may be addressed, `origins` the other sites whose pages may
+    call it then. `rates` is how often anybody may ask; None is without limit. `stopping` is set when the server is told
+    to stop, `drained` when the last of its runs has ended.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        keyring: Keyring,
+        *,
+        hosts: frozenset[str] = frozenset(),
+        origins: frozenset[str] = frozenset(),
+        rates: RateLimiter | None = None,
+    ) -> None:
+        self.engine = engine
+        self.keyring = keyring
+        self.hosts = hosts
+        self.origins = origins
+        self.rates = rates
+        self.stopping = asyncio.Event()
+        self.drained = asyncio.Event()
+
+    def count(self, key: ApiKey | None, address: str) -> None:
+        """Count a request for whoever sent it: a key, or else an address. Raises RateLimited."""
+        if self.rates is not None:
+            self.rates.take(address if key is None else key.id)
+
+    async def drain(self) -> None:
+        """Take no more runs, let streams end, and return once the running runs have ended or were interrupted."""
+        self.stopping.set()
+        try:
+            await self.engine.drain()
+        finally:
+            self.drained.set()
+
+
+_MAX_KEY_CHARACTERS = 255
+
+
+class Principal:
+    """Whoever sent a request, and the engine as they may use it. Without a key it is nobody known."""
+
+    def __init__(
+        self, service: Service, key_used: ApiKey | None, request: Request[Any, Any, Any] | None = None
+    ) -> None:
+        self.service = service
+        self.engine = service.engine
+        self.api_key = key_used
+        self._request = request
+
+    @property
+    def tenant(self) -> str:
+        """Whose sessions they are.
+
+        Raises Unauthenticated where a key is needed and none was asked for: by a route outside `/v1`.
+        """
+        if self.api_key is not None:
+            return self.api_key.tenant
+        if self.service.keyring.locked:
+            raise Unauthenticated
+        return DEFAULT_TENANT
+
+    @property
+    def name(self) -> str | None:
+        """Who this is, for events that say who did something; None while the server is open."""
+        return None if self.api_key is None else self.api_key.label
+
+    async def is_still_allowed(self) -> bool:
+        """Whether they would still be let in: asked again and again by what goes on for long, as streams do."""
+        keyring = self.service.keyring
+        if self.api_key is None:
+            return not await keyring.is_locked()
+        return await keyring.is_valid(self.api_key)
+
+    def require_writer(self) -> None:
+        """For what changes something. Raises Forbidden for those who may only read."""
+        if self.api_key is not None and self.api_key.role == "read":
+            raise Forbidden("this API key may only read")
+
+    async def once(self) -> Once | None:
+        """The request's `Idempotency-Key`, if it has one, with a digest of all that the request says.
+
+        Raises InvalidRequest.
+        """
+        if self._request is None or (key := self._request.headers.get("idempotency-key")) is None:
+            return None
+        if not (0 < len(key) <= _MAX_KEY_CHARACTERS and key.isascii() and key.isprintable()):
+            detail = f"an idempotency key is 1 to {_MAX_KEY_CHARACTERS} printable ASCII characters"
+            raise InvalidRequest(detail, "/header/Idempotency-Key")
+        said = "\n".join((self._request.method, self._request.url.path, self._request.headers.get("if-match", "")))
+        body = await self._request.body()
+        return Once(key, hashlib.sha256(said.encode() + b"\n" + body).hexdigest())
+
+    def key(self, session_id: str) -> SessionKey:
+        """The caller's session of that id; one that no session can have is not worth a look.
+
+        Raises SessionNotFound.
+        """
+        try:
+            return SessionKey(self.tenant, checked_id(session_id))
+        except InvalidRequest:
+            raise SessionNotFound(session_id) from None
+
+
+def identify_principal(request: Request[Any, Any, Any]) -> Principal:
+    """The caller of a request. Every call to a session goes through here; whose key it is, `gate.admit` found out."""
+    return Principal(request.app.state.service, request.scope.get("auth"), request)

@@ -1,0 +1,108 @@
+"""Who may come in: guards that run before anything of a request is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar.connection import ASGIConnection
+from litestar.datastructures import Headers
+from litestar.handlers import BaseRouteHandler
+from litestar.types import Scope
+
+from swarmkeep.api.auth.context import Principal, Service
+from swarmkeep.api.http_errors import Forbidden, Unauthenticated
+from swarmkeep.store.api_keys import ApiKey
+
+AnyConnection = ASGIConnection[Any, Any, Any, Any]
+
+# A handler's `opt` that says of a POST that it changes nothing, so that read-only keys may send it.
+ONLY_READS = "only_reads"
+# A handler's `opt` that says that it asks `key_shown` and `refuse_other_sites` itself: a WebSocket tells its refusals
+# over the connection, which a guard cannot.
+OWN_AUTH = "own_door"
+
+
+async def require_key(connection: AnyConnection, handler: BaseRouteHandler) -> None:
+    """Let in whoever has a key, once there is one, and note whose it is.
+
+    Raises Unauthenticated, RateLimited, Forbidden, StoreUnavailable.
+    """
+    if handler.opt.get(OWN_AUTH):
+        return
+    service: Service = connection.app.state.service
+    headers = connection.headers.getall("authorization", [])
+    key = await authenticate(service, headers, client_address(connection.scope))
+    connection.scope["auth"] = key
+    if not _is_read_only(connection, handler):
+        Principal(service, key).require_writer()
+
+
+async def authenticate(service: Service, authorization: list[str], address: str) -> ApiKey | None:
+    """The key in a request's `Authorization` headers; None as long as the server asks for none. Counts the request.
+
+    Raises Unauthenticated, RateLimited, StoreUnavailable.
+    """
+    secret = _bearer_secret(authorization)
+    locked = await service.keyring.is_locked()
+    key = await service.keyring.find_key(secret) if locked and secret else None
+    service.count(key, address)
+    if locked and key is None:
+        raise Unauthenticated(shown=bool(secret))
+    return key
+
+
+def client_address(scope: Scope) -> str:
+    """Where a request comes from, as the nearest proxy on this machine tells, if there is one."""
+    client = scope.get("client")
+    return "" if client is None else client[0]
+
+
+def _bearer_secret(authorization: list[str]) -> str:
+    """What stands after `Bearer`; empty for nothing, and for two of them, of which nobody could say which counts."""
+    scheme, _, secret = authorization[0].strip().partition(" ") if len(authorization) == 1 else ("", "", "")
+    return secret.strip() if scheme.lower() == "bearer" else ""
+
+
+def _is_read_only(connection: AnyConnection, handler: BaseRouteHandler) -> bool:
+    reads: bool = handler.opt.get(ONLY_READS, connection.scope.get("method") in ("GET", "HEAD"))
+    return reads
+
+
+async def guard_against_other_sites(connection: AnyConnection, handler: BaseRouteHandler) -> None:
+    """The guard of all routes. Raises Forbidden."""
+    if not handler.opt.get(OWN_AUTH):
+        await refuse_other_sites(connection.app.state.service, connection.headers)
+
+
+async def refuse_other_sites(service: Service, headers: Headers) -> None:
+    """Keep web pages out of an open server: any page can send requests to localhost, or have its name point there.
+
+    Where a key is needed no page has one by itself, so that any name and any origin will do. Raises Forbidden.
+    """
+    foreign = _foreign_request_detail(service, headers)
+    if foreign and not await service.keyring.is_locked():
+        raise Forbidden(foreign)
+
+
+def _foreign_request_detail(service: Service, headers: Headers) -> str:
+    """Why a request is not from this machine, or not from a page of ours; empty if it may well be."""
+    if any(_host_name(host) not in service.hosts for host in headers.getall("host", [])):
+        return (
+            "without API keys the server answers only to its own name; use 127.0.0.1 or localhost, or name this host "
+            "in SWARMKEEP_ALLOWED_HOSTS"
+        )
+    if not is_allowed_origin(service, headers):
+        return "without API keys the server takes no requests from other sites' pages"
+    return ""
+
+
+def is_allowed_origin(service: Service, headers: Headers) -> bool:
+    """Whether a request is from no web page, from the server's own, or from one that may call it."""
+    origin = headers.get("origin")
+    own = origin is None or headers.getall("host", []) == [origin.partition("://")[2]]
+    return own or bool(service.origins & {origin, "*"})
+
+
+def _host_name(host: str) -> str:
+    name, _, port = host.rpartition(":")
+    return (name if name and port.isdecimal() else host).lower()

@@ -1,0 +1,74 @@
+"""Which keys open this server, as the database has them: looked up at most every two seconds, however many ask."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from cachetools import TTLCache
+
+from swarmkeep.domain.errors import Overloaded
+from swarmkeep.store.api_keys import LAST_USED_PRECISION_SECONDS, ApiKey, ApiKeyStore, StoredApiKey, parse_key_id
+from swarmkeep.store.ports import StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+# For how long an answer of the database counts: a key that is revoked, or the first that is made, holds on every
+# server after so long.
+CACHE_SECONDS = 2.0
+_MAX_KEYS = 10_000
+
+
+class Keyring:
+    """A server's view of the API keys: digests here, too, and never a key."""
+
+    def __init__(self, keys: ApiKeyStore, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._known: TTLCache[str, StoredApiKey | None] = TTLCache(_MAX_KEYS, CACHE_SECONDS, timer=clock)
+        self._noted: TTLCache[str, bool] = TTLCache(_MAX_KEYS, LAST_USED_PRECISION_SECONDS, timer=clock)
+        self._unlocked_until = float("-inf")
+        self.locked = False
+        """Whether a key was seen to exist. From then on, for good: no server opens because its keys went away."""
+
+    async def is_locked(self) -> bool:
+        """Whether callers have to show a key, as of the last two seconds. Raises StoreUnavailable."""
+        if not self.locked and self._clock() >= self._unlocked_until:
+            asked_at = self._clock()
+            if await self._keys.has_keys():
+                self.locked = True
+            self._unlocked_until = asked_at + CACHE_SECONDS
+        return self.locked
+
+    async def find_key(self, secret: str) -> ApiKey | None:
+        """The key that this is, if it is a valid one as of the last two seconds. Raises StoreUnavailable."""
+        key_id = parse_key_id(secret)
+        found = None if key_id is None else await self._look_up(key_id)
+        if found is None or not found.accepts(secret):
+            return None
+        await self._note_use(found.key.id)
+        return found.key
+
+    async def is_valid(self, key: ApiKey) -> bool:
+        """Whether a key that was shown before still counts. Raises StoreUnavailable."""
+        found = await self._look_up(key.id)
+        return found is not None and found.key.revoked_at is None
+
+    async def _look_up(self, key_id: str) -> StoredApiKey | None:
+        # One look, because between two of them it may run out.
+        with suppress(KeyError):
+            return self._known[key_id]
+        found = self._known[key_id] = await self._keys.find(key_id)
+        return found
+
+    async def _note_use(self, key_id: str) -> None:
+        if key_id in self._noted:
+            return
+        self._noted[key_id] = True
+        try:
+            await self._keys.note_use(key_id)
+        except (StoreUnavailable, Overloaded) as error:
+            # It is there for people who clear up: no request fails for it.
+            log.warning("the use of key %s was not noted: %s", key_id, error)

@@ -1,0 +1,34 @@
+"""How often somebody may ask: a bucket of tokens for each, which fills again with time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from cachetools import LRUCache
+
+from swarmkeep.api.http_errors import RateLimited
+
+# One that is forgotten because so many others came since would be full by then, or is one of a crowd.
+_MAX_BUCKETS = 10_000
+
+
+class RateLimiter:
+    """Up to `per_minute` requests at once and as many in each minute, for each caller, on this server."""
+
+    def __init__(self, per_minute: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._size = float(per_minute)
+        self._per_second = per_minute / 60
+        self._clock = clock
+        # Tokens, and when it was that there were so many.
+        self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(_MAX_BUCKETS)
+
+    def take(self, who: str) -> None:
+        """Count a request. One that is refused costs nothing. Raises RateLimited."""
+        now = self._clock()
+        tokens, at = self._buckets.get(who, (self._size, now))
+        tokens = min(self._size, tokens + (now - at) * self._per_second)
+        if tokens < 1:
+            raise RateLimited(max(1, math.ceil((1 - tokens) / self._per_second)))
+        self._buckets[who] = (tokens - 1, now)

@@ -1,0 +1,55 @@
+"""Bodies on their way in: how much of them the server holds that are not complete yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from swarmkeep.domain.errors import Overloaded
+
+# So much of each body is not counted: as long as only those that are larger are refused, everyday requests get through
+# whoever else sends slowly.
+UNCOUNTED_BYTES = 65_536
+MAX_FILES = 8
+
+
+class BodyLimits:
+    """What is still arriving in this process: bodies in memory, bounded in their sum, and files, bounded in number.
+
+    A client that sends slowly holds what it has sent, and many could fill the memory or the disk with it.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._max_bytes = most_bytes
+        self.held_bytes = 0
+        self.files = 0
+
+    @contextmanager
+    def body(self) -> Iterator[Callable[[int], None]]:
+        """While a body arrives; to be called with the size of each piece. That raises Overloaded."""
+        size = counted = 0
+
+        def arrived(count: int) -> None:
+            nonlocal size, counted
+            size += count
+            more = max(0, size - UNCOUNTED_BYTES) - counted
+            if self.held_bytes + more > self._max_bytes:
+                raise Overloaded(detail="too many large requests are arriving; try again")
+            counted += more
+            self.held_bytes += more
+
+        try:
+            yield arrived
+        finally:
+            self.held_bytes -= counted
+
+    @contextmanager
+    def file(self) -> Iterator[None]:
+        """While a file arrives. Raises Overloaded."""
+        if self.files >= MAX_FILES:
+            raise Overloaded(detail="too many files are arriving; try again")
+        self.files += 1
+        try:
+            yield
+        finally:
+            self.files -= 1

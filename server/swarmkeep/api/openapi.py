@@ -1,0 +1,56 @@
+"""The OpenAPI document: the framework's, completed by what it leaves out."""
+
+from __future__ import annotations
+
+from inspect import cleandoc
+from typing import Any
+
+import msgspec
+from litestar import Litestar
+
+from swarmkeep.api import errors
+from swarmkeep.api.bodies import Body
+from swarmkeep.api.routes import agents, audit, events, health, replays, runs, sessions, usage
+from swarmkeep.audit import changes, compare, redact
+from swarmkeep.audit.replay import divergences
+from swarmkeep.audit.transfer import import_export
+from swarmkeep.audit.verify import audit_log, problems
+from swarmkeep.domain import usage as usages
+from swarmkeep.domain import views
+from swarmkeep.domain.codec import encode
+
+Json = dict[str, Any]
+_STRUCT_MODULES = (
+    agents, audit, changes, compare, divergences, errors, problems, health, events, import_export, redact, replays,
+    runs, sessions, audit_log, usage, usages, views,
+)  # fmt: skip
+
+
+def build_openapi(app: Litestar) -> bytes:
+    made: Json = app.openapi_schema.to_schema()
+    for name, schema in made["components"]["schemas"].items():
+        _complete_schema(schema, _find_struct(name))
+    for item in made["paths"].values():
+        for operation in item.values():
+            _mark_optional_body(operation)
+    return encode(made)
+
+
+def _find_struct(name: str) -> type[msgspec.Struct]:
+    struct: type[msgspec.Struct] = next(vars(home)[name] for home in _STRUCT_MODULES if name in vars(home))
+    return struct
+
+
+def _complete_schema(schema: Json, struct: type[msgspec.Struct]) -> None:
+    if struct.__doc__:
+        schema["description"] = cleandoc(struct.__doc__)
+    if issubclass(struct, Body):
+        schema["additionalProperties"] = False
+
+
+def _mark_optional_body(operation: Json) -> None:
+    body = operation.get("requestBody")
+    if body is not None and "application/json" in body["content"]:
+        name = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+        struct = _find_struct(name)
+        body["required"] = not (issubclass(struct, Body) and struct.may_be_absent)

@@ -1,0 +1,91 @@
+"""What the query string and the headers say, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Annotated, Any
+from urllib.parse import parse_qsl
+
+from litestar import Request
+from litestar.handlers import BaseRouteHandler
+from litestar.params import HeaderParameter, PathParameter, QueryParameter
+
+from swarmkeep.domain.errors import InvalidRequest
+
+# As far as every JSON reader counts.
+MAX_SEQ = 2**53 - 1
+
+Limit = Annotated[int, QueryParameter(ge=1, le=200, description="How many items a page holds.")]
+Cursor = Annotated[str | None, QueryParameter(description="`next_cursor` of the page before.")]
+AtSeq = Annotated[int | None, QueryParameter(ge=1, le=MAX_SEQ, description="As of this seq, rather than now.")]
+AfterSeq = Annotated[int | None, QueryParameter(ge=0, le=MAX_SEQ, description="Only events with a greater seq.")]
+Seq = Annotated[int, PathParameter(ge=1, le=MAX_SEQ, description="An event's number in its session.")]
+LastEventId = Annotated[
+    str | None,
+    HeaderParameter(name="Last-Event-ID", description="The id of the last frame seen; the stream goes on after it."),
+]
+IfMatch = Annotated[
+    str | None,
+    HeaderParameter(name="If-Match", description='The ETag that the session must still have, as in `"7"`.'),
+]
+
+# A handler's `opt` that admits parameters of any name that begins so.
+OPEN_QUERY_PREFIX = "open_query_prefix"
+
+
+async def refuse_unknown_parameters(request: Request[Any, Any, Any]) -> None:
+    """What holds for every route: no query parameter that nobody reads."""
+    query = request.scope["query_string"]
+    if query:
+        _refuse_unknown_names(request.route_handler, query.decode("latin-1"))
+
+
+def _refuse_unknown_names(handler: BaseRouteHandler, query: str) -> None:
+    known, prefix = _known_names(handler), handler.opt.get(OPEN_QUERY_PREFIX)
+    for name, _ in parse_qsl(query, keep_blank_values=True):
+        if name not in known and not (prefix and name.startswith(prefix)):
+            names = ", ".join(sorted(known)) or "none"
+            raise InvalidRequest(f"there is no query parameter {name!r} here; known: {names}", f"/query/{name}")
+
+
+@lru_cache(256)
+def _known_names(handler: BaseRouteHandler) -> frozenset[str]:
+    parameters = handler.parsed_fn_signature.parameters
+    return frozenset(
+        field.kwarg_definition.name or name
+        for name, field in parameters.items()
+        if isinstance(field.kwarg_definition, QueryParameter)
+    )
+
+
+def metadata_filter(request: Request[Any, Any, Any]) -> Mapping[str, str]:
+    """The `metadata.KEY=VALUE` parameters."""
+    pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    return {name.removeprefix("metadata."): value for name, value in pairs if name.startswith("metadata.")}
+
+
+def seq_from_cursor(cursor: str | None) -> int | None:
+    """A cursor that is the seq of the last item shown."""
+    return None if cursor is None else _parse_seq(cursor, "/query/cursor", "this is no cursor that the server gave")
+
+
+def seq_from_last_event_id(text: str | None) -> int | None:
+    return None if text is None else _parse_seq(text, "/header/Last-Event-ID", "an event's id is its seq")
+
+
+def seq_from_if_match(if_match: str | None) -> int | None:
+    """What `If-Match` asks for; any state does for `*`."""
+    if if_match is None or if_match.strip() == "*":
+        return None
+    text = if_match.strip()
+    quoted = len(text) > 2 and text[0] == text[-1] == '"'
+    return _parse_seq(text[1:-1] if quoted else "", "/header/If-Match", 'write the seq as an ETag, as in "7"')
+
+
+def _parse_seq(text: str, pointer: str, detail: str) -> int:
+    # More digits than a seq can have would cost time to read.
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else -1
+    if not 0 <= number <= MAX_SEQ:
+        raise InvalidRequest(detail, pointer)
+    return number

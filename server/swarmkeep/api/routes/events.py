@@ -1,0 +1,148 @@
+"""What a session holds: its messages and its events, as pages, as a stream and as an export."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, Response, get
+from litestar.di import NamedDependency
+from litestar.params import FromPath, QueryParameter
+
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.bodies import JsonResponse
+from swarmkeep.api.errors import problem_specs
+from swarmkeep.api.parameters import (
+    AfterSeq,
+    AtSeq,
+    Cursor,
+    LastEventId,
+    Limit,
+    Seq,
+    seq_from_cursor,
+    seq_from_last_event_id,
+)
+from swarmkeep.api.sse import EVENT_STREAM, StreamableOperation, StreamResponse
+from swarmkeep.api.streams import session_frames
+from swarmkeep.audit.replay.requests import rebuild_request
+from swarmkeep.audit.transfer.export import JSON_LINES, find_sessions, iterate_keys, write_export
+from swarmkeep.domain.codec import encode
+from swarmkeep.domain.envelope import EventView, view_event
+from swarmkeep.store.ports import SessionKey
+
+Json = dict[str, Any]
+_EVENTS_PER_READ = 200
+
+
+class MessageList(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages as Chat Completions has them, with `sender`, `seq`, `at` and `run_id`."""
+
+    data: list[Json]
+    next_cursor: str | None
+
+
+class EventList(msgspec.Struct, frozen=True, kw_only=True):
+    data: list[EventView]
+    next_cursor: str | None
+
+
+class EventsOperation(StreamableOperation):
+    """It has a third form."""
+
+    forms = (EVENT_STREAM, JSON_LINES)
+
+
+@get(
+    "/sessions/{session_id:str}/messages",
+    operation_id="list_messages",
+    summary="List a session's messages, oldest first",
+    responses=problem_specs("session_not_found", "event_not_found"),
+)
+async def list_messages(
+    session_id: FromPath[str],
+    caller: NamedDependency[Principal],
+    at: AtSeq = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> MessageList:
+    state = await caller.engine.sessions.state(caller.key(session_id), at=at)
+    entries = state.messages
+    start = bisect_right(entries, seq_from_cursor(cursor) or 0, key=lambda entry: entry.seq)
+    page = entries[start : start + limit]
+    more = start + limit < len(entries)
+    return MessageList(data=[entry.view() for entry in page], next_cursor=str(page[-1].seq) if more else None)
+
+
+@get(
+    "/sessions/{session_id:str}/events",
+    operation_id="list_events",
+    summary="List, follow or export a session's events",
+    operation_class=EventsOperation,
+    responses=problem_specs("session_not_found"),
+)
+async def list_events(
+    request: Request[Any, Any, Any],
+    session_id: FromPath[str],
+    caller: NamedDependency[Principal],
+    after: AfterSeq = None,
+    type_: Annotated[
+        list[str] | None, QueryParameter(name="type", description="Only events of these types (repeat, or use commas).")
+    ] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    last_seen: LastEventId = None,
+) -> Response[EventList]:
+    """`Accept: text/event-stream` replays what comes after `after` or `Last-Event-ID` and then follows what happens.
+    `Accept: application/x-ndjson` exports the session; with `after` or `type` it gives these events, one per line.
+    Neither has pages.
+    """
+    key = caller.key(session_id)
+    types = tuple(name for text in type_ or () for name in text.split(",") if name)
+    start = max(after or 0, seq_from_cursor(cursor) or 0)
+    form = _preferred_form(request.headers.get("accept", ""))
+    if form == EVENT_STREAM:
+        start = max(start, seq_from_last_event_id(last_seen) or 0)
+        await caller.engine.sessions.state(key)
+        return StreamResponse(session_frames(caller, key, start, types), EVENT_STREAM)
+    if form == JSON_LINES:
+        store = caller.engine.store
+        keys = await find_sessions(store, caller.tenant, [session_id])
+        part = bool(start or types)
+        whole = write_export(store, iterate_keys(keys), alone=True)
+        return StreamResponse(_event_lines(caller, key, start, types) if part else whole, JSON_LINES)
+    events = await caller.engine.sessions.events(key, after=start, types=types, limit=limit + 1)
+    page = events[:limit]
+    following = str(page[-1].seq) if len(events) > limit else None
+    return JsonResponse(EventList(data=[view_event(event) for event in page], next_cursor=following))
+
+
+def _preferred_form(accept: str) -> str:
+    """The first form named that there is; JSON for anything else."""
+    for part in accept.lower().split(","):
+        kind = part.partition(";")[0].strip()
+        if kind in (EVENT_STREAM, JSON_LINES, "application/json"):
+            return kind
+    return "application/json"
+
+
+async def _event_lines(caller: Principal, key: SessionKey, after: int, types: tuple[str, ...]) -> AsyncGenerator[bytes]:
+    while events := await caller.engine.store.read(key, after=after, types=types, limit=_EVENTS_PER_READ):
+        yield b"".join(encode(view_event(event)) + b"\n" for event in events)
+        after = events[-1].seq
+
+
+@get(
+    "/sessions/{session_id:str}/events/{seq:int}/request",
+    operation_id="get_event_request",
+    summary="Get the exact model request behind an assistant message",
+    response_description="The bytes that were sent to the model",
+    responses=problem_specs("session_not_found", "event_not_found", "request_not_kept"),
+)
+async def get_event_request(session_id: FromPath[str], seq: Seq, caller: NamedDependency[Principal]) -> Response[Json]:
+    body = await rebuild_request(caller.engine.store, caller.key(session_id), seq)
+    return Response[Any](body, media_type="application/json")
+
+
+ROUTES = [list_messages, list_events, get_event_request]

@@ -1,0 +1,228 @@
+"""Sessions: made, listed, read, changed, forked, deleted."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from litestar import Request, Response, delete, get, patch, post
+from litestar.datastructures import ResponseHeader
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import FromPath, JSONBody, QueryParameter
+from msgspec import UNSET, Meta, UnsetType
+
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.bodies import Body, JsonResponse
+from swarmkeep.api.errors import problem_specs
+from swarmkeep.api.parameters import (
+    MAX_SEQ,
+    OPEN_QUERY_PREFIX,
+    AtSeq,
+    Cursor,
+    IfMatch,
+    Limit,
+    metadata_filter,
+    seq_from_if_match,
+)
+from swarmkeep.domain.state import SessionStatus
+from swarmkeep.domain.views import SessionView
+
+Json = dict[str, Any]
+SessionId = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._:\-]{1,128}$")]
+ETAG = ResponseHeader(
+    name="ETag", description="The session's seq, quoted: for `If-Match`.", documentation_only=True, value='"7"'
+)
+LOCATION = ResponseHeader(name="Location", description="The session's path.", documentation_only=True, value="/v1/…")
+
+
+class NewSession(Body, frozen=True, kw_only=True):
+    """All of it is optional. `messages` is a history to begin with, in the form of Chat Completions."""
+
+    may_be_absent: ClassVar[bool] = True
+    id: SessionId | None = None
+    agent: str | None = None
+    context_variables: Json | None = None
+    metadata: Json | None = None
+    messages: list[Json] | None = None
+
+
+class SessionPatch(Body, frozen=True, kw_only=True):
+    """Merge patches (RFC 7396): a null removes a key, keys that are not named stay."""
+
+    agent: str | UnsetType = UNSET
+    context_variables: Json | UnsetType = UNSET
+    metadata: Json | UnsetType = UNSET
+
+
+class Fork(Body, frozen=True, kw_only=True):
+    """`at` is the last seq that the fork shares, by default the session's last. `metadata` is merged over its own.
+    `agent` becomes the active one."""
+
+    may_be_absent: ClassVar[bool] = True
+    at: Annotated[int, Meta(ge=1, le=MAX_SEQ)] | None = None
+    id: SessionId | None = None
+    metadata: Json | None = None
+    agent: str | None = None
+
+
+class SessionList(msgspec.Struct, frozen=True, kw_only=True):
+    data: list[SessionView]
+    next_cursor: str | None
+
+
+def session_response(session: SessionView, status: int = 200) -> Response[SessionView]:
+    headers = {"ETag": f'"{session.seq}"'}
+    if status == 201:
+        headers["Location"] = f"/v1/sessions/{session.id}"
+    return JsonResponse(session, status_code=status, headers=headers)
+
+
+@post(
+    "/sessions",
+    status_code=201,
+    operation_id="create_session",
+    summary="Make a session",
+    response_headers=[ETAG, LOCATION],
+    responses={
+        200: ResponseSpec(SessionView, description="The session, made before", generate_examples=False),
+        **problem_specs("agent_not_found", "session_exists", "too_large", "unsupported_media_type", "overloaded"),
+    },
+)
+async def create_session(data: JSONBody[NewSession], caller: NamedDependency[Principal]) -> Response[SessionView]:
+    """Asked again with the same id and the same body, it answers 200 with the session as it was made."""
+    session, made = await caller.engine.sessions.create(
+        caller.tenant,
+        session_id=data.id,
+        agent=data.agent,
+        context_variables=data.context_variables,
+        metadata=data.metadata,
+        messages=data.messages,
+        once=await caller.once(),
+    )
+    return session_response(session, 201 if made else 200)
+
+
+@get(
+    "/sessions",
+    operation_id="list_sessions",
+    summary="List sessions, newest first",
+    description="Any `metadata.KEY=VALUE` parameters narrow the list down to sessions with that metadata.",
+    opt={OPEN_QUERY_PREFIX: "metadata."},
+    responses=problem_specs(),
+)
+async def list_sessions(
+    request: Request[Any, Any, Any],
+    caller: NamedDependency[Principal],
+    agent: Annotated[str | None, QueryParameter(description="Only those with this active agent.")] = None,
+    status: Annotated[SessionStatus | None, QueryParameter(description="Only those in this state.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> SessionList:
+    page = await caller.engine.sessions.page(
+        caller.tenant, agent=agent, status=status, metadata=metadata_filter(request), limit=limit, cursor=cursor
+    )
+    return SessionList(data=page.sessions, next_cursor=page.next_cursor)
+
+
+@get(
+    "/sessions/{session_id:str}",
+    operation_id="get_session",
+    summary="Get a session, now or as it was",
+    response_headers=[ETAG],
+    responses=problem_specs("session_not_found", "event_not_found"),
+)
+async def get_session(
+    session_id: FromPath[str], caller: NamedDependency[Principal], at: AtSeq = None
+) -> Response[SessionView]:
+    return session_response(await caller.engine.sessions.get(caller.key(session_id), at=at))
+
+
+@patch(
+    "/sessions/{session_id:str}",
+    operation_id="update_session",
+    summary="Change context variables, metadata or the active agent",
+    response_headers=[ETAG],
+    responses=problem_specs(
+        "session_not_found",
+        "agent_not_found",
+        "seq_mismatch",
+        "idempotency_mismatch",
+        "too_large",
+        "unsupported_media_type",
+        "overloaded",
+    ),
+)
+async def update_session(
+    session_id: FromPath[str],
+    data: JSONBody[SessionPatch],
+    caller: NamedDependency[Principal],
+    if_match: IfMatch = None,
+) -> Response[SessionView]:
+    """Two writers of different keys both win. With `If-Match` the change is made only if nothing happened since."""
+    session = await caller.engine.sessions.update(
+        caller.key(session_id),
+        agent=none_if_unset(data.agent),
+        context_variables=none_if_unset(data.context_variables),
+        metadata=none_if_unset(data.metadata),
+        if_match=seq_from_if_match(if_match),
+        once=await caller.once(),
+    )
+    return session_response(session)
+
+
+@delete(
+    "/sessions/{session_id:str}",
+    operation_id="delete_session",
+    summary="Delete a session and everything of it",
+    responses=problem_specs("session_not_found", "session_busy", "seq_mismatch", "overloaded"),
+)
+async def delete_session(
+    session_id: FromPath[str],
+    caller: NamedDependency[Principal],
+    force: Annotated[bool, QueryParameter(description="Even while a run is active.")] = False,
+    reason: Annotated[str | None, QueryParameter(max_length=1000, description="Why, for the audit log.")] = None,
+    if_match: IfMatch = None,
+) -> None:
+    await caller.engine.sessions.delete(
+        caller.key(session_id), force=force, if_match=seq_from_if_match(if_match), by=caller.name, reason=reason
+    )
+
+
+@post(
+    "/sessions/{session_id:str}/fork",
+    status_code=201,
+    operation_id="fork_session",
+    summary="Make a session that shares another's history",
+    response_headers=[ETAG, LOCATION],
+    responses=problem_specs(
+        "session_not_found",
+        "event_not_found",
+        "agent_not_found",
+        "session_exists",
+        "idempotency_mismatch",
+        "too_large",
+        "unsupported_media_type",
+        "overloaded",
+    ),
+)
+async def fork_session(
+    session_id: FromPath[str], data: JSONBody[Fork], caller: NamedDependency[Principal]
+) -> Response[SessionView]:
+    """The shared events keep their hashes. A run that the shared history ends in does not go on in the fork."""
+    session = await caller.engine.sessions.fork(
+        caller.key(session_id),
+        at=data.at,
+        session_id=data.id,
+        metadata=data.metadata,
+        agent=data.agent,
+        once=await caller.once(),
+    )
+    return session_response(session, 201)
+
+
+def none_if_unset(value: Any) -> Any:
+    return None if value is UNSET else value
+
+
+ROUTES = [create_session, list_sessions, get_session, update_session, delete_session, fork_session]

@@ -1,0 +1,98 @@
+"""What may be sent over a live connection: a run's creation, cancelling and resuming, with the fields of HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, structs
+
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.bodies import Body, parse_json
+from swarmkeep.api.routes.runs import NewRun, Resume, submit_resume
+from swarmkeep.domain.codec import MalformedJson, decode, encode
+from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.domain.views import RunView
+from swarmkeep.engine.once import Once
+from swarmkeep.store.ports import SessionKey
+
+MAX_REF_CHARACTERS = 128
+Ref = Annotated[str, Meta(max_length=MAX_REF_CHARACTERS)] | None
+IdempotencyKey = Annotated[str, Meta(pattern=r"^[ -~]{1,255}$")] | None
+
+
+class RunCreate(NewRun, frozen=True, kw_only=True, tag_field="type", tag="run.create"):
+    """`stream` and `background` change nothing here: what happens comes over the connection in any case."""
+
+    ref: Ref = None
+    idempotency_key: IdempotencyKey = None
+
+
+class RunResume(Resume, frozen=True, kw_only=True, tag_field="type", tag="run.resume"):
+    run_id: str
+    ref: Ref = None
+    idempotency_key: IdempotencyKey = None
+
+
+class RunCancel(Body, frozen=True, kw_only=True, tag_field="type", tag="run.cancel"):
+    run_id: str
+    ref: Ref = None
+    idempotency_key: IdempotencyKey = None
+
+
+SocketCommand = RunCreate | RunCancel | RunResume
+COMMAND_TYPES = ("run.create", "run.cancel", "run.resume")
+
+
+class _FrameHeader(msgspec.Struct):
+    """As much of a frame as can be made out of one that is wrong otherwise."""
+
+    type: Any = None
+    ref: Any = None
+
+
+def parse_command(text: bytes) -> SocketCommand:
+    """Read a frame. Raises InvalidRequest."""
+    try:
+        named = decode(text, _FrameHeader)
+    except (MalformedJson, msgspec.ValidationError):
+        named = None
+    if named is not None and named.type not in COMMAND_TYPES:
+        raise InvalidRequest(f"a frame's type is one of {', '.join(COMMAND_TYPES)}", "/type")
+    command: SocketCommand = parse_json(text, SocketCommand, "the frame")
+    return command
+
+
+def read_ref(text: bytes) -> str | None:
+    """By what name the sender will know the answer to a frame, which may be a wrong one."""
+    try:
+        ref = decode(text, _FrameHeader).ref
+    except (MalformedJson, msgspec.ValidationError):
+        return None
+    return ref if isinstance(ref, str) and len(ref) <= MAX_REF_CHARACTERS else None
+
+
+async def execute_command(caller: Principal, key: SessionKey, command: SocketCommand) -> RunView:
+    """Do it, and give the run as it is then; returns once it is durable, not once the run has ended.
+
+    Raises what the same request over HTTP would be refused with.
+    """
+    runs, once = caller.engine.runs, _idempotency_record(key, command)
+    match command:
+        case RunCreate():
+            feed = await runs.start(key, command.to_command(once), once=once)
+            return await runs.get(key, feed.run_id)
+        case RunResume():
+            await submit_resume(caller, key, command.run_id, command, once)
+            return await runs.get(key, command.run_id)
+        case RunCancel():
+            return await runs.cancel(key, command.run_id, once=once)
+
+
+def _idempotency_record(key: SessionKey, command: SocketCommand) -> Once | None:
+    """The command's idempotency key, with a digest of all that it says, save by what name it is answered."""
+    if command.idempotency_key is None:
+        return None
+    said = encode(structs.replace(command, ref=None))
+    return Once(command.idempotency_key, hashlib.sha256(b"live " + key.id.encode() + b"\n" + said).hexdigest())

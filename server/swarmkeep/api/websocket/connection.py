@@ -1,0 +1,172 @@
+"""A session over one WebSocket: everything that happens comes down, what to do goes up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, cast
+
+from litestar import WebSocket, websocket
+from litestar.exceptions import HTTPException, WebSocketDisconnect
+from litestar.params import FromPath
+
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.auth.guards import OWN_AUTH
+from swarmkeep.api.errors import problem_document
+from swarmkeep.api.http_errors import Unauthenticated
+from swarmkeep.api.sse import FrameParts, frame_parts
+from swarmkeep.api.streams import readable_items
+from swarmkeep.api.websocket.commands import execute_command, parse_command, read_ref
+from swarmkeep.api.websocket.handshake import (
+    SUBPROTOCOL,
+    authenticate_handshake,
+    authorize_command,
+    parse_after,
+    refuse_handshake,
+    refuse_other_pages,
+)
+from swarmkeep.domain.codec import encode
+from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.errors import RunNotFound, SessionNotFound
+from swarmkeep.domain.events import RunEnded, RunWaiting
+from swarmkeep.engine.live import follow
+from swarmkeep.store.ports import SessionKey
+
+log = logging.getLogger(__name__)
+
+Socket = WebSocket[Any, Any, Any]
+
+# In the registry of RFC 6455: the service restarts, come again.
+CLOSE_RESTART = 1012
+# A refusal ends the connection with 4000 and the status that HTTP would have answered with.
+CLOSE_REFUSED = 4000
+# What sending to, or hearing of, a client that has gone raises.
+CLIENT_GONE = (WebSocketDisconnect, OSError)
+
+
+@websocket("/sessions/{session_id:str}/live", opt={OWN_AUTH: True})
+async def session_socket(socket: Socket, session_id: FromPath[str]) -> None:
+    """Events from every run of the session, and commands to it, until somebody closes.
+
+    A page of somebody else's gets no connection. All other refusals are told over it: a browser shows its page
+    nothing of an answer to a handshake.
+    """
+    service, scope = socket.app.state.service, socket.scope
+    try:
+        await refuse_other_pages(service, scope)
+    except Exception as error:
+        await refuse_handshake(socket.send, _problem(error))
+        return
+    await socket.accept(subprotocols=SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None)
+    try:
+        caller = await authenticate_handshake(service, scope)
+        key, after = caller.key(session_id), parse_after(scope)
+        await _SessionSocket(socket, caller, key, after).hold()
+    except CLIENT_GONE:
+        return
+    except Exception as error:
+        problem = _problem(error)
+        await socket.send_text(_frame("error", encode(problem)))
+        await socket.close(CLOSE_REFUSED + problem["status"], problem["code"])
+
+
+def _problem(error: Exception) -> dict[str, Any]:
+    problem, _ = problem_document(error)
+    if problem["status"] == 500:
+        log.error("a live connection: unexpected error", exc_info=error)
+    return problem
+
+
+def _frame(event: str, data: bytes, seq: int | None = None, ref: str | None = None) -> bytes:
+    number = b"" if seq is None else b',"id":%d' % seq
+    name = b"" if ref is None else b',"ref":%b' % encode(ref)
+    return b'{"event":%b%b%b,"data":%b}' % (encode(event), number, name, data)
+
+
+class _SessionSocket:
+    """One connection. Its two halves are tasks of their own; the first to end takes the other along."""
+
+    def __init__(self, socket: Socket, caller: Principal, key: SessionKey, after: int) -> None:
+        self._socket = socket
+        self._caller = caller
+        self._key = key
+        self._after = after
+        self._command_lock = asyncio.Lock()
+
+    async def hold(self) -> None:
+        """Until the client closes, the server stops, or the session is gone, which raises SessionNotFound."""
+        halves = [asyncio.create_task(self._show()), asyncio.create_task(self._listen())]
+        try:
+            done, _ = await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # What is being done is done to its end: a run that is recorded has to be set going, too.
+            async with self._command_lock:
+                for half in halves:
+                    half.cancel()
+            await asyncio.gather(*halves, return_exceptions=True)
+        for half in done:
+            half.result()
+        await self._socket.close(CLOSE_RESTART, "the server is shutting down; connect again")
+
+    async def _show(self) -> None:
+        """Send what happens. A slow reader makes this wait, and nobody else: what it misses here is in the log."""
+        async with aclosing(self._parts()) as found:
+            async for parts in found:
+                await self._socket.send_text(_frame(*parts))
+        if not await self._caller.is_still_allowed():
+            raise Unauthenticated(shown=True)
+        if not self._caller.service.drained.is_set():
+            raise SessionNotFound(self._key.id)
+
+    async def _parts(self) -> AsyncGenerator[FrameParts]:
+        engine, key = self._caller.engine, self._key
+        joined = (await engine.sessions.state(key)).seq
+        items = follow(engine.store, engine.hub, key, after=self._after, poll_seconds=engine.limits.poll_seconds)
+        async with aclosing(readable_items(self._caller, key, items, self._caller.service.drained)) as present:
+            async for item in present:
+                if item is not None and (parts := frame_parts(item)) is not None:
+                    yield parts
+                if isinstance(item, RecordedEvent) and item.seq > joined and (end := await self._end(item)) is not None:
+                    yield end
+
+    async def _end(self, event: RecordedEvent) -> FrameParts | None:
+        """The run, if this event was its last; one that waited or was interrupted may have gone on since."""
+        if not isinstance(event.fact, RunEnded | RunWaiting):
+            return None
+        try:
+            run = await self._caller.engine.runs.get(self._key, event.run_id or "")
+        except RunNotFound:
+            return None
+        return None if run.status in ("running", "queued") else ("done", encode(run), None)
+
+    async def _listen(self) -> None:
+        """Do what comes in, one after the other. What cannot be done is answered, and the connection goes on."""
+        while True:
+            text = await self._receive_frame()
+            try:
+                async with self._command_lock:
+                    await authorize_command(self._caller, self._socket.scope)
+                    run = await execute_command(self._caller, self._key, parse_command(text))
+                answer = "accepted", encode(run)
+            except SessionNotFound:
+                raise
+            except Exception as error:
+                answer = "error", encode(_problem(error))
+            await self._socket.send_text(_frame(*answer, ref=read_ref(text)))
+
+    async def _receive_frame(self) -> bytes:
+        """The next frame that is not larger than a body may be."""
+        while True:
+            message = cast(dict[str, Any], await self._socket.receive())
+            if message["type"] == "websocket.disconnect":
+                raise WebSocketDisconnect(detail="the client has gone", code=message["code"])
+            text: str | None = message.get("text")
+            sent: bytes = (message.get("bytes") or b"") if text is None else text.encode()
+            if len(sent) <= cast(int, self._socket.app.request_max_body_size):
+                return sent
+            await self._socket.send_text(_frame("error", encode(_problem(HTTPException(status_code=413)))))
+
+
+ROUTES = [session_socket]

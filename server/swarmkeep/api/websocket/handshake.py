@@ -1,0 +1,80 @@
+"""Who may open a live connection, and from where it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from litestar.datastructures import Headers
+from litestar.types import Send, WebSocketScope
+from litestar.types.asgi_types import WebSocketResponseStartEvent
+
+from swarmkeep.api.auth.context import Principal, Service
+from swarmkeep.api.auth.guards import authenticate, client_address, is_allowed_origin, refuse_other_sites
+from swarmkeep.api.errors import PROBLEM_JSON
+from swarmkeep.api.http_errors import Forbidden, Unauthenticated
+from swarmkeep.api.parameters import MAX_SEQ
+from swarmkeep.domain.codec import encode
+from swarmkeep.domain.errors import InvalidRequest
+
+SUBPROTOCOL = "swarmkeep"
+
+
+# A page cannot send headers with a handshake, but it can offer subprotocols: this one, and one that holds its key.
+_BEARER_PREFIX = "bearer."
+
+
+async def refuse_other_pages(service: Service, scope: WebSocketScope) -> None:
+    """Browsers let any page open a WebSocket anywhere, and only say whose it is. Programs send no `Origin`.
+
+    Raises Forbidden.
+    """
+    headers = Headers.from_scope(scope)
+    await refuse_other_sites(service, headers)
+    if not is_allowed_origin(service, headers):
+        raise Forbidden("this connection takes no other sites' pages; SWARMKEEP_CORS_ORIGINS names those that may")
+
+
+async def refuse_handshake(send: Send, problem: Mapping[str, Any]) -> None:
+    """Answer the handshake with a problem document instead of a connection."""
+    body, status = encode(problem), int(problem["status"])
+    start: WebSocketResponseStartEvent = {
+        "type": "websocket.http.response.start",
+        "status": status,
+        "headers": [(b"content-type", PROBLEM_JSON.encode()), (b"content-length", b"%d" % len(body))],
+    }
+    await send(start)
+    await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
+
+
+async def authenticate_handshake(service: Service, scope: WebSocketScope) -> Principal:
+    """Who opened the connection. Raises Unauthenticated, RateLimited, StoreUnavailable."""
+    shown = Headers.from_scope(scope).getall("authorization", [])
+    offered = [name.removeprefix(_BEARER_PREFIX) for name in scope["subprotocols"] if name.startswith(_BEARER_PREFIX)]
+    shown += [f"Bearer {secret}" for secret in offered]
+    return Principal(service, await authenticate(service, shown, client_address(scope)))
+
+
+async def authorize_command(caller: Principal, scope: WebSocketScope) -> None:
+    """A command is a request of its own: it may come long after the handshake, and be one too many.
+
+    Raises Unauthenticated, RateLimited, Forbidden, StoreUnavailable.
+    """
+    if not await caller.is_still_allowed():
+        raise Unauthenticated(shown=caller.api_key is not None)
+    caller.service.count(caller.api_key, client_address(scope))
+    caller.require_writer()
+
+
+def parse_after(scope: WebSocketScope) -> int:
+    """The last seq that the reader has seen; by default none. Raises InvalidRequest."""
+    pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    for name, _ in pairs:
+        if name != "after":
+            raise InvalidRequest(f"there is no query parameter {name!r} here; known: after", f"/query/{name}")
+    after = dict(pairs).get("after", "0")
+    number = int(after) if after.isascii() and after.isdecimal() and len(after) < 20 else -1
+    if not 0 <= number <= MAX_SEQ:
+        raise InvalidRequest("after: the seq of the last event seen", "/query/after")
+    return number

@@ -1,0 +1,71 @@
+"""Tool calls of a recorded conversation: their results stand in, today's functions are only asked whether they fit."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from swarmkeep.agent import Agent, Tool, ToolArgumentsError
+from swarmkeep.audit.redacted import is_redacted
+from swarmkeep.audit.replay.recorded_log import RecordedLog
+from swarmkeep.domain.decisions.turns import ToolOutcome
+from swarmkeep.domain.events import ContextUpdated, MessageAdded
+from swarmkeep.domain.patch import apply
+from swarmkeep.domain.state import State, ToolCall
+from swarmkeep.engine.calls import Calls
+from swarmkeep.engine.policy import Policy
+from swarmkeep.engine.registry import Registry
+from swarmkeep.engine.tools import Caller, unknown_tool
+from swarmkeep.engine.values import plain_object
+
+
+class RecordedCalls(Calls):
+    """Carries out nothing."""
+
+    def __init__(self, recording: RecordedLog, registry: Registry, caller: Caller, policy: Policy) -> None:
+        super().__init__(registry, caller, policy)
+        self._recording = recording
+
+    async def perform(self, state: State, agent: Agent | None, tool: Tool | None, call: ToolCall) -> ToolOutcome:
+        """How the call ended then; what would be otherwise today is noted."""
+        outcome = self._outcome(state, call)
+        if agent is None:
+            return outcome
+        if outcome.status == "error" and is_redacted(self._recording.next_event):
+            # Why it failed is not known any more: maybe there was no such function then.
+            self._recording.note_redacted()
+            return outcome
+        was_unknown = outcome.content.startswith(unknown_tool(call, ()).content.removesuffix("none."))
+        if tool is None and not was_unknown:
+            self._recording.note("missing_tool", call.name, sorted(self._registry.tools(agent)))
+        elif tool is not None and was_unknown:
+            self._recording.note("missing_tool", None, call.name)
+        elif tool is not None and outcome.status == "ok" and self._recording.knows_arguments:
+            self._check_arguments(state, tool, call)
+        if outcome.handoff is not None and outcome.handoff not in self._registry:
+            self._recording.note("agent", outcome.handoff, self._registry.names)
+        return outcome
+
+    def _check_arguments(self, state: State, tool: Tool, call: ToolCall) -> None:
+        try:
+            tool.bind(call.arguments, context_variables=plain_object(state.context_variables), tool_call_id=call.id)
+        except ToolArgumentsError as error:
+            self._recording.note("arguments", f"{call.name}: {call.arguments}", str(error))
+
+    def _outcome(self, state: State, call: ToolCall) -> ToolOutcome:
+        """How the call ended then, with the change of the context that was recorded beside it."""
+        fact = self._recording.next_event.fact
+        if not isinstance(fact, MessageAdded) or fact.tool is None or fact.message.get("tool_call_id") != call.id:
+            raise self._recording.note_mismatch(MessageAdded.type)
+        context = None
+        change = self._recording.event_after_next
+        if change is not None and isinstance(change.fact, ContextUpdated) and change.fact.tool_call_id == call.id:
+            nulls = () if change.fact.nulls is UNSET else change.fact.nulls
+            context = apply(state.context_variables, change.fact.patch, nulls)
+        content = fact.message.get("content")
+        return ToolOutcome(
+            status=fact.tool.status,
+            content=content if isinstance(content, str) else "",
+            duration_ms=fact.tool.duration_ms,
+            handoff=None if fact.tool.handoff is UNSET else fact.tool.handoff,
+            context_variables=context,
+        )

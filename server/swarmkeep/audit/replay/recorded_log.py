@@ -1,0 +1,237 @@
+"""A recorded log in the place of a store: what a loop commits is compared with what was committed then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import UNSET
+
+from swarmkeep.audit.redacted import is_redacted
+from swarmkeep.audit.replay.divergences import DivergenceKind, ReplayFindings
+from swarmkeep.domain.decisions.settling import settle
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
+from swarmkeep.domain.events import (
+    FACTS,
+    ApprovalRequested,
+    ContextUpdated,
+    HandoffIgnored,
+    HandoffMade,
+    MessageAdded,
+    RequestRecord,
+    RunCompleted,
+    RunResumed,
+    RunStarted,
+    RunWaiting,
+    SessionCreated,
+    SessionRedacted,
+    SessionUpdated,
+    ToolStarted,
+    UnknownFact,
+)
+from swarmkeep.domain.fold import evolve
+from swarmkeep.domain.state import State
+from swarmkeep.engine.ledger import Decide
+
+
+class EndOfRecordedLog(Exception):
+    """There is nothing more to compare with."""
+
+
+class RecordedLog:
+    """A Ledger that is written already.
+
+    Its state is always the fold of the recorded events, never of what the loop makes of them: so each step is
+    compared for itself, and a difference does not drag others behind it. Whatever came from outside (inputs,
+    decisions, cancels, failures of the provider) is taken over as it is.
+    """
+
+    def __init__(self, events: Sequence[RecordedEvent], findings: ReplayFindings) -> None:
+        self.state = State()
+        self.findings = findings
+        # The states in which the next model call may have been made: the session may be changed while a model speaks.
+        self.candidates: list[State] = [self.state]
+        self.is_turn_skipped = False
+        self.knows_arguments = True
+        self.knows_context = True
+        self._events = events
+        self._next = 0
+        self._is_taken_over = False
+        self._apply_outside_events()
+
+    @property
+    def next_event(self) -> RecordedEvent:
+        """The next event that the loop is to lead to. Raises EndOfRecording."""
+        if self._next >= len(self._events):
+            raise EndOfRecordedLog
+        return self._events[self._next]
+
+    @property
+    def last_seq(self) -> int:
+        return self.state.seq
+
+    @property
+    def event_after_next(self) -> RecordedEvent | None:
+        """The event after the upcoming one."""
+        return self._events[self._next + 1] if self._next + 1 < len(self._events) else None
+
+    @property
+    def request_record(self) -> RequestRecord | None:
+        """What the model was sent whose reply comes next, if one does. Raises EndOfRecording."""
+        return get_request_record(self.next_event)
+
+    @property
+    def is_redacted_reply(self) -> bool:
+        """Whether the next event was a model's reply, and what it said and was asked is redacted."""
+        return _is_reply(self.next_event) and is_redacted(self.next_event)
+
+    def note_redacted(self) -> None:
+        """Note that something cannot be compared, because the upcoming event is redacted."""
+        self.findings.add_redacted(self.next_event.seq)
+
+    def note(self, kind: DivergenceKind, recorded: Any, actual: Any) -> None:
+        """Note a difference that shows at the upcoming event."""
+        self.findings.add(self.next_event.seq, kind, recorded, actual)
+
+    async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[RecordedEvent]:
+        """Go on to where the recorded log has what `decide` makes of the state; differences are noted.
+
+        Raises EndOfRecording, also when the two have come apart.
+        """
+        _ = self.next_event
+        if self.is_turn_skipped:
+            self.is_turn_skipped = False
+            applied = self._follow()
+        else:
+            decided = decide(self.state)
+            applied = self._compare([] if decided is None else settle(self.state, decided))
+        self.candidates = [self.state]
+        self._apply_outside_events()
+        return [] if self._is_taken_over else applied
+
+    def note_mismatch(self, actual: str) -> EndOfRecordedLog:
+        """Note that the recorded log goes on with something else than today's code would."""
+        event = self.next_event
+        unreadable = isinstance(event.fact, UnknownFact)
+        self.findings.add(event.seq, "unreadable" if unreadable else "order", event.type, actual)
+        return EndOfRecordedLog()
+
+    def _compare(self, drafts: Sequence[EventDraft]) -> list[RecordedEvent]:
+        applied: list[RecordedEvent] = []
+        for draft in drafts:
+            if not isinstance(draft.fact, ContextUpdated):
+                applied += self._apply_redacted_changes()
+            if self._next >= len(self._events):
+                break
+            event = self.next_event
+            if type(draft.fact) is not type(event.fact):
+                if applied and not self._is_made_by_loop(event):
+                    # Cut off here, as in a fork that ends in the middle of what was one commit.
+                    break
+                if not {ApprovalRequested} & {type(draft.fact), type(event.fact)}:
+                    raise self.note_mismatch(draft.fact.type)
+                self._note_approval_difference(draft, event)
+                return applied + self._follow()
+            self._note_details(draft, event)
+            applied.append(self._apply())
+        applied += self._apply_redacted_changes()
+        if not applied:
+            raise self.note_mismatch("nothing")
+        return applied
+
+    def _apply_redacted_changes(self) -> list[RecordedEvent]:
+        """Changes of the context that the loop may not make any more: a redaction took what they were, or built on."""
+        applied: list[RecordedEvent] = []
+        while self._next < len(self._events):
+            event = self._events[self._next]
+            lost = not self.knows_context or is_redacted(event)
+            if not (lost and isinstance(event.fact, ContextUpdated) and self._is_made_by_loop(event)):
+                break
+            applied.append(self._apply())
+        return applied
+
+    def _note_approval_difference(self, draft: EventDraft, event: RecordedEvent) -> None:
+        asks_today = isinstance(draft.fact, ApprovalRequested)
+        asked = draft.fact if asks_today else event.fact
+        assert isinstance(asked, ApprovalRequested)
+        needed, free = f"{asked.name} needs an approval", f"{asked.name} needs none"
+        self.findings.add(event.seq, "approval", free if asks_today else needed, needed if asks_today else free)
+
+    def _note_details(self, draft: EventDraft, event: RecordedEvent) -> None:
+        actual, recorded = draft.fact, event.fact
+        known = self.knows_context and not is_redacted(event)
+        if known and isinstance(actual, ContextUpdated) and isinstance(recorded, ContextUpdated) and actual != recorded:
+            self.findings.add(event.seq, "context", _describe_change(recorded), _describe_change(actual))
+        if isinstance(actual, RunCompleted) and isinstance(recorded, RunCompleted):
+            reasons = recorded.stop_reason, actual.stop_reason
+            if reasons[0] != reasons[1]:
+                self.findings.add(event.seq, "order", *reasons)
+
+    def _follow(self) -> list[RecordedEvent]:
+        """Take the recorded events as they are, up to where the next reply or result is needed."""
+        applied = [self._apply()]
+        while self._next < len(self._events) and self._is_made_by_loop(event := self._events[self._next]):
+            if isinstance(event.fact, MessageAdded | UnknownFact):
+                break
+            applied.append(self._apply())
+        return applied
+
+    def _apply(self) -> RecordedEvent:
+        event = self._events[self._next]
+        if _is_reply(event):
+            self.knows_arguments = not is_redacted(event)
+        if isinstance(event.fact, ContextUpdated | SessionCreated) and is_redacted(event):
+            # What instructions and later changes find in the context may be missing from here on.
+            self.knows_context = False
+            self.findings.add_redacted(event.seq)
+        self.state = evolve(self.state, event)
+        self._next += 1
+        return event
+
+    def _apply_outside_events(self) -> None:
+        self._is_taken_over = False
+        while self._next < len(self._events) and not self._is_made_by_loop(self._events[self._next]):
+            fact = self._apply().fact
+            passing = isinstance(fact, SessionUpdated | ContextUpdated | SessionRedacted | UnknownFact)
+            self.candidates = [*self.candidates, self.state] if passing else [self.state]
+            if isinstance(fact, RunResumed):
+                # Whoever took over had started nothing itself.
+                self._is_taken_over = True
+
+    def _is_made_by_loop(self, event: RecordedEvent) -> bool:
+        """Whether the loop led to this event, rather than somebody outside."""
+        running = self.state.run is not None and self.state.run.status == "running"
+        match event.fact:
+            case MessageAdded(completion=completion) if completion is not None:
+                asked = completion.request is not None or is_redacted(event)
+                return completion.partial is not True and asked
+            case MessageAdded(tool=tool):
+                return tool is not None and running
+            case ContextUpdated(tool_call_id=call_id):
+                return call_id is not None
+            case ToolStarted() | HandoffMade() | HandoffIgnored() | ApprovalRequested() | RunWaiting() | RunCompleted():
+                return True
+            case UnknownFact():
+                return event.type in FACTS and not self._is_input(event)
+            case _:
+                return False
+
+    def _is_input(self, event: RecordedEvent) -> bool:
+        """Whether an event that cannot be read must be what the user said: no request is compared by that."""
+        if event.type != MessageAdded.type:
+            return False
+        return event.run_id is None or isinstance(self._events[self._next - 1].fact, RunStarted)
+
+
+def _is_reply(event: RecordedEvent) -> bool:
+    return isinstance(event.fact, MessageAdded) and event.fact.completion is not None
+
+
+def get_request_record(event: RecordedEvent) -> RequestRecord | None:
+    """What a model was sent, of an event that is its reply."""
+    fact = event.fact
+    return fact.completion.request if isinstance(fact, MessageAdded) and fact.completion is not None else None
+
+
+def _describe_change(fact: ContextUpdated) -> dict[str, object]:
+    return {"patch": fact.patch, "nulls": [] if fact.nulls is UNSET else list(fact.nulls)}

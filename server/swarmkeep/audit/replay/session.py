@@ -1,0 +1,183 @@
+"""Today's agents against a recorded conversation: the engine's own loop, with the log in the place of the world.
+
+Recorded completions stand in for the model and recorded results for the tools. Instructions that are functions are
+called, for they are what is compared; nothing else of a team's code is, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
+
+from swarmkeep.agent import Agent
+from swarmkeep.audit.replay.divergences import DivergenceKind, Replayed, ReplayFindings, compare_requests
+from swarmkeep.audit.replay.recorded_calls import RecordedCalls
+from swarmkeep.audit.replay.recorded_log import EndOfRecordedLog, RecordedLog, get_request_record
+from swarmkeep.audit.replay.recorded_sessions import RecordedSession
+from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.domain.events import MessageAdded, RequestRecord, RunError
+from swarmkeep.domain.request import ModelRequest, Profile, build_request
+from swarmkeep.domain.state import Run, State
+from swarmkeep.engine.loop import Loop
+from swarmkeep.engine.model import Delta, Reply, TurnFailed
+from swarmkeep.engine.registry import Registry
+from swarmkeep.store.ports import EventStore, SessionKey
+
+
+async def replay_session(
+    store: EventStore, registry: Registry, key: SessionKey, *, ignore: Collection[str] = ()
+) -> Replayed:
+    """Compare a stored session. Reads only. Raises SessionNotFound."""
+    recorded = await load_recorded_session(store, key)
+    # A team's instructions may take their time, or the session be long: nobody else is to wait for it.
+    return await asyncio.to_thread(replay, recorded.events, registry, recorded.texts, ignore=ignore)
+
+
+async def load_recorded_session(store: EventStore, key: SessionKey) -> RecordedSession:
+    """A session with the texts that its requests name, as far as it can be read. Raises SessionNotFound."""
+    events = await store.read(key)
+    if not events:
+        raise SessionNotFound(key.id)
+    texts = await store.blobs(key, sorted(_collect_text_names(events)))
+    return RecordedSession(session_id=key.id, events=events, texts=dict(texts))
+
+
+def _collect_text_names(events: Iterable[RecordedEvent]) -> set[str]:
+    records = [get_request_record(event) for event in events]
+    return {name for record in records if record for name in (record.instructions, record.tools) if name}
+
+
+def replay(
+    events: Sequence[RecordedEvent], registry: Registry, texts: Mapping[str, str], *, ignore: Collection[str] = ()
+) -> Replayed:
+    """Compare a log, from its first event on. `texts` are instructions and tool schemas by their content hash."""
+    findings = ReplayFindings(ignore)
+    recording = RecordedLog(events, findings)
+    asyncio.run(_advance(recording, registry, texts))
+    return Replayed(
+        matches=not findings.divergences,
+        turns=findings.turns,
+        last_seq=recording.last_seq,
+        divergences=findings.divergences,
+        redacted=findings.redacted,
+    )
+
+
+async def _advance(recording: RecordedLog, registry: Registry, texts: Mapping[str, str]) -> None:
+    try:
+        async for _ in _ReplayLoop(recording, registry, texts).advance():
+            pass
+        raise recording.note_mismatch("nothing")
+    except EndOfRecordedLog:
+        pass
+
+
+class _ReplayLoop(Loop):
+    """The loop, whose requests and calls are compared with the recorded ones instead of being made."""
+
+    def __init__(self, recording: RecordedLog, registry: Registry, texts: Mapping[str, str]) -> None:
+        policy = _RecordedPolicy(recording)
+        super().__init__(recording, registry, _RecordedModel(recording), _call_in_place, policy)
+        self._calls = RecordedCalls(recording, registry, _refuse_tool_call, policy)
+        self._recording = recording
+        self._texts = texts
+
+    async def _prepare(self, state: State) -> tuple[Agent, Profile]:
+        """The agent as it is today, once the request that it would send has been compared."""
+        if self._recording.is_redacted_reply:
+            raise self._skip_redacted_turn()
+        recorded = self._recording.request_record
+        if recorded is None:
+            raise self._recording.note_mismatch(MessageAdded.type)
+        self._recording.findings.turns += 1
+        try:
+            prepared = [
+                await self._build_current_request(candidate, recorded) for candidate in self._recording.candidates
+            ]
+        except TurnFailed as failed:
+            self._note_failure(state, recorded, failed.error)
+            raise
+        for agent, profile, asked in prepared:
+            if not list(self._find_differences(recorded, agent, asked)):
+                return agent, profile
+        agent, profile, asked = prepared[0]
+        for kind, before, after in self._find_differences(recorded, agent, asked):
+            self._recording.note(kind, before, after)
+        return agent, profile
+
+    def _find_differences(
+        self, recorded: RequestRecord, agent: Agent, asked: ModelRequest
+    ) -> Iterator[tuple[DivergenceKind, Any, Any]]:
+        # What was redacted may be what instructions are made of; that it is missing is told already.
+        unknown = callable(agent.instructions) and not self._recording.knows_context
+        for difference in compare_requests(recorded, asked, self._texts):
+            if not (unknown and difference[0] == "instructions"):
+                yield difference
+
+    def _skip_redacted_turn(self) -> TurnFailed:
+        """What was asked is redacted; what is recorded goes on after it."""
+        self._recording.note_redacted()
+        self._recording.is_turn_skipped = True
+        return TurnFailed(RunError(code="redacted", message="what was asked is redacted"))
+
+    async def _build_current_request(
+        self, state: State, recorded: RequestRecord
+    ) -> tuple[Agent, Profile, ModelRequest]:
+        agent, profile = await super()._prepare(state)
+        return agent, profile, build_request(state, profile, stream=recorded.params.get("stream") is True)
+
+    def _note_failure(self, state: State, recorded: RequestRecord, error: RunError) -> None:
+        if error.code == "agent_unavailable":
+            self._recording.note("agent", state.agent, self._registry.names)
+        elif self._recording.knows_context:
+            known = self._texts.get(recorded.instructions, f"sha256:{recorded.instructions}")
+            self._recording.note("instructions", known, f"{error.code}: {error.message}")
+        # What is recorded goes on without this turn.
+        self._recording.is_turn_skipped = True
+
+
+class _RecordedModel:
+    """Says what was said then."""
+
+    def __init__(self, recording: RecordedLog) -> None:
+        self._recording = recording
+
+    async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
+        fact = self._recording.next_event.fact
+        assert isinstance(fact, MessageAdded)
+        assert fact.completion is not None
+        yield Reply(fact.message, fact.completion)
+
+
+class _RecordedPolicy:
+    """A Policy without limits, which streams if it streamed then."""
+
+    tool_seconds: float | None = None
+    shortens_history = False
+
+    def __init__(self, recording: RecordedLog) -> None:
+        self._recording = recording
+
+    def streams(self, run: Run) -> bool:
+        record = self._recording.request_record
+        return record is not None and record.params.get("stream") is True
+
+    def approval_expires_at(self) -> str | None:
+        return None
+
+    def time_limit(self, run: Run) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+
+async def _call_in_place(function: Callable[[], Any], *, is_async: bool, seconds: float | None) -> Any:
+    """Where instructions are made. A replay has a thread of its own."""
+    value = function()
+    return await value if inspect.isawaitable(value) else value
+
+
+async def _refuse_tool_call(function: Callable[[], Any], *, is_async: bool, seconds: float | None) -> Any:
+    raise AssertionError("a replay calls no tool")

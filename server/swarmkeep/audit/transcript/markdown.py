@@ -1,0 +1,87 @@
+"""A transcript in Markdown that renders alike everywhere: no raw HTML, no links, no markup in what was said."""
+
+from __future__ import annotations
+
+import re
+
+from swarmkeep.audit.transcript.text import (
+    format_change,
+    format_figures,
+    format_time,
+    is_message,
+    list_closing_facts,
+    show_controls,
+    summarize,
+)
+from swarmkeep.audit.transcript.timeline import TimelineEntry
+from swarmkeep.domain.state import State
+
+_MARKUP = re.compile(r"[\\`*_\[\]<>&#|~!$]")
+# What begins a list, a heading underline, a table, a rule or a quotation where a line begins.
+_AT_START = re.compile(r"^(\s*(?:\d{1,9}(?=[.)]))?)([-+=:.)])")
+_ADDRESS = re.compile(r"(?i)\b(https?|ftp|mailto|www)(:|\.)")
+
+
+def write_head(session_id: str, warning: str | None) -> str:
+    warned = f"\n**Warning:** {escape_line(warning)}\n" if warning else ""
+    return f"# Session {escape_line(session_id)}\n\nAll times are UTC.\n{warned}"
+
+
+def write_entry(scene: TimelineEntry) -> str:
+    headline, calls = (scene.headline, scene.calls) if is_message(scene) else summarize(scene)
+    parts = ["\n", _write_heading(scene, headline)]
+    if scene.warning:
+        parts.append(f"\n**Warning:** {escape_line(scene.warning)}\n")
+    if scene.text:
+        is_result = is_message(scene) and headline
+        parts.append(f"\n{fence_text(scene.text) if is_result else quote_text(scene.text)}")
+    parts += [f"\n{fence_text(call)}" for call in calls]
+    for change in scene.changes:
+        path, before, after = format_change(change)
+        parts.append(f"\n{fence_text(f'{path}: {before} → {after}')}")
+    return "".join(parts)
+
+
+def _write_heading(scene: TimelineEntry, headline: str) -> str:
+    took = format_figures(scene)
+    tail = f"{format_time(scene.at)}, event {scene.seq}" + (f", {took}" if took else "")
+    said = " ".join(escape_line(part) for part in (scene.speaker, headline) if part)
+    if is_message(scene):
+        return f"## {said}\n\n*{escape_line(tail)}*\n"
+    return f"*{said}* — {escape_line(tail)}\n"
+
+
+def write_foot(session_id: str, state: State) -> str:
+    rows = "".join(f"| {escape_line(name)} | {escape_line(value)} |\n" for name, value in list_closing_facts(state))
+    return f"\n---\n\n| Session | {escape_line(session_id)} |\n|---|---|\n{rows}"
+
+
+def escape_line(text: str) -> str:
+    """Text on one line, none of which is markup."""
+    return _escape_markup(" ".join(show_controls(text).split()))
+
+
+def _escape_markup(line: str) -> str:
+    line = _MARKUP.sub(lambda found: f"\\{found[0]}", line)
+    # Addresses become links by themselves in many readers; a word joiner is not seen, and keeps them text.
+    line = _ADDRESS.sub("\\1\u2060\\2", line)
+    return _AT_START.sub(r"\1\\\2", line)
+
+
+def quote_text(text: str) -> str:
+    """Text as a quotation, line by line."""
+    lines = []
+    for line in show_controls(text).split("\n"):
+        body = line.lstrip(" \t")
+        # More than three blanks would begin a block of code.
+        indent = "\u00a0" * len(line[: len(line) - len(body)].expandtabs(4))
+        lines.append(f"> {indent}{_escape_markup(body)}".rstrip())
+    return "  \n".join(lines) + "\n"
+
+
+def fence_text(text: str) -> str:
+    """Text as a block of code that nothing in it can end."""
+    body = show_controls(text)
+    longest = max((len(run) for run in re.findall(r"`+", body)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{body}\n{fence}\n"

@@ -1,0 +1,82 @@
+"""What both forms of a transcript say in the same words."""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import UNSET
+
+from swarmkeep.audit.changes import Change
+from swarmkeep.audit.transcript.timeline import TimelineEntry
+from swarmkeep.domain.codec import encode_text, replace_surrogates
+from swarmkeep.domain.events import Usage
+from swarmkeep.domain.state import State
+
+# What a reader would obey rather than show, and marks that reorder the text around them.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
+
+
+def show_controls(text: str) -> str:
+    """The text with everything in it visible; line breaks and tabs stay."""
+    whole = text.replace("\r\n", "\n").replace("\r", "\n")
+    return str(replace_surrogates(_CONTROLS.sub(_show_control, whole)))
+
+
+def _show_control(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return chr(0x2400 + code) if code < 0x20 else f"[U+{code:04X}]"
+
+
+def is_message(scene: TimelineEntry) -> bool:
+    """Whether the scene is somebody speaking or answering; the others are what happened in between."""
+    return scene.type == "message.added"
+
+
+def summarize(scene: TimelineEntry) -> tuple[str, tuple[str, ...]]:
+    """The line about something that happened, and the calls to show with it.
+
+    Of a tool that starts only the name: the message before has shown the whole call.
+    """
+    if scene.type == "tool.started" and scene.calls:
+        return f"{scene.headline} {scene.calls[0].partition('(')[0]}", ()
+    return scene.headline or ("" if scene.speaker else scene.type), scene.calls
+
+
+def format_time(at: str) -> str:
+    """A time as people read it, in UTC."""
+    return show_controls(f"{at[:10]} {at[11:19]}")
+
+
+def format_figures(scene: TimelineEntry) -> str:
+    """What it took: the model, tokens, time."""
+    said = [show_controls(scene.model)] if scene.model else []
+    if scene.usage is not None and scene.usage.total_tokens:
+        said.append(format_tokens(scene.usage))
+    if scene.duration_ms is not None:
+        said.append(f"{scene.duration_ms / 1000:.2f} s" if scene.duration_ms >= 10 else f"{scene.duration_ms:.1f} ms")
+    return ", ".join(said)
+
+
+def format_tokens(usage: Usage) -> str:
+    return f"{usage.total_tokens} tokens ({usage.prompt_tokens} in, {usage.completion_tokens} out)"
+
+
+def format_change(change: Change) -> tuple[str, str, str]:
+    """Where, from what and to what; a side that has nothing is a dash."""
+    before, after = (
+        "–" if value is UNSET else show_controls(encode_text(replace_surrogates(value)))
+        for value in (change.before, change.after)
+    )
+    return show_controls(change.path) or "/", before, after
+
+
+def list_closing_facts(state: State) -> list[tuple[str, str]]:
+    """What stands at the end: how far this goes, and by what that can be proved."""
+    return [
+        ("Status", state.status),
+        ("Active agent", show_controls(state.agent)),
+        ("Messages", str(len(state.messages))),
+        ("Model calls", f"{state.usage.model_calls}, {format_tokens(state.usage)}"),
+        ("Last event", f"{state.seq}, at {format_time(state.updated_at)} UTC"),
+        ("Its hash", state.hash),
+    ]

@@ -1,0 +1,179 @@
+"""The export format, line by line: written here and read back here, byte for byte.
+
+Each line is an event. Its members come in one order, its payload as it is stored, so the bytes that were hashed can be
+cut out of it. A session's first line says how far the session goes; a document of several sessions has one more line at
+its end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal, TypeVar
+
+import msgspec
+
+from swarmkeep.domain.codec import MalformedJson, decode, encode
+from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH, SealedEvent, count_levels
+from swarmkeep.store.upcast import upcast
+
+FORMAT = 1
+MAX_LINE_BYTES = 64 * 1024 * 1024
+MAX_INTEGER = 2**31 - 1
+MAX_SEQ = 2**53 - 1
+
+_TEXT_PATTERN = rb'"(?:[^"\\\x00-\x1f]|\\.)*"'
+_EVENT_PATTERN = re.compile(
+    rb'\{"session_id":('
+    + _TEXT_PATTERN
+    + rb'),"seq":([0-9]{1,16}),"type":('
+    + _TEXT_PATTERN
+    + rb'),"version":([0-9]{1,10}),'
+    rb'"run_id":(null|' + _TEXT_PATTERN + rb'),"agent":(' + _TEXT_PATTERN + rb"),"
+    rb'"at":"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z)","data":(.*),'
+    rb'"hash":"([0-9a-f]{64})","salt":(?:null|"([0-9a-f]{32})"),"commitment":"([0-9a-f]{64})"'
+    rb'(?:,"texts":(\{.*\}))?(?:,"export":(\{[^{}]*\}))?\}',
+    re.DOTALL,
+)
+
+
+class ExportStart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a session's first line adds: how far the session goes, and the hash that this proves it by.
+
+    `alone`: the document is this session, and ends with its last event; others end with a line that says so.
+    """
+
+    format: int = FORMAT
+    seq: int
+    hash: str
+    alone: bool
+
+
+class EventLine(msgspec.Struct, frozen=True):
+    """An event, and the texts that it is the first of its session to name: instructions or tool schemas, by hash."""
+
+    sealed: SealedEvent
+    texts: dict[str, str]
+    begin: ExportStart | None
+
+
+class ExportEnd(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The last line: what came before it, and SHA-256 over its bytes. Where it is missing, the rest is too."""
+
+    record: Literal["end"] = "end"
+    sessions: int
+    events: int
+    sha256: str
+
+
+class InvalidLine(ValueError):
+    """A line that is not what this format has there."""
+
+
+def write_end_line(end: ExportEnd) -> bytes:
+    return encode(end) + b"\n"
+
+
+def write_event_line(one: SealedEvent, texts: Mapping[str, str], begin: ExportStart | None) -> bytes:
+    """An event as the API shows it, then what its hash is made of, and what else this line brings."""
+    event = one.event
+    salt = b"null" if one.salt is None else b'"%b"' % one.salt.hex().encode()
+    more = b',"texts":%b' % encode(texts) if texts else b""
+    if begin is not None:
+        more += b',"export":%b' % encode(begin)
+    return (
+        b'{"session_id":%b,"seq":%d,"type":%b,"version":%d,"run_id":%b,"agent":%b,"at":"%b","data":%b,'
+        b'"hash":"%b","salt":%b,"commitment":"%b"%b}\n'
+    ) % (
+        encode(event.session_id),
+        event.seq,
+        encode(event.type),
+        event.version,
+        encode(event.run_id),
+        encode(event.agent),
+        event.at.encode(),
+        event.payload.encode(),
+        event.hash.encode(),
+        salt,
+        one.commitment.hex().encode(),
+        more,
+    )
+
+
+def read_export_line(line: bytes) -> EventLine | ExportEnd:
+    """What a line, without its break, says. Raises BadLine."""
+    if line.startswith(b'{"session_id":'):
+        return _read_event_line(line)
+    try:
+        value = decode(line)
+    except MalformedJson as error:
+        raise InvalidLine(f"this is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidLine("this is no JSON object")
+    if value.get("record") != "end":
+        raise InvalidLine("this is no line of an export")
+    return _convert(value, ExportEnd)
+
+
+T = TypeVar("T")
+
+
+def _convert(value: object, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidLine(str(error).replace("`", "'")) from None
+
+
+def _read_start(text: bytes) -> ExportStart:
+    value = decode(text)
+    if isinstance(value, dict) and isinstance(made := value.get("format"), int) and made > FORMAT:
+        raise InvalidLine(f"it was made by a newer release: its format is {made}, and this one reads {FORMAT}")
+    return _convert(value, ExportStart)
+
+
+def _read_event_line(line: bytes) -> EventLine:
+    found = _EVENT_PATTERN.fullmatch(line)
+    if found is None:
+        raise InvalidLine(_explain_invalid_event(line))
+    session_id, seq, type_, version, run_id, agent, at, data, digest, salt, commitment, texts_, begin = found.groups()
+    try:
+        texts = [decode(text, str) for text in (session_id, type_, agent)]
+        payload = data.decode()
+        value = decode(payload)
+        run = None if run_id == b"null" else decode(run_id, str)
+        brought = {} if texts_ is None else decode(texts_, dict[str, str])
+        begun = None if begin is None else _read_start(begin)
+    except (MalformedJson, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise InvalidLine(f"this is no JSON: {error}") from None
+    if count_levels(value) > MAX_PAYLOAD_DEPTH:
+        raise InvalidLine(f"its data is nested deeper than {MAX_PAYLOAD_DEPTH} levels")
+    if not 1 <= int(seq) <= MAX_SEQ or not 0 <= int(version) <= MAX_INTEGER:
+        raise InvalidLine("its seq or its version is out of range")
+    event = RecordedEvent(
+        session_id=texts[0],
+        seq=int(seq),
+        type=texts[1],
+        version=int(version),
+        run_id=run,
+        agent=texts[2],
+        at=at.decode(),
+        hash=digest.decode(),
+        payload=payload,
+        fact=upcast(texts[1], int(version), payload),
+    )
+    sealed = SealedEvent(
+        event, None if salt is None else bytes.fromhex(salt.decode()), bytes.fromhex(commitment.decode())
+    )
+    return EventLine(sealed, brought, begun)
+
+
+def _explain_invalid_event(line: bytes) -> str:
+    try:
+        value = decode(line)
+    except MalformedJson as error:
+        return f"this is no JSON: {error}"
+    if isinstance(value, dict) and "salt" not in value and "hash" in value:
+        return "this event has no salt: it comes from a list of events, not from an export"
+    return "this is no event as an export has it: members are missing, in another order, or written differently"

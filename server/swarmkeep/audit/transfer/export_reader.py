@@ -1,0 +1,216 @@
+"""An export, read and verified line by line, so that nothing is believed that its hashes do not prove."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import msgspec
+
+from swarmkeep.audit.transfer.export_lines import (
+    MAX_LINE_BYTES,
+    EventLine,
+    ExportEnd,
+    ExportStart,
+    InvalidLine,
+    read_export_line,
+)
+from swarmkeep.audit.verify.chain import ChainCheck
+from swarmkeep.audit.verify.problems import Problems
+from swarmkeep.domain.errors import InvalidImport, InvalidRequest
+from swarmkeep.domain.events import SessionCreated
+from swarmkeep.domain.request import digest, list_text_hashes
+from swarmkeep.engine.inputs import checked_id
+from swarmkeep.store.hashing import SealedEvent
+from swarmkeep.store.ports import SealedBatch
+
+_MAX_CHUNK_EVENTS = 200
+_MAX_CHUNK_BYTES = 4 * 1024 * 1024
+
+ExportLine = EventLine | ExportEnd
+
+
+class ExportedSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A session in an export: what its first line says of it, and where that line begins."""
+
+    session_id: str
+    begin: ExportStart
+    line: int
+    offset: int
+
+
+class ExportLines:
+    """The lines of a file from one place on, counted, and digested for the end of the document."""
+
+    def __init__(self, file: BinaryIO, *, line: int = 1, offset: int = 0) -> None:
+        file.seek(offset)
+        self._file = file
+        self._next_line, self._next_offset = line, offset
+        self.line, self.offset, self.size = line, offset, 0
+        self.sha256 = hashlib.sha256()
+
+    def next(self) -> ExportLine | None:
+        """What the next line says; None after the last. Raises InvalidImport."""
+        text = self._file.readline(MAX_LINE_BYTES + 1)
+        if not text:
+            return None
+        self.line, self.offset = self._next_line, self._next_offset
+        if len(text) > MAX_LINE_BYTES:
+            raise self.make_error(f"the line is longer than {MAX_LINE_BYTES} bytes")
+        if not text.endswith(b"\n"):
+            raise self.make_error("the export is cut off in the middle of this line")
+        self.size = len(text)
+        self._next_line, self._next_offset = self.line + 1, self.offset + self.size
+        try:
+            record = read_export_line(text[:-1])
+        except InvalidLine as error:
+            raise self.make_error(str(error)) from None
+        if not isinstance(record, ExportEnd):
+            self.sha256.update(text)
+        return record
+
+    def make_error(self, why: str) -> InvalidImport:
+        return InvalidImport(why, line=self.line)
+
+
+def verify_export(file: BinaryIO) -> Iterator[ExportedSession]:
+    """Verify an export from its first line to its last; gives each session once it has proved to be whole.
+
+    Raises InvalidImport, which names the line.
+    """
+    lines = ExportLines(file)
+    seen: set[str] = set()
+    begun = ended = False
+    sessions = events = 0
+    while (record := lines.next()) is not None:
+        begun = True
+        if isinstance(record, ExportEnd):
+            found = ExportEnd(sessions=sessions, events=events, sha256=lines.sha256.hexdigest())
+            if record != found:
+                raise lines.make_error(
+                    "what came before this line is not what was exported: lines are missing or changed"
+                )
+            ended = True
+        else:
+            place = _read_session_start(lines, record)
+            if place.session_id in seen:
+                raise lines.make_error(f"session {place.session_id!r} is in this file twice")
+            seen.add(place.session_id)
+            if place.begin.alone and sessions:
+                raise lines.make_error("the export before this line is cut off: its last line is missing")
+            sessions += 1
+            events += sum(len(chunk.events) for chunk in _read_verified_chunks(lines, place, record))
+            ended = place.begin.alone
+            yield place
+        if ended:
+            sessions = events = 0
+            lines.sha256 = hashlib.sha256()
+    if not ended:
+        lines.line += begun
+        raise lines.make_error("the export is cut off: its last line is missing" if begun else "the file is empty")
+
+
+def _read_session_start(lines: ExportLines, record: EventLine) -> ExportedSession:
+    if record.begin is None:
+        raise lines.make_error("here was to be the first event of a session")
+    try:
+        session_id = checked_id(record.sealed.event.session_id)
+    except InvalidRequest as error:
+        raise lines.make_error(str(error)) from None
+    return ExportedSession(session_id=session_id, begin=record.begin, line=lines.line, offset=lines.offset)
+
+
+def read_chunks(file: BinaryIO, place: ExportedSession, session_id: str) -> Iterator[SealedBatch]:
+    """The events and texts of one session, under the id that it is to have, verified once more on the way.
+
+    Raises InvalidImport.
+    """
+    lines = ExportLines(file, line=place.line, offset=place.offset)
+    first = lines.next()
+    if not isinstance(first, EventLine) or _read_session_start(lines, first) != place:
+        raise lines.make_error("the file was changed while it was read")
+    for chunk in _read_verified_chunks(lines, place, first):
+        if session_id == place.session_id:
+            yield chunk
+            continue
+        renamed = [
+            msgspec.structs.replace(one, event=msgspec.structs.replace(one.event, session_id=session_id))
+            for one in chunk.events
+        ]
+        yield SealedBatch(renamed, chunk.blobs)
+
+
+def _read_verified_chunks(lines: ExportLines, place: ExportedSession, first: EventLine) -> Iterator[SealedBatch]:
+    """A session from its first line on, up to the last event, which must have the seq and hash that this line names."""
+    chain = _ExportedChain(place, lines)
+    events: list[SealedEvent] = []
+    blobs: dict[str, str] = {}
+    size = 0
+    record: ExportLine | None = first
+    while True:
+        size += lines.size
+        if record is None:
+            lines.line += 1
+            raise lines.make_error(f"the export is cut off: event {chain.seq + 1} of {place.begin.seq} is missing")
+        if not isinstance(record, EventLine):
+            raise lines.make_error(f"here was to be event {chain.seq + 1} of session {place.session_id!r}")
+        chain.follow(record)
+        events.append(record.sealed)
+        blobs |= record.texts
+        if chain.seq == place.begin.seq:
+            break
+        if len(events) >= _MAX_CHUNK_EVENTS or size >= _MAX_CHUNK_BYTES:
+            yield SealedBatch(events, blobs)
+            events, blobs, size = [], {}, 0
+        record = lines.next()
+    chain.close()
+    yield SealedBatch(events, blobs)
+
+
+class _ExportedChain:
+    """One session's events as they come: each is the next one, and follows from those before it."""
+
+    def __init__(self, place: ExportedSession, lines: ExportLines) -> None:
+        self.seq = 0
+        self._place = place
+        self._lines = lines
+        self._hash = ""
+        self._named: set[str] = set()
+        self._findings = Problems()
+        self._check = ChainCheck(self._findings)
+
+    def follow(self, line: EventLine) -> None:
+        one, refusal = line.sealed, self._lines.make_error
+        event = one.event
+        self.seq += 1
+        if event.session_id != self._place.session_id or event.seq != self.seq or (line.begin and self.seq > 1):
+            raise refusal(
+                f"here was to be event {self.seq} of session {self._place.session_id!r}, "
+                f"not event {event.seq} of {event.session_id!r}"
+            )
+        if self.seq == 1 and event.type != SessionCreated.type:
+            raise refusal(f"a session begins with {SessionCreated.type}, not with {event.type}")
+        self._check_texts(line)
+        self._hash = event.hash
+        self._check.take(one)
+        self._refuse_problems()
+
+    def _check_texts(self, line: EventLine) -> None:
+        named = [name for name in list_text_hashes(line.sealed.event.fact) if name not in self._named]
+        self._named.update(named)
+        if not line.texts.keys() <= set(named):
+            raise self._lines.make_error("it brings a text that its event does not name, or that an earlier one did")
+        if any(digest(text) != name for name, text in line.texts.items()):
+            raise self._lines.make_error("the text is not the one that its hash names")
+
+    def close(self) -> None:
+        if self._hash != self._place.begin.hash:
+            raise self._lines.make_error("the last event is not the one that the session's first line names")
+        self._check.finish()
+        self._refuse_problems()
+
+    def _refuse_problems(self) -> None:
+        for problem in self._findings.make_verification(self.seq, None).problems if self._findings.count else ():
+            line = self._lines.line if problem.seq is None else self._place.line + problem.seq - 1
+            raise InvalidImport(problem.detail, line=line)

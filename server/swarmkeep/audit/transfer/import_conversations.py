@@ -1,0 +1,157 @@
+"""Conversations from elsewhere, recorded as sessions that can go on: all of a file, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import BinaryIO
+
+import msgspec
+
+from swarmkeep.audit.transfer.assistants import read_threads
+from swarmkeep.audit.transfer.chats import read_chats
+from swarmkeep.audit.transfer.foreign import (
+    ConversationReader,
+    ForeignConversation,
+    ForeignFormat,
+    Json,
+    read_documents,
+)
+from swarmkeep.audit.transfer.import_export import MAX_LISTED_SESSIONS, ImportedSession, ImportReport
+from swarmkeep.domain.decisions.commands import create_session
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.envelope import EventDraft, encode_payload
+from swarmkeep.domain.errors import InvalidImport, InvalidRequest, SeqConflict, SessionExists
+from swarmkeep.domain.events import MessageAdded
+from swarmkeep.domain.state import State
+from swarmkeep.engine.inputs import checked_id, checked_messages, checked_object
+from swarmkeep.store.hashing import seal
+from swarmkeep.store.ports import EventStore, SessionKey
+
+READERS: dict[ForeignFormat, ConversationReader] = {"chat": read_chats, "swarm": read_chats, "assistants": read_threads}
+
+
+class ImportPlan(msgspec.Struct, frozen=True):
+    """A session that is to be made."""
+
+    key: SessionKey
+    drafts: list[EventDraft]
+
+
+async def import_conversations(
+    store: EventStore,
+    tenant: str,
+    file: BinaryIO,
+    form: ForeignFormat,
+    *,
+    agent: str | None = None,
+    default_agent: str | None = None,
+    as_id: str | None = None,
+    dry_run: bool = False,
+) -> ImportReport:
+    """Make a session of each conversation in the file, with `agent` as the one that goes on.
+
+    Without `agent` it is the one that spoke last, if the file says who that was, or else `default_agent`. The whole
+    file is checked before anything is recorded. A session that is there already, made of the same conversation, is left
+    as it is.
+
+    Raises InvalidImport, and SessionExists for another session under the same id; nothing was recorded then.
+    """
+    plans = await asyncio.to_thread(_plan_all, tenant, file, form, agent, default_agent, as_id)
+    made: list[ImportedSession] = []
+    present = [await _is_present(store, plan) for plan in plans]
+    for plan, was in zip(plans, present, strict=True):
+        if not dry_run and not was:
+            try:
+                await store.append(plan.key, State(), plan.drafts)
+            except SeqConflict:
+                was = await _is_present(store, plan)
+        head = None if dry_run and not was else await store.head(plan.key)
+        made.append(
+            ImportedSession(
+                id=plan.key.id,
+                seq=len(plan.drafts) if head is None else head.seq,
+                hash="" if head is None else head.hash,
+                outcome="present" if was else "imported",
+            )
+        )
+    new = [one for one in made if one.outcome == "imported"]
+    return ImportReport(
+        dry_run=dry_run,
+        imported=len(new),
+        present=len(made) - len(new),
+        events=sum(one.seq for one in new),
+        sessions=made[:MAX_LISTED_SESSIONS],
+    )
+
+
+def _plan_all(
+    tenant: str, file: BinaryIO, form: ForeignFormat, agent: str | None, default_agent: str | None, as_id: str | None
+) -> list[ImportPlan]:
+    conversations = list(READERS[form](read_documents(file)))
+    if as_id is not None and len(conversations) != 1:
+        raise InvalidImport(f"a new id is for one session; this file has {len(conversations)}")
+    plans = [_plan_session(tenant, found, form, agent, default_agent, as_id) for found in conversations]
+    ids = [plan.key.id for plan in plans]
+    for number, conversation in enumerate(conversations):
+        if ids[number] in ids[:number]:
+            raise conversation.make_error(f"session {ids[number]!r} is in this file twice")
+    return plans
+
+
+def _plan_session(
+    tenant: str,
+    conversation: ForeignConversation,
+    form: ForeignFormat,
+    agent: str | None,
+    default_agent: str | None,
+    as_id: str | None,
+) -> ImportPlan:
+    try:
+        checked_id(as_id or conversation.id or "x", "")
+        messages = checked_messages([_as_object(message) for message in conversation.messages], "")
+        name = agent or conversation.agent or _find_last_speaker(messages) or default_agent
+        metadata = checked_object({**conversation.metadata, "imported": {"from": form, **conversation.origin}}, "")
+        variables = checked_object(conversation.context_variables, "")
+    except InvalidRequest as error:
+        raise conversation.make_error(str(error), error.errors[0]["pointer"]) from None
+    if not name:
+        raise conversation.make_error("nothing says which agent is to go on; name one")
+    said = [
+        {**message, "sender": name} if message["role"] == "assistant" and "sender" not in message else message
+        for message in messages
+    ]
+    drafts = draft_events(name, create_session(name, variables, metadata, said), None)
+    try:
+        # What no log can hold is found here, before anything is recorded.
+        seal("", State(), drafts, at="")
+    except InvalidRequest as error:
+        raise conversation.make_error(str(error)) from None
+    return ImportPlan(SessionKey(tenant, as_id or conversation.id or conversation.derived_id), drafts)
+
+
+def _as_object(message: object) -> Json:
+    # What is no object has no role, and is refused with its place.
+    return message if isinstance(message, dict) else {}
+
+
+def _find_last_speaker(messages: Sequence[Json]) -> str | None:
+    """The agent that spoke last, if its messages say who they are from."""
+    for message in reversed(messages):
+        sender = message.get("sender")
+        if message["role"] == "assistant" and isinstance(sender, str) and sender not in ("", "assistant"):
+            return sender
+    return None
+
+
+async def _is_present(store: EventStore, plan: ImportPlan) -> bool:
+    """Whether the session was made of this conversation before; it may have gone on since."""
+    if await store.head(plan.key) is None:
+        return False
+    count = len(plan.drafts)
+    events = await store.read(plan.key, upto=count + 1)
+    same = [event.payload for event in events[:count]] == [encode_payload(draft.fact) for draft in plan.drafts]
+    longer = len(events) > count and isinstance(events[count].fact, MessageAdded) and events[count].run_id is None
+    if not same or longer:
+        raise SessionExists(plan.key.id, "is here with another history")
+    return True

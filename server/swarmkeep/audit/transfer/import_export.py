@@ -1,0 +1,124 @@
+"""Sessions taken in from an export: all that is in the file is verified before anything of it is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import BinaryIO, Literal
+
+import msgspec
+
+from swarmkeep.audit.transfer.export_reader import ExportedSession, read_chunks, verify_export
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.errors import InvalidImport, SeqConflict, SessionExists
+from swarmkeep.domain.events import RunError, RunInterrupted, Usage
+from swarmkeep.domain.state import State
+from swarmkeep.engine.inputs import checked_id
+from swarmkeep.store.ports import EventStore, SessionKey
+
+ImportOutcome = Literal["imported", "present"]
+MAX_LISTED_SESSIONS = 1000
+
+
+class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A session of the file. `present`: it was here before, with all that the file has of it."""
+
+    id: str
+    seq: int
+    hash: str
+    outcome: ImportOutcome
+
+
+class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What an import did, or with `dry_run` would do. `sessions` names the first thousand."""
+
+    dry_run: bool
+    imported: int
+    present: int
+    events: int
+    sessions: list[ImportedSession]
+
+
+async def import_export(
+    store: EventStore, tenant: str, file: BinaryIO, *, as_id: str | None = None, dry_run: bool = False
+) -> ImportReport:
+    """Record the sessions of an export as they were recorded: the same seqs, times, hashes and texts.
+
+    The whole file is verified first, and checked against what is here. Then each session is recorded in a transaction
+    of its own; one that is here already is left as it is, so an import that was broken off can be made again. A run
+    that was running is recorded as interrupted: nothing runs by being imported.
+
+    Raises InvalidImport, and SessionExists for another session under the same id; nothing was recorded then.
+    """
+    if as_id is not None:
+        checked_id(as_id, "/query/as")
+    places = await asyncio.to_thread(_verify_file, file)
+    if as_id is not None and len(places) != 1:
+        raise InvalidImport(f"a new id is for one session; this file has {len(places)}", line=1)
+    keys = [SessionKey(tenant, as_id or place.session_id) for place in places]
+    present = [await _is_present(store, key, place) for key, place in zip(keys, places, strict=True)]
+    if not dry_run:
+        for number, (key, place) in enumerate(zip(keys, places, strict=True)):
+            if not present[number]:
+                present[number] = not await _record_session(store, key, place, file)
+    return _build_report(keys, places, present, dry_run)
+
+
+def _verify_file(file: BinaryIO) -> list[ExportedSession]:
+    return list(verify_export(file))
+
+
+async def _record_session(store: EventStore, key: SessionKey, place: ExportedSession, file: BinaryIO) -> bool:
+    """Record a session, unless somebody else has just done so."""
+    try:
+        await store.restore(key, lambda: read_chunks(file, place, key.id), closing=interrupt_runs)
+    except SeqConflict:
+        if not await _is_present(store, key, place):
+            raise
+        return False
+    return True
+
+
+async def _is_present(store: EventStore, key: SessionKey, place: ExportedSession) -> bool:
+    """Whether the session is here with all that the file has of it; a hash stands for everything up to it."""
+    if await store.head(key) is None:
+        return False
+    seq = place.begin.seq
+    events = await store.read(key, after=seq - 1, upto=seq)
+    if not events or events[0].hash != place.begin.hash:
+        raise SessionExists(key.id, "is here with another history")
+    return True
+
+
+def interrupt_runs(state: State) -> list[EventDraft]:
+    """What ends the runs that would go on by themselves. One that waits for somebody goes on waiting."""
+    if state.run is not None and state.run.status == "waiting":
+        return []
+    active = [] if state.run is None else [state.run.id]
+    error = RunError(code="imported", message="the session was imported in the middle of this run", retryable=True)
+    ended: list[EventDraft] = []
+    # The active one last: only the latest run to end can be resumed.
+    for run_id in [*(queued.run_id for queued in state.queue), *active]:
+        usage = state.run.usage if state.run is not None and state.run.id == run_id else Usage()
+        fact = RunInterrupted(stop_reason="interrupted", usage=usage, error=error)
+        ended += draft_events(state.agent, [fact], run_id)
+    return ended
+
+
+def _build_report(
+    keys: Sequence[SessionKey], places: Sequence[ExportedSession], present: Sequence[bool], dry_run: bool
+) -> ImportReport:
+    found = list(zip(keys, places, present, strict=True))
+    return ImportReport(
+        dry_run=dry_run,
+        imported=present.count(False),
+        present=present.count(True),
+        events=sum(place.begin.seq for _, place, was in found if not was),
+        sessions=[
+            ImportedSession(
+                id=key.id, seq=place.begin.seq, hash=place.begin.hash, outcome="present" if was else "imported"
+            )
+            for key, place, was in found[:MAX_LISTED_SESSIONS]
+        ],
+    )

@@ -1,0 +1,61 @@
+"""A tenant's audit log: what was done to sessions that no session's events can tell, because they are gone."""
+
+from __future__ import annotations
+
+import msgspec
+
+from swarmkeep.audit.verify.problems import Head, Problems, Verification
+from swarmkeep.domain.codec import MalformedJson, decode, encode
+from swarmkeep.store.archive import Archive, AuditLogEntry
+from swarmkeep.store.hashing import GENESIS, commitment_of, header_of, link
+
+_PAGE_ENTRIES = 500
+
+
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of a tenant's audit log. `by` is null where nobody knows; `hash` chains it to those before it."""
+
+    seq: int
+    type: str
+    by: str | None
+    at: str
+    data: msgspec.Raw
+    hash: str
+
+
+def view_entry(entry: AuditLogEntry) -> AuditEntry:
+    return AuditEntry(
+        seq=entry.seq, type=entry.type, by=entry.by, at=entry.at, data=_read_data(entry.payload), hash=entry.hash.hex()
+    )
+
+
+def _read_data(payload: str) -> msgspec.Raw:
+    try:
+        decode(payload)
+    except MalformedJson:
+        # Somebody damaged it.
+        return msgspec.Raw(encode(payload))
+    return msgspec.Raw(payload.encode())
+
+
+async def verify_audit_log(store: Archive, tenant: str, *, noted: Head | None = None) -> Verification:
+    """Check a tenant's audit log as a session's events are checked."""
+    findings = Problems()
+    previous, last = GENESIS, 0
+    while page := await store.read_audit_log(tenant, after=last, limit=_PAGE_ENTRIES):
+        for entry in page:
+            if entry.seq != last + 1:
+                findings.add("event_missing", f"entry {last + 1} of the audit log is missing", last + 1)
+                previous = b""
+            last = entry.seq
+            header = header_of(entry.seq, entry.type, entry.version, None, entry.by or "", entry.at)
+            if previous and link(previous, header, entry.commitment) != entry.hash:
+                findings.add("hash_differs", f"entry {last} of the audit log: its hash does not follow", last)
+            if commitment_of(entry.salt, entry.payload) != entry.commitment:
+                findings.add("payload_differs", f"entry {last} of the audit log says something else now", last)
+            previous = entry.hash
+            if noted is not None and noted.seq == last and noted.hash != entry.hash.hex():
+                findings.add("rewritten", f"entry {last} of the audit log had another hash", last)
+    if noted is not None and noted.seq > last:
+        findings.add("truncated", f"the audit log ends with entry {last}; {noted.seq} was noted down", last + 1)
+    return findings.make_verification(last, Head(seq=last, hash=previous.hex()) if last else None)

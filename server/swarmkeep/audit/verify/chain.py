@@ -1,0 +1,91 @@
+"""The chain of a log: that each event follows from the one before, and holds what was recorded."""
+
+from __future__ import annotations
+
+import itertools
+
+from swarmkeep.audit.verify.problems import Head, Problems
+from swarmkeep.domain.events import SessionRedacted
+from swarmkeep.domain.request import digest
+from swarmkeep.store.hashing import GENESIS, SealedEvent, commitment_of, header_of, link
+
+
+class ChainCheck:
+    """Takes a log's events in order, and says what is wrong with each. Its memory is that of the redacted events."""
+
+    def __init__(self, findings: Problems, noted: Head | None = None) -> None:
+        self.last = 0
+        self._findings = findings
+        self._noted = noted
+        # The hashes that the next event may build on: as stored and as computed, so that one changed hash is one
+        # problem and not two. None after a gap, where nothing is known.
+        self._previous: tuple[bytes, ...] | None = (GENESIS,)
+        self._redacted_digests: dict[int, str] = {}
+        self._explained_seqs: set[int] = set()
+
+    def take(self, sealed: SealedEvent) -> None:
+        event = sealed.event
+        if event.seq != self.last + 1:
+            self._note_gap(event.seq)
+        self.last = event.seq
+        self._check_hash(sealed)
+        self._check_payload(sealed)
+        if isinstance(event.fact, SessionRedacted):
+            self._check_redaction(event.seq, event.fact)
+        if self._noted is not None and event.seq == self._noted.seq and event.hash != self._noted.hash:
+            detail = f"event {event.seq} had the hash {self._noted.hash} when it was noted down, and has {event.hash}"
+            self._findings.add("rewritten", detail, event.seq)
+
+    def _note_gap(self, seq: int) -> None:
+        if seq <= self.last:
+            self._findings.add("event_unreadable", f"an event has the seq {seq}; the first one is 1", seq)
+        else:
+            gone = f"events {self.last + 1} to {seq - 1} are" if seq > self.last + 2 else f"event {seq - 1} is"
+            self._findings.add("event_missing", f"{gone} missing", self.last + 1)
+            self._previous = None
+
+    def _check_hash(self, sealed: SealedEvent) -> None:
+        event = sealed.event
+        header = header_of(event.seq, event.type, event.version, event.run_id, event.agent, event.at)
+        stored = bytes.fromhex(event.hash)
+        if self._previous is None:
+            self._previous = (stored,)
+            return
+        for previous in self._previous:
+            computed = link(previous, header, sealed.commitment)
+            if computed == stored:
+                self._previous = (stored,)
+                return
+        detail = f"event {event.seq} ({event.type}): its hash does not follow from it and from what comes before"
+        self._findings.add("hash_differs", detail, event.seq)
+        self._previous = (stored, computed)
+
+    def _check_payload(self, sealed: SealedEvent) -> None:
+        event = sealed.event
+        if sealed.salt is None:
+            self._redacted_digests[event.seq] = digest(event.payload)
+        elif commitment_of(sealed.salt, event.payload) != sealed.commitment:
+            detail = f"event {event.seq} ({event.type}): its payload is not the one that was recorded"
+            self._findings.add("payload_differs", detail, event.seq)
+
+    def _check_redaction(self, at: int, fact: SessionRedacted) -> None:
+        for seq, kept in itertools.zip_longest(fact.seqs, fact.kept):
+            if seq is None or not 0 < seq < at:
+                self._findings.add("event_unreadable", f"event {at} names events that do not come before it", at)
+                return
+            if seq not in self._redacted_digests:
+                detail = f"event {at} says that the payload of event {seq} was removed, but it is there"
+                self._findings.add("redaction_undone", detail, seq)
+            elif self._redacted_digests[seq] != kept:
+                detail = f"event {seq}: what stands in its payload's place is not what event {at} left there"
+                self._findings.add("stand_in_differs", detail, seq)
+            self._explained_seqs.add(seq)
+
+    def finish(self) -> None:
+        """Say what only the end can tell."""
+        for seq in sorted(self._redacted_digests.keys() - self._explained_seqs):
+            detail = f"event {seq}: its payload was removed, and no event says that it was redacted"
+            self._findings.add("payload_missing", detail, seq)
+        if self._noted is not None and self._noted.seq > self.last:
+            detail = f"the log ends with event {self.last}; event {self._noted.seq} was noted down"
+            self._findings.add("truncated", detail, self.last + 1)

@@ -1,0 +1,101 @@
+"""The rows beside the events: that each says what the events say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from swarmkeep.audit.verify.problems import Problems
+from swarmkeep.domain.codec import decode, encode
+from swarmkeep.domain.state import State
+from swarmkeep.domain.views import SessionView
+from swarmkeep.store.archive import SessionRows
+from swarmkeep.store.labels import labels_of
+
+_DIGEST = re.compile(r"[0-9a-f]{64}|")
+
+
+def check_head(row: Mapping[str, Any], state: State, view: SessionView, findings: Problems) -> None:
+    """Compare the head row with what the events add up to."""
+    told = {
+        "head_seq": state.seq,
+        "head_hash": bytes.fromhex(state.hash),
+        "agent": state.agent,
+        "status": state.status,
+        "created_at": state.created_at,
+        "updated_at": state.updated_at,
+        "due_at": _read_due_at(state),
+    }
+    wrong = [name for name, value in told.items() if row[name] != value]
+    if not _is_same_view(row["view"], view):
+        wrong.append("view")
+    for name in wrong:
+        findings.add("head_differs", f"the head row's `{name}` is not what the events add up to")
+    if not _is_possible_lease(row, state):
+        findings.add("lease_invalid", "the head row's lease is none that a server can have left")
+
+
+def _read_due_at(state: State) -> float | None:
+    try:
+        return state.due_at
+    except ValueError:
+        # The time is in an event that somebody damaged.
+        return None
+
+
+def _is_same_view(text: Any, view: SessionView) -> bool:
+    try:
+        return encode(decode(text, SessionView)) == encode(view)
+    except (ValueError, TypeError):
+        return False
+
+
+def _is_possible_lease(row: Mapping[str, Any], state: State) -> bool:
+    owner, epoch, expires = row["lease_owner"], row["lease_epoch"], row["lease_expires_at"]
+    if not isinstance(epoch, int) or epoch < 0 or (owner is None) != (expires is None):
+        return False
+    return owner is None or (state.status == "running" and isinstance(expires, int | float))
+
+
+def check_labels(evidence: SessionRows, state: State, findings: Problems) -> None:
+    if evidence.labels != frozenset(labels_of(state.metadata)):
+        findings.add("labels_differ", "the labels that lists are filtered by are not those of the metadata")
+
+
+class ReferenceCheck:
+    """What the events name besides each other: blobs, and runs that idempotency keys may lead to."""
+
+    def __init__(self, evidence: SessionRows, findings: Problems) -> None:
+        self._evidence = evidence
+        self._findings = findings
+        self._unnamed = set(evidence.blobs)
+        self._reported: set[str] = set()
+        self._runs = {mark["run_id"] for mark in evidence.idempotency_rows} - {None}
+
+    def blob(self, name: str, seq: int) -> None:
+        """An event names this blob."""
+        self._unnamed.discard(name)
+        sound = self._evidence.blobs.get(name)
+        if sound or name in self._reported:
+            return
+        self._reported.add(name)
+        if sound is None:
+            self._findings.add("blob_missing", f"event {seq} names the text {name}, which is not there", seq)
+        else:
+            self._findings.add("blob_differs", f"event {seq} names the text {name}, which was changed", seq)
+
+    def run(self, run_id: str | None) -> None:
+        """There is such a run."""
+        self._runs.discard(run_id)
+
+    def finish(self, last: int) -> None:
+        """Say what nothing names."""
+        for name in sorted(self._unnamed):
+            self._findings.add("blob_stray", f"no event names the text {name}")
+        for mark in self._evidence.idempotency_rows:
+            seq = mark["seq"]
+            if not isinstance(seq, int) or not 0 < seq <= last or mark["run_id"] in self._runs:
+                self._findings.add("mark_dangling", "an idempotency key leads to an event or a run that is not there")
+            if not _DIGEST.fullmatch(mark["digest"]):
+                self._findings.add("mark_invalid", "an idempotency key's row holds no digest of a request")

@@ -1,0 +1,208 @@
+"""`verify`: whether a stored session is what it was when it was recorded, and where it is not.
+
+What is found: any change, insertion, removal or reordering of events, and anything beside them that does not follow
+from them. What cannot be found from the rows alone: a log that was rewritten from some event on with all hashes made
+anew, or cut off together with its head row. A head that was noted down elsewhere finds both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from msgspec.structs import replace
+
+from swarmkeep.audit.verify.chain import ChainCheck
+from swarmkeep.audit.verify.problems import Head, Problems, Verification
+from swarmkeep.audit.verify.rows import ReferenceCheck, check_head, check_labels
+from swarmkeep.audit.verify.turns import check_turn
+from swarmkeep.domain.chain import Chain
+from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.domain.events import MessageAdded, RunQueued, RunStarted, SessionForked
+from swarmkeep.domain.fold import evolve
+from swarmkeep.domain.state import State
+from swarmkeep.domain.views import view_session
+from swarmkeep.store.archive import Archive, SessionRows
+from swarmkeep.store.hashing import SealedEvent
+from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.sql.usage import make_usage_row
+
+_MIN_SEQ, _MAX_SEQ = -(2**63), 2**63 - 1
+_MAX_PAGE_ROWS = 512
+_PAGE_BYTES = 1_000_000
+# How much of a session's past is kept while its events go by: more than any event looks back.
+_MAX_KEPT_MESSAGES = 1000
+_ATTEMPTS = 3
+
+
+async def verify(store: Archive, key: SessionKey, *, noted: Head | None = None) -> Verification:
+    """Check all that is stored of a session, against `noted` too if a head was noted down earlier.
+
+    Reads event by event, in memory that does not grow with the log. Raises SessionNotFound if there is no row of it.
+    """
+    for attempt in range(_ATTEMPTS):
+        evidence = await store.read_session_rows(key)
+        if evidence.empty:
+            raise SessionNotFound(key.id)
+        found = await _check(store, key, evidence, noted)
+        if found.valid or attempt == _ATTEMPTS - 1 or await _is_unchanged(store, key, evidence):
+            break
+        # Somebody appended, redacted or deleted meanwhile, so that what was read may not belong together.
+    return found
+
+
+async def _is_unchanged(store: Archive, key: SessionKey, evidence: SessionRows) -> bool:
+    now = await store.read_session_rows(key)
+    return (now.head and now.head["head_hash"]) == (evidence.head and evidence.head["head_hash"])
+
+
+async def _check(store: Archive, key: SessionKey, evidence: SessionRows, noted: Head | None) -> Verification:
+    check = _SessionCheck(evidence, noted)
+    async with aclosing(read_pages(store, key, upto=check.head_seq)) as found:
+        after = _MIN_SEQ
+        async for page in found:
+            for sealed in page:
+                check.take(sealed)
+            check.drop_old_messages()
+            last = page[-1].event.seq
+            if isinstance(last, int):
+                check.compare_usage(page, await store.read_usage_rows(key, after=after, upto=last))
+                after = last
+    check.compare_usage([], await store.read_usage_rows(key, after=after, upto=_MAX_SEQ))
+    check.finish(key)
+    if check.forked is not None:
+        await _check_fork(store, key, check)
+    head = Head(seq=check.state.seq, hash=check.state.hash) if check.count else None
+    return check.findings.make_verification(check.count, head)
+
+
+async def read_pages(store: Archive, key: SessionKey, *, upto: int | None) -> AsyncGenerator[list[SealedEvent]]:
+    """A session's events, a bounded number of bytes at a time as long as they are of similar size."""
+    after, rows = _MIN_SEQ, 32
+    while page := await store.sealed(key, after=after, upto=upto, limit=rows):
+        yield page
+        if len(page) < rows or not isinstance(page[-1].event.seq, int):
+            return
+        after = page[-1].event.seq
+        size = sum(len(sealed.event.payload) for sealed in page) // len(page) + 1
+        rows = max(1, min(_PAGE_BYTES // size, rows * 2, _MAX_PAGE_ROWS))
+
+
+class _SessionCheck:
+    """One pass over a log: the chain, the fold and what the events name."""
+
+    def __init__(self, evidence: SessionRows, noted: Head | None) -> None:
+        self.findings = Problems()
+        self.state = State()
+        self.count = 0
+        self.forked: tuple[SessionForked, str, str] | None = None
+        self._evidence = evidence
+        self._dropped_count = 0
+        self._first_hash = ""
+        self._chain = ChainCheck(self.findings, noted)
+        self._named = ReferenceCheck(evidence, self.findings)
+
+    @property
+    def head_seq(self) -> int | None:
+        """The last event by the head row."""
+        seq = None if self._evidence.head is None else self._evidence.head["head_seq"]
+        return seq if isinstance(seq, int) else None
+
+    def take(self, sealed: SealedEvent) -> None:
+        event = sealed.event
+        if not isinstance(event.seq, int):
+            self.findings.add("event_unreadable", f"a row has the seq {event.seq!r}")
+            return
+        self.count += 1
+        self._first_hash = self._first_hash or event.hash
+        self._chain.take(sealed)
+        check_turn(self.state, event, self.findings)
+        self._note_references(event)
+        self.state = evolve(self.state, event)
+
+    def _note_references(self, event: RecordedEvent) -> None:
+        fact = event.fact
+        if isinstance(fact, MessageAdded):
+            record = fact.completion.request if fact.completion is not None else None
+            for name in () if record is None else (record.instructions, record.tools):
+                if name is not None:
+                    self._named.blob(name, event.seq)
+        elif isinstance(fact, RunStarted | RunQueued):
+            self._named.run(event.run_id)
+        elif isinstance(fact, SessionForked):
+            self.forked = (fact, self.state.hash, self._first_hash)
+            if (fact.from_seq, fact.from_hash) != (self.state.seq, self.state.hash):
+                detail = f"event {event.seq} says that it follows another event than it does"
+                self.findings.add("fork_differs", detail, event.seq)
+
+    def compare_usage(self, page: Sequence[SealedEvent], rows: Mapping[int, Mapping[str, Any]]) -> None:
+        """Compare what is kept of calls, for sums, with the events of calls that were not copied from elsewhere."""
+        own = [one.event for one in page if isinstance(one.event.seq, int) and one.event.seq > self._evidence.forked_at]
+        told = {event.seq: row for event in own if (row := make_usage_row(event)) is not None}
+        for seq in sorted(told.keys() | rows.keys()):
+            if told.get(seq) != rows.get(seq):
+                detail = f"what is kept of the call of event {seq}, for sums, is not what the event says"
+                self.findings.add("usage_differs", detail)
+
+    def drop_old_messages(self) -> None:
+        """Let go of what no later event looks back to."""
+        excess = len(self.state.messages) - _MAX_KEPT_MESSAGES
+        if excess <= 0:
+            return
+        self._dropped_count += excess
+        messages = Chain(self.state.messages[excess:])
+        self.state = replace(self.state, messages=messages, finished=Chain(self.state.finished[-1:]))
+
+    def finish(self, key: SessionKey) -> None:
+        self._chain.finish()
+        self._named.finish(self._chain.last)
+        evidence, head = self._evidence, self._evidence.head
+        if head is None:
+            self.findings.add("head_missing", "the session has rows, but no head row")
+            return
+        self._check_ends(head)
+        view = view_session(key.id, self.state)
+        view = replace(view, message_count=view.message_count + self._dropped_count)
+        check_head(head, self.state, view, self.findings)
+        check_labels(evidence, self.state, self.findings)
+
+    def _check_ends(self, head: Mapping[str, Any]) -> None:
+        last, said = self._chain.last, head["head_seq"]
+        if isinstance(said, int) and said > last:
+            gone = f"events {last + 1} to {said} are" if said > last + 1 else f"event {said} is"
+            self.findings.add("event_missing", f"{gone} missing: the head row says that {said} is the last", last + 1)
+        if isinstance(said, int) and self._evidence.last_seq > max(said, last):
+            detail = f"there is an event {self._evidence.last_seq}; the head row says that {said} is the last"
+            self.findings.add("event_beyond_head", detail, said + 1)
+        elif self._evidence.last_seq < 0:
+            self.findings.add("event_unreadable", "there is a row whose seq is no number")
+
+
+async def _check_fork(store: Archive, key: SessionKey, check: _SessionCheck) -> None:
+    """Compare with the session that this one was forked from, if that is still there."""
+    assert check.forked is not None
+    fact, _, first_hash = check.forked
+    source = SessionKey(key.tenant, fact.from_session_id)
+    first = await store.sealed(source, upto=1, limit=1)
+    # Deleted, and perhaps made anew under its id.
+    if not first or first[0].event.hash != first_hash:
+        return
+    shared = await store.sealed(source, after=fact.from_seq - 1, upto=fact.from_seq, limit=1)
+    if not shared or shared[0].event.hash != fact.from_hash:
+        detail = f"event {fact.from_seq} of {source.id}, from which it was forked, is another one there"
+        check.findings.add("fork_differs", detail, fact.from_seq)
+
+
+async def verify_all(store: Archive, tenant: str | None = None) -> AsyncGenerator[tuple[SessionKey, Verification]]:
+    """Check every session, of one tenant or of all, by tenant and id: also those whose head row is gone."""
+    after: SessionKey | None = None
+    while keys := await store.keys(tenant, after=after):
+        for key in keys:
+            try:
+                yield key, await verify(store, key)
+            except SessionNotFound:
+                # Deleted meanwhile.
+                continue
+        after = keys[-1]

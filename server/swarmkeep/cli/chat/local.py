@@ -1,0 +1,137 @@
+"""A conversation in this process, on a database: no server is needed, and another process may go on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+from uuid import uuid4
+
+import msgspec
+
+from swarmkeep.cli.background import Background
+from swarmkeep.cli.sources.conversion import to_client_item, to_client_run, to_start_run
+from swarmkeep.domain.decisions import resuming
+from swarmkeep.engine import loop
+from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.limits import Limits
+from swarmkeep.engine.loading import load_registry
+from swarmkeep.engine.model import ChatModel
+from swarmkeep.engine.provider import model_client
+from swarmkeep.engine.retries import Retries
+from swarmkeep.engine.runs import RunFeed
+from swarmkeep.settings import Settings
+from swarmkeep.store.archive import Archive
+from swarmkeep.store.ports import DEFAULT_TENANT, EventStore, SessionKey
+from swarmkeep.store.schema import upgrade
+from swarmkeep.store.sql.store import open_store
+from swarmkeep.store.urls import SqliteFile, locate
+from swarmkeep_client import Approval, Done, Message, Run, RunOptions, StreamItem
+
+_EVERY_ABANDONED = 1_000_000
+
+
+class SingleSessionStore:
+    """The store as a process sees it that looks after one session: it takes over nobody else's abandoned runs."""
+
+    def __init__(self, store: EventStore, key: SessionKey) -> None:
+        self._store = store
+        self._key = key
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def find_abandoned(self, *, limit: int = 100) -> list[SessionKey]:
+        # However many others were left before it.
+        return [key for key in await self._store.find_abandoned(limit=_EVERY_ABANDONED) if key == self._key]
+
+
+class LocalChatSession:
+    """One session, with an engine of its own.
+
+    Raises AgentsError, SessionNotFound, AgentNotFound, StoreUnavailable, SchemaBehind.
+    """
+
+    def __init__(self, settings: Settings, tenant: str | None, session_id: str | None, agent: str | None) -> None:
+        registry = load_registry(settings.agents, model=settings.model)
+        if session_id is None and agent is not None:
+            registry.get(agent)
+        if settings.migrate or isinstance(locate(settings.database_url), SqliteFile):
+            upgrade(settings.database_url)
+        self.place = "in this process"
+        self.session_id = session_id
+        self._agent = agent
+        self._key = SessionKey(tenant or DEFAULT_TENANT, session_id or f"sess_{uuid4().hex}")
+        store = cast(Archive, SingleSessionStore(open_store(settings.database_url), self._key))
+        self._client = model_client(settings)
+        model = ChatModel(self._client, Retries(count=settings.model_retries))
+        self._engine = Engine(store, registry, model, read_limits(settings))
+        self._background = Background()
+        try:
+            self._background.run(self._open())
+        except BaseException:
+            self.close()
+            raise
+
+    async def _open(self) -> None:
+        await self._engine.start()
+        if self.session_id is None:
+            return
+        if self._agent is not None:
+            await self._engine.sessions.update(self._key, agent=self._agent)
+        else:
+            await self._engine.sessions.get(self._key)
+
+    def begin(self) -> str:
+        if self.session_id is None:
+            key = self._key
+            self._background.run(self._engine.sessions.create(key.tenant, session_id=key.id, agent=self._agent))
+            self.session_id = key.id
+        return self.session_id
+
+    def say(self, said: str | Sequence[Message], options: RunOptions | None = None) -> Iterator[StreamItem]:
+        wish = to_start_run(said, options, stream=True)
+        return self._follow(self._background.run(self._engine.runs.start(self._key, wish)))
+
+    def join(self, run_id: str) -> Iterator[StreamItem]:
+        return self._follow(self._background.run(self._engine.runs.feed(self._key, run_id)))
+
+    def decide(self, run_id: str, approvals: Sequence[Approval]) -> Iterator[StreamItem]:
+        decided = msgspec.convert(approvals, list[resuming.Approval])
+        return self._follow(self._background.run(self._engine.runs.resume(self._key, run_id, approvals=decided)))
+
+    def active(self) -> Run | None:
+        if self.session_id is None:
+            return None
+        state = self._background.run(self._engine.sessions.state(self._key))
+        return None if state.run is None else self._run(state.run.id)
+
+    def find_latest_run(self) -> Run | None:
+        if self.session_id is None:
+            return None
+        views = self._background.run(self._engine.runs.all(self._key))
+        return to_client_run(views[0]) if views else None
+
+    def cancel(self) -> None:
+        active = self.active()
+        if active is not None:
+            self._background.run(self._engine.runs.cancel(self._key, active.id))
+
+    def close(self) -> None:
+        try:
+            self._background.run(self._engine.stop())
+            self._background.run(self._client.close())
+        finally:
+            self._background.close()
+
+    def _follow(self, feed: RunFeed) -> Iterator[StreamItem]:
+        items: Iterator[loop.Item] = self._background.iterate(self._engine.runs.stream(self._key, feed))
+        yield from map(to_client_item, items)
+        yield Done(run=self._run(feed.run_id))
+
+    def _run(self, run_id: str) -> Run:
+        return to_client_run(self._background.run(self._engine.runs.get(self._key, run_id)))
+
+
+def read_limits(settings: Settings) -> Limits:
+    """The configured limits. Whoever leaves in the middle of an answer does not wait for it; it can be resumed."""
+    return msgspec.structs.replace(msgspec.convert(settings, Limits, from_attributes=True), grace_seconds=0.0)

@@ -1,0 +1,208 @@
+"""The loop of a chat: read, run, show, and ask about what needs an approval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import ParamSpec
+
+from swarmkeep.cli.chat.commands import Leave, run_command
+from swarmkeep.cli.chat.input import LineReader
+from swarmkeep.cli.chat.session import ChatSession
+from swarmkeep.cli.refusals import find_refusal
+from swarmkeep.cli.render.screen import Screen
+from swarmkeep.cli.sources.source import ChatSource
+from swarmkeep.cli.terminal import escape_controls, say
+from swarmkeep.domain.wording import format_call, join_content
+from swarmkeep_client import Approval, Done, PendingCall, Run, RunNotCompleted, StreamItem
+
+P = ParamSpec("P")
+SessionOpener = Callable[[str | None, str | None], ChatSession]
+"""Opens the session with this id, or a new one; the second argument is the agent to speak with, if not the active."""
+SourceOpener = Callable[[bool], AbstractContextManager[ChatSource]]
+"""Opens the sessions where a chat is held; the argument says whether they are to be forked."""
+UNFINISHED_STATUSES = ("queued", "running", "waiting")
+
+
+class Chat:
+    """A person or a program that speaks with one session at a time."""
+
+    def __init__(
+        self, opening: SessionOpener, look_up: SourceOpener, session_id: str | None = None, agent: str | None = None
+    ) -> None:
+        self._opening = opening
+        self._look_up = look_up
+        self.talk = self._open_session(session_id, agent)
+        self._screen = Screen()
+        self._lines = LineReader(self._load_history())
+
+    def hold(self) -> None:
+        """Speak with the session until the input ends."""
+        if self.at_terminal:
+            say("Ctrl-C cancels an answer, Ctrl-D leaves, Alt-Enter begins another line, /help lists commands")
+        try:
+            self.go_on(self.talk.active())
+            while True:
+                self._answer(self._read("User: "))
+        except Leave:
+            pass
+
+    @property
+    def at_terminal(self) -> bool:
+        return self._lines.at_terminal
+
+    def close(self) -> None:
+        self.talk.close()
+
+    def session_id(self) -> str:
+        """The session's id; a new one is made now, if it was not before."""
+        if self.talk.session_id is None:
+            self.talk.begin()
+            self._announce(self.talk)
+        return self.talk.begin()
+
+    def sessions(self, *, writes: bool = False) -> AbstractContextManager[ChatSource]:
+        """The sessions where this chat is held, to be looked up, or with `writes` to be forked."""
+        return self._look_up(writes)
+
+    def move_to(self, session_id: str) -> None:
+        """Leave this session, and go on with that one."""
+        talk = self._open_session(session_id, None)
+        self.talk.close()
+        self.talk = talk
+        self._lines = LineReader(self._load_history())
+        self.go_on(self.talk.active())
+
+    def resume(self) -> bool:
+        """Go on with the newest run, if it waits, is under way or was interrupted."""
+        run = self.talk.find_latest_run()
+        if run is not None and run.status == "interrupted":
+            self.go_on(self.follow(self.talk.decide, run.id, []))
+            return True
+        if run is None or run.status not in UNFINISHED_STATUSES:
+            return False
+        self.go_on(run)
+        return True
+
+    def _open_session(self, session_id: str | None, agent: str | None) -> ChatSession:
+        talk = self._opening(session_id, agent)
+        if talk.session_id is not None:
+            self._announce(talk)
+        return talk
+
+    @staticmethod
+    def _announce(talk: ChatSession) -> None:
+        say(f"session {talk.session_id} {talk.place}")
+
+    def _load_history(self) -> list[str]:
+        if self.talk.session_id is None:
+            return []
+        with self.sessions() as found:
+            messages = found.messages(self.session_id())
+        return [join_content(message.get("content")) for message in messages if message.get("role") == "user"]
+
+    def _read(self, prompt: str) -> str:
+        """The next input. Raises Leave at its end."""
+        while True:
+            try:
+                text = self._lines.read(prompt)
+            except KeyboardInterrupt:
+                if not self.at_terminal:
+                    raise Leave from None
+                say("Ctrl-D leaves")
+                continue
+            if text is None:
+                raise Leave
+            return text
+
+    def _answer(self, text: str) -> None:
+        if text.startswith("/") and not text.startswith("//"):
+            self._try(run_command, self, text)
+        elif text.strip():
+            # A message that begins with a slash is written with two.
+            self.go_on(self.follow(self._said, text[1:] if text.startswith("//") else text))
+
+    def _said(self, text: str) -> Iterator[StreamItem]:
+        self.session_id()
+        yield from self.talk.say(text)
+
+    def _try(self, action: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """A person who is refused may try again; what a program sends next depends on the answer."""
+        try:
+            action(*args, **kwargs)
+        except Exception as error:
+            self._screen.end_line()
+            refused = find_refusal(error) if self.at_terminal else None
+            if refused is None:
+                raise
+            say(f"error: {refused.sentence}")
+
+    def follow(self, start: Callable[P, Iterator[StreamItem]], *args: P.args, **kwargs: P.kwargs) -> Run | None:
+        """Show what a run does, and give it as it is then; Ctrl-C cancels it."""
+        ended: list[Run] = []
+
+        def show() -> None:
+            try:
+                for item in start(*args, **kwargs):
+                    self._screen.show(item)
+                    if isinstance(item, Done):
+                        ended.append(item.run)
+            except RunNotCompleted as failed:
+                # Shown already, from its event.
+                ended.append(failed.run)
+
+        try:
+            self._try(show)
+        except KeyboardInterrupt:
+            self._cancel()
+        return ended[-1] if ended else None
+
+    def _cancel(self) -> None:
+        def cancel() -> None:
+            self.talk.cancel()
+            self._screen.line("  cancelled; what was produced stays", "yellow")
+
+        try:
+            self._try(cancel)
+        except KeyboardInterrupt:
+            self._screen.end_line()
+            say("gave up waiting for the server; what was asked of it may go on there")
+        if not self.at_terminal:
+            raise Leave
+
+    def go_on(self, run: Run | None) -> None:
+        """Go on with a run that is under way, and ask about what it waits for, until it has ended."""
+        while run is not None and run.status in UNFINISHED_STATUSES:
+            if run.status != "waiting":
+                run = self.follow(self.talk.join, run.id)
+                continue
+            try:
+                decisions = [self._ask_decision(call) for call in run.pending if call.reason == "approval"]
+            except KeyboardInterrupt:
+                self._cancel()
+                return
+            if not decisions:
+                say(f"run {run.id} waits for what cannot be given here; resume it with the API")
+                return
+            run = self.follow(self.talk.decide, run.id, decisions)
+
+    def _ask_decision(self, call: PendingCall) -> Approval:
+        """What is decided of a call. Raises Leave, and the call goes on waiting, or KeyboardInterrupt."""
+        asked = f"Approve {escape_controls(format_call(call.name, call.arguments))}? [yes/no] "
+        while True:
+            if not self.at_terminal:
+                say(f"{asked}the next line says it")
+            text = self._lines.read(asked)
+            if text is None:
+                raise Leave
+            if text.startswith("/"):
+                self._try(run_command, self, text, asked=True)
+                continue
+            answer, _, reason = text.strip().partition(" ")
+            match answer.lower().rstrip(",.:;"):
+                case "y" | "yes" | "approve":
+                    return {"tool_call_id": call.tool_call_id, "decision": "approve"}
+                case "n" | "no" | "deny":
+                    denied: Approval = {"tool_call_id": call.tool_call_id, "decision": "deny"}
+                    return {**denied, "reason": reason.strip()} if reason.strip() else denied
+            say("please answer yes or no; no may be followed by a reason, and /state shows the session")

@@ -1,0 +1,100 @@
+"""`swarmkeep chat`: a conversation at the terminal, on a server or in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, Agents, Model, Offline, has_model, load_settings
+from swarmkeep.cli.sources.source import ApiKey, ServerUrl, SourceOptions, StoreUrl, Tenant, open_source
+from swarmkeep.cli.terminal import Refused, say
+
+if TYPE_CHECKING:
+    from swarmkeep.cli.chat.loop import SessionOpener
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "chat",
+        short_help="Chat with agents, on a server or here.",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep chat --url http://127.0.0.1:8000
+          swarmkeep chat --url http://127.0.0.1:8000 --session order-4711
+          swarmkeep chat --offline --agents swarmkeep_agents.acme
+          echo "I want a refund." | swarmkeep chat --offline --agents swarmkeep_agents.acme
+        """,
+    )(chat)
+
+
+def chat(
+    url: ServerUrl = None,
+    session: Annotated[
+        str | None, typer.Option("--session", metavar="ID", help="Go on with this session instead of a new one.")
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="NAME", help="The agent to speak with; by default the first one.")
+    ] = None,
+    agents: Agents = None,
+    database_url: StoreUrl = None,
+    offline: Offline = False,
+    model: Model = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Chat with agents: on a server with --url, otherwise in this process, on a database.
+
+    Each line of the input is a message. What agents say is shown as it comes, with their tool calls, handoffs and
+    changes of the context. Approvals are asked about on the spot. Ctrl-C cancels an answer and keeps the session;
+    Ctrl-D at the prompt ends the chat. A line that begins with / is a command: /help lists them.
+    """
+    where = SourceOptions(url, database_url, tenant, api_key)
+    server_url = where.server_url
+    if server_url is not None and (agents or offline or model):
+        raise typer.BadParameter("the server has its own agents and model", param_hint="'--url'")
+    if server_url is None:
+        way = _open_in_process(agents, database_url, offline, model, tenant)
+    else:
+        way = _open_on_server(server_url, api_key)
+    with way as opening:
+        from swarmkeep.cli.chat.loop import Chat
+
+        with closing(Chat(opening, lambda writes: open_source(where, writes=writes), session, agent)) as held:
+            held.hold()
+            if held.at_terminal and held.talk.session_id is not None:
+                say(f"to go on with it: swarmkeep chat --session {held.talk.session_id}")
+
+
+@contextmanager
+def _open_on_server(url: str, api_key: str | None) -> Iterator[SessionOpener]:
+    from swarmkeep.cli.chat.session import ServerChatSession
+    from swarmkeep.cli.sources.server import explain_unreachable, open_patient_client
+
+    with explain_unreachable(url), open_patient_client(url, api_key) as client:
+
+        def opening(session_id: str | None, agent: str | None) -> ServerChatSession:
+            return ServerChatSession(client, session_id, agent)
+
+        yield opening
+
+
+@contextmanager
+def _open_in_process(
+    agents: list[str] | None, database_url: str | None, offline: bool, model: str | None, tenant: str | None
+) -> Iterator[SessionOpener]:
+    settings = load_settings(agents=agents, database_url=database_url, offline=offline, model=model)
+    if not has_model(settings):
+        raise Refused(f"{NO_MODEL}; or chat on a server with --url")
+    from swarmkeep.cli.chat.local import LocalChatSession
+
+    if settings.offline:
+        say(OFFLINE_NOTE)
+
+    def opening(session_id: str | None, agent: str | None) -> LocalChatSession:
+        return LocalChatSession(settings, tenant, session_id, agent)
+
+    yield opening

@@ -1,0 +1,179 @@
+"""`swarmkeep check`: would today's agents still do what is recorded?"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from swarmkeep.cli.configure import Agents, Model, load_settings
+from swarmkeep.cli.sources.source import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SourceOptions, Tenant, open_source
+from swarmkeep.cli.terminal import Refused, put, put_json, say
+
+if TYPE_CHECKING:
+    from swarmkeep.audit.replay.recorded_sessions import RecordedSession
+    from swarmkeep_client import Divergence, Replay
+
+_FILE_SUFFIXES = (".jsonl", ".ndjson")
+CheckedSession = tuple[str, "Replay"]
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "check",
+        short_help="Compare today's agents with recorded conversations.",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep check order-4711 --agents shop.py
+          swarmkeep check --all --agents shop.py --ignore instructions
+          swarmkeep check conversations/refund.jsonl --agents shop.py
+          swarmkeep check order-4711 --url http://127.0.0.1:8000
+        """,
+    )(check)
+
+
+def check(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID|FILE", help="Sessions' ids, or files of an export (.jsonl, .ndjson)."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All sessions.")] = False,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option("--ignore", metavar="KIND", help="Do not tell this kind of difference; may be given again."),
+    ] = None,
+    agents: Agents = None,
+    model: Model = None,
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Compare today's agents with recorded conversations, without calling a model or a tool.
+
+    The agents are those of --agents, or the server's own when --url is given without them. Exit code 1 if something is
+    different. Instructions that are functions are called.
+    """
+    from swarmkeep.audit.replay.divergences import DIVERGENCE_KINDS
+
+    names = targets or []
+    if bool(names) == everything:
+        raise typer.BadParameter("name sessions or files, or give --all", param_hint="'ID'")
+    if unknown := sorted(set(ignore or ()) - set(DIVERGENCE_KINDS)):
+        raise typer.BadParameter(
+            f"there is no {unknown[0]!r}; known: {', '.join(DIVERGENCE_KINDS)}", param_hint="'--ignore'"
+        )
+    where = SourceOptions(url, database_url, tenant, api_key)
+    if where.server_url is not None and not agents and not any(map(_is_file, names)):
+        found = _check_on_server(where, names, ignore or [])
+    else:
+        found = _check_here(where, names, ignore or [], agents, model)
+    checked = []
+    for session_id, replayed in found:
+        checked.append((session_id, replayed))
+        if not as_json:
+            _put_result(session_id, replayed)
+    different = sum(not replayed.matches for _, replayed in checked)
+    if as_json:
+        import msgspec
+
+        put_json([{"session_id": session_id, **msgspec.to_builtins(replayed)} for session_id, replayed in checked])
+    else:
+        say(f"{len(checked)} compared, {different} different")
+    if different:
+        raise typer.Exit(1)
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(_FILE_SUFFIXES) or "/" in name
+
+
+def _check_on_server(where: SourceOptions, ids: Sequence[str], ignore: Sequence[str]) -> Iterator[CheckedSession]:
+    from swarmkeep.cli.sources.server import explain_unreachable, open_client
+
+    assert where.server_url is not None
+    with explain_unreachable(where.server_url), open_client(where.server_url, where.api_key) as client:
+        sessions = map(client.sessions.get, ids) if ids else client.sessions.list()
+        for session in sessions:
+            yield session.id, session.replay(ignore=ignore)
+
+
+def _check_here(
+    where: SourceOptions, names: Sequence[str], ignore: Sequence[str], agents: list[str] | None, model: str | None
+) -> Iterator[CheckedSession]:
+    import msgspec
+
+    from swarmkeep.audit.replay.session import replay
+    from swarmkeep.engine.loading import load_registry
+    from swarmkeep_client import Replay
+
+    settings = load_settings(agents=agents, model=model)
+    registry = load_registry(settings.agents, model=settings.model)
+    with ExitStack() as stack:
+        for conversation in _load_conversations(where, names, stack):
+            replayed = replay(conversation.events, registry, conversation.texts, ignore=ignore)
+            yield conversation.session_id, msgspec.convert(replayed, Replay, from_attributes=True)
+
+
+def _load_conversations(where: SourceOptions, names: Sequence[str], stack: ExitStack) -> Iterator[RecordedSession]:
+    from swarmkeep.audit.replay.recorded_sessions import read_recorded_sessions
+
+    for file in filter(_is_file, names):
+        empty = True
+        for conversation in read_recorded_sessions(_read_lines(file)):
+            empty = False
+            yield conversation
+        if empty:
+            raise Refused(f"{file} holds no conversation")
+    ids = [name for name in names if not _is_file(name)]
+    if ids or not names:
+        yield from stack.enter_context(open_source(where)).conversations(ids)
+
+
+def _read_lines(file: str) -> Iterator[bytes]:
+    try:
+        with Path(file).open("rb") as lines:
+            yield from lines
+    except OSError as error:
+        raise Refused(f"cannot read {file}: {error.strerror or error}") from None
+
+
+def _put_result(session_id: str, replayed: Replay) -> None:
+    if replayed.matches:
+        put(f"{session_id}: the same, in {replayed.turns} turns")
+    else:
+        put(f"{session_id}: different, in {replayed.turns} turns up to event {replayed.last_seq}")
+    if replayed.redacted:
+        put(f"  not compared, because redacted: {', '.join(f'event {seq}' for seq in replayed.redacted)}")
+    for divergence in replayed.divergences:
+        put(f"  event {divergence.seq}: {divergence.kind}")
+        for line in format_divergence(divergence):
+            put(f"    {line}")
+
+
+_DIFFED_KINDS = ("instructions", "tool_schemas", "parameters", "context")
+
+
+def format_divergence(divergence: Divergence) -> Iterator[str]:
+    """The two sides: longer ones as a diff of their lines."""
+    before, after = _format_value(divergence.recorded), _format_value(divergence.actual)
+    if divergence.kind not in _DIFFED_KINDS:
+        yield f"recorded: {before}"
+        yield f"today:    {after}"
+        return
+    for line in difflib.unified_diff(before.splitlines(), after.splitlines(), "recorded", "today", lineterm="", n=2):
+        if not line.startswith("@@"):
+            yield line
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)

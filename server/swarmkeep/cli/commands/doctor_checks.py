@@ -1,0 +1,237 @@
+"""What `swarmkeep doctor` looks at, one thing after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import os
+import platform
+import socket
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from pydantic import SecretStr
+
+from swarmkeep import __version__
+from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model
+from swarmkeep.engine.loading import load_registry
+from swarmkeep.engine.registry import AgentsError, Registry
+from swarmkeep.settings import Settings, is_loopback
+from swarmkeep.store import schema
+from swarmkeep.store.api_keys import ApiKeyStore
+from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
+from swarmkeep.store.revision import LATEST_REVISION
+from swarmkeep.store.sql.store import open_store
+from swarmkeep.store.urls import BadDatabaseUrl, Location, SqliteFile, locate
+from swarmkeep_migrations import REVISIONS
+
+# Several processes that write to one file can damage it when the write-ahead log is reset, in versions before.
+FIRST_SAFE_SQLITE = (3, 51, 3)
+PROVIDER_TIMEOUT_SECONDS = 15.0
+PROBE_TIMEOUT_SECONDS = 3.0
+
+
+class CheckResult(msgspec.Struct, frozen=True):
+    """What was found. Something that is wrong keeps the server from starting, or from working."""
+
+    check: str
+    status: Literal["ok", "warning", "wrong"]
+    detail: str
+
+
+def run_checks(settings: Settings, *, online: bool) -> Iterator[CheckResult]:
+    """Every check, in the order in which a server would stumble."""
+    yield CheckResult("python", "ok", f"{platform.python_version()} on {platform.system()}, swarmkeep {__version__}")
+    try:
+        location = locate(settings.database_url)
+    except BadDatabaseUrl as error:
+        yield CheckResult("database", "wrong", str(error))
+    else:
+        yield _check_sqlite(location)
+        yield from _check_database(settings, location)
+    registry, finding = _check_agents(settings)
+    yield finding
+    yield from _check_model(settings, registry, online=online)
+    yield _check_port(settings)
+    yield _check_access(settings)
+
+
+def _check_sqlite(location: Location) -> CheckResult:
+    version = sqlite3.sqlite_version
+    if sqlite3.sqlite_version_info >= FIRST_SAFE_SQLITE or not isinstance(location, SqliteFile):
+        return CheckResult("sqlite", "ok", version)
+    safe = ".".join(map(str, FIRST_SAFE_SQLITE))
+    return CheckResult(
+        "sqlite",
+        "warning",
+        f"{version}: before {safe} a bug in resetting the write-ahead log can damage a file that several processes "
+        "write to; let one server have the file, or use PostgreSQL",
+    )
+
+
+def _check_database(settings: Settings, location: Location) -> Iterator[CheckResult]:
+    place = location.display
+    if isinstance(location, SqliteFile) and not location.path.exists():
+        folder = location.path.parent
+        if folder.is_dir() and os.access(folder, os.W_OK):
+            yield CheckResult("database", "ok", f"{place} is not there yet; the server makes it")
+        else:
+            yield CheckResult("database", "wrong", f"{place} cannot be made: no folder {folder} that may be written to")
+        return
+    try:
+        revision = schema.current(settings.database_url)
+    except (StoreUnavailable, SchemaBehind) as error:
+        yield CheckResult("database", "wrong", str(error))
+        return
+    yield CheckResult("database", "ok", f"{place} can be reached")
+    yield _check_schema(revision, migrates=settings.migrate or isinstance(location, SqliteFile))
+
+
+def _check_schema(revision: str | None, *, migrates: bool) -> CheckResult:
+    if revision == LATEST_REVISION:
+        return CheckResult("schema", "ok", f"revision {LATEST_REVISION}, which is this release's")
+    found = "the database is empty" if revision is None else f"revision {revision}, this release's is {LATEST_REVISION}"
+    if revision is not None and revision not in REVISIONS:
+        return CheckResult("schema", "wrong", f"{found}: made by a newer release")
+    if migrates:
+        return CheckResult("schema", "ok", f"{found}; the server migrates it as it starts")
+    return CheckResult("schema", "wrong", f"{found}; run `swarmkeep db upgrade`")
+
+
+def _check_agents(settings: Settings) -> tuple[Registry | None, CheckResult]:
+    if not settings.agents:
+        return None, CheckResult("agents", "wrong", "none are named; use --agents or SWARMKEEP_AGENTS")
+    try:
+        registry = load_registry(settings.agents, model=settings.model)
+    except AgentsError as error:
+        return None, CheckResult("agents", "wrong", str(error))
+    functions = sum(len(agent.functions) for agent in registry)
+    detail = (
+        f"{', '.join(registry.names)} from {', '.join(settings.agents)}, with {functions} functions; "
+        f"a session begins with {registry.default}"
+    )
+    return registry, CheckResult("agents", "ok", detail)
+
+
+def _check_model(settings: Settings, registry: Registry | None, *, online: bool) -> Iterator[CheckResult]:
+    if not has_model(settings):
+        yield CheckResult("model", "wrong", NO_MODEL)
+        return
+    if settings.offline:
+        yield CheckResult("model", "ok", OFFLINE_NOTE)
+        return
+    names = sorted({registry.model_of(agent) for agent in registry}) if registry is not None else []
+    place = settings.openai_base_url or "OpenAI"
+    key = "with a key" if settings.openai_api_key else "without a key"
+    asked = "" if online else "; --online asks it"
+    yield CheckResult("model", "ok", f"{', '.join(names) or 'models'} at {strip_password(place)}, {key}{asked}")
+    if online:
+        yield asyncio.run(_ask_provider(settings, names))
+
+
+async def _ask_provider(settings: Settings, names: list[str]) -> CheckResult:
+    from swarmkeep.engine.provider import provider_client
+
+    client = provider_client(settings, timeout_seconds=PROVIDER_TIMEOUT_SECONDS)
+    async with client:
+        try:
+            known = [model.id async for model in client.models.list()]
+        except Exception as error:
+            return _explain_provider_error(error)
+    missing = [name for name in names if name not in known]
+    if missing:
+        return CheckResult("provider", "warning", f"it answers, but does not list {', '.join(missing)}")
+    return CheckResult("provider", "ok", f"it answers, and has {', '.join(names) or 'models'}")
+
+
+def _explain_provider_error(error: Exception) -> CheckResult:
+    """What an error of the provider's client means. Only some servers list their models."""
+    status = getattr(error, "status_code", None)
+    if status in (401, 403):
+        return CheckResult("provider", "wrong", f"it refuses the key (status {status})")
+    if status is None:
+        return CheckResult("provider", "wrong", f"it cannot be reached: {error}")
+    return CheckResult("provider", "warning", f"it answers, but does not list its models (status {status})")
+
+
+def _check_port(settings: Settings) -> CheckResult:
+    place = f"{settings.host}:{settings.port}"
+    try:
+        address = settings.resolve_address()
+    except (OSError, UnicodeError) as error:
+        return CheckResult("port", "wrong", f"there is no address called {settings.host!r}: {error}")
+    with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            if _swarmkeep_answers(settings.host, settings.port):
+                return CheckResult("port", "ok", f"a Swarmkeep server is listening on {place} already")
+            return CheckResult("port", "wrong", f"cannot listen on {place}: {error.strerror or error}")
+    return CheckResult("port", "ok", f"{place} is free")
+
+
+def _swarmkeep_answers(host: str, port: int) -> bool:
+    with closing(http.client.HTTPConnection(host, port, timeout=PROBE_TIMEOUT_SECONDS)) as connection:
+        try:
+            connection.request("GET", "/health/live")
+            return connection.getresponse().read() == b'{"status":"ok"}'
+        except (OSError, http.client.HTTPException):
+            return False
+
+
+def _check_access(settings: Settings) -> CheckResult:
+    if asyncio.run(_has_keys(settings)):
+        return CheckResult("access", "ok", "for those who have an API key")
+    try:
+        loopback = is_loopback(settings.resolve_address()[0])
+    except (OSError, UnicodeError):
+        loopback = False
+    if loopback:
+        return CheckResult("access", "ok", "for everybody on this machine, until there is an API key")
+    detail = f"without API keys the server does not listen on {settings.host}; run `swarmkeep keys create`"
+    return CheckResult("access", "wrong", detail)
+
+
+async def _has_keys(settings: Settings) -> bool:
+    try:
+        store = open_store(settings.database_url, read_only=True)
+    except BadDatabaseUrl:
+        return False
+    try:
+        await store.ping()
+        return await ApiKeyStore(store.database).has_keys()
+    except (StoreUnavailable, SchemaBehind):
+        return False
+    finally:
+        await store.close()
+
+
+def list_settings(settings: Settings) -> dict[str, Any]:
+    """Every setting by the name of its variable, secrets hidden."""
+    values: dict[str, Any] = {}
+    for field in type(settings).model_fields:
+        value = getattr(settings, field)
+        name = field.upper() if field.startswith("openai_") else f"SWARMKEEP_{field.upper()}"
+        values[name] = list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
+        if isinstance(value, SecretStr):
+            values[name] = "set, and not shown" if value.get_secret_value() else None
+    values["OPENAI_BASE_URL"] = strip_password(settings.openai_base_url or "") or None
+    try:
+        values["SWARMKEEP_DATABASE_URL"] = locate(settings.database_url).display
+    except BadDatabaseUrl:
+        values["SWARMKEEP_DATABASE_URL"] = "not usable, and not shown"
+    return values
+
+
+def strip_password(url: str) -> str:
+    """A URL as it may be shown: without what stands before an @, and without a query."""
+    scheme, slashes, rest = url.partition("://")
+    if not slashes:
+        return url
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path.partition('?')[0]}"

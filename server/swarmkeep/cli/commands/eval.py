@@ -1,0 +1,159 @@
+"""`swarmkeep eval`: cases as data, tried on agents; a table, and an exit code for CI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, Agents, Model, Offline, has_model, load_settings
+from swarmkeep.cli.sources.source import JsonOutput, StoreUrl
+from swarmkeep.cli.terminal import Refused, put_json, say
+
+if TYPE_CHECKING:
+    from swarmkeep.evals.cases import Case, CaseFile
+    from swarmkeep.evals.report import CaseOutcome
+    from swarmkeep.evals.running import CaseRunner
+    from swarmkeep.settings import Settings
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "eval",
+        short_help="Try cases on agents: who answers, with which calls.",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep eval evals/ --agents shop.py --offline
+          swarmkeep eval evals/routing.yaml --agents shop.py --repeat 5 --concurrency 4 --pass-rate 0.8
+          swarmkeep eval evals/ --case refund --json
+        """,
+    )(evaluate)
+
+
+def evaluate(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH", help="A file of cases (YAML or JSON) or a folder of them.")
+    ],
+    agents: Agents = None,
+    offline: Offline = False,
+    model: Model = None,
+    judge_model: Annotated[
+        str | None, typer.Option("--judge-model", metavar="NAME", help="The model that judges; by default --model.")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="How often each case is tried.")] = 1,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="How many are tried at the same time.")] = 1,
+    pass_rate: Annotated[
+        float, typer.Option("--pass-rate", min=0.0, max=1.0, metavar="SHARE", help="The share of tries that must pass.")
+    ] = 1.0,
+    wanted: Annotated[
+        str | None, typer.Option("--case", metavar="TEXT", help="Only cases whose name holds this text.")
+    ] = None,
+    database_url: StoreUrl = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """Try cases on agents, and say which pass; exit code 1 if one fails.
+
+    Conversations are held with a model: the configured one, or the offline one. Sessions that were recorded, in the
+    database, are compared with what today's agents would do, and need none. A case that needs a model is skipped with
+    --offline, and says so.
+    """
+    from swarmkeep.evals.cases import load_cases
+    from swarmkeep.evals.report import print_report, summarize
+
+    files = load_cases(paths)
+    settings = load_settings(agents=agents, offline=offline, model=model, database_url=database_url)
+    if settings.offline:
+        say(OFFLINE_NOTE)
+    outcomes = [
+        outcome
+        for file in files
+        if (cases := [case for case in file.cases if wanted is None or wanted.casefold() in case.name.casefold()])
+        for outcome in _run_file(file, cases, settings, agents, judge_model, repeat, concurrency, pass_rate)
+    ]
+    if not outcomes:
+        raise Refused(f"no case has {wanted!r} in its name")
+    if as_json:
+        put_json(summarize(outcomes))
+    else:
+        print_report(outcomes)
+    if any(outcome.status == "failed" for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+def _run_file(
+    file: CaseFile,
+    cases: Sequence[Case],
+    settings: Settings,
+    agents: list[str] | None,
+    judge_model: str | None,
+    repeat: int,
+    concurrency: int,
+    pass_rate: float,
+) -> Iterator[CaseOutcome]:
+    from swarmkeep.cli.background import Background
+    from swarmkeep.evals.cases import as_tuple
+    from swarmkeep.evals.report import CaseOutcome
+
+    reasons = [_find_skip_reason(case, file, offline=settings.offline) for case in cases]
+    taken = [case for case, reason in zip(cases, reasons, strict=True) if reason is None]
+    specs = settings.agents if agents or not file.agents else as_tuple(file.agents)
+    with ExitStack() as stack:
+        background = Background()
+        stack.callback(background.close)
+        bench = _open_bench(taken, settings, specs, judge_model, concurrency, stack, background)
+        attempts = iter(background.run(bench.rounds(taken, repeat)) if taken else [])
+    for case, reason in zip(cases, reasons, strict=True):
+        yield CaseOutcome.of(file.path, case.name, [] if reason else next(attempts), reason=reason, pass_rate=pass_rate)
+
+
+def _find_skip_reason(case: Case, file: CaseFile, *, offline: bool) -> str | None:
+    if not offline:
+        return None
+    if "model" in (case.needs, file.needs):
+        return "it needs a model, and the offline one is no LLM"
+    return "it is judged by a model, and the offline one is no LLM" if case.is_judged else None
+
+
+def _open_bench(
+    cases: Sequence[Case],
+    settings: Settings,
+    specs: Sequence[str],
+    judge_model: str | None,
+    concurrency: int,
+    stack: ExitStack,
+    background: Any,
+) -> CaseRunner:
+    from swarmkeep.cli.chat.local import read_limits
+    from swarmkeep.engine.loading import load_registry
+    from swarmkeep.engine.model import ChatModel
+    from swarmkeep.engine.provider import model_client
+    from swarmkeep.engine.retries import Retries
+    from swarmkeep.evals.judging import Judge
+    from swarmkeep.evals.running import CaseRunner
+    from swarmkeep.store.sql.store import open_store
+
+    registry = load_registry(specs, model=settings.model)
+    asks = any(case.recorded is None or case.is_judged for case in cases)
+    if asks and not has_model(settings):
+        raise Refused(NO_MODEL)
+    client = model_client(settings) if asks else None
+    if client is not None:
+        stack.callback(lambda: background.run(client.close()))
+    recorded = None
+    if any(case.recorded for case in cases):
+        store = recorded = open_store(settings.database_url, read_only=True)
+        stack.callback(lambda: background.run(store.close()))
+        background.run(store.ping())
+    judge = judge_model or settings.model or registry.model_of(registry.get(registry.default))
+    return CaseRunner(
+        registry,
+        None if client is None else ChatModel(client, Retries(count=settings.model_retries)),
+        None if client is None or settings.offline else Judge(client, judge),
+        recorded,
+        read_limits(settings),
+        concurrency=concurrency,
+    )

@@ -1,0 +1,104 @@
+"""`swarmkeep import`: sessions from a file, if all of it proves to be sound."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Annotated, BinaryIO, cast, get_args
+
+import typer
+
+from swarmkeep.cli.forms import FileForm
+from swarmkeep.cli.sources.source import ApiKey, JsonOutput, ServerUrl, SourceOptions, StoreUrl, Tenant, open_source
+from swarmkeep.cli.terminal import Refused, put, put_json, say
+
+if TYPE_CHECKING:
+    from swarmkeep_client import ImportReport
+
+_MAX_SHOWN = 20
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "import",
+        short_help="Import sessions from a file.",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep import backup.jsonl --dry-run
+          swarmkeep import backup.jsonl
+          swarmkeep import order-4711.jsonl --as order-4711-copy
+          swarmkeep import thread.json --from assistants --agent "Sales Agent"
+          gunzip -c sales.jsonl.gz | swarmkeep import -
+        """,
+    )(import_sessions)
+
+
+def import_sessions(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The file; - is standard input.")],
+    as_id: Annotated[
+        str | None, typer.Option("--as", "--id", metavar="NEW_ID", help="The id that the one session in it is to have.")
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option("--from", metavar="KIND", help="What the file is: an export; or chat, swarm or assistants."),
+    ] = "export",
+    agent: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of anything but an export: the agent that is to go on.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Verify and check only; record nothing.")] = False,
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    database_url: StoreUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Import sessions that were exported, or conversations that were kept elsewhere.
+
+    The whole file is verified before anything is recorded. Sessions that are there already are left as they are, so
+    an import that was broken off can be made again.
+    """
+    chosen = next((known for known in get_args(FileForm) if known == form), None)
+    if chosen is None:
+        raise typer.BadParameter(f"it is {', '.join(get_args(FileForm))}", param_hint="'--from'")
+    if agent is not None and chosen == "export":
+        raise typer.BadParameter("an export says by itself which agent is active", param_hint="'--agent'")
+    where = SourceOptions(url, database_url, tenant, api_key)
+    with _open_input(file) as opened, open_source(where, writes=True, creates=not dry_run) as found:
+        report = found.import_sessions(opened, form=chosen, agent=agent, as_id=as_id, dry_run=dry_run)
+    if as_json:
+        put_json(report)
+    else:
+        _put_report(report)
+
+
+def _put_report(report: ImportReport) -> None:
+    for session in report.sessions[:_MAX_SHOWN]:
+        there = "is there already" if session.outcome == "present" else f"{session.seq} events"
+        put(f"{session.id}: {there}")
+    left = report.imported + report.present - min(len(report.sessions), _MAX_SHOWN)
+    if left:
+        say(f"and {left} more; --json shows up to a thousand")
+    said = "would be imported" if report.dry_run else "imported"
+    say(f"{report.imported} {'session' if report.imported == 1 else 'sessions'} {said}, {report.present} were there")
+
+
+@contextmanager
+def _open_input(name: str) -> Iterator[BinaryIO]:
+    if name != "-":
+        try:
+            with open(name, "rb") as file:
+                if not file.seekable():
+                    raise Refused(f"cannot go back in {name}; use - to read it from standard input")
+                yield file
+        except OSError as error:
+            raise Refused(f"cannot read {name}: {error.strerror or error}") from None
+        return
+    # It is read twice: once to verify it, and once to record it.
+    with TemporaryFile() as spooled:
+        shutil.copyfileobj(sys.stdin.buffer, spooled)
+        spooled.seek(0)
+        yield cast(BinaryIO, spooled)

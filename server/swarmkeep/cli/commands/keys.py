@@ -1,0 +1,154 @@
+"""`swarmkeep keys`: API keys, in the database itself: whoever can write to it needs no key."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+
+import msgspec
+import typer
+
+from swarmkeep.cli.configure import load_settings
+from swarmkeep.cli.sources.source import JsonOutput, StoreUrl
+from swarmkeep.cli.terminal import put, put_json, put_table, say
+
+if TYPE_CHECKING:
+    from swarmkeep.store.api_keys import ApiKey, ApiKeyStore
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    short_help="Make, list and revoke API keys.",
+    help="Make, list and revoke the API keys in a database. As soon as there is one, servers on that database ask for "
+    "keys. They notice new keys and revoked ones within two seconds.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command(
+    "create",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep keys create --tenant acme --name "the shop's backend"
+      swarmkeep keys create --tenant acme --name auditor --role read
+      swarmkeep keys create --json
+    """,
+)
+def create(
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", metavar="NAME", help="Whose sessions it opens; by default `default`.")
+    ] = None,
+    name: Annotated[str, typer.Option("--name", metavar="TEXT", help="Who or what uses it; kept in events.")] = "",
+    role: Annotated[Literal["read", "write"], typer.Option("--role", help="A `read` key changes nothing.")] = "write",
+    as_json: JsonOutput = False,
+    database_url: StoreUrl = None,
+) -> None:
+    """Make a key, and print it: once, for it is not kept. Makes a SQLite file if there is none.
+
+    From the first key on, every request under /v1 needs one, for good.
+    """
+    from swarmkeep.store.ports import DEFAULT_TENANT
+
+    async def work(keys: ApiKeyStore) -> tuple[ApiKey, str]:
+        return await keys.create(tenant or DEFAULT_TENANT, name=name, role=role)
+
+    made, secret = _use_keys(database_url, work, makes=True)
+    if as_json:
+        put_json({"id": made.id, "key": secret, **_to_dict(made)})
+    else:
+        put(secret)
+    say(f"key {made.id} of tenant {made.tenant} ({made.role}); it is not shown again")
+
+
+@app.command(
+    "list",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep keys list
+      swarmkeep keys list --tenant acme --json
+    """,
+)
+def list_keys(
+    tenant: Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only those of this tenant.")] = None,
+    as_json: JsonOutput = False,
+    database_url: StoreUrl = None,
+) -> None:
+    """List the keys of all tenants, revoked ones included, oldest first; never the keys themselves."""
+
+    async def work(keys: ApiKeyStore) -> list[ApiKey]:
+        return await keys.all(tenant=tenant)
+
+    found = _use_keys(database_url, work, read_only=True)
+    if as_json:
+        put_json(found)
+        return
+    rows = [(one.id, one.tenant, one.role, one.created_at, *_format_times(one), one.name) for one in found]
+    put_table(("ID", "TENANT", "ROLE", "CREATED", "LAST USED", "REVOKED", "NAME"), rows)
+
+
+@app.command(
+    "revoke",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep keys revoke key_0123456789abcdef
+    """,
+)
+def revoke(
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="The key's id, as in `keys list`.")],
+    as_json: JsonOutput = False,
+    database_url: StoreUrl = None,
+) -> None:
+    """End a key for good; every server refuses it within two seconds. One revoked before stays as it is."""
+
+    async def work(keys: ApiKeyStore) -> ApiKey:
+        return await keys.revoke(key_id)
+
+    ended = _use_keys(database_url, work)
+    if as_json:
+        put_json(ended)
+    say(f"key {ended.id} is revoked, since {ended.revoked_at}")
+
+
+def _to_dict(key: ApiKey) -> dict[str, object]:
+    found: dict[str, object] = msgspec.to_builtins(key)
+    return found
+
+
+def _format_times(key: ApiKey) -> tuple[str, str]:
+    return key.last_used_at or "never", key.revoked_at or "no"
+
+
+def _use_keys(
+    database_url: str | None,
+    work: Callable[[ApiKeyStore], Awaitable[T]],
+    *,
+    makes: bool = False,
+    read_only: bool = False,
+) -> T:
+    """Do something with the keys in the database that is meant. `makes` a SQLite file that is not there yet."""
+    from swarmkeep.cli.background import Background
+    from swarmkeep.store.api_keys import ApiKeyStore
+    from swarmkeep.store.schema import upgrade
+    from swarmkeep.store.sql.store import open_store
+    from swarmkeep.store.urls import SqliteFile, locate
+
+    url = load_settings(database_url=database_url).database_url
+    location = locate(url)
+    if makes and isinstance(location, SqliteFile) and not location.path.exists():
+        upgrade(url)
+
+    async def carry_out() -> T:
+        store = open_store(url, read_only=read_only)
+        try:
+            await store.ping()
+            return await work(ApiKeyStore(store.database))
+        finally:
+            await store.close()
+
+    with closing(Background()) as background:
+        return background.run(carry_out())

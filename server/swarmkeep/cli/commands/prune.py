@@ -1,0 +1,133 @@
+"""`swarmkeep prune` and `swarmkeep audit`: sessions that are old enough to go, and the record of what went."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from swarmkeep.cli.sources.source import (
+    ApiKey,
+    DatabaseUrl,
+    JsonOutput,
+    Labels,
+    ServerUrl,
+    SourceOptions,
+    Tenant,
+    open_source,
+    parse_labels,
+)
+from swarmkeep.cli.terminal import put, put_json, put_table, say
+
+_AGE = re.compile(r"([1-9][0-9]{0,5})([mhdw])", re.ASCII)
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "prune",
+        short_help="Delete sessions that nobody has touched for long.",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep prune --older-than 90d --dry-run
+          swarmkeep prune --older-than 90d --metadata team=sales
+        """,
+    )(prune)
+    app.command(
+        "audit",
+        short_help="Show what was done to sessions that are gone.",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep audit
+          swarmkeep audit --json
+        """,
+    )(audit)
+
+
+def prune(
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="AGE", help="Untouched for that long: 30m, 12h, 90d, 8w.")
+    ],
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Only those with this active agent.")] = None,
+    metadata: Labels = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which ones.")] = False,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.")] = None,
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Delete sessions that nobody has touched for long, for good. Those with a run that has not ended are left."""
+    from swarmkeep.cli.refusals import find_refusal
+
+    before = (datetime.now(UTC) - _parse_age(older_than)).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    why = reason or f"pruned: untouched for {older_than}"
+    gone, left = [], []
+    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=not dry_run) as found:
+        sessions = found.sessions(agent=agent, status="idle", metadata=parse_labels(metadata))
+        old = [session for session in sessions if session.updated_at < before]
+        for session in old:
+            try:
+                if not dry_run:
+                    # Only as it was when it was found to be old.
+                    found.delete(session.id, reason=why, if_match=session.seq)
+                gone.append(session)
+            except Exception as error:
+                refused = find_refusal(error)
+                if refused is None:
+                    raise
+                left.append((session.id, refused.sentence))
+    if as_json:
+        put_json({"deleted": [session.id for session in gone], "kept": [name for name, _ in left], "dry_run": dry_run})
+    else:
+        for session in gone:
+            put(f"{session.id}  untouched since {session.updated_at}")
+    for name, sentence in left:
+        say(f"kept {name}: {sentence}")
+    say(f"{len(gone)} sessions {'would be' if dry_run else 'were'} deleted")
+    if left:
+        raise typer.Exit(1)
+
+
+def _parse_age(text: str) -> timedelta:
+    match = _AGE.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter("write a number and m, h, d or w, as in 90d", param_hint="'--older-than'")
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+def audit(
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Show the audit log: which sessions were deleted, when, by whom and why."""
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
+        entries = list(found.audit())
+    if as_json:
+        put_json(entries)
+        return
+    if not entries:
+        say("the audit log is empty")
+        return
+    put_table(
+        ("SEQ", "AT", "TYPE", "SESSION", "BY", "REASON"),
+        [
+            (
+                str(entry.seq),
+                entry.at[:19],
+                entry.type,
+                str(entry.data.get("session_id", "")),
+                entry.by or "",
+                str(entry.data.get("reason") or ""),
+            )
+            for entry in entries
+        ],
+    )

@@ -1,0 +1,140 @@
+"""`swarmkeep replay`: a conversation retold as it happened."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import takewhile
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmkeep.cli.commands.verify import warn_if_damaged
+from swarmkeep.cli.sources.source import (
+    ApiKey,
+    DatabaseUrl,
+    JsonOutput,
+    ServerUrl,
+    SessionId,
+    SourceOptions,
+    Tenant,
+    open_source,
+)
+from swarmkeep.cli.terminal import is_terminal, put_json, say
+
+if TYPE_CHECKING:
+    from swarmkeep.audit.transcript.timeline import TimelineEntry
+    from swarmkeep.domain.envelope import RecordedEvent
+    from swarmkeep_client import Event
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "replay",
+        short_help="Show a conversation as it happened.",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep replay order-4711
+          swarmkeep replay order-4711 --at 12
+          swarmkeep replay order-4711 --step
+          swarmkeep replay order-4711 --json
+        """,
+    )(replay)
+
+
+def replay(
+    session_id: SessionId,
+    at: Annotated[int | None, typer.Option("--at", metavar="SEQ", min=1, help="Only up to this event.")] = None,
+    step: Annotated[bool, typer.Option("--step", help="One event per key; q ends it.")] = False,
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Show a conversation as it happened: who spoke, calls and their results, handoffs, changes of the context,
+    approvals, what it cost, what failed. Nothing is run: it needs no agents, no model and no key.
+    """
+    from swarmkeep.audit.transcript.timeline import build_timeline
+
+    if step and as_json:
+        raise typer.BadParameter("--step shows one event at a time, --json all at once", param_hint="'--step'")
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
+        warn_if_damaged(found, session_id)
+        if at is not None:
+            found.session(session_id, at=at)
+        events = takewhile(lambda event: at is None or event.seq <= at, found.events(session_id))
+        scenes = build_timeline(to_recorded_events(events))
+        if as_json:
+            put_json(list(scenes))
+        else:
+            _show_timeline(scenes, step=step)
+
+
+def to_recorded_events(events: Iterable[Event]) -> Iterator[RecordedEvent]:
+    """Events as a server gives them, as they were recorded."""
+    import msgspec
+
+    from swarmkeep.audit.transfer.event_lines import to_recorded_event
+    from swarmkeep.domain.codec import encode
+    from swarmkeep.domain.envelope import EventView
+
+    for event in events:
+        yield to_recorded_event(
+            EventView(
+                session_id=event.session_id,
+                seq=event.seq,
+                type=event.type,
+                version=event.version,
+                run_id=event.run_id,
+                agent=event.agent or "",
+                at=event.at,
+                data=msgspec.Raw(encode(event.data)),
+                hash=event.hash,
+            )
+        )
+
+
+def _show_timeline(scenes: Iterable[TimelineEntry], *, step: bool) -> None:
+    from swarmkeep.cli.render.timeline import TimelinePrinter
+
+    stage = TimelinePrinter()
+    warned = shown = 0
+    with _open_keyboard() if step else nullcontext() as press:
+        for scene in scenes:
+            if press is not None and shown and press() in _STOP_KEYS:
+                break
+            stage.show(scene)
+            shown += 1
+            warned += bool(scene.warning)
+    if warned:
+        say(f"warning: {warned} of {shown} events could not be told in full")
+
+
+# The end of the input, q, Ctrl-D and Escape.
+_STOP_KEYS = ("", "q", "Q", "q\n", "\x04", "\x1b")
+
+
+@contextmanager
+def _open_keyboard() -> Iterator[Callable[[], str]]:
+    """Waits for a key; where nobody can press one, for a line."""
+    if not is_terminal(sys.stdin):
+        yield sys.stdin.readline
+        return
+    try:
+        import termios
+        import tty
+    except ImportError:  # not a system with terminals of this kind
+        yield typer.getchar
+        return
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
+    # All the while, lest a key that is pressed between two events be lost.
+    tty.setcbreak(keyboard, termios.TCSADRAIN)
+    try:
+        yield lambda: os.read(keyboard, 16).decode(errors="replace")
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)

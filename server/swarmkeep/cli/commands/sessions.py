@@ -1,0 +1,257 @@
+"""`swarmkeep sessions`: what there is, one in full, a fork of it, and its end."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmkeep.cli.commands.verify import warn_if_damaged
+from swarmkeep.cli.sources.source import (
+    ApiKey,
+    DatabaseUrl,
+    JsonOutput,
+    Labels,
+    ServerUrl,
+    SessionId,
+    SourceOptions,
+    Tenant,
+    open_source,
+    parse_labels,
+)
+from swarmkeep.cli.terminal import put, put_json, put_table, say, shorten
+
+if TYPE_CHECKING:
+    from swarmkeep_client import Message, SessionState
+
+app = typer.Typer(
+    short_help="List, show, fork, redact and delete sessions.",
+    help="List, show, fork, redact and delete sessions, on a server or in a database without one.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+AtEvent = Annotated[int | None, typer.Option("--at", metavar="SEQ", min=1, help="As of this event instead of now.")]
+
+
+@app.command(
+    "list",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions list
+      swarmkeep sessions list --status waiting --json
+      swarmkeep sessions list --url http://127.0.0.1:8000 --metadata team=sales
+    """,
+)
+def list_sessions(
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Only those with this active agent.")] = None,
+    status: Annotated[
+        str | None, typer.Option(metavar="STATUS", help="Only those that are idle, running or waiting.")
+    ] = None,
+    metadata: Labels = None,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="How many at most; 0 for all.")] = 50,
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """List sessions, newest first."""
+    if status not in (None, "idle", "running", "waiting"):
+        raise typer.BadParameter("it is idle, running or waiting", param_hint="'--status'")
+    labels = parse_labels(metadata)
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
+        sessions = found.sessions(agent=agent, status=status, metadata=labels)
+        shown = list(islice(sessions, limit or None))
+        more = limit and next(sessions, None) is not None
+    if as_json:
+        put_json(shown)
+    elif shown:
+        put_table(
+            ("ID", "STATUS", "AGENT", "MESSAGES", "SEQ", "UPDATED"),
+            [
+                (state.id, state.status, state.agent, str(state.message_count), str(state.seq), state.updated_at[:19])
+                for state in shown
+            ],
+        )
+    else:
+        say("there are no such sessions" if agent or status or metadata else "there are no sessions")
+    if more:
+        say(f"only the newest {limit} are shown; --limit 0 shows all")
+
+
+@app.command(
+    "show",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions show order-4711
+      swarmkeep sessions show order-4711 --at 12
+      swarmkeep sessions show order-4711 --json
+    """,
+)
+def show(
+    session_id: SessionId,
+    at: AtEvent = None,
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Show a session: its state and its messages, now or as of an event."""
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
+        state = found.session(session_id, at=at)
+        messages = found.messages(session_id, at=state.seq)
+        warn_if_damaged(found, session_id)
+    if as_json:
+        import msgspec
+
+        put_json({**msgspec.to_builtins(state), "messages": messages})
+        return
+    put_state(state)
+    for message in messages:
+        put(format_message(message))
+
+
+@app.command(
+    "fork",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions fork order-4711
+      swarmkeep sessions fork order-4711 --at 12 --id order-4711-again
+    """,
+)
+def fork(
+    session_id: SessionId,
+    at: Annotated[
+        int | None, typer.Option("--at", metavar="SEQ", min=1, help="Share the history up to this event only.")
+    ] = None,
+    new_id: Annotated[
+        str | None, typer.Option("--id", metavar="NEW_ID", help="The new session's id; made if absent.")
+    ] = None,
+    metadata: Labels = None,
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Make a new session that shares another's history; prints its id."""
+    labels = parse_labels(metadata)
+    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as found:
+        state = found.fork(session_id, at=at, new_id=new_id, metadata=dict(labels) or None)
+    if as_json:
+        put_json(state)
+    else:
+        put(state.id)
+
+
+@app.command(
+    "delete",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions delete order-4711
+      swarmkeep sessions delete order-4711 --force --reason "asked to be forgotten"
+    """,
+)
+def delete(
+    session_id: SessionId,
+    force: Annotated[bool, typer.Option("--force", help="Also while a run is active.")] = False,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.")] = None,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Delete a session with every event of it, for good. That it was done stays in the audit log."""
+    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as found:
+        found.delete(session_id, force=force, reason=reason)
+    say(f"deleted session {session_id}")
+
+
+@app.command(
+    "redact",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions redact order-4711 --seq 3 --reason "a card number"
+      swarmkeep sessions redact order-4711 --seq 3 --seq 7 --reason "a card number" --include-forks
+    """,
+)
+def redact(
+    session_id: SessionId,
+    seqs: Annotated[list[int], typer.Option("--seq", metavar="SEQ", min=1, help="An event; may be given again.")],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the session.")],
+    include_forks: Annotated[
+        bool, typer.Option("--include-forks", help="Also where forks, or what this was forked from, hold them.")
+    ] = False,
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Remove what events say, for good; the hash chain still verifies. Exit code 1 if another session still has it."""
+    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as found:
+        done = found.redact(session_id, seqs, reason, include_forks=include_forks)
+    left = [copy for copy in done.forks if not copy.redacted]
+    if as_json:
+        put_json(done)
+    elif done.seqs:
+        put(f"removed what {len(done.seqs)} events of {session_id} said: {', '.join(map(str, done.seqs))}")
+    else:
+        put("there was nothing left to remove")
+    for copy in done.forks:
+        state = "removed there, too" if copy.redacted else "STILL THERE"
+        say(f"session {copy.session_id} holds the same events {', '.join(map(str, copy.seqs))}: {state}")
+    if left:
+        say("a session that is busy can be redacted later; --include-forks redacts those that are not")
+        raise typer.Exit(1)
+
+
+def put_state(state: SessionState) -> None:
+    """Show a session's fields, those that are empty left out."""
+    from swarmkeep.cli.render.event_summary import format_json
+
+    origin = state.forked_from
+    usage = state.usage
+    fields = {
+        "id": state.id,
+        "status": f"{state.status}, run {state.active_run_id}" if state.active_run_id else state.status,
+        "agent": state.agent,
+        "context": format_json(state.context_variables),
+        "metadata": format_json(state.metadata),
+        "events": f"{state.seq}, the last with hash {state.hash}",
+        "usage": f"{usage.model_calls} model calls, {usage.total_tokens} tokens",
+        "forked from": f"{origin.session_id} at {origin.seq}" if origin else "",
+        "created": state.created_at,
+        "updated": state.updated_at,
+    }
+    for name, value in fields.items():
+        if value:
+            put(f"{name + ':':<13}{value}")
+    put()
+
+
+def format_message(message: Message) -> str:
+    """A message with its seq, a line for its text and one for each call."""
+    from swarmkeep.domain.wording import format_calls, join_content
+
+    place = f"{message.get('seq', ''):>5}  "
+    text = join_content(message.get("content"))
+    match message.get("role"):
+        case "assistant":
+            return "\n".join(
+                f"{place}{message.get('sender') or 'assistant'}: {part}"
+                for part in (text, *format_calls(message))
+                if part
+            )
+        case "tool":
+            return f"{place}  → {shorten(text, 400)}"
+        case role:
+            return f"{place}{role}: {text}"

@@ -1,0 +1,120 @@
+"""`swarmkeep usage`: what model and tool calls took."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmkeep.cli.sources.source import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SourceOptions, Tenant, open_source
+from swarmkeep.cli.terminal import put_json, put_table, say
+
+if TYPE_CHECKING:
+    from swarmkeep_client import UsageRow
+
+_PAGE_SIZE = 200
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "usage",
+        short_help="Show what model and tool calls took.",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep usage
+          swarmkeep usage --by day --by model --from 2026-11-01
+          swarmkeep usage --by session --agent "Sales Agent" --json
+        """,
+    )(usage)
+
+
+def usage(
+    group_by: Annotated[
+        list[str] | None,
+        typer.Option("--by", metavar="GROUP", help="day, agent, model, session or run; may be given again."),
+    ] = None,
+    first_day: Annotated[
+        datetime | None, typer.Option("--from", metavar="DAY", formats=["%Y-%m-%d"], help="From this day on, in UTC.")
+    ] = None,
+    last_day: Annotated[
+        datetime | None, typer.Option("--to", metavar="DAY", formats=["%Y-%m-%d"], help="Up to this day, included.")
+    ] = None,
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Only calls of this agent.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Only calls of this model.")] = None,
+    session: Annotated[str | None, typer.Option(metavar="ID", help="Only calls of this session.")] = None,
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Show tokens, calls and time, by default per day."""
+    from swarmkeep.domain.usage import USAGE_GROUPS, UsageGroup, UsageQuery, parse_usage_groups
+
+    for name in group_by or ():
+        if name not in USAGE_GROUPS:
+            raise typer.BadParameter(f"it is {', '.join(USAGE_GROUPS)}", param_hint="'--by'")
+    by = parse_usage_groups(group_by or ["day"])
+    only: dict[UsageGroup, str | None] = {"agent": agent, "model": model, "session": session}
+    asked = UsageQuery(
+        by=by,
+        first_day=None if first_day is None else first_day.date().isoformat(),
+        last_day=None if last_day is None else last_day.date().isoformat(),
+        only={name: value for name, value in only.items() if value is not None},
+        limit=_PAGE_SIZE,
+    )
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
+        rows = list(found.usage(asked))
+    if as_json:
+        put_json([_drop_other_groups(row, by) for row in rows])
+    elif rows:
+        put_table(_build_headings(by), [*(_build_cells(row, by) for row in rows), *_sum_rows(rows, len(by))])
+    else:
+        say("no calls were made")
+
+
+def _name_field(group: str) -> str:
+    return {"session": "session_id", "run": "run_id"}.get(group, group)
+
+
+def _drop_other_groups(row: UsageRow, by: tuple[str, ...]) -> dict[str, object]:
+    """The row with the groups that were asked for."""
+    import msgspec
+
+    plain: dict[str, object] = msgspec.to_builtins(row)
+    others = {_name_field(group) for group in ("day", "agent", "model", "session", "run")} - {
+        _name_field(name) for name in by
+    }
+    return {name: value for name, value in plain.items() if name not in others}
+
+
+def _build_headings(by: tuple[str, ...]) -> tuple[str, ...]:
+    return (*(name.upper() for name in by), "MODEL CALLS", "TOOL CALLS", "TOKENS", "IN", "CACHED", "OUT", "REASONING",
+            "MODEL TIME", "TOOL TIME")  # fmt: skip
+
+
+def _build_cells(row: UsageRow, by: tuple[str, ...]) -> tuple[str, ...]:
+    groups = (str(getattr(row, _name_field(name)) or "-") for name in by)
+    counts = (
+        row.model_calls, row.tool_calls, row.total_tokens, row.prompt_tokens, row.cached_tokens,
+        row.completion_tokens, row.reasoning_tokens,
+    )  # fmt: skip
+    return (*groups, *map(str, counts), _format_seconds(row.model_ms), _format_seconds(row.tool_ms))
+
+
+def _sum_rows(rows: list[UsageRow], groups: int) -> list[tuple[str, ...]]:
+    if len(rows) == 1:
+        return []
+    names = (
+        "model_calls", "tool_calls", "total_tokens", "prompt_tokens", "cached_tokens", "completion_tokens",
+        "reasoning_tokens",
+    )  # fmt: skip
+    counts = (str(sum(getattr(row, name) for row in rows)) for name in names)
+    times = (_format_seconds(sum(getattr(row, name) for row in rows)) for name in ("model_ms", "tool_ms"))
+    return [("total", *[""] * (groups - 1), *counts, *times)]
+
+
+def _format_seconds(milliseconds: float) -> str:
+    return f"{milliseconds / 1000:.2f} s"

@@ -1,0 +1,132 @@
+"""`swarmkeep verify`: whether sessions are what they were when they were recorded."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmkeep.cli.commands.checkpoint import compare_with_checkpoint
+from swarmkeep.cli.sources.source import ApiKey, DatabaseUrl, ServerUrl, Source, SourceOptions, Tenant, open_source
+from swarmkeep.cli.terminal import put, put_json_line, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from swarmkeep_client import Head, Verification
+
+_HEAD = re.compile(r"([1-9][0-9]{0,15}):([0-9a-fA-F]{64})", re.ASCII)
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "verify",
+        short_help="Check that sessions are what they were.",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep verify order-4711
+          swarmkeep verify --all
+          swarmkeep verify order-4711 --head 13:3ea31933ae7a1c86d2344661229bf360a96681ef9e72c80cd7c3876e1c41e1a0
+          swarmkeep verify --all --json
+          swarmkeep verify --checkpoint heads.jsonl --public-key key.pub
+        """,
+    )(verify)
+
+
+def verify(
+    session_id: Annotated[str | None, typer.Argument(metavar="ID", help="The session's id.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Check every session.")] = False,
+    head: Annotated[
+        str | None,
+        typer.Option("--head", metavar="SEQ:HASH", help="A head noted down earlier, which the log must still have."),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", metavar="FILE", help="Check every session of this checkpoint.")
+    ] = None,
+    public_key: Annotated[
+        Path | None,
+        typer.Option("--public-key", metavar="FILE", help="The key (PEM) that the checkpoint must be signed with."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one session per line.")] = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Check that sessions are what they were when they were recorded: events, hash chain, and all that is stored with
+    them. Changes nothing. Exit code 1 if anything is wrong."""
+    if [session_id is not None, everything, checkpoint is not None].count(True) != 1:
+        raise typer.BadParameter("name a session, or give --all or --checkpoint", param_hint="'ID'")
+    if public_key is not None and checkpoint is None:
+        raise typer.BadParameter("it is for --checkpoint", param_hint="'--public-key'")
+    if head is not None and session_id is None:
+        raise typer.BadParameter("it is one session's; name the session", param_hint="'--head'")
+    noted = None if head is None else _parse_head(head)
+    count = bad = 0
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
+        if checkpoint is not None:
+            if not compare_with_checkpoint(found, checkpoint, public_key, as_json=as_json):
+                raise typer.Exit(1)
+            return
+        for name, verification in _verify_each(found, session_id, noted):
+            count += 1
+            bad += not verification.valid
+            if as_json:
+                put_json_line({"session_id": name, **_to_dict(verification)})
+            else:
+                _put_verification(name, verification)
+    if everything:
+        say(f"logs that were checked: {count}; " + (f"not valid: {bad}" if bad else "all valid"))
+    if bad:
+        raise typer.Exit(1)
+
+
+def warn_if_damaged(found: Source, session_id: str) -> None:
+    """For commands that show a log as far as it goes: say where it is not what was recorded."""
+    verification = found.verify(session_id)
+    if not verification.valid:
+        first = verification.problems[0]
+        say(
+            f"warning: this session does not verify: {first.detail} ({first.code}); "
+            f"`swarmkeep verify {session_id}` says more"
+        )
+
+
+def _verify_each(found: Source, session_id: str | None, noted: Head | None) -> Iterator[tuple[str, Verification]]:
+    if session_id is None:
+        yield from found.verify_all()
+        for tenant, verification in found.verify_audit():
+            if verification.events or not verification.valid:
+                yield f"(audit log{' of ' * bool(tenant)}{tenant})", verification
+    else:
+        yield session_id, found.verify(session_id, head=noted)
+
+
+def _parse_head(text: str) -> Head:
+    from swarmkeep_client import Head
+
+    match = _HEAD.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter("write SEQ:HASH, the hash in 64 hexadecimal digits", param_hint="'--head'")
+    return Head(seq=int(match[1]), hash=match[2].lower())
+
+
+def _to_dict(verification: Verification) -> dict[str, object]:
+    import msgspec
+
+    plain: dict[str, object] = msgspec.to_builtins(verification)
+    return plain
+
+
+def _put_verification(name: str, found: Verification) -> None:
+    if found.valid and found.head is not None:
+        put(f"{name}: valid, {found.events} events, head {found.head.seq}:{found.head.hash}")
+        return
+    put(f"{name}: NOT VALID, {found.problem_count} problems in {found.events} events")
+    for problem in found.problems:
+        put(f"  {'' if problem.seq is None else problem.seq:>6}  {problem.code}: {problem.detail}")
+    if found.problem_count > len(found.problems):
+        put(f"          … and {found.problem_count - len(found.problems)} more")

@@ -1,0 +1,169 @@
+"""`swarmkeep whatif`: a run once more, in a fork, with something changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
+
+import typer
+
+from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, Agents, Model, Offline, has_model, load_settings
+from swarmkeep.cli.sources.source import (
+    ApiKey,
+    JsonOutput,
+    ServerUrl,
+    SessionId,
+    SourceOptions,
+    StoreUrl,
+    Tenant,
+    open_source,
+)
+from swarmkeep.cli.terminal import Refused, put_json, say
+
+if TYPE_CHECKING:
+    from swarmkeep.cli.chat.session import ChatSession
+    from swarmkeep_client import Event, Message, Run, RunOptions
+
+Json = dict[str, Any]
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "whatif",
+        short_help="Run a part of a conversation again, with something changed.",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep whatif order-4711 --at 3 --input "Where is my order?"
+          swarmkeep whatif order-4711 --at 3 --agent "Sales Agent"
+          swarmkeep whatif order-4711 --at 3 --model gpt-4o-mini --url http://127.0.0.1:8000
+        """,
+    )(whatif)
+
+
+def whatif(
+    session_id: SessionId,
+    at: Annotated[int, typer.Option("--at", metavar="SEQ", min=1, help="An event of the run that is to run again.")],
+    text: Annotated[str | None, typer.Option("--input", metavar="TEXT", help="What the user says instead.")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="The agent that it begins with.")] = None,
+    model: Model = None,
+    new_id: Annotated[str | None, typer.Option("--id", metavar="NEW_ID", help="The fork's id; made if absent.")] = None,
+    agents: Agents = None,
+    offline: Offline = False,
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    database_url: StoreUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Run a part of a conversation again, for real, in a fork that ends before it: with another input, agent or model.
+
+    What is not changed is as it was. The original stays as it is; `swarmkeep compare` shows both. Without --url it runs
+    in this process, on the agents of --agents.
+    """
+    where = SourceOptions(url, database_url, tenant, api_key)
+    if where.server_url is not None and (agents or offline):
+        raise typer.BadParameter("the server has its own agents and model", param_hint="'--url'")
+    settings = None
+    if where.server_url is None:
+        settings = load_settings(agents=agents, offline=offline, database_url=database_url)
+        if not has_model(settings):
+            raise Refused(NO_MODEL)
+        if settings.offline:
+            say(OFFLINE_NOTE)
+    with open_source(where, writes=True) as found:
+        first = find_opening(found.events(session_id), at)
+        fork = found.fork(session_id, at=first.seq - 1, new_id=new_id, metadata=None).id
+    changed = {"agent": agent, "model": model}
+    options = {**first.options, **{name: value for name, value in changed.items() if value is not None}}
+    with ExitStack() as stack:
+        talk = _open_session(where, settings, fork, stack)
+        said: str | list[Message] = first.messages if text is None else text
+        run = _run_again(talk, said, cast("RunOptions", options), quiet=as_json)
+    if as_json:
+        put_json({"session_id": fork, "from_session_id": session_id, "from_seq": first.seq - 1, "run": run})
+    _put_outcome(session_id, fork, run)
+
+
+class RunOpening(NamedTuple):
+    """How a run began: its first event, what was said, and what was asked for besides."""
+
+    seq: int
+    messages: list[Message]
+    options: Json
+
+
+def find_opening(events: Iterable[Event], at: int) -> RunOpening:
+    """The opening of the run that event `at` belongs to. Raises Refused if it belongs to none."""
+    log = list(events)
+    run_id = next((event.run_id for event in log if event.seq == at), None)
+    started = [event for event in log if event.run_id == run_id and event.type == "run.started"]
+    if run_id is None or not started:
+        raise Refused(f"event {at} belongs to no run; name one that does, such as the user's message")
+    found = RunOpening(started[0].seq, [], _read_options(started[0].data))
+    for event in log:
+        if event.seq > found.seq and event.run_id == run_id and not _take_in(event, found):
+            break
+    return found
+
+
+def _read_options(data: Any) -> Json:
+    options = data.get("options") if isinstance(data, dict) else None
+    given = {name: (options or {}).get(name) for name in ("max_turns", "model", "execute_tools")}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _take_in(event: Event, found: RunOpening) -> bool:
+    """Take in an event of the opening; False for the first one after it."""
+    data = event.data if isinstance(event.data, dict) else {}
+    match event.type:
+        case "session.updated" if not found.messages:
+            found.options["agent"] = data.get("agent")
+        case "context.updated" if not found.messages and not data.get("tool_call_id"):
+            found.options["context_variables"] = data.get("patch")
+        case "message.added" if not data.get("completion") and not data.get("tool"):
+            found.messages.append(data.get("message") or {})
+        case _:
+            return False
+    return True
+
+
+def _open_session(where: SourceOptions, settings: Any, session_id: str, stack: ExitStack) -> ChatSession:
+    if where.server_url is not None:
+        from swarmkeep.cli.chat.session import ServerChatSession
+        from swarmkeep.cli.sources.server import explain_unreachable, open_client
+
+        stack.enter_context(explain_unreachable(where.server_url))
+        return ServerChatSession(stack.enter_context(open_client(where.server_url, where.api_key)), session_id, None)
+    from swarmkeep.cli.chat.local import LocalChatSession
+
+    talk = LocalChatSession(settings, where.tenant, session_id, None)
+    stack.callback(talk.close)
+    return talk
+
+
+def _run_again(talk: ChatSession, said: str | list[Message], options: RunOptions, *, quiet: bool) -> Run:
+    from swarmkeep.cli.render.screen import Screen
+    from swarmkeep_client import Done, RunNotCompleted
+
+    screen = Screen()
+    run = None
+    try:
+        for item in talk.say(said, options):
+            if isinstance(item, Done):
+                run = item.run
+            if not quiet:
+                screen.show(item)
+    except RunNotCompleted as ended:
+        run = ended.run
+    assert run is not None
+    return run
+
+
+def _put_outcome(session_id: str, fork: str, run: Run) -> None:
+    say(f"session {fork}; side by side: swarmkeep compare {session_id} {fork}")
+    if run.status == "waiting":
+        say(f"the run waits; go on with: swarmkeep chat --session {fork}")
+    elif run.status != "completed":
+        raise typer.Exit(1)

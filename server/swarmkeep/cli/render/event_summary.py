@@ -1,0 +1,103 @@
+"""An event in a line: what a person wants to know of it at a glance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from swarmkeep.cli.terminal import shorten
+from swarmkeep.domain.wording import format_call, format_calls, join_content
+
+if TYPE_CHECKING:
+    from swarmkeep_client import Event
+
+Json = dict[str, Any]
+MAX_LENGTH = 160
+
+
+def summarize_event(event: Event, length: int = MAX_LENGTH) -> str:
+    """What the event says, on one line. A type that this release does not know is shown as its JSON."""
+    describe = _SUMMARIZERS.get(event.type)
+    try:
+        text = describe(event.data) if describe is not None else format_json(event.data)
+    except (KeyError, TypeError, AttributeError):
+        # Redacted, or written by another release.
+        text = format_json(event.data)
+    return shorten(text, length)
+
+
+def format_json(value: Any) -> str:
+    return "" if value in (None, {}, []) else json.dumps(value, ensure_ascii=False)
+
+
+def _summarize_message(data: Json) -> str:
+    message = data["message"]
+    said = join_content(message.get("content"))
+    if message["role"] == "tool":
+        tool = data.get("tool") or {}
+        status = "" if tool.get("status", "ok") == "ok" else f" ({tool['status']})"
+        return f"{tool.get('name') or 'tool'}{status} → {said}"
+    calls = "; ".join(format_calls(message)) if message["role"] == "assistant" else ""
+    return f"{message['role']}: {' '.join(part for part in (said, calls) if part)}"
+
+
+def _summarize_created(data: Json) -> str:
+    return " ".join(part for part in (f"with {data['agent']}", format_json(data.get("context_variables"))) if part)
+
+
+def _summarize_updated(data: Json) -> str:
+    agent = f"agent {data['agent']}" if "agent" in data else ""
+    metadata = f"metadata {format_json(data['metadata'])}" if "metadata" in data else ""
+    return ", ".join(part for part in (agent, metadata) if part)
+
+
+def _summarize_started(data: Json) -> str:
+    options = data.get("options") or {}
+    # The server's own limits are the same with every run.
+    return format_json({key: options[key] for key in ("model", "max_turns") if options.get(key) is not None})
+
+
+def _summarize_tool_started(data: Json) -> str:
+    attempt = data.get("attempt", 1)
+    return format_call(data["name"], data["arguments"]) + (f", attempt {attempt}" if attempt > 1 else "")
+
+
+def _summarize_decision(data: Json) -> str:
+    return " ".join(str(data[key]) for key in ("decision", "by", "reason") if data.get(key))
+
+
+def _summarize_waiting(data: Json) -> str:
+    return "for " + ", ".join(format_call(call["name"], call["arguments"]) for call in data["pending"])
+
+
+def _summarize_end(data: Json) -> str:
+    error = data.get("error")
+    return str(data["stop_reason"]) + (f": {error['code']}: {error['message']}" if error else "")
+
+
+def _summarize_handoff(data: Json) -> str:
+    return f"{data['from']} → {data['to']}"
+
+
+_SUMMARIZERS: dict[str, Callable[[Json], str]] = {
+    "session.created": _summarize_created,
+    "session.forked": lambda data: f"from {data['from_session_id']} at {data['from_seq']}",
+    "session.updated": _summarize_updated,
+    "session.redacted": lambda data: f"{', '.join(map(str, data['seqs']))}: {data['reason']}",
+    "run.queued": _summarize_started,
+    "run.started": _summarize_started,
+    "message.added": _summarize_message,
+    "tool.started": _summarize_tool_started,
+    "handoff.made": _summarize_handoff,
+    "handoff.ignored": _summarize_handoff,
+    "context.updated": lambda data: format_json(data["patch"]),
+    "approval.requested": lambda data: format_call(data["name"], data["arguments"]),
+    "approval.decided": _summarize_decision,
+    "run.waiting": _summarize_waiting,
+    "run.resumed": lambda data: f"after {data['reason']}",
+    "run.completed": _summarize_end,
+    "run.failed": _summarize_end,
+    "run.cancelled": _summarize_end,
+    "run.interrupted": _summarize_end,
+}

@@ -1,0 +1,134 @@
+"""A conversation on the screen, as it happens."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from swarmkeep.cli.render.event_summary import format_json
+from swarmkeep.cli.terminal import escape_controls, has_colours, shorten
+from swarmkeep.domain.wording import format_call, format_calls, join_content
+from swarmkeep_client import Done, Event, MessageDelta, MessageStarted, StreamItem
+
+Json = dict[str, Any]
+MAX_TEXT = 200
+
+
+class Screen:
+    """Shows what a run does: who speaks, what they say as they say it, tool calls, handoffs, changes of the context.
+
+    Colours are for terminals only; elsewhere it is the same, as plain text.
+    """
+
+    def __init__(self) -> None:
+        self._console = Console(
+            file=sys.stdout,
+            color_system="auto" if has_colours(sys.stdout) else None,
+            highlight=False,
+            markup=False,
+            emoji=False,
+        )
+        self._open = False
+        self._streamed = False
+
+    def write(self, text: str, style: str = "", *, end: str = "\n") -> None:
+        self._console.print(Text(escape_controls(text), style=style), end=end, soft_wrap=True)
+        sys.stdout.flush()
+
+    def line(self, text: str, style: str = "") -> None:
+        """A line of its own, whatever was being said."""
+        self.end_line()
+        self.write(text, style)
+
+    def end_line(self) -> None:
+        """End the line of a message that is being written, if there is one."""
+        if self._open:
+            self.write("")
+        self._open = False
+
+    def show(self, item: StreamItem) -> None:
+        match item:
+            case MessageStarted():
+                self._begin()
+            case MessageDelta(content=str(text), agent=agent):
+                self._say(agent, text)
+            case Event():
+                self._event(item)
+            case Done():
+                self.end_line()
+
+    def _begin(self) -> None:
+        if self._open:
+            # Joined anew in the middle of a message: it comes again from its start.
+            self.write(" …", "dim")
+        self._open = self._streamed = False
+
+    def _say(self, agent: str, text: str) -> None:
+        if not text:
+            return
+        if not self._open:
+            self.write(agent, "bold blue", end=": ")
+        self.write(text, end="")
+        self._open = self._streamed = True
+
+    def _event(self, event: Event) -> None:
+        shown = getattr(self, f"_on_{event.type.replace('.', '_')}", None)
+        if shown is not None and isinstance(event.data, dict):
+            shown(event, event.data)
+
+    def _on_message_added(self, event: Event, data: Json) -> None:
+        message = data.get("message") or {}
+        if message.get("role") == "assistant":
+            text = join_content(message.get("content"))
+            if not self._streamed:
+                self._say(event.agent or "", text)
+            self.end_line()
+            for call in format_calls(message):
+                self.write(event.agent or "", "bold blue", end=": ")
+                self.write(call, "magenta")
+        elif message.get("role") == "tool":
+            self._show_tool_result(data.get("tool") or {}, join_content(message.get("content")))
+        self._streamed = False
+
+    def _show_tool_result(self, tool: Json, text: str) -> None:
+        if tool.get("handoff") and text.startswith('{"assistant"'):
+            # What the model is told of a handoff; the event that follows says it to people.
+            return
+        status = tool.get("status", "ok")
+        prefix = "" if status == "ok" else f"{status}: "
+        self.line(f"  → {prefix}{shorten(text, MAX_TEXT)}", "dim" if status == "ok" else "red")
+
+    def _on_tool_started(self, event: Event, data: Json) -> None:
+        if data.get("attempt", 1) > 1:
+            call = format_call(str(data.get("name")), str(data.get("arguments")))
+            self.line(f"  {call} is started again, with the same id: attempt {data['attempt']}", "yellow")
+
+    def _on_handoff_made(self, event: Event, data: Json) -> None:
+        self.line(f"  {data.get('from')} hands over to {data.get('to')}", "cyan")
+
+    def _on_context_updated(self, event: Event, data: Json) -> None:
+        self.line(f"  context: {shorten(format_json(data.get('patch')), MAX_TEXT)}", "green")
+
+    def _on_run_resumed(self, event: Event, data: Json) -> None:
+        if data.get("reason") == "recovery":
+            self.line("  the run goes on where it was cut off", "yellow")
+
+    def _on_run_waiting(self, event: Event, data: Json) -> None:
+        for call in data.get("pending") or ():
+            text = format_call(str(call.get("name")), str(call.get("arguments")))
+            what = "an approval" if call.get("reason") == "approval" else "a result from outside"
+            self.line(f"  {text} waits for {what}", "yellow")
+
+    def _on_run_failed(self, event: Event, data: Json) -> None:
+        error = data.get("error") or {}
+        self.line(f"  the run failed: {error.get('code')}: {error.get('message')}", "red")
+
+    def _on_run_interrupted(self, event: Event, data: Json) -> None:
+        error = data.get("error") or {}
+        self.line(f"  the run was interrupted: {error.get('code')}: {error.get('message')}", "red")
+
+    def _on_run_cancelled(self, event: Event, data: Json) -> None:
+        self.line("  the run was cancelled; what it produced stays", "yellow")

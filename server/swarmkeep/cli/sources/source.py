@@ -1,0 +1,216 @@
+"""Where sessions are looked up: on a server, or in its database. Commands are written once, for both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Protocol
+
+import typer
+
+from swarmkeep.cli.forms import FileForm, Form
+
+if TYPE_CHECKING:
+    from swarmkeep.audit.replay.recorded_sessions import RecordedSession
+    from swarmkeep.audit.verify.checkpoints import CheckpointHead
+    from swarmkeep.domain.usage import UsageQuery
+    from swarmkeep_client import (
+        AuditEntry,
+        Comparison,
+        Event,
+        Head,
+        ImportReport,
+        Message,
+        Redaction,
+        SessionState,
+        StateDiff,
+        UsageRow,
+        Verification,
+    )
+
+Json = dict[str, Any]
+
+ServerUrl = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", help="Ask the server at this URL. [env: SWARMKEEP_URL]"),
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key",
+        metavar="KEY",
+        help="The server's API key; other users of this machine see options. [env: SWARMKEEP_API_KEY]",
+    ),
+]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--database-url",
+        metavar="URL",
+        help="Read this database: sqlite:///FILE or postgresql://… [env: SWARMKEEP_DATABASE_URL]",
+    ),
+]
+StoreUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--database-url",
+        metavar="URL",
+        help="The database: sqlite:///FILE or postgresql://… [env: SWARMKEEP_DATABASE_URL]",
+    ),
+]
+Tenant = Annotated[
+    str | None,
+    typer.Option("--tenant", metavar="NAME", help="Whose sessions, in a database. On a server the API key says so."),
+]
+SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.")]
+Labels = Annotated[
+    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="A metadata value; may be given again.")
+]
+JsonOutput = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class ChatSource(Protocol):
+    """What a chat looks up, and forks, in the sessions where it is held."""
+
+    def session(self, session_id: str, *, at: int | None = None) -> SessionState: ...
+
+    def messages(self, session_id: str, *, at: int | None = None) -> list[Message]: ...
+
+    def events(self, session_id: str, *, after: int = 0) -> Iterable[Event]: ...
+
+    def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState: ...
+
+
+class Source(ChatSource, Protocol):
+    """A server's or a database's sessions."""
+
+    def sessions(self, *, agent: str | None, status: str | None, metadata: Mapping[str, str]) -> Iterator[SessionState]:
+        """Newest first, fetched as they are needed."""
+        ...
+
+    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterable[Event]: ...
+
+    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+        """The events, and then each new one as it is recorded, for ever."""
+        ...
+
+    def delete(
+        self, session_id: str, *, force: bool = False, reason: str | None = None, if_match: int | None = None
+    ) -> None: ...
+
+    def redact(self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool) -> Redaction: ...
+
+    def audit(self, tenant: str | None = None) -> Iterator[AuditEntry]:
+        """A tenant's audit log, oldest entry first; by default that of the tenant in question."""
+        ...
+
+    def verify_audit_head(self, tenant: str | None, head: Head) -> Verification:
+        """Check a tenant's audit log against a head noted down earlier."""
+        ...
+
+    def heads(self) -> Iterator[CheckpointHead]:
+        """Where each session and audit log ends: in a database, where no tenant is named, those of all."""
+        ...
+
+    def verify_audit(self) -> Iterator[tuple[str, Verification]]:
+        """The audit logs by their tenants: where no tenant is named in a database, those of all."""
+        ...
+
+    def export(
+        self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str]
+    ) -> Iterator[bytes]:
+        """The sessions with these ids, or all by these filters, as a file that leaves nothing out."""
+        ...
+
+    def conversations(self, ids: Sequence[str]) -> Iterator[RecordedSession]:
+        """These sessions, or all, to compare agents with."""
+        ...
+
+    def transcript(self, session_id: str, form: Form) -> Iterator[bytes]:
+        """The session as a document for people."""
+        ...
+
+    def usage(self, asked: UsageQuery) -> Iterator[UsageRow]:
+        """A row for each group, fetched as they are needed."""
+        ...
+
+    def import_sessions(
+        self, file: BinaryIO, *, form: FileForm, agent: str | None, as_id: str | None, dry_run: bool
+    ) -> ImportReport: ...
+
+    def diff(self, session_id: str, before: int, after: int) -> StateDiff: ...
+
+    def compare(self, session_id: str, other: str) -> Comparison: ...
+
+    def request(self, session_id: str, seq: int) -> bytes:
+        """The exact model request behind an answer."""
+        ...
+
+    def verify(self, session_id: str, *, head: Head | None = None, tenant: str | None = None) -> Verification: ...
+
+    def verify_all(self) -> Iterator[tuple[str, Verification]]:
+        """Every session by its name: in a database, and where no tenant is named, of all tenants as TENANT/ID."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What the options of a command say about where its sessions are."""
+
+    url: str | None = None
+    database_url: str | None = None
+    tenant: str | None = None
+    api_key: str | None = None
+
+    @property
+    def server_url(self) -> str | None:
+        """The server to ask, if it is a server: the option counts, then the environment."""
+        if self.url and self.database_url:
+            raise typer.BadParameter("give either --url or --database-url, not both", param_hint="'--url'")
+        if self.api_key and self.database_url:
+            raise typer.BadParameter("a database asks for no key", param_hint="'--api-key'")
+        if self.database_url:
+            return None
+        url = self.url or os.environ.get("SWARMKEEP_URL") or None
+        if self.api_key and not url:
+            raise typer.BadParameter("a key is for a server; name it with --url", param_hint="'--api-key'")
+        if url and self.tenant:
+            raise typer.BadParameter("on a server the API key says whose sessions they are", param_hint="'--tenant'")
+        return url
+
+
+def parse_labels(given: list[str] | None) -> dict[str, str]:
+    """The metadata that is wanted, from `KEY=VALUE`."""
+    labels = {}
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"write KEY=VALUE, not {text!r}", param_hint="'--metadata'")
+        labels[key] = value
+    return labels
+
+
+@contextmanager
+def open_source(where: SourceOptions, *, writes: bool = False, creates: bool = False) -> Iterator[Source]:
+    """The server or database that is meant; without `writes` nothing in it can be changed.
+
+    `creates`: a SQLite file that is not there yet is made, or brought to this release's schema.
+    """
+    url = where.server_url
+    with ExitStack() as opened:
+        found: Source
+        if url is not None:
+            from swarmkeep.cli.sources.server import ServerSource, explain_unreachable
+
+            opened.enter_context(explain_unreachable(url))
+            found = ServerSource(url, where.api_key)
+        else:
+            from swarmkeep.cli.sources.database import DatabaseSource
+
+            found = DatabaseSource(where.database_url, where.tenant, writes=writes, creates=creates)
+        opened.callback(found.close)
+        yield found

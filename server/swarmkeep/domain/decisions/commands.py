@@ -1,0 +1,156 @@
+"""Commands decide: a state and a wish in, facts out, or a refusal. Ids and times arrive with the wish."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
+from swarmkeep.domain.decisions.turns import end_run
+from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.errors import RunNotFound, SessionBusy
+from swarmkeep.domain.events import (
+    ContextUpdated,
+    MessageAdded,
+    RunCancelled,
+    RunOptions,
+    RunQueued,
+    RunStarted,
+    SessionCreated,
+    SessionEvent,
+    SessionUpdated,
+)
+from swarmkeep.domain.patch import diff, merge
+from swarmkeep.domain.state import State
+
+Json = dict[str, Any]
+
+
+OnBusy = Literal["reject", "queue", "interrupt"]
+
+
+class StartRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A wish to run. `messages` are the input, `context_variables` a merge patch applied first.
+
+    `on_busy`, where another run is active or queued: `reject` refuses this one, `queue` puts it at the end of the
+    queue, `interrupt` cancels the active run and begins this one in its place, before whatever is queued.
+    """
+
+    run_id: str
+    messages: tuple[Json, ...]
+    options: RunOptions = RunOptions()
+    agent: str | None = None
+    context_variables: Json = {}
+    idempotency_key: str | None = None
+    on_busy: OnBusy = "reject"
+
+
+def create_session(agent: str, context_variables: Json, metadata: Json, messages: Sequence[Json]) -> list[SessionEvent]:
+    """The first facts of a session; `messages` is a history to begin with."""
+    created = SessionCreated(agent=agent, context_variables=context_variables, metadata=metadata)
+    return [created, *(MessageAdded(message=add_sender(message)) for message in messages)]
+
+
+def add_sender(message: Json) -> Json:
+    """A message from outside, with a sender: its own if it names one."""
+    return message if "sender" in message else {**message, "sender": message.get("role", "")}
+
+
+def update_session(
+    state: State, *, agent: str | None = None, context_variables: Json | None = None, metadata: Json | None = None
+) -> list[SessionEvent]:
+    """Merge patches of context and metadata, and another active agent; no events for what already holds."""
+    facts: list[SessionEvent] = []
+    new_metadata = metadata if metadata and _has_effect(state.metadata, metadata) else UNSET
+    new_agent: str | UnsetType = UNSET if agent is None or agent == state.agent else agent
+    if new_metadata is not UNSET or new_agent is not UNSET:
+        facts.append(SessionUpdated(metadata=new_metadata, agent=new_agent))
+    if context_variables and _has_effect(state.context_variables, context_variables):
+        facts.append(ContextUpdated(patch=context_variables))
+    return facts
+
+
+def _has_effect(target: Json, patch: Json) -> bool:
+    return any(diff(target, merge(target, patch)))
+
+
+def start_run(state: State, wish: StartRun, partial: str = "") -> list[EventDraft]:
+    """Start a run, queue it, or have it take the active one's place, of which `partial` is kept. No events for a run
+    that is there already.
+
+    Raises SessionBusy when it may do none of these.
+    """
+    active = state.run
+    if _is_known_run(state, wish.run_id):
+        return []
+    if wish.on_busy == "queue" and (active is not None or state.queue):
+        return draft_events(state.agent, [_queue_run(wish)], wish.run_id)
+    if wish.on_busy == "interrupt":
+        stopped = [] if active is None else cancel_run(state, active.id, partial)
+        agent = apply_drafts(state, stopped).agent
+        return [*stopped, *draft_events(agent, _begin_run(wish), wish.run_id)]
+    refuse_if_busy(state)
+    return draft_events(state.agent, _begin_run(wish), wish.run_id)
+
+
+def refuse_if_busy(state: State) -> None:
+    """Raise SessionBusy if a run is active, or about to begin."""
+    if state.run is not None:
+        raise SessionBusy(state.run.id, state.run.status)
+    if state.queue:
+        raise SessionBusy(state.queue[0].run_id, "queued")
+
+
+def _is_known_run(state: State, run_id: str) -> bool:
+    if state.run is not None and state.run.id == run_id:
+        return True
+    return any(queued.run_id == run_id for queued in state.queue) or any(run.id == run_id for run in state.finished)
+
+
+def _queue_run(wish: StartRun) -> RunQueued:
+    return RunQueued(
+        options=wish.options,
+        messages=wish.messages,
+        agent=wish.agent,
+        context_variables=wish.context_variables,
+        idempotency_key=wish.idempotency_key,
+    )
+
+
+def _begin_run(wish: StartRun) -> list[SessionEvent]:
+    facts: list[SessionEvent] = [RunStarted(options=wish.options, idempotency_key=wish.idempotency_key)]
+    if wish.agent is not None:
+        facts.append(SessionUpdated(agent=wish.agent))
+    if wish.context_variables:
+        facts.append(ContextUpdated(patch=wish.context_variables))
+    return facts + [MessageAdded(message=add_sender(message)) for message in wish.messages]
+
+
+def start_queued(state: State) -> list[EventDraft]:
+    """Start the first run of the queue."""
+    queued = state.queue[0]
+    fact = queued.fact
+    wish = StartRun(
+        run_id=queued.run_id,
+        messages=fact.messages,
+        options=fact.options,
+        agent=fact.agent,
+        context_variables=fact.context_variables,
+        idempotency_key=fact.idempotency_key,
+    )
+    return draft_events(state.agent, _begin_run(wish), queued.run_id)
+
+
+def cancel_run(state: State, run_id: str, partial: str = "") -> list[EventDraft]:
+    """End a run that is queued, running or waiting, keeping what its model was just saying; nothing if it has ended."""
+    run = state.run
+    if run is not None and run.id == run_id:
+        return draft_events(state.agent, end_run(state, run, RunCancelled, "cancelled", partial=partial), run_id)
+    if any(queued.run_id == run_id for queued in state.queue):
+        return draft_events(state.agent, [RunCancelled(stop_reason="cancelled")], run_id)
+    if any(run.id == run_id for run in state.finished):
+        return []
+    raise RunNotFound(run_id)

@@ -1,0 +1,51 @@
+"""Facts on their way to the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import UNSET
+
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
+from swarmkeep.domain.events import (
+    HandoffMade,
+    SessionEvent,
+    SessionUpdated,
+)
+from swarmkeep.domain.fold import evolve
+from swarmkeep.domain.state import State
+
+
+def draft_events(agent: str, facts: Iterable[SessionEvent], run_id: str | None) -> list[EventDraft]:
+    """Facts with the agent that was active when each happened, beginning with `agent`."""
+    drafts = []
+    for fact in facts:
+        if isinstance(fact, SessionUpdated) and fact.agent is not UNSET:
+            agent = fact.agent
+        drafts.append(EventDraft(fact, run_id, agent))
+        if isinstance(fact, HandoffMade):
+            agent = fact.to_agent
+    return drafts
+
+
+def apply_drafts(state: State, drafts: Iterable[EventDraft]) -> State:
+    """The state as it will be once `drafts` are recorded, but for their times and hashes."""
+    for draft in drafts:
+        state = evolve(state, preview_event(state, draft, state.updated_at))
+    return state
+
+
+def preview_event(state: State, draft: EventDraft, at: str) -> RecordedEvent:
+    """The draft as the event that follows `state`, without a store: no payload, no hash."""
+    return RecordedEvent(
+        session_id="",
+        seq=state.seq + 1,
+        type=draft.fact.type,
+        version=draft.fact.version,
+        run_id=draft.run_id,
+        agent=draft.agent,
+        at=at,
+        hash="",
+        payload="",
+        fact=draft.fact,
+    )

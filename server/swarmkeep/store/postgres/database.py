@@ -1,0 +1,180 @@
+"""PostgreSQL: asyncpg under SQLAlchemy's engine, with a bounded pool."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, NoReturn, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+from sqlalchemy.util import greenlet_spawn
+
+from swarmkeep.domain.errors import Overloaded
+from swarmkeep.store.driver_errors import is_connection_lost, translate_postgres_error
+from swarmkeep.store.ports import OutcomeUnknown, SessionKey, StoreUnavailable
+from swarmkeep.store.postgres.notifications import Notifications
+from swarmkeep.store.urls import PostgresServer
+
+T = TypeVar("T")
+
+_POOL_SIZE = 8
+_POOL_SECONDS = 30.0
+_COMMAND_SECONDS = 60.0
+
+
+# A process that stands still in the middle of a transaction, or a row that somebody else keeps locked, holds nobody up
+# for longer. Only for the short jobs of a server: a migration may take its time.
+_SHORT_JOB_SETTINGS = {"idle_in_transaction_session_timeout": "5s", "lock_timeout": "5s"}
+
+
+async def connect(server: PostgresServer, settings: Mapping[str, str]) -> Any:
+    """A connection of asyncpg's. Raises StoreUnavailable."""
+    asyncpg = _load_driver()
+    try:
+        return await asyncpg.connect(
+            server.dsn,
+            user=server.user,
+            password=server.password,
+            timeout=server.connect_seconds,
+            command_timeout=_COMMAND_SECONDS,
+            server_settings=dict(settings),
+            **({} if server.prepare else {"statement_cache_size": 0}),
+        )
+    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        reason = str(error) or "it did not answer in time"
+        raise StoreUnavailable(f"cannot connect to the database at {server.display}: {reason}") from error
+
+
+def _load_driver() -> Any:
+    try:
+        import asyncpg  # type: ignore[import-untyped]
+    except ImportError:
+        raise StoreUnavailable("PostgreSQL needs its driver: pip install 'swarmkeep[postgres]'") from None
+    return asyncpg
+
+
+def make_engine(server: PostgresServer, *, read_only: bool = False, pooled: bool = True) -> AsyncEngine:
+    """An engine for the running loop. Connections are made when they are needed. Raises StoreUnavailable."""
+    _load_driver()
+    settings = {"default_transaction_read_only": "on"} if read_only else {}
+    pool: dict[str, Any] = {"poolclass": NullPool}
+    if pooled:
+        pool = {"pool_size": _POOL_SIZE, "max_overflow": 0, "pool_timeout": _POOL_SECONDS}
+        # What pools connections itself refuses settings that it does not know.
+        settings |= _SHORT_JOB_SETTINGS if server.prepare else {}
+    return create_async_engine(
+        "postgresql+asyncpg://",
+        async_creator=lambda: connect(server, settings),
+        isolation_level="READ COMMITTED",
+        connect_args={} if server.prepare else {"prepared_statement_cache_size": 0},
+        **pool,
+    )
+
+
+class PostgresDatabase:
+    """A PostgreSQL database as a Database. The engine belongs to the loop of its first use."""
+
+    def __init__(self, server: PostgresServer, *, read_only: bool = False, max_waiting: int = 1000) -> None:
+        self._server = server
+        self._read_only = read_only
+        self._max_waiting = max_waiting
+        self._engine: AsyncEngine | None = None
+        self._reading: AsyncEngine | None = None
+        self._writes: set[asyncio.Task[Any]] = set()
+        self._notices = Notifications(lambda: connect(server, {}))
+        self._closed = False
+
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        engine = self._engines()[1]
+        for last in (False, True):
+            try:
+                return await greenlet_spawn(_run_query, engine.sync_engine, query)
+            except Exception as error:
+                if last or not is_connection_lost(error):
+                    raise_store_error(error, self._server)
+        raise AssertionError
+
+    async def write(self, job: Callable[[Connection], T], *, erases: bool = False) -> T:
+        engine = self._engines()[0]
+        if self._read_only:
+            raise StoreUnavailable(f"the database at {self._server.display} was opened for reading only")
+        if len(self._writes) >= self._max_waiting:
+            raise Overloaded
+        # A task of its own: cancelled half way, nobody would know whether it was committed.
+        task = asyncio.get_running_loop().create_task(self._write(engine, job))
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+        return await asyncio.shield(task)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._writes)
+
+    def tell(self, key: SessionKey) -> None:
+        self._notices.tell(key)
+
+    async def listen(self, heard: Callable[[SessionKey], None]) -> None:
+        # What pools connections passes no notifications on.
+        if self._server.prepare:
+            await self._notices.run(heard)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._writes:
+            await asyncio.wait(self._writes)
+        if self._engine is not None:
+            await self._engine.dispose()
+
+    def _engines(self) -> tuple[AsyncEngine, AsyncEngine]:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        if self._engine is None or self._reading is None:
+            self._engine = make_engine(self._server, read_only=self._read_only)
+            # The same pool. A query that is one statement needs no BEGIN and ROLLBACK around it.
+            self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        return self._engine, self._reading
+
+    async def _write(self, engine: AsyncEngine, job: Callable[[Connection], T]) -> T:
+        for last in (False, True):
+            transaction = _Transaction(job)
+            try:
+                return await greenlet_spawn(transaction.run, engine.sync_engine)
+            except Exception as error:
+                if transaction.committing and is_connection_lost(error):
+                    message = f"the connection to {self._server.display} broke during a commit, which may have worked"
+                    raise OutcomeUnknown(message) from error
+                # Before the commit nothing has happened, so to do it again is to do it once.
+                if last or not is_connection_lost(error):
+                    raise_store_error(error, self._server)
+        raise AssertionError
+
+
+def raise_store_error(error: Exception, server: PostgresServer) -> NoReturn:
+    """Raise PostgreSQL's error as the store's; from within `except`."""
+    fault = translate_postgres_error(error, server.display)
+    if fault is error:
+        raise error
+    raise fault from error
+
+
+def _run_query(engine: Engine, query: Callable[[Connection], T]) -> T:
+    # Taking the connection, using it and giving it back share one greenlet, here and below: with AsyncEngine's own
+    # methods each has its own, which is a quarter of what an append costs.
+    with engine.connect() as connection:
+        return query(connection)
+
+
+class _Transaction(Generic[T]):
+    """A job and its commit, as one call. `committing` tells a break before the commit from one during it."""
+
+    def __init__(self, job: Callable[[Connection], T]) -> None:
+        self._job = job
+        self.committing = False
+
+    def run(self, engine: Engine) -> T:
+        with engine.connect() as connection, connection.begin():
+            result = self._job(connection)
+            self.committing = True
+        return result

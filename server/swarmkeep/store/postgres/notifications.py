@@ -1,0 +1,122 @@
+"""PostgreSQL's NOTIFY as a hint: one connection that tells other processes which sessions have moved, and hears it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from swarmkeep.store.ports import SessionKey, StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+CHANNEL = "swarmkeep"
+
+# PostgreSQL takes at most 7,999 bytes in one notification.
+_MAX_BYTES = 7900
+# What is told within this time is told at once: a server that appends a thousand times a second notifies a hundred.
+_SEND_INTERVAL_SECONDS = 0.01
+# Nobody else finds out that the other end is gone without a word.
+_CHECK_SECONDS = 15.0
+_SEND_TIMEOUT_SECONDS = 10.0
+_RETRY_SECONDS = (0.1, 5.0)
+
+Connect = Callable[[], Awaitable[Any]]
+OnChange = Callable[[SessionKey], None]
+
+
+class Notifications:
+    """Says and hears which sessions have moved, over one connection of its own that comes back when it breaks.
+
+    Never part of a transaction: a commit that notifies waits for every other one that does.
+    """
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._told: dict[SessionKey, None] = {}
+        self._wake = asyncio.Event()
+        self._open = False
+
+    def tell(self, key: SessionKey) -> None:
+        """Have others hear of a session; forgotten while there is no connection."""
+        if self._open:
+            self._told[key] = None
+            self._wake.set()
+
+    async def run(self, heard: OnChange) -> None:
+        """Hear and tell until cancelled."""
+        pause, longest = _RETRY_SECONDS
+        while True:
+            try:
+                async with self._connection(heard) as connection:
+                    pause = _RETRY_SECONDS[0]
+                    await self._send_until_closed(connection)
+            except Exception as error:
+                # Whatever it is: those who are hinted to look by themselves as well, only later.
+                log.debug("no hints from the database for %g s: %s", pause, error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, longest)
+
+    @contextlib.asynccontextmanager
+    async def _connection(self, heard: OnChange) -> Any:
+        connection = await self._connect()
+        try:
+            mine = connection.get_server_pid()
+
+            def receive(_: Any, pid: int, channel: str, payload: str) -> None:
+                if pid != mine:
+                    for key in _decode_keys(payload):
+                        heard(key)
+
+            connection.add_termination_listener(lambda _: self._wake.set())
+            await connection.add_listener(CHANNEL, receive)
+            self._open = True
+            yield connection
+        finally:
+            self._open = False
+            self._told.clear()
+            connection.terminate()
+
+    async def _send_until_closed(self, connection: Any) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CHECK_SECONDS):
+                    await self._wake.wait()
+            self._wake.clear()
+            if connection.is_closed():
+                raise StoreUnavailable("the connection was closed")
+            told, self._told = list(self._told), {}
+            async with asyncio.timeout(_SEND_TIMEOUT_SECONDS):
+                for payload in _encode_payloads(told) or ("",):
+                    await connection.execute(f"SELECT pg_notify('{CHANNEL}', $1)", payload)
+            await asyncio.sleep(_SEND_INTERVAL_SECONDS)
+
+
+def _encode_payloads(keys: list[SessionKey]) -> list[str]:
+    payloads: list[str] = []
+    parts: list[str] = []
+    size = 0
+    for key in keys:
+        # Text that only escapes can write is written with escapes.
+        part = json.dumps([key.tenant, key.id], separators=(",", ":"))
+        if len(part) > _MAX_BYTES:
+            continue
+        if parts and size + len(part) + 1 > _MAX_BYTES:
+            payloads.append(f"[{','.join(parts)}]")
+            parts, size = [], 0
+        parts.append(part)
+        size += len(part) + 1
+    return [*payloads, f"[{','.join(parts)}]"] if parts else payloads
+
+
+def _decode_keys(payload: str) -> Iterator[SessionKey]:
+    """The sessions that a notification names; anybody may send one, so it may be anything."""
+    try:
+        pairs = json.loads(payload or "[]")
+        for tenant, name in pairs:
+            yield SessionKey(str(tenant), str(name))
+    except (ValueError, TypeError):
+        log.debug("a notification that is not ours: %.100r", payload)

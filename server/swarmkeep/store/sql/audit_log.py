@@ -1,0 +1,84 @@
+"""A tenant's audit log: what was done that no session's events can tell, because the session is gone.
+
+Its entries are chained as events are (see `hashing`), with whoever did it in the place of the agent and no run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from swarmkeep.domain.codec import encode_text
+from swarmkeep.store.archive import AuditAction, AuditLogEntry
+from swarmkeep.store.hashing import GENESIS, commitment_of, header_of, link, random_salts
+from swarmkeep.store.sql.columns import as_bytes, as_text
+from swarmkeep.store.sql.heads import build_insert_if_absent
+from swarmkeep.store.sql.tables import audit_log
+
+ENTRY_VERSION = 1
+
+
+class AuditLogConflict(Exception):
+    """Another entry was added at the same moment. Nothing was recorded."""
+
+
+def record_action(connection: Connection, tenant: str, act: AuditAction, data: dict[str, Any], at: str) -> None:
+    """Add an entry, in the transaction of what it tells of.
+
+    Raises TrailConflict if another process did at the same time; then all of it is to be tried again.
+    """
+    last = connection.execute(
+        select(audit_log.c.seq, audit_log.c.hash)
+        .where(audit_log.c.tenant == tenant)
+        .order_by(audit_log.c.seq.desc())
+        .limit(1)
+    ).one_or_none()
+    seq, previous = (1, GENESIS) if last is None else (last.seq + 1, last.hash)
+    payload = encode_text({**data, "reason": act.reason})
+    (salt,) = random_salts(1)
+    commitment = commitment_of(salt, payload)
+    actor = act.by or ""
+    row = {
+        "tenant": tenant,
+        "seq": seq,
+        "type": act.type,
+        "version": ENTRY_VERSION,
+        "actor": actor,
+        "recorded_at": at,
+        "payload": payload,
+        "salt": salt,
+        "commitment": commitment,
+        "hash": link(previous, header_of(seq, act.type, ENTRY_VERSION, None, actor, at), commitment),
+    }
+    if connection.execute(build_insert_if_absent(audit_log, connection.dialect.name).values(**row)).rowcount == 0:
+        raise AuditLogConflict(tenant)
+
+
+def read_audit_log(connection: Connection, tenant: str, after: int, limit: int) -> list[AuditLogEntry]:
+    """Entries after one seq, oldest first."""
+    found = (
+        select(audit_log)
+        .where(audit_log.c.tenant == tenant, audit_log.c.seq > after)
+        .order_by(audit_log.c.seq)
+        .limit(limit)
+    )
+    return [
+        AuditLogEntry(
+            seq=row.seq,
+            type=row.type,
+            version=row.version,
+            by=row.actor or None,
+            at=as_text(row.recorded_at),
+            payload=as_text(row.payload),
+            salt=as_bytes(row.salt),
+            commitment=as_bytes(row.commitment),
+            hash=as_bytes(row.hash),
+        )
+        for row in connection.execute(found)
+    ]
+
+
+def list_audit_log_tenants(connection: Connection) -> list[str]:
+    """The tenants that have an audit log."""
+    return sorted(connection.scalars(select(audit_log.c.tenant).distinct()))

@@ -1,0 +1,44 @@
+"""What SQL runs on: a database that takes jobs, functions of a connection, and says how they went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from sqlalchemy import Connection
+
+from swarmkeep.store.ports import SessionKey
+
+T = TypeVar("T")
+
+
+class Database(Protocol):
+    """One place to read and write. Jobs are short, know nothing of asyncio, and keep no connection."""
+
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        """Run a query. It may run twice if the connection breaks."""
+        ...
+
+    async def write(self, job: Callable[[Connection], T], *, erases: bool = False) -> T:
+        """Run a job in a transaction of its own, or in its own part of one, and commit.
+
+        What it raises undoes all it did, and nothing else. A caller that is cancelled while it waits does not stop
+        the job. `erases`: what it removes must not stay readable in the database's files.
+        Raises OutcomeUnknown when nobody can say whether it was committed.
+        """
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """How many writes have not been committed yet."""
+        ...
+
+    def tell(self, key: SessionKey) -> None:
+        """Let other processes hear, soon, that a session was changed."""
+        ...
+
+    async def listen(self, heard: Callable[[SessionKey], None]) -> None:
+        """See EventStore."""
+        ...
+
+    async def close(self) -> None: ...

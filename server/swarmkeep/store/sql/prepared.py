@@ -1,0 +1,72 @@
+"""Statements of the hot path, compiled once per database.
+
+SQLAlchemy finds a statement's compiled form again for each execution and handles its parameters one by one: 60 µs
+where the driver takes 6. The SQL is still written with it, once for both databases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, CursorResult, Dialect
+from sqlalchemy.sql.expression import ClauseElement
+
+from swarmkeep.store.sql.columns import Verbatim, escape
+
+Row = Mapping[str, Any]
+
+
+class _Parameter(msgspec.Struct, frozen=True):
+    name: str
+    verbatim: bool
+    default: Any
+
+
+class _Compiled(msgspec.Struct, frozen=True):
+    sql: str
+    parameters: tuple[_Parameter, ...]
+
+    def values(self, row: Row) -> tuple[Any, ...]:
+        return tuple(
+            [
+                escape(value) if each.verbatim and (value := row[each.name]) is not None
+                else row.get(each.name, each.default)
+                for each in self.parameters
+            ]
+        )  # fmt: skip
+
+
+class PreparedStatement:
+    """One statement. Its parameters are scalars that the drivers take as they are, and Verbatim text."""
+
+    def __init__(self, statement: ClauseElement, columns: Sequence[str] | None = None) -> None:
+        self._statement = statement
+        self._columns = columns
+        self._compiled: dict[str, _Compiled] = {}
+
+    def execute(self, connection: Connection, row: Row) -> CursorResult[Any]:
+        compiled = self._get_compiled(connection.dialect)
+        return connection.exec_driver_sql(compiled.sql, compiled.values(row))
+
+    def execute_many(self, connection: Connection, rows: Sequence[Row]) -> None:
+        compiled = self._get_compiled(connection.dialect)
+        connection.exec_driver_sql(compiled.sql, [compiled.values(row) for row in rows])
+
+    def _get_compiled(self, dialect: Dialect) -> _Compiled:
+        found = self._compiled.get(dialect.name)
+        if found is None:
+            found = self._compiled[dialect.name] = self._compile(dialect)
+        return found
+
+    def _compile(self, dialect: Dialect) -> _Compiled:
+        compiled: Any = self._statement.compile(dialect=dialect, column_keys=self._columns)
+        types = {name: bind.type for bind, name in compiled.bind_names.items()}
+        return _Compiled(
+            compiled.string,
+            tuple(
+                _Parameter(name, isinstance(types[name], Verbatim), compiled.params.get(name))
+                for name in compiled.positiontup
+            ),
+        )

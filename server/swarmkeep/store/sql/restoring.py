@@ -1,0 +1,39 @@
+"""A session that was recorded elsewhere, recorded here as it was: one job, which a transaction holds as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from sqlalchemy import Connection, update
+
+from swarmkeep.domain.codec import encode_text
+from swarmkeep.domain.fold import fold
+from swarmkeep.domain.state import State
+from swarmkeep.domain.views import view_session
+from swarmkeep.store.ports import SealedBatch, SessionKey
+from swarmkeep.store.sql.heads import AppendPlan
+from swarmkeep.store.sql.tables import sessions
+from swarmkeep.store.sql.writes import append
+
+
+def restore(
+    connection: Connection, key: SessionKey, chunks: Iterable[SealedBatch], close: Callable[[State], SealedBatch]
+) -> State:
+    """Append the chunks one after another, then what `close` makes of the state, to a session that must be new."""
+    state = State()
+    for chunk in chunks:
+        state = _append(connection, key, state, chunk)
+    state = _append(connection, key, state, close(state))
+    # A fork is as old as its fork, which came after what it shares.
+    row = {"created_at": state.created_at}
+    connection.execute(update(sessions).where(sessions.c.tenant == key.tenant, sessions.c.id == key.id).values(row))
+    return state
+
+
+def _append(connection: Connection, key: SessionKey, base: State, chunk: SealedBatch) -> State:
+    if not (chunk.events or chunk.blobs):
+        return base
+    state = fold((one.event for one in chunk.events), base)
+    view = encode_text(view_session(key.id, state))
+    append(connection, AppendPlan(key=key, base=base, state=state, sealed=chunk.events, view=view, blobs=chunk.blobs))
+    return state

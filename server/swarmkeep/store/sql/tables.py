@@ -1,0 +1,151 @@
+"""The tables. Every primary key of session data begins with the tenant and the session, and nothing spans sessions.
+
+Changes here need a migration; `swarmkeep db check` compares the two.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Double, Index, Integer, LargeBinary, MetaData, Table, Text, text
+
+from swarmkeep.store.sql.columns import Verbatim
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+IS_RUNNING = text("status = 'running'")
+IS_DUE = text("due_at IS NOT NULL")
+IS_FIRST = text("seq = 1")
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("id", Verbatim, primary_key=True),
+    Column("head_seq", BigInteger, nullable=False),
+    Column("head_hash", LargeBinary, nullable=False),
+    Column("agent", Verbatim, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("created_at", Verbatim, nullable=False),
+    Column("updated_at", Verbatim, nullable=False),
+    Column("view", Text, nullable=False, comment="SessionView as JSON: what lists show"),
+    Column("lease_owner", Verbatim),
+    Column("lease_epoch", BigInteger, nullable=False),
+    Column("lease_expires_at", Double, comment="seconds since 1970, by this database's clock"),
+    Column("due_at", Double, comment="when somebody has to go on with it though it is not running; seconds since 1970"),
+    Index("ix_sessions_created", "tenant", "created_at", "id"),
+    # For renewing a process's leases and for finding those that nobody renews. The expiry stays out of it: it changes
+    # with every append, and PostgreSQL keeps updates of unindexed columns within the page.
+    Index("ix_sessions_running", "lease_owner", sqlite_where=IS_RUNNING, postgresql_where=IS_RUNNING),
+    Index("ix_sessions_due_at", "due_at", sqlite_where=IS_DUE, postgresql_where=IS_DUE),
+    comment="one row per session: its last event, what lists show, and its lease",
+)
+
+session_labels = Table(
+    "session_labels",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("label", LargeBinary, primary_key=True, comment="digest of a metadata key and its value's text"),
+    Index("ix_session_labels_label", "tenant", "label"),
+    comment="an index of sessions by metadata; it can be rebuilt from the events",
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("run_id", Verbatim),
+    Column("type", Verbatim, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("agent", Verbatim, nullable=False),
+    Column("recorded_at", Text, nullable=False),
+    Column("payload", Text, nullable=False, comment="the exact text that the commitment covers"),
+    Column("salt", LargeBinary, comment="null once the payload was redacted"),
+    Column("commitment", LargeBinary, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    # A session and its forks begin with the same event: this finds the others.
+    Index("ix_events_first", "tenant", "hash", sqlite_where=IS_FIRST, postgresql_where=IS_FIRST),
+)
+
+audit_log = Table(
+    "trail",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("type", Verbatim, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("actor", Verbatim, nullable=False, comment="who did it; empty where nobody knows"),
+    Column("recorded_at", Text, nullable=False),
+    Column("payload", Text, nullable=False),
+    Column("salt", LargeBinary, nullable=False),
+    Column("commitment", LargeBinary, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    comment="a tenant's audit log: what was done that no session's events can tell, chained like them",
+)
+
+blobs = Table(
+    "blobs",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("hash", Verbatim, primary_key=True),
+    Column("text", Verbatim, nullable=False),
+    comment="instructions and tool schemas, once per session and content",
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("key", Verbatim, primary_key=True),
+    Column("digest", Verbatim, nullable=False),
+    Column("run_id", Verbatim),
+    Column("seq", BigInteger, nullable=False),
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("day", Verbatim, nullable=False, comment="of the event's time, in UTC"),
+    Column("run_id", Verbatim, nullable=False, comment="empty outside a run"),
+    Column("agent", Verbatim, nullable=False),
+    Column("model", Verbatim, nullable=False, comment="empty for a tool call"),
+    Column("model_calls", Integer, nullable=False),
+    Column("tool_calls", Integer, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("total_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("reasoning_tokens", BigInteger, nullable=False),
+    Column("model_ms", Double, nullable=False),
+    Column("tool_ms", Double, nullable=False),
+    Index("ix_usage_day", "tenant", "day"),
+    comment="what each model and tool call took; an index of the events that can be rebuilt",
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", Verbatim, primary_key=True),
+    Column("tenant", Verbatim, nullable=False),
+    Column("name", Verbatim, nullable=False),
+    Column("key_hash", LargeBinary, nullable=False, unique=True),
+    Column("created_at", Text, nullable=False),
+    Column("revoked_at", Text),
+    Column("role", Text, nullable=False, server_default="write"),
+    Column("last_used_at", Text),
+)
+
+SESSION_TABLES = (events, blobs, idempotency, session_labels, usage)
+"""What belongs to a session beside its head row; each has `tenant` and `session_id`."""

@@ -1,0 +1,241 @@
+"""SQLite: one thread that writes, with group commit, and a few that read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+
+from swarmkeep.domain.errors import Overloaded
+from swarmkeep.store.driver_errors import translate_sqlite_error
+from swarmkeep.store.ports import OutcomeUnknown, SessionKey, StoreUnavailable
+from swarmkeep.store.sqlite.connections import ReadOnlyFile, connect, raise_store_error
+from swarmkeep.store.urls import SqliteFile
+
+T = TypeVar("T")
+
+_MAX_BATCH = 128
+_READERS = 2
+# How long to leave between attempts to empty the write-ahead log while a reader still needs it.
+_TRUNCATE_RETRY_SECONDS = 0.5
+
+
+class _Job:
+    """A write that waits, and where its outcome goes. `outcome` is what it returned or raised."""
+
+    __slots__ = ("erases", "failed", "future", "loop", "outcome", "run")
+
+    def __init__(self, run: Callable[[Connection], Any], erases: bool) -> None:
+        self.run = run
+        self.erases = erases
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.outcome: Any = None
+        self.failed = False
+
+    def fail(self, error: Exception) -> None:
+        self.outcome, self.failed = error, True
+
+
+class _RolledBack(Exception):
+    """SQLite rolled the whole transaction back by itself, as it does when the disk is full."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class _CommitFailed(_RolledBack):
+    """It failed as it was to be committed."""
+
+
+class SqliteDatabase:
+    """A SQLite file as a Database. Threads and connections are made when first needed."""
+
+    def __init__(self, file: SqliteFile, *, read_only: bool = False, max_waiting: int = 1000) -> None:
+        self._file = file
+        self._max_waiting = max_waiting
+        self._read_only = read_only
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._writer: threading.Thread | None = None
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="swarmkeep-read")
+        self._local = threading.local()
+        self._open_files: list[ReadOnlyFile] = []
+        self._closed = False
+
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        self._check_open()
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, query)
+
+    async def write(self, job: Callable[[Connection], T], *, erases: bool = False) -> T:
+        self._check_open()
+        if self._read_only:
+            raise StoreUnavailable(f"the database at {self._file.display} was opened for reading only")
+        if self._jobs.qsize() >= self._max_waiting:
+            raise Overloaded
+        if self._writer is None:
+            # A daemon, so that a program which forgets to close can still end; what it waits for is done by then.
+            self._writer = threading.Thread(target=self._run_writer, name="swarmkeep-write", daemon=True)
+            self._writer.start()
+        waiting = _Job(job, erases)
+        self._jobs.put(waiting)
+        result: T = await waiting.future
+        return result
+
+    @property
+    def waiting(self) -> int:
+        return self._jobs.qsize()
+
+    def tell(self, key: SessionKey) -> None:
+        """Other processes look by themselves: a file tells nobody."""
+
+    async def listen(self, heard: Callable[[SessionKey], None]) -> None:
+        """Nothing, ever."""
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.to_thread(self._finish)
+
+    def _finish(self) -> None:
+        self._readers.shutdown(wait=True)
+        for file in self._open_files:
+            file.close()
+        # Last, because the last writing connection to close removes the write-ahead log.
+        if self._writer is not None:
+            self._jobs.put(None)
+            self._writer.join()
+        elif self._open_files and not self._read_only:
+            # Nothing was written, but those that read have made the log's files, and may not remove them.
+            with contextlib.suppress(Exception):
+                _discard(connect(self._file, "rw"))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+
+    def _read(self, query: Callable[[Connection], T]) -> T:
+        file: ReadOnlyFile | None = getattr(self._local, "file", None)
+        if file is None:
+            file = self._local.file = ReadOnlyFile(self._file, no_trace=self._read_only)
+            self._open_files.append(file)
+        try:
+            return file.run(query)
+        except Exception as error:
+            # It may be this connection that broke, so the next read makes another.
+            file.close()
+            raise_store_error(error, self._file)
+
+    def _run_writer(self) -> None:
+        connection: Connection | None = None
+        scrub = False
+        while (batch := self._take(scrub)) is not None:
+            try:
+                connection = connection or connect(self._file, "rw")
+                if batch:
+                    _commit(connection, batch, self._file.display)
+                    scrub = scrub or any(job.erases and not job.failed for job in batch)
+                scrub = scrub and not _truncate_log(connection)
+            except Exception as error:
+                # A new error for each: a task that raises one adds its own traceback to it.
+                for job in batch:
+                    job.fail(self._translate_error(error))
+                if connection is not None:
+                    _discard(connection)
+                connection = None
+            _deliver(batch)
+        if connection is not None:
+            if scrub:
+                with contextlib.suppress(Exception):
+                    _truncate_log(connection)
+            _discard(connection)
+
+    def _take(self, scrub: bool) -> list[_Job] | None:
+        """What waits, at least one job unless there is something to scrub; None when it is time to stop."""
+        try:
+            first = self._jobs.get(timeout=_TRUNCATE_RETRY_SECONDS if scrub else None)
+        except queue.Empty:
+            return []
+        if first is None:
+            return None
+        batch = [first]
+        with contextlib.suppress(queue.Empty):
+            while len(batch) < _MAX_BATCH:
+                job = self._jobs.get_nowait()
+                if job is None:
+                    self._jobs.put(None)
+                    break
+                batch.append(job)
+        return batch
+
+    def _translate_error(self, error: Exception) -> Exception:
+        if isinstance(error, _CommitFailed):
+            return OutcomeUnknown(f"the database at {self._file.display} failed during a commit: {error.cause}")
+        cause = error.cause if isinstance(error, _RolledBack) else error
+        fault = translate_sqlite_error(cause, self._file.display)
+        if fault is cause and not isinstance(cause, StoreUnavailable):
+            return StoreUnavailable(f"cannot write to the database at {self._file.display}: {cause}")
+        return type(fault)() if isinstance(fault, Overloaded) else type(fault)(*fault.args)
+
+
+def _commit(connection: Connection, batch: Iterable[_Job], display: str) -> None:
+    """Do all jobs in one transaction; one that fails is undone alone."""
+    with connection.begin() as transaction:
+        raw: Any = connection.connection.dbapi_connection
+        for job in batch:
+            raw.execute("SAVEPOINT job")
+            try:
+                job.outcome = job.run(connection)
+            except Exception as error:
+                if not raw.in_transaction:
+                    raise _RolledBack(error) from error
+                job.fail(translate_sqlite_error(error, display))
+                raw.execute("ROLLBACK TO job")
+            raw.execute("RELEASE job")
+        try:
+            transaction.commit()
+        except Exception as error:
+            raise _CommitFailed(error) from error
+
+
+def _truncate_log(connection: Connection) -> bool:
+    """Empty the write-ahead log, where removed text would stay readable. False if a reader is in the way."""
+    raw: Any = connection.connection.dbapi_connection
+    wait = raw.execute("PRAGMA busy_timeout").fetchone()[0]
+    raw.execute("PRAGMA busy_timeout = 100")
+    try:
+        busy: int = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    finally:
+        raw.execute(f"PRAGMA busy_timeout = {wait}")
+    return busy == 0
+
+
+def _discard(connection: Connection) -> None:
+    with contextlib.suppress(Exception):
+        connection.close()
+    connection.engine.dispose()
+
+
+def _deliver(batch: list[_Job]) -> None:
+    loops = {job.loop for job in batch}
+    for loop in loops:
+        # The loop may have ended while the job waited; then there is nobody to tell.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_resolve_futures, [job for job in batch if job.loop is loop])
+
+
+def _resolve_futures(batch: list[_Job]) -> None:
+    for job in batch:
+        if job.future.done():
+            continue
+        if job.failed:
+            job.future.set_exception(job.outcome)
+        else:
+            job.future.set_result(job.outcome)

@@ -1,0 +1,215 @@
+"""API keys over HTTP: when they are needed, whose they are, and how soon they end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from swarmkeep.api.auth.keyring import CACHE_SECONDS, Keyring
+from swarmkeep.api.auth.rate_limits import RateLimiter
+from swarmkeep.api.http_errors import RateLimited
+from swarmkeep.domain.errors import Overloaded
+from swarmkeep.store.ports import StoreUnavailable
+from tests.api.auth.keys import bearer_headers, create_key, key_store
+from tests.api.server import PATIENCE_SECONDS, RunningServer, check_problem, server_settings, start_server
+from tests.support.scripted import ScriptedModel
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def wait_until(holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not await holds():
+            pass
+
+
+async def test_a_running_server_notices_the_first_key_and_revoked_ones(service: RunningServer) -> None:
+    session = await service.session(id="before")
+    assert (await service.get(session)).status_code == 200
+    made, secret = await key_store(service).create("default", name="desk")
+    headers = bearer_headers(secret)
+
+    async def locked() -> bool:
+        return (await service.get(session)).status_code == 401
+
+    await wait_until(locked)
+    # What was made while the server was open belongs to the tenant `default`.
+    assert (await service.get(session, headers=headers)).status_code == 200
+    assert (await service.get("/health/ready")).status_code == 200
+    for path in ("/docs", "/openapi.json", "/health/live"):
+        assert (await service.get(path)).status_code == 200
+    # It asks for a key now, so that it may be called by any name.
+    assert (await service.get(session, headers=headers | {"Host": "agents.example"})).status_code == 200
+    await key_store(service).revoke(made.id)
+
+    async def revoked() -> bool:
+        return (await service.get(session, headers=headers)).status_code == 401
+
+    await wait_until(revoked)
+    # Nobody has a valid key any more; that opens nothing.
+    check_problem(await service.get(session), 401, "unauthenticated")
+
+
+async def test_a_stream_ends_when_its_key_is_revoked_and_when_the_server_is_locked(plain: RunningServer) -> None:
+    session = await plain.session()
+    async with plain.stream(f"{session}/events") as opened:
+        await opened.next()
+        made, secret = await key_store(plain).create("default")
+        assert await opened.read_rest() == []
+    async with plain.stream(f"{session}/events", **bearer_headers(secret)) as opened:
+        await opened.next()
+        await key_store(plain).revoke(made.id)
+        assert await opened.read_rest() == []
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "{}",
+        "Basic {}",
+        "Bearer",
+        "Bearer {}x",
+        "Bearer {} {}",
+        "Token {}",
+        "Bearer swk_0000000000000000_{}",
+    ],
+)
+async def test_only_a_whole_key_in_the_right_place_counts(plain: RunningServer, shown: str) -> None:
+    secret = (await create_key(plain, "acme"))["Authorization"].removeprefix("Bearer ")
+    check_problem(
+        await plain.get("/v1/sessions", headers={"Authorization": shown.format(secret, secret)}), 401, "unauthenticated"
+    )
+    for scheme in ("Bearer", "bearer", "BEARER "):
+        answer = await plain.get("/v1/sessions", headers={"Authorization": f"{scheme} {secret}"})
+        assert answer.status_code == 200
+    answer = await plain.get("/v1/sessions", headers=[("Authorization", f"Bearer {secret}")] * 2)
+    check_problem(answer, 401, "unauthenticated")
+    assert (await plain.get(f"/v1/agents?api_key={secret}")).status_code == 401
+
+
+async def test_nothing_that_is_sent_as_a_key_breaks_anything(plain: RunningServer) -> None:
+    await create_key(plain, "acme")
+    host = plain.url.removeprefix("http://")
+    for junk in (b"\xff\xfe", b"swk_" + b"a" * 20_000, b"\t", b"swk_0123456789abcdef_" + b"\xc3\xa4" * 43):
+        head = (
+            b"GET /v1/sessions HTTP/1.1\r\nHost: " + host.encode() + b"\r\nAuthorization: Bearer " + junk + b"\r\n\r\n"
+        )
+        assert (await plain.raw(head)).startswith(b"HTTP/1.1 401 ")
+
+
+async def test_use_is_noted_and_nothing_fails_for_it(plain: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    headers = await create_key(plain, "acme")
+    assert (await plain.get("/v1/agents", headers=headers)).status_code == 200
+    (found,) = await key_store(plain).all()
+    assert found.last_used_at is not None
+
+    async def busy(*args: object, **options: object) -> None:
+        raise Overloaded
+
+    other = await create_key(plain, "acme")
+    monkeypatch.setattr(key_store(plain)._database, "write", busy)
+    assert (await plain.get("/v1/agents", headers=other)).status_code == 200
+
+
+async def test_whoever_decides_is_named(service: RunningServer, model: ScriptedModel) -> None:
+    headers = await create_key(service, "acme", name="Maria")
+    (key,) = await key_store(service).all()
+    await service.post("/v1/sessions", {"id": "s"}, headers=headers)
+    model.call("refund", {"order": "1"}, id="c1")
+    model.say("Done.")
+    run = (await service.post("/v1/sessions/s/runs", {"input": "refund"}, headers=headers)).json()
+    decided = {"approvals": [{"tool_call_id": "c1", "decision": "approve"}]}
+    path = f"/v1/sessions/s/runs/{run['id']}/resume"
+    check_problem(
+        await service.post(path, {"approvals": [{**decided["approvals"][0], "by": "me"}]}, headers=headers),
+        400, "invalid_request",
+    )  # fmt: skip
+    assert (await service.post(path, decided, headers=headers)).json()["status"] == "completed"
+    events = (await service.get("/v1/sessions/s/events?type=approval.decided", headers=headers)).json()["data"]
+    assert [event["data"]["by"] for event in events] == [f"{key.id} (Maria)"]
+
+
+# The ring itself, by a clock.
+
+
+async def test_the_database_is_asked_every_two_seconds_at_most(
+    plain: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, clock = key_store(plain), Clock()
+    ring = Keyring(keys, clock=clock)
+    assert not await ring.is_locked()
+    made, secret = await keys.create("acme")
+    assert not await ring.is_locked()
+    clock.now += CACHE_SECONDS
+    assert await ring.is_locked()
+    assert await ring.find_key(secret) is not None
+    await keys.revoke(made.id)
+    clock.now += CACHE_SECONDS - 0.001
+    assert await ring.is_valid(made)
+    clock.now += 0.001
+    assert not await ring.is_valid(made)
+    assert await ring.find_key(secret) is None
+
+    async def gone(*args: object) -> None:
+        raise StoreUnavailable("gone")
+
+    monkeypatch.setattr(keys, "find", gone)
+    clock.now += CACHE_SECONDS
+    with pytest.raises(StoreUnavailable):
+        await ring.find_key(secret)
+    assert await ring.is_locked()
+
+
+# Rates.
+
+
+def test_a_bucket_holds_a_minutes_requests_and_fills_again() -> None:
+    clock = Clock()
+    rates = RateLimiter(3, clock=clock)
+    for _ in range(3):
+        rates.take("a")
+    with pytest.raises(RateLimited) as refused:
+        rates.take("a")
+    assert refused.value.retry_after_seconds == 20
+    rates.take("b")
+    clock.now += 19
+    with pytest.raises(RateLimited) as refused:
+        rates.take("a")
+    assert refused.value.retry_after_seconds == 1
+    clock.now += 1
+    rates.take("a")
+    clock.now += 3600
+    for _ in range(3):
+        rates.take("a")
+    with pytest.raises(RateLimited):
+        rates.take("a")
+
+
+async def test_each_key_has_its_own_measure_and_health_none(sqlite_ready: str) -> None:
+    async with start_server(server_settings(database_url=sqlite_ready, rate_limit_per_minute=2)) as service:
+        one, two = await create_key(service, "acme"), await create_key(service, "acme")
+        for headers in (one, two):
+            for _ in range(2):
+                assert (await service.get("/v1/agents", headers=headers)).status_code == 200
+            answer = await service.post("/v1/sessions", {"id": "s"}, headers=headers)
+            check_problem(answer, 429, "rate_limited")
+            assert 0 < int(answer.headers["retry-after"]) <= 30
+        # Those who have none share the measure of their address.
+        for status in (401, 401, 429):
+            assert (await service.get("/v1/agents")).status_code == status
+        assert (await service.get("/v1/agents", headers=one)).status_code == 429
+        assert (await service.get("/health/live")).status_code == 200
+        assert (await service.get("/docs")).status_code == 200
+
+
+async def test_an_open_server_counts_by_address(sqlite_ready: str) -> None:
+    async with start_server(server_settings(database_url=sqlite_ready, rate_limit_per_minute=1)) as service:
+        assert (await service.get("/v1/agents")).status_code == 200
+        check_problem(await service.get("/v1/agents"), 429, "rate_limited")

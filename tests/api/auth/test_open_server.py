@@ -1,0 +1,80 @@
+"""A server without keys is this machine's own: no web page may use it, by whatever name it is called."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.api.server import RunningServer, check_problem, server_settings, start_server
+
+
+@pytest.mark.parametrize(
+    ("host", "welcome"),
+    [
+        ("127.0.0.1:8000", True), ("localhost", True), ("LOCALHOST:1", True), ("[::1]:8000", True), ("[::1]", True),
+        ("evil.example", False), ("evil.example:8000", False), ("localhost.evil.example", False),
+        ("127.0.0.1.x", False),
+        ("localhost:80:80", False), ("evil@localhost", False), ("::1", False),
+    ],
+)  # fmt: skip
+async def test_it_answers_to_its_own_names_only(plain: RunningServer, host: str, welcome: bool) -> None:
+    answer = await plain.get("/v1/agents", headers={"Host": host})
+    if welcome:
+        assert answer.status_code == 200
+    else:
+        check_problem(answer, 403, "forbidden")
+
+
+async def test_other_sites_pages_may_not_use_it(plain: RunningServer) -> None:
+    host = plain.url.removeprefix("http://")
+    for origin in ("https://evil.example", "null", "http://localhost:1", f"http://{host}.evil.example", ""):
+        for path in ("/v1/sessions", "/v1/sessions/s/runs"):
+            check_problem(await plain.post(path, {}, headers={"Origin": origin}), 403, "forbidden")
+    assert (await plain.get("/v1/sessions")).json()["data"] == []
+    assert (await plain.post("/v1/sessions", {}, headers={"Origin": plain.url})).status_code == 201
+
+
+async def test_without_leave_no_answer_is_shared_with_other_sites(plain: RunningServer) -> None:
+    preflight = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+    answer = await plain.client.options("/v1/sessions", headers=preflight)
+    assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_sites_that_were_named_may_use_it(sqlite_ready: str) -> None:
+    given = server_settings(database_url=sqlite_ready, cors_origins="https://app.example, https://two.example")
+    async with start_server(given) as service:
+        origin = {"Origin": "https://app.example"}
+        preflight = origin | {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+        answer = await service.client.options("/v1/sessions", headers=preflight)
+        assert answer.status_code == 204
+        assert answer.headers["access-control-allow-origin"] == "https://app.example"
+        answer = await service.post("/v1/sessions", {}, headers=origin)
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (201, "https://app.example")
+        check_problem(
+            await service.post("/v1/sessions", {}, headers={"Origin": "https://evil.example"}), 403, "forbidden"
+        )
+        async with service.stream(
+            "/v1/sessions/" + answer.json()["id"] + "/events", origin="https://two.example"
+        ) as stream:
+            assert stream.answer.headers["access-control-allow-origin"] == "https://two.example"
+
+
+async def test_it_may_be_given_more_names(sqlite_ready: str) -> None:
+    given = server_settings(database_url=sqlite_ready, allowed_hosts="Agents.example, other.example")
+    async with start_server(given) as service:
+        for host, status in (
+            ("agents.example", 200),
+            ("agents.EXAMPLE:443", 200),
+            ("localhost", 200),
+            ("x.example", 403),
+        ):
+            assert (await service.get("/v1/agents", headers={"Host": host})).status_code == status
+        page = {"Host": "agents.example", "Origin": "https://agents.example"}
+        assert (await service.post("/v1/sessions", {}, headers=page)).status_code == 201
+
+
+async def test_a_form_of_another_site_says_nothing_that_is_heard(plain: RunningServer) -> None:
+    """What a page may send without asking first: no JSON, and with its origin."""
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        answer = await plain.client.post("/v1/sessions", content=b"{}", headers={"Content-Type": kind})
+        check_problem(answer, 415, "unsupported_media_type")
+    assert (await plain.get("/v1/sessions")).json()["data"] == []

@@ -1,0 +1,52 @@
+"""The agents that are served, over HTTP."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+
+from tests.api.server import RunningServer, check_problem, server_settings, start_server
+
+
+async def test_agents_are_listed_with_what_they_can_do(plain: RunningServer) -> None:
+    page = (await plain.get("/v1/agents")).json()
+    front, sales = page["data"]
+    assert page["next_cursor"] is None
+    tools = front.pop("tools")
+    assert front == {
+        "name": "Front",
+        "model": "gpt-4o",
+        "instructions": None,
+        "handoffs": ["Sales / EU ☃"],
+        "tool_choice": None,
+        "parallel_tool_calls": False,
+        "approvals": ["refund"],
+    }
+    assert [tool["function"]["name"] for tool in tools] == ["get_weather", "remember", "refund", "transfer_to_sales"]
+    assert (sales["instructions"], sales["model"], sales["tools"]) == ("Sell.", "sales-model", [])
+
+
+async def test_agents_come_in_pages(plain: RunningServer) -> None:
+    first = (await plain.get("/v1/agents?limit=1")).json()
+    second = (await plain.get("/v1/agents", params={"limit": 1, "cursor": first["next_cursor"]})).json()
+    assert [agent["name"] for agent in first["data"] + second["data"]] == ["Front", "Sales / EU ☃"]
+    assert second["next_cursor"] is None
+
+
+@pytest.mark.parametrize("safe", ["", "/"])
+async def test_an_agent_is_found_by_any_name(plain: RunningServer, safe: str) -> None:
+    answer = await plain.get("/v1/agents/" + quote("Sales / EU ☃", safe=safe))
+    assert answer.json()["name"] == "Sales / EU ☃"
+
+
+async def test_an_unknown_agent_is_answered_with_the_known_ones(plain: RunningServer) -> None:
+    for name in ("Nobody", "Front/", "front", "%00", "%ff", "a/b/c"):
+        found = check_problem(await plain.get(f"/v1/agents/{name}"), 404, "agent_not_found")
+        assert found["known_agents"] == ["Front", "Sales / EU ☃"]
+
+
+async def test_the_model_of_the_settings_is_for_agents_that_name_none(sqlite_ready: str) -> None:
+    async with start_server(server_settings(database_url=sqlite_ready, model="house-model")) as service:
+        agents = (await service.get("/v1/agents")).json()["data"]
+    assert [agent["model"] for agent in agents] == ["house-model", "sales-model"]

@@ -1,0 +1,185 @@
+"""Sessions over HTTP: made once, listed, changed by key, forked, deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.api.server import RunningServer, check_problem
+from tests.support.scripted import ScriptedModel
+
+
+async def test_a_new_session_is_shown_with_its_place_and_its_seq(service: RunningServer) -> None:
+    body = {"id": "s1", "agent": "Sales / EU ☃", "context_variables": {"a": [1, None]}, "metadata": {"team": "x"}}
+    answer = await service.post("/v1/sessions", body)
+    assert (answer.status_code, answer.headers["location"], answer.headers["etag"]) == (201, "/v1/sessions/s1", '"1"')
+    session = answer.json()
+    assert session == {
+        **body,
+        "status": "idle",
+        "seq": 1,
+        "hash": session["hash"],
+        "active_run_id": None,
+        "message_count": 0,
+        "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "model_calls": 0},
+        "forked_from": None,
+        "created_at": session["created_at"],
+        "updated_at": session["created_at"],
+    }
+    again = await service.get("/v1/sessions/s1")
+    assert (again.json(), again.headers["etag"]) == (session, '"1"')
+
+
+async def test_the_same_session_asked_for_again_is_the_same_and_another_is_refused(service: RunningServer) -> None:
+    body = {"id": "s1", "metadata": {"a": 1}}
+    first = await service.post("/v1/sessions", body)
+    await service.patch("/v1/sessions/s1", {"metadata": {"b": 2}})
+    second = await service.post("/v1/sessions", body)
+    assert (second.status_code, second.json()) == (200, first.json())
+    assert "location" not in second.headers
+    check_problem(await service.post("/v1/sessions", {"id": "s1"}), 409, "session_exists")
+
+
+async def test_everything_about_a_new_session_is_optional(service: RunningServer) -> None:
+    for content in (b"", b"{}", b'{"id": null, "agent": null, "messages": null}'):
+        answer = await service.client.post("/v1/sessions", content=content)
+        assert (answer.status_code, answer.json()["agent"]) == (201, "Front")
+
+
+async def test_a_history_can_be_brought_along(service: RunningServer) -> None:
+    session = await service.session(
+        messages=[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    )
+    messages = (await service.get(f"{session}/messages")).json()["data"]
+    assert [(message["seq"], message["sender"], message["content"]) for message in messages] == [
+        (2, "user", "hi"),
+        (3, "assistant", "ho"),
+    ]
+
+
+async def test_lists_are_newest_first_filtered_and_paged(service: RunningServer) -> None:
+    for number in range(5):
+        await service.session(id=f"s{number}", metadata={"even": number % 2 == 0, "q": "a&b=c"}, agent="Front")
+    await service.session(id="other", agent="Sales / EU ☃")
+
+    async def ids(**params: str | int) -> list[str]:
+        answer = await service.get("/v1/sessions", params=params)
+        assert answer.status_code == 200, answer.text
+        return [session["id"] for session in answer.json()["data"]]
+
+    assert await ids() == ["other", "s4", "s3", "s2", "s1", "s0"]
+    assert await ids(agent="Sales / EU ☃") == ["other"]
+    assert await ids(status="running") == []
+    assert await ids(**{"metadata.even": "true"}) == ["s4", "s2", "s0"]
+    assert await ids(**{"metadata.even": "true", "metadata.q": "a&b=c", "agent": "Front"}) == ["s4", "s2", "s0"]
+    assert await ids(**{"metadata.even": "\x00", "metadata.'; --": "x"}) == []
+    seen, cursor = [], None
+    while True:
+        params = {"limit": 4} | ({} if cursor is None else {"cursor": cursor})
+        page = (await service.get("/v1/sessions", params=params)).json()
+        seen.append([session["id"] for session in page["data"]])
+        if (cursor := page["next_cursor"]) is None:
+            break
+    assert seen == [["other", "s4", "s3", "s2"], ["s1", "s0"]]
+
+
+async def test_a_session_can_be_seen_as_it_was(service: RunningServer) -> None:
+    session = await service.session(context_variables={"a": 1})
+    await service.patch(session, {"context_variables": {"a": 2}})
+    then, now = await service.get(f"{session}?at=1"), await service.get(session)
+    assert (then.json()["context_variables"], then.headers["etag"]) == ({"a": 1}, '"1"')
+    assert (now.json()["context_variables"], now.headers["etag"]) == ({"a": 2}, '"2"')
+    check_problem(await service.get(f"{session}?at=3"), 404, "event_not_found")
+
+
+async def test_changes_of_different_keys_both_hold(service: RunningServer) -> None:
+    session = await service.session(context_variables={"keep": {"a": 1, "b": 2}, "drop": 1})
+    patches: list[Any] = [{"context_variables": {f"k{number}": number}} for number in range(5)]
+    patches += [{"context_variables": {"keep": {"b": None}, "drop": None}}, {"metadata": {"m": "x"}}]
+    answers = await asyncio.gather(*(service.patch(session, patch) for patch in patches))
+    assert [answer.status_code for answer in answers] == [200] * len(patches)
+    found = (await service.get(session)).json()
+    assert found["context_variables"] == {"keep": {"a": 1}, **{f"k{number}": number for number in range(5)}}
+    assert found["metadata"] == {"m": "x"}
+
+
+async def test_the_active_agent_can_be_changed(service: RunningServer) -> None:
+    session = await service.session()
+    assert (await service.patch(session, {"agent": "Sales / EU ☃"})).json()["agent"] == "Sales / EU ☃"
+    found = check_problem(await service.patch(session, {"agent": "Nobody"}), 404, "agent_not_found")
+    assert found["known_agents"] == ["Front", "Sales / EU ☃"]
+
+
+async def test_a_conditional_change_needs_the_state_it_was_made_for(service: RunningServer) -> None:
+    session = await service.session()
+    change = {"metadata": {"a": 1}}
+    assert (await service.patch(session, change, headers={"If-Match": '"1"'})).headers["etag"] == '"2"'
+    found = check_problem(await service.patch(session, change, headers={"If-Match": '"1"'}), 412, "seq_mismatch")
+    assert found["seq"] == 2
+    assert (await service.patch(session, change, headers={"If-Match": "*"})).status_code == 200
+    for wrong in ("2", '""', '"x"', '"-1"', '"99999999999999999999999"', 'W/"2"'):
+        found = check_problem(await service.patch(session, change, headers={"If-Match": wrong}), 400, "invalid_request")
+        assert found["errors"][0]["pointer"] == "/header/If-Match"
+
+
+async def test_a_fork_shares_the_history_and_its_hashes(service: RunningServer) -> None:
+    session = await service.session(id="s1", metadata={"a": 1})
+    await service.patch(session, {"context_variables": {"x": 1}})
+    answer = await service.post(f"{session}/fork", {"at": 1, "id": "f1", "metadata": {"b": 2}})
+    assert (answer.status_code, answer.headers["location"]) == (201, "/v1/sessions/f1")
+    events = await service.events(session)
+    fork = answer.json()
+    assert fork["forked_from"] == {"session_id": "s1", "seq": 1, "hash": events[0]["hash"]}
+    assert (fork["metadata"], fork["context_variables"]) == ({"a": 1, "b": 2}, {})
+    assert (await service.events("/v1/sessions/f1"))[0]["hash"] == events[0]["hash"]
+    check_problem(await service.post(f"{session}/fork", {"id": "f1"}), 409, "session_exists")
+    check_problem(await service.post(f"{session}/fork", {"at": 9}), 404, "event_not_found")
+    whole = await service.client.post(f"{session}/fork")
+    assert (whole.status_code, whole.json()["context_variables"]) == (201, {"x": 1})
+
+
+async def test_a_deleted_session_is_gone_and_its_id_free(service: RunningServer) -> None:
+    session = await service.session(id="s1")
+    answer = await service.delete(session)
+    assert (answer.status_code, answer.content) == (204, b"")
+    check_problem(await service.get(session), 404, "session_not_found")
+    check_problem(await service.delete(session), 404, "session_not_found")
+    assert await service.session(id="s1", metadata={"new": 1}) == session
+
+
+async def test_a_busy_session_is_deleted_only_by_force(service: RunningServer, model: ScriptedModel) -> None:
+    model.hang()
+    session = await service.session()
+    run = await service.run(session, background=True)
+    found = check_problem(await service.delete(session), 409, "session_busy")
+    assert found["active_run_id"] == run["id"]
+    await model.wait_for_requests_async(1)
+    assert (await service.delete(f"{session}?force=true")).status_code == 204
+    await model.wait_for_disconnects_async(1)
+    check_problem(await service.get(session), 404, "session_not_found")
+
+
+@pytest.mark.parametrize("session_id", ["nobody", "%00", "%ff", "a%20b", "☃", "x" * 129, "a" * 5000, "'", "%2e%2e%5c"])
+async def test_an_id_that_no_session_has_is_not_found(plain: RunningServer, session_id: str) -> None:
+    for path in ("", "/messages", "/events", "/runs", "/runs/r", "/events/1/request", "/runs/r/stream"):
+        check_problem(await plain.get(f"/v1/sessions/{session_id}{path}"), 404, "session_not_found")
+    check_problem(await plain.patch(f"/v1/sessions/{session_id}", {}), 404, "session_not_found")
+    check_problem(await plain.delete(f"/v1/sessions/{session_id}"), 404, "session_not_found")
+    for path, body in (("/fork", {}), ("/runs", {"input": "x"}), ("/runs/r/cancel", None), ("/runs/r/resume", {})):
+        check_problem(await plain.post(f"/v1/sessions/{session_id}{path}", body), 404, "session_not_found")
+
+
+@pytest.mark.parametrize("session_id", ["", "a b", "a/b", "☃", "x" * 129, "\x00", ".", "..", "a\n"])
+async def test_an_id_that_no_session_can_have_is_refused(plain: RunningServer, session_id: str) -> None:
+    session = await plain.session()
+    for path in ("/v1/sessions", f"{session}/fork"):
+        found = check_problem(await plain.post(path, {"id": session_id}), 400, "invalid_request")
+        assert found["errors"][0]["pointer"] == "/id"
+
+
+@pytest.mark.parametrize("session_id", ["x" * 128, "...", "a.b_c:d-E9"])
+async def test_any_other_id_is_taken_and_leads_to_its_session(plain: RunningServer, session_id: str) -> None:
+    assert await plain.session(id=session_id) == f"/v1/sessions/{session_id}"
+    assert (await plain.get(f"/v1/sessions/{session_id}")).json()["id"] == session_id

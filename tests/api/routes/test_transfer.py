@@ -1,0 +1,117 @@
+"""Exports and imports over HTTP."""
+
+from __future__ import annotations
+
+import json
+
+from tests.api.server import RunningServer, check_problem, server_settings, start_server
+from tests.support.scripted import ScriptedModel
+
+LINES = {"Content-Type": "application/x-ndjson"}
+
+
+async def test_what_is_exported_comes_back_after_a_loss(service: RunningServer, model: ScriptedModel) -> None:
+    model.call("get_weather", {"city": "Rome"}, id="c1")
+    model.say("It is sunny.")
+    model.say("Still.")
+    session = await service.session(id="s", metadata={"team": "sales"})
+    await service.run(session, "Weather?")
+    await service.session(id="t")
+    before = await service.get("/v1/export")
+    assert before.headers["content-type"].startswith("application/x-ndjson")
+    state, request = await service.get(session), await service.get(f"{session}/events/4/request")
+    await service.delete(session)
+    report = (await service.client.post("/v1/import", content=before.content, headers=LINES)).json()
+    assert (report["imported"], report["present"], report["dry_run"]) == (1, 1, False)
+    assert {found["id"]: found["outcome"] for found in report["sessions"]} == {"s": "imported", "t": "present"}
+    assert (await service.get("/v1/export")).content == before.content
+    assert (await service.get(session)).content == state.content
+    assert (await service.get(f"{session}/events/4/request")).content == request.content
+    # And the conversation goes on.
+    assert (await service.run(session, "And now?"))["output_text"] == "Still."
+
+
+async def test_an_export_is_narrowed_down_as_a_list_is(service: RunningServer) -> None:
+    for name, team in (("a", "sales"), ("b", "help"), ("c", "sales")):
+        await service.session(id=name, metadata={"team": team})
+
+    async def ids(query: str) -> list[str]:
+        lines = (await service.get(f"/v1/export?{query}")).content.splitlines()
+        return [found["session_id"] for line in lines if "export" in (found := json.loads(line))]
+
+    assert await ids("") == ["c", "b", "a"]
+    assert await ids("metadata.team=sales") == ["c", "a"]
+    assert await ids("status=idle&agent=nobody") == []
+    assert await ids("id=b&id=a&id=b") == ["b", "a"]
+    check_problem(await service.get("/v1/export?id=a&id=no"), 404, "session_not_found")
+    check_problem(await service.get("/v1/export?id=a/b"), 404, "session_not_found")
+    check_problem(await service.get("/v1/export?id=a&status=idle"), 400, "invalid_request")
+    check_problem(await service.get("/v1/export?status=lazy"), 400, "invalid_request")
+    many = "&".join(f"id={number}" for number in range(201))
+    check_problem(await service.get(f"/v1/export?{many}"), 400, "invalid_request")
+
+
+async def test_a_bad_file_is_refused_by_its_line(service: RunningServer) -> None:
+    await service.session(id="s", messages=[{"role": "user", "content": "hello"}])
+    text = (await service.get("/v1/export")).content
+    await service.delete("/v1/sessions/s")
+    for sent, line in ((text.replace(b"hello", b"hallo"), 2), (text[:-1], 3), (b"", 1), (b"{}\n", 1)):
+        found = check_problem(
+            await service.client.post("/v1/import", content=sent, headers=LINES), 400, "invalid_import"
+        )
+        assert found["line"] == line
+    check_problem(await service.get("/v1/sessions/s"), 404, "session_not_found")
+
+
+async def test_a_session_is_imported_under_another_id_or_only_tried(service: RunningServer) -> None:
+    await service.session(id="s")
+    text = (await service.get("/v1/export")).content
+    tried = await service.client.post("/v1/import?as=t&dry_run=true", content=text)
+    assert (tried.json()["dry_run"], tried.json()["imported"]) == (True, 1)
+    check_problem(await service.get("/v1/sessions/t"), 404, "session_not_found")
+    assert (await service.client.post("/v1/import?as=t", content=text)).json()["sessions"][0]["id"] == "t"
+    assert (await service.get("/v1/sessions/t")).json()["hash"] == (await service.get("/v1/sessions/s")).json()["hash"]
+    await service.patch("/v1/sessions/t", {"metadata": {"a": 1}})
+    await service.session(id="u", metadata={"other": True})
+    check_problem(await service.client.post("/v1/import?as=u", content=text), 409, "session_exists")
+    check_problem(await service.client.post("/v1/import?as=a/b", content=text), 400, "invalid_request")
+
+
+async def test_a_file_that_is_too_large_is_not_read(sqlite_ready: str) -> None:
+    async with start_server(
+        server_settings(database_url=sqlite_ready, max_import_bytes=1000, max_body_bytes=10)
+    ) as service:
+        check_problem(await service.client.post("/v1/import", content=b"x" * 1001), 413, "too_large")
+        check_problem(await service.client.post("/v1/import", content=b"x" * 900), 400, "invalid_import")
+
+
+async def test_a_document_for_people_comes_in_the_form_that_is_asked_for(service: RunningServer) -> None:
+    session = await service.session(id="s", messages=[{"role": "user", "content": "<b>hello</b>"}])
+    notes = await service.get(f"{session}/transcript")
+    assert notes.headers["content-type"] == "text/markdown; charset=utf-8"
+    page = await service.get(f"{session}/transcript", headers={"Accept": "text/html,*/*"})
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert page.headers["content-security-policy"].endswith("sandbox")
+    assert page.text == (await service.get(f"{session}/transcript?format=html")).text
+    assert "&lt;b&gt;hello" in page.text
+    assert "event 2" not in (await service.get(f"{session}/transcript?at=1")).text
+    check_problem(await service.get(f"{session}/transcript?at=9"), 404, "event_not_found")
+    check_problem(await service.get("/v1/sessions/no/transcript"), 404, "session_not_found")
+    check_problem(await service.get(f"{session}/transcript?format=pdf"), 400, "invalid_request")
+
+
+async def test_a_conversation_from_elsewhere_goes_on(service: RunningServer, model: ScriptedModel) -> None:
+    talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]
+    known = (await service.get("/v1/agents")).json()["data"][0]["name"]
+    report = (await service.post("/v1/import?from=chat&as=talk", talk)).json()
+    assert (report["imported"], report["sessions"][0]["id"]) == (1, "talk")
+    assert (await service.get("/v1/sessions/talk")).json()["agent"] == known
+    model.say("Still here.")
+    assert (await service.run("/v1/sessions/talk", "And now?"))["output_text"] == "Still here."
+    assert [message["content"] for message in model.requests[-1]["messages"][1:]] == ["Hi", "Hello.", "And now?"]
+    assert (await service.post("/v1/import?from=chat&as=talk", talk)).json()["present"] == 1
+    check_problem(await service.post("/v1/import?from=chat&agent=Nobody", talk), 404, "agent_not_found")
+    check_problem(await service.post("/v1/import?agent=Nobody", talk), 400, "invalid_request")
+    check_problem(await service.post("/v1/import?from=elsewhere", talk), 400, "invalid_request")
+    wrong = await service.post("/v1/import?from=assistants", talk)
+    assert "no threads" in check_problem(wrong, 400, "invalid_import")["detail"]

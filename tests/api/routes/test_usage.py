@@ -1,0 +1,42 @@
+"""Usage over HTTP."""
+
+from __future__ import annotations
+
+from tests.api.server import RunningServer, check_problem
+from tests.support.scripted import ScriptedModel
+
+
+async def test_usage_is_shown_in_groups(service: RunningServer, model: ScriptedModel) -> None:
+    model.call("get_weather", {"city": "Rome"}, id="c1")
+    model.say("It is sunny.")
+    model.say("Hello.")
+    session = await service.session(id="s")
+    run = await service.run(session, "Weather?")
+    await service.run(await service.session(id="t"), "Hi")
+    (everything,) = (await service.get("/v1/usage")).json()["data"]
+    assert (everything["model_calls"], everything["tool_calls"]) == (3, 1)
+    rows = (await service.get("/v1/usage?group_by=session,run&session=s")).json()["data"]
+    assert [(row["session_id"], row["run_id"], row["model_calls"]) for row in rows] == [("s", run["id"], 2)]
+    assert rows[0]["total_tokens"] == run["usage"]["total_tokens"]
+    assert "agent" not in rows[0]
+    first = (await service.get("/v1/usage?group_by=session&limit=1")).json()
+    second = (await service.get(f"/v1/usage?group_by=session&limit=1&cursor={first['next_cursor']}")).json()
+    assert [row["session_id"] for row in first["data"] + second["data"]] == ["s", "t"]
+    assert second["next_cursor"] is None
+    day = (await service.get("/v1/usage?group_by=day")).json()["data"][0]["day"]
+    assert (await service.get(f"/v1/usage?from={day}&to={day}")).json()["data"] == [everything]
+    assert (await service.get("/v1/usage?group_by=day&to=2001-01-01")).json()["data"] == []
+
+
+async def test_what_usage_cannot_be_asked_is_refused(plain: RunningServer) -> None:
+    for query in (
+        "group_by=colour",
+        "from=yesterday",
+        "to=2026-1-1",
+        "to=20260101",
+        "cursor=x&group_by=day",
+        "from=%00",
+    ):
+        check_problem(await plain.get(f"/v1/usage?{query}"), 400, "invalid_request")
+    (nothing,) = (await plain.get("/v1/usage")).json()["data"]
+    assert set(nothing.values()) == {0}

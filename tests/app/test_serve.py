@@ -1,0 +1,243 @@
+"""The server process: how it starts, what it says, how it refuses to start, and how it stops."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from swarmkeep.app import ServeError, create_app, serve
+from swarmkeep.store import schema
+from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
+from tests.api.server import server_settings
+from tests.support.processes import Process
+from tests.support.scripted import ScriptedModel
+
+PROGRAM = """
+import sys
+from swarmkeep.app import ServeError, serve
+from swarmkeep.settings import Settings
+try:
+    serve(Settings())
+except ServeError as refused:
+    sys.exit(f"refused: {refused}")
+"""
+LISTENING = re.compile(r"^Swarmkeep is listening on http://127\.0\.0\.1:(\d+)$", re.MULTILINE)
+
+
+class ServeProcess(Process):
+    """The server in a process of its own, on a free port."""
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        defaults = {
+            "SWARMKEEP_OFFLINE": "true",
+            "SWARMKEEP_PORT": "0",
+            "SWARMKEEP_AGENTS": str(Path(__file__).with_name("team.py")),
+            "SWARMKEEP_DATABASE_URL": f"sqlite:///{folder / 'swarmkeep.db'}",
+            "SWARMKEEP_LOG_LEVEL": "warning",
+        }
+        super().__init__([sys.executable, "-W", "error", "-c", PROGRAM], folder=folder, env=defaults | environment)
+        self.ports: list[str] = []
+
+    @property
+    def port(self) -> int:
+        return int(self.ports[-1])
+
+    def start(self) -> None:
+        super().start()
+        deadline = time.monotonic() + 60
+        known = len(self.ports)
+        while len(self.ports) == known:
+            if self.returncode is not None or time.monotonic() > deadline:
+                raise self.failure("did not begin to listen")
+            time.sleep(0.02)
+            self.ports = LISTENING.findall(self.output())
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+
+    def request(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        connection = self.connect()
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body))
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read() or b"null")
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def model() -> Iterator[ScriptedModel]:
+    with ScriptedModel() as scripted:
+        yield scripted
+
+
+def model_environment(model: ScriptedModel) -> dict[str, str]:
+    return {"SWARMKEEP_OFFLINE": "false", "OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "test"}
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_it_says_one_line_keeps_sessions_and_ends_with_0(tmp_path: Path) -> None:
+    with ServeProcess(tmp_path) as server:
+        assert server.request("GET", "/health/ready") == (200, {"status": "ok"})
+        assert server.request("POST", "/v1/sessions", {"id": "s"})[0] == 201
+        assert server.request("POST", "/v1/sessions/s/runs", {"input": "hello"})[1]["status"] == "completed"
+        assert server.stop() == 0
+        assert len(server.output().splitlines()) == 1, server.output()
+        server.start()
+        assert server.request("GET", "/v1/sessions/s")[1]["message_count"] == 2
+        server.signal(signal.SIGINT)
+        assert server.wait() == 0
+
+
+def test_a_stop_gives_runs_their_time_and_says_at_once_that_it_is_not_ready(
+    tmp_path: Path, model: ScriptedModel
+) -> None:
+    model.hang("Half of ", then="it.")
+    with ServeProcess(tmp_path, SWARMKEEP_GRACE_SECONDS="30", **model_environment(model)) as server:
+        server.request("POST", "/v1/sessions", {"id": "s"})
+        following, running = server.connect(), server.connect()
+        following.request("GET", "/v1/sessions/s/events", headers={"Accept": "text/event-stream"})
+        followed = following.getresponse()
+        running.request("POST", "/v1/sessions/s/runs", json.dumps({"input": "hi", "stream": True}))
+        stream = running.getresponse()
+        model.wait_for_requests(1)
+        server.signal(signal.SIGTERM)
+        wait_until(lambda: server.request("GET", "/health/ready")[0] == 503)
+        assert server.request("GET", "/health/ready")[1]["code"] == "draining"
+        assert server.request("POST", "/v1/sessions/s/runs", {"input": "x"})[1]["code"] == "draining"
+        assert server.request("GET", "/health/live")[0] == 200
+        model.release()
+        last = stream.read().decode().rstrip("\n").splitlines()
+        assert last[-2] == "event: done"
+        assert json.loads(last[-1].removeprefix("data: "))["output_text"] == "Half of it."
+        assert followed.read().decode().endswith(": the server is shutting down\n\n")
+        assert server.wait() == 0
+        following.close()
+        running.close()
+
+
+def test_stragglers_are_interrupted_and_can_be_resumed(tmp_path: Path, model: ScriptedModel) -> None:
+    model.hang()
+    with ServeProcess(tmp_path, SWARMKEEP_GRACE_SECONDS="0.1", **model_environment(model)) as server:
+        server.request("POST", "/v1/sessions", {"id": "s"})
+        waiting = server.connect()
+        waiting.request("POST", "/v1/sessions/s/runs", json.dumps({"input": "hi"}))
+        model.wait_for_requests(1)
+        server.signal(signal.SIGTERM)
+        run = json.loads(waiting.getresponse().read())
+        waiting.close()
+        assert (run["status"], run["error"]["code"]) == ("interrupted", "draining")
+        assert server.wait() == 0
+        model.say("Here I am again.")
+        server.start()
+        status, resumed = server.request("POST", f"/v1/sessions/s/runs/{run['id']}/resume", {})
+        assert (status, resumed["output_text"]) == (200, "Here I am again.")
+
+
+def test_asked_twice_it_ends_at_once(tmp_path: Path, model: ScriptedModel) -> None:
+    model.hang()
+    with ServeProcess(tmp_path, SWARMKEEP_GRACE_SECONDS="600", **model_environment(model)) as server:
+        server.request("POST", "/v1/sessions", {"id": "s"})
+        server.request("POST", "/v1/sessions/s/runs", {"input": "hi", "background": True})
+        model.wait_for_requests(1)
+        server.signal(signal.SIGTERM)
+        wait_until(lambda: server.request("GET", "/health/ready")[0] == 503)
+        server.signal(signal.SIGINT)
+        assert server.wait() == -signal.SIGINT
+    model.wait_for_disconnects(1)
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        given = server_settings(port=port, database_url=f"sqlite:///{tmp_path / 'a.db'}")
+        with pytest.raises(ServeError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+            serve(given)
+    assert not (tmp_path / "a.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"host": "0.0.0.0"}, "does not listen on 0.0.0.0; make a key with `swarmkeep keys create`"),
+        ({"host": "::"}, "does not listen on ::"),
+        ({"host": "192.0.2.1"}, "cannot listen on 192.0.2.1"),
+        ({"host": "no such host"}, "no address to listen on called 'no such host'"),
+        ({"offline": False}, "no model is configured"),
+        ({"agents": ["no_such_module"]}, "no_such_module does not import"),
+        ({"agents": []}, "no agents"),
+        ({"database_url": "mysql://x"}, "mysql"),
+        ({"database_url": "sqlite:////no/such/folder/x.db"}, "/no/such/folder"),
+        ({"database_url": "postgresql://u:sk-secret@127.0.0.1:1/d", "migrate": True}, "127.0.0.1:1"),
+    ],
+)
+def test_what_keeps_it_from_starting_is_said_in_a_sentence(
+    tmp_path: Path, given: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ServeError, match=re.escape(sentence)) as refused:
+        serve(server_settings(**{"port": 0, "database_url": f"sqlite:///{tmp_path / 'a.db'}"} | given))
+    assert "sk-secret" not in str(refused.value)
+
+
+def test_postgresql_is_migrated_only_when_told_to(postgres_url: str, tmp_path: Path) -> None:
+    with pytest.raises(ServeError, match="swarmkeep db upgrade"):
+        serve(server_settings(port=0, database_url=postgres_url))
+    assert schema.current(postgres_url) is None
+    with ServeProcess(tmp_path, SWARMKEEP_DATABASE_URL=postgres_url, SWARMKEEP_MIGRATE="1") as server:
+        assert server.request("GET", "/health/ready")[0] == 200
+        assert server.stop() == 0
+
+
+def test_it_listens_on_any_loopback_address(tmp_path: Path) -> None:
+    if not _has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    environment = {"SWARMKEEP_OFFLINE": "1", "SWARMKEEP_PORT": "0", "SWARMKEEP_HOST": "::1"}
+    with Process([sys.executable, "-c", PROGRAM], folder=tmp_path, env=environment) as server:
+        wait_until(
+            lambda: "Swarmkeep is listening on http://[::1]:" in server.output() or server.returncode is not None
+        )
+        connection = http.client.HTTPConnection("::1", int(server.output().rpartition(":")[2]), timeout=20)
+        connection.request("GET", "/v1/agents")
+        assert connection.getresponse().status == 200
+        connection.close()
+        assert server.stop() == 0
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+async def test_an_application_that_cannot_start_says_why(postgres_url: str) -> None:
+    """Under any ASGI server: as the error itself, not in a group of the framework's."""
+    for url, error in ((postgres_url, SchemaBehind), ("postgresql://me@127.0.0.1:9/none", StoreUnavailable)):
+        app = create_app(server_settings(database_url=url))
+        with pytest.raises(error):
+            async with app.lifespan():
+                pass

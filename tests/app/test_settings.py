@@ -1,0 +1,113 @@
+"""Settings: read from where people put them, refused where they cannot be meant, and silent about secrets."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from swarmkeep.settings import Settings, is_loopback
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An empty folder, and nothing of ours in the environment."""
+    for name in os.environ:
+        if name.startswith(("SWARMKEEP_", "OPENAI_")):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_everything_has_a_default_and_a_description() -> None:
+    settings = Settings()
+    assert (settings.host, settings.port) == ("127.0.0.1", 8000)
+    assert settings.database_url == "sqlite:///swarmkeep.db"
+    assert settings.openai_api_key is None
+    assert all(field.description for field in Settings.model_fields.values())
+
+
+def test_the_environment_wins_over_the_file_and_flags_over_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(".env").write_text("SWARMKEEP_PORT=1\nSWARMKEEP_HOST=file\nOPENAI_API_KEY=sk-file\nOTHER=x\nSWARMKEEP_NEW=1\n")
+    monkeypatch.setenv("SWARMKEEP_PORT", "2")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:11434/v1")
+    settings = Settings(model="m")
+    assert (settings.port, settings.host, settings.model) == (2, "file", "m")
+    assert settings.openai_api_key == SecretStr("sk-file")
+    assert settings.openai_base_url == "http://localhost:11434/v1"
+    assert Settings(port=3).port == 3
+
+
+def test_what_is_empty_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "SWARMKEEP_AGENTS", "SWARMKEEP_PORT"):
+        monkeypatch.setenv(name, "")
+    assert Settings() == Settings(_env_file=None)  # type: ignore[call-arg]
+    assert Settings().openai_base_url is None
+    assert Settings().agents
+
+
+@pytest.mark.parametrize(
+    ("text", "agents"),
+    [
+        ("one", ("one",)),
+        ("one, two.three ,", ("one", "two.three")),
+        (f"one.py{os.pathsep}folder/two", ("one.py", "folder/two")),
+        ('["a,b.py", "c"]', ("a,b.py", "c")),
+        ("odd:name.py", ("odd:name.py",)),
+    ],
+)
+def test_agents_are_named_in_any_usual_way(text: str, agents: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("odd:name.py").touch()
+    monkeypatch.setenv("SWARMKEEP_AGENTS", text)
+    assert Settings().agents == agents
+    assert Settings(agents=list(agents)).agents == agents  # type: ignore[arg-type]
+
+
+def test_limits_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWARMKEEP_TOOL_SECONDS", "None")
+    monkeypatch.setenv("SWARMKEEP_RATE_LIMIT_PER_MINUTE", "none")
+    monkeypatch.setenv("SWARMKEEP_LOG_LEVEL", "DEBUG")
+    assert (Settings().tool_seconds, Settings().rate_limit_per_minute, Settings().log_level) == (None, None, "debug")
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True), ("127.8.9.10", True), ("::1", True), ("localhost", True), ("127.1", True),
+        ("0.0.0.0", False), ("0", False), ("::", False), ("192.0.2.1", False), ("2001:db8::1", False),
+    ],
+)  # fmt: skip
+def test_addresses_of_this_machine_are_known_by_any_name(host: str, loopback: bool) -> None:
+    assert is_loopback(Settings(host=host).resolve_address()[0]) is loopback
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("port", 70000), ("lease_seconds", 0), ("agents", "[broken"), ("log_level", "loud"), ("rate_limit_per_minute", 0)],
+)
+def test_what_cannot_be_meant_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Settings(**{name: value})
+    assert refused.value.errors()[0]["loc"] == (name,)
+
+
+@pytest.mark.parametrize("origin", ["nonsense", "https://desk.example/", "https://Desk.example", "https://", "**"])
+def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
+    with pytest.raises(ValidationError, match="is no origin: write https://HOST"):
+        Settings(cors_origins=f"https://fine.example,{origin}")  # type: ignore[arg-type]
+
+
+def test_origins_are_taken_as_browsers_send_them() -> None:
+    given = ("https://desk.example", "http://127.0.0.1:5173", "http://[::1]:80", "*", "chrome-extension://abc")
+    assert Settings(cors_origins=",".join(given)).cors_origins == given  # type: ignore[arg-type]
+
+
+def test_secrets_are_not_shown() -> None:
+    settings = Settings(openai_api_key="sk-secret", database_url="postgresql://u:sk-secret@h/d")  # type: ignore[arg-type]
+    assert "sk-secret" not in f"{settings!r} {settings}"
+    assert "sk-secret" not in settings.model_dump_json(exclude={"database_url"})
+    with pytest.raises(ValidationError) as refused:
+        Settings(openai_api_key="sk-secret", port="sk-secret")  # type: ignore[arg-type]
+    assert "sk-secret" not in str(refused.value)

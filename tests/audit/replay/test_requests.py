@@ -1,0 +1,125 @@
+"""Every past request, put together again, is what the model received: to the byte."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from swarmkeep import Agent
+from swarmkeep.audit.replay.requests import rebuild_request
+from swarmkeep.domain.errors import EventNotFound, RequestNotKept
+from swarmkeep.domain.events import MessageAdded
+from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.model import ChatModel
+from swarmkeep.store.ports import SessionKey
+from tests.audit.replay.team import TEAM, GeneratedConversation, open_scripted_model
+from tests.engine.house import KEY, LIMITS, House, begin, cut, ended, log, run, until, wish
+from tests.support.logs import SeededDice
+from tests.support.scripted import ScriptedModel
+
+
+async def find_answers(engine: Engine, key: SessionKey = KEY) -> list[int]:
+    """The seqs of the model's answers, in order."""
+    facts = [(event.seq, event.fact) for event in await log(engine, key)]
+    return [
+        seq
+        for seq, fact in facts
+        if isinstance(fact, MessageAdded) and fact.completion is not None and fact.completion.request is not None
+    ]
+
+
+async def rebuild_all(engine: Engine, key: SessionKey = KEY) -> list[bytes]:
+    return [await rebuild_request(engine.store, key, seq) for seq in await find_answers(engine, key)]
+
+
+@pytest.mark.parametrize("seed", range(100, 106))
+async def test_every_request_of_any_conversation_is_rebuilt_to_the_byte(house: House, seed: int) -> None:
+    whims = GeneratedConversation(SeededDice(seed))
+    async with open_scripted_model(whims) as (model, client):
+        engine = await house.engine(*TEAM, model=ChatModel(client))
+        original, fork = await whims.live(engine)
+        sent = model.raw_requests
+        assert sent
+        assert await rebuild_all(engine, original) == sent
+        shared = await rebuild_all(engine, fork)
+        assert shared == sent[: len(shared)]
+
+
+async def test_a_request_with_a_part_of_the_history_is_rebuilt(house: House, model: ScriptedModel) -> None:
+    engine = await house.engine(Agent(name="A"), limits=replace(LIMITS, history_turns=2))
+    await begin(engine)
+    for number in range(4):
+        model.say(f"answer {number}")
+        await run(engine, f"question {number}", f"r{number}")
+    assert len(model.requests[-1]["messages"]) < 8
+    assert await rebuild_all(engine) == model.raw_requests
+
+
+async def test_the_shortened_request_is_rebuilt_not_the_one_that_was_too_long(
+    house: House, model: ScriptedModel
+) -> None:
+    engine = await house.engine(Agent(name="A"))
+    await begin(engine)
+    for number in range(3):
+        model.say(f"answer {number}")
+        await run(engine, f"question {number}", f"r{number}")
+    model.fail(400, code="context_length_exceeded")
+    model.say("short")
+    await run(engine, "and now?", "last")
+    assert (await rebuild_all(engine))[-1] == model.raw_requests[-1] != model.raw_requests[-2]
+
+
+async def test_the_request_after_a_take_over_is_rebuilt(house: House, model: ScriptedModel) -> None:
+    engine = await house.engine(Agent(name="A"))
+    await begin(engine)
+    model.hang()
+    await engine.runs.start(KEY, wish())
+    await model.wait_for_requests_async(1)
+    await cut(engine)
+    model.say("again")
+    other = await house.engine(Agent(name="A"))
+    await ended(other)
+    await until(other, lambda state: state.run is None)
+    assert await rebuild_all(other) == model.raw_requests[-1:]
+    model.release()
+
+
+async def test_what_is_no_answer_has_no_request(house: House, model: ScriptedModel) -> None:
+    engine = await house.engine(Agent(name="A"))
+    await begin(engine)
+    model.say("hi")
+    await run(engine)
+    for seq in (1, 2, 3):
+        with pytest.raises(EventNotFound):
+            await rebuild_request(engine.store, KEY, seq)
+    with pytest.raises(EventNotFound):
+        await rebuild_request(engine.store, KEY, 99)
+
+
+async def test_a_request_whose_texts_or_messages_are_gone_is_refused_by_name(
+    house: House, model: ScriptedModel
+) -> None:
+    engine = await house.engine(Agent(name="A"))
+    await begin(engine)
+    model.say("hi")
+    await run(engine)
+    (seq,) = await find_answers(engine)
+    marked = (
+        """UPDATE events SET payload = substr(payload, 1, length(payload) - 1) || ',"redacted":true}' WHERE seq = 3"""
+    )
+    await damage(engine, marked)
+    with pytest.raises(RequestNotKept, match="event 3 was redacted"):
+        await rebuild_request(engine.store, KEY, seq)
+    await damage(engine, "UPDATE events SET payload = replace(payload, ',\"redacted\":true', '') WHERE seq = 3")
+    await damage(engine, "DELETE FROM blobs")
+    with pytest.raises(RequestNotKept, match="instructions"):
+        await rebuild_request(engine.store, KEY, seq)
+    await damage(engine, "UPDATE events SET payload = 'null' WHERE seq = 3")
+    with pytest.raises(RequestNotKept, match="event 3 was redacted"):
+        await rebuild_request(engine.store, KEY, seq)
+
+
+async def damage(engine: Engine, statement: str) -> None:
+    await engine.store.database.write(  # type: ignore[attr-defined]
+        lambda connection: connection.exec_driver_sql(statement)
+    )

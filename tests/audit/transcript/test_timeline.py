@@ -1,0 +1,203 @@
+"""Logs retold: nothing is left out, nothing stops it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given as for_any
+from hypothesis import settings
+
+from swarmkeep.audit.changes import Change, find_changes
+from swarmkeep.audit.transcript.timeline import TimelineEntry, build_timeline, entries_to_json
+from swarmkeep.audit.transfer.event_lines import parse_event_line
+from swarmkeep.domain.codec import encode
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent, view_event
+from swarmkeep.domain.events import (
+    FACTS,
+    ApprovalDecided,
+    ApprovalRequested,
+    CompletionRecord,
+    ContextUpdated,
+    HandoffMade,
+    MessageAdded,
+    RunCancelled,
+    RunCompleted,
+    RunError,
+    RunFailed,
+    RunResumed,
+    SessionCreated,
+    SessionEvent,
+    SessionRedacted,
+    ToolRecord,
+    ToolStarted,
+    UnknownFact,
+    Usage,
+)
+from swarmkeep.domain.fold import fold
+from tests.domain.given import RUN, calling_message, make_run_started, model_reply, user_said
+from tests.support.logs import any_logs, record_drafts
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "refund", "arguments": '{"order": "A-17"}'}}
+
+
+def build_entries(*facts: SessionEvent) -> list[TimelineEntry]:
+    """The scenes of a session that begins with the agent "triage"; a run's facts belong to RUN."""
+    drafts = [EventDraft(fact, None if isinstance(fact, SessionCreated) else RUN, "triage") for fact in facts]
+    return list(build_timeline(record_drafts([EventDraft(SessionCreated(agent="triage"), None, "triage"), *drafts])))
+
+
+def build_last_entry(*facts: SessionEvent) -> TimelineEntry:
+    return build_entries(*facts)[-1]
+
+
+@for_any(any_logs())
+@settings(max_examples=150)
+def test_every_event_of_any_log_has_a_scene_in_its_place(events: list[RecordedEvent]) -> None:
+    scenes = list(build_timeline(events))
+    assert [(scene.seq, scene.type, scene.at) for scene in scenes] == [
+        (event.seq, event.type, event.at) for event in events
+    ]
+    assert all(scene.headline or scene.text or scene.speaker or scene.warning for scene in scenes)
+    encode(entries_to_json(scenes))
+
+
+@for_any(any_logs())
+@settings(max_examples=60)
+def test_told_in_two_parts_it_is_the_same(events: list[RecordedEvent]) -> None:
+    half = len(events) // 2
+    parts = [*build_timeline(events[:half]), *build_timeline(events[half:], fold(events[:half]))]
+    assert encode(parts) == encode(list(build_timeline(events)))
+
+
+@for_any(any_logs())
+@settings(max_examples=100)
+def test_an_event_comes_back_from_its_line_to_the_byte(events: list[RecordedEvent]) -> None:
+    for event in events:
+        read = parse_event_line(encode(view_event(event)))
+        assert read.payload == event.payload
+        assert encode(view_event(read)) == encode(view_event(event))
+
+
+def test_a_message_has_its_speaker_its_text_and_what_it_cost() -> None:
+    completion = CompletionRecord(
+        model="gpt-x", usage={"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}, duration_ms=12.5
+    )
+    user, answer = build_entries(
+        make_run_started(), user_said("Hi"), MessageAdded(message=calling_message(CALL), completion=completion)
+    )[-2:]
+    assert (user.speaker, user.text) == ("user", "Hi")
+    assert (answer.speaker, answer.calls) == ("triage", ('refund(order="A-17")',))
+    assert (answer.model, answer.duration_ms) == ("gpt-x", 12.5)
+    assert answer.usage == Usage(prompt_tokens=3, completion_tokens=2, total_tokens=5, model_calls=1)
+
+
+@pytest.mark.parametrize(
+    ("status", "tone", "headline"),
+    [
+        ("ok", "plain", "answers"),
+        ("error", "bad", "fails"),
+        ("timeout", "bad", "did not answer in time"),
+        ("unknown_outcome", "bad", "was cut off: its outcome is unknown"),
+        ("denied", "bad", "was denied, and did not run"),
+        ("external", "plain", "is answered from outside"),
+    ],
+)
+def test_a_tool_says_how_it_ended(status: Any, tone: str, headline: str) -> None:
+    message = {"role": "tool", "tool_call_id": "c1", "content": "so it is"}
+    ended = MessageAdded(message=message, tool=ToolRecord(name="refund", status=status, duration_ms=3.0))
+    scene = build_last_entry(make_run_started(), model_reply(calling_message(CALL)), ended)
+    assert (scene.speaker, scene.headline, scene.tone, scene.text) == ("refund", headline, tone, "so it is")
+
+
+def test_a_call_that_is_started_again_says_so() -> None:
+    again = ToolStarted(tool_call_id="c1", name="refund", arguments="{}", attempt=2)
+    assert "attempt 2" in build_last_entry(make_run_started(), model_reply(calling_message(CALL)), again).headline
+
+
+def test_a_handoff_names_both() -> None:
+    scene = build_last_entry(make_run_started(), HandoffMade(from_agent="triage", to_agent="sales"))
+    assert (scene.speaker, scene.headline) == ("triage", "hands over to sales")
+
+
+def test_a_change_of_the_context_shows_what_stood_there_before() -> None:
+    first = ContextUpdated(patch={"user": {"name": "Robin"}, "old": 1})
+    second = ContextUpdated(patch={"user": {"name": "Kim"}, "old": None, "new": True}, tool_call_id="c1")
+    scene = build_last_entry(make_run_started(), model_reply(calling_message(CALL)), first, second)
+    assert scene.speaker == "refund"
+    assert scene.changes == (
+        Change(path="/context_variables/user/name", before="Robin", after="Kim"),
+        Change(path="/context_variables/old", before=1),
+        Change(path="/context_variables/new", after=True),
+    )
+
+
+def test_an_approval_names_who_decided_and_why() -> None:
+    asked = ApprovalRequested(tool_call_id="c1", name="refund", arguments="{}")
+    decided = ApprovalDecided(tool_call_id="c1", decision="deny", reason="too much", by="ann")
+    scene = build_last_entry(make_run_started(), model_reply(calling_message(CALL)), asked, decided)
+    assert (scene.speaker, scene.headline, scene.text, scene.tone) == ("ann", "denies refund", "too much", "bad")
+
+
+def test_the_end_of_a_run_has_its_usage_its_length_and_its_error() -> None:
+    error = RunError(code="provider_error", message="no answer")
+    scene = build_last_entry(
+        make_run_started(), user_said(), RunFailed(stop_reason="error", usage=Usage(model_calls=2), error=error)
+    )
+    assert (scene.headline, scene.text, scene.tone) == ("the run failed", "provider_error: no answer", "bad")
+    assert scene.usage == Usage(model_calls=2)
+    assert scene.duration_ms == 2000.0
+
+
+def test_a_take_over_and_a_limit_are_told() -> None:
+    assert "taken over" in build_last_entry(make_run_started(), RunResumed(reason="recovery")).headline
+    assert "max_turns" in build_last_entry(make_run_started(), RunCompleted(stop_reason="max_turns")).headline
+    assert build_last_entry(make_run_started(), RunCancelled(stop_reason="cancelled")).tone == "bad"
+
+
+def test_a_redaction_says_which_and_why() -> None:
+    scene = build_last_entry(SessionRedacted(seqs=(2, 3), reason="asked for"))
+    assert (scene.headline, scene.text) == ("redacted: 2, 3", "asked for")
+
+
+@pytest.mark.parametrize(
+    ("type", "data", "warning"),
+    [
+        ("agent.dreamed", {"of": "sheep"}, "does not know"),
+        ("message.added", None, "not there any more"),
+        ("message.added", ["odd"], "not in a form"),
+    ],
+)
+def test_what_cannot_be_read_is_said_so(type: str, data: Any, warning: str) -> None:
+    assert type == "agent.dreamed" or type in FACTS
+    event = record_drafts([EventDraft(UnknownFact(data=data), None, "triage")])[0]
+    (scene,) = build_timeline([parse_event_line(encode(view_event(event)).replace(b"agent.dreamed", type.encode()))])
+    assert warning in scene.warning
+
+
+def test_a_redacted_event_is_told_as_far_as_its_stand_in_goes() -> None:
+    event = record_drafts([EventDraft(user_said("[redacted]"), None, "triage")])[0]
+    line = encode(view_event(event)).replace(b'"sender":"user"}', b'"sender":"user"},"redacted":true')
+    (scene,) = build_timeline([parse_event_line(line)])
+    assert (scene.speaker, scene.warning) == ("user", "what it said was redacted")
+
+
+def test_a_gap_in_the_log_is_said_and_the_rest_is_told() -> None:
+    drafts = [
+        EventDraft(SessionCreated(agent="triage"), None, "triage"),
+        *(EventDraft(user_said(), None, "triage") for _ in range(4)),
+    ]
+    events = record_drafts(drafts)
+    scenes = list(build_timeline([*events[:2], *events[3:]]))
+    assert [bool(scene.warning) for scene in scenes] == [False, False, True, False]
+    assert "event 2 to event 4" in scenes[2].warning
+
+
+def test_changes_tell_types_apart_and_take_lists_whole() -> None:
+    assert find_changes({"a": 1, "l": [1]}, {"a": True, "l": [1, 2]}) == (
+        Change(path="/a", before=1, after=True),
+        Change(path="/l", before=[1], after=[1, 2]),
+    )
+    assert find_changes({"a": None}, {}) == (Change(path="/a", before=None),)
+    assert find_changes({"a/b~": 1}, {"a/b~": 2})[0].path == "/a~1b~0"
+    assert find_changes({"a": {}}, {"a": {}}) == ()

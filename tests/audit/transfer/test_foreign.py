@@ -1,0 +1,316 @@
+"""Conversations from elsewhere become sessions that can go on."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmkeep.audit.transfer.foreign import ForeignFormat, read_documents
+from swarmkeep.audit.transfer.import_conversations import READERS, import_conversations
+from swarmkeep.audit.transfer.import_export import ImportReport
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.errors import DomainError, InvalidImport, SessionExists
+from swarmkeep.domain.events import MessageAdded
+from swarmkeep.domain.request import assemble_request
+from swarmkeep.domain.state import State
+from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.sql.store import SqlStore
+from tests.support.rules import find_faults
+
+Json = dict[str, Any]
+TENANT = "default"
+USER, HELLO = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}
+CALL = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": '{"id": 1}'}}
+
+
+def encode_value(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else json.dumps(value).encode()
+
+
+async def import_value(store: SqlStore, value: Any, form: ForeignFormat = "chat", **options: Any) -> ImportReport:
+    given = {"agent": "Ann", **options}
+    return await import_conversations(store, TENANT, io.BytesIO(encode_value(value)), form, **given)
+
+
+async def read_state(store: SqlStore, session_id: str) -> State:
+    return await store.state(SessionKey(TENANT, session_id))
+
+
+def build_sent_messages(state: State) -> list[Json]:
+    """What a model would be sent, which strict servers accept."""
+    messages = assemble_request(state.messages, "Be kind.", None, {"model": "m"}).messages
+    assert find_faults(messages) == []
+    return messages
+
+
+async def test_a_list_of_messages_is_a_session(store: SqlStore) -> None:
+    report = await import_value(store, [USER, HELLO])
+    (session,) = report.sessions
+    assert session.id.startswith("import_")
+    state = await read_state(store, session.id)
+    assert (state.agent, state.status, state.hash) == ("Ann", "idle", session.hash)
+    assert [(entry.message["sender"], entry.message["content"]) for entry in state.messages] == [
+        ("user", "Hi"),
+        ("Ann", "Hello."),
+    ]
+    assert state.metadata == {"imported": {"from": "chat"}}
+    again = await import_value(store, [USER, HELLO])
+    assert (again.imported, again.present, again.sessions[0].id) == (0, 1, session.id)
+    fact = MessageAdded(message=USER)
+    await store.append(SessionKey(TENANT, session.id), state, draft_events("Ann", [fact], "run_1"))
+    assert (await import_value(store, [USER, HELLO])).present == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"messages": [USER, HELLO]},
+        {"object": "list", "data": [USER, HELLO]},
+        [{"messages": [USER, HELLO]}],
+        b'{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]}\r\n\n',
+        b'\xef\xbb\xbf[{"role": "user", "content": "Hi"},\n {"role": "assistant", "content": "Hello."}]',
+    ],
+)
+async def test_the_forms_that_a_chat_may_have(store: SqlStore, value: Any) -> None:
+    report = await import_value(store, value)
+    assert len((await read_state(store, report.sessions[0].id)).messages) == 2
+
+
+async def test_a_fine_tuning_file_is_a_session_in_each_line(store: SqlStore) -> None:
+    lines = [{"messages": [{**USER, "content": str(number)}, HELLO], "tools": []} for number in range(3)]
+    text = b"\n".join(encode_value(line) for line in lines)
+    assert (await import_value(store, text)).imported == 3
+    with pytest.raises(InvalidImport, match="twice"):
+        await import_value(store, text + b"\n" + text)
+
+
+async def test_what_swarm_wrote_is_read_as_it_meant_it(store: SqlStore) -> None:
+    log = [{"task_id": "b7df", **USER}, {"task_id": "b7df", **HELLO}]
+    (session,) = (await import_value(store, log, "swarm")).sessions
+    assert (await read_state(store, session.id)).messages[0].message["task_id"] == "b7df"
+    response = {
+        "messages": [
+            {**USER},
+            {"role": "assistant", "content": None, "sender": "Triage", "tool_calls": [CALL], "function_call": None},
+            {"role": "tool", "tool_call_id": "c1", "tool_name": "look_up", "content": "found"},
+            {**HELLO, "sender": "Sales"},
+        ],
+        "agent": {"name": "Sales", "model": "gpt-4o"},
+        "context_variables": {"name": "Ana"},
+    }
+    (session,) = (await import_value(store, response, "swarm", agent=None, as_id="talk")).sessions
+    state = await read_state(store, "talk")
+    assert (state.agent, state.context_variables) == ("Sales", {"name": "Ana"})
+    assert [message["role"] for message in build_sent_messages(state)] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    del response["agent"]
+    await import_value(store, response, "swarm", agent=None, as_id="other")
+    assert (await read_state(store, "other")).agent == "Sales"
+
+
+async def test_calls_from_before_there_were_tools_are_told_as_tools(store: SqlStore) -> None:
+    messages = [
+        USER,
+        {"role": "assistant", "content": None, "function_call": {"name": "look_up", "arguments": "{}"}},
+        {"role": "function", "name": "look_up", "content": "found"},
+        HELLO,
+    ]
+    (session,) = (await import_value(store, messages)).sessions
+    assert [message["role"] for message in build_sent_messages(await read_state(store, session.id))][2:] == [
+        "assistant", "tool", "assistant",
+    ]  # fmt: skip
+
+
+async def test_a_call_without_its_result_does_not_stop_the_conversation(store: SqlStore) -> None:
+    messages = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {**USER, "content": "Still there?"}]
+    (session,) = (await import_value(store, messages)).sessions
+    assert "outcome" in build_sent_messages(await read_state(store, session.id))[3]["content"]
+
+
+THREAD = {"id": "thread_1", "object": "thread", "created_at": 1700000000, "metadata": {"customer": "17"}}
+
+
+def make_message(name: str, role: str, at: int, *content: Json, **more: Any) -> Json:
+    words = {"id": name, "object": "thread.message", "created_at": at, "thread_id": "thread_1", "role": role}
+    return {**words, "content": list(content), **more}
+
+
+def make_text(text: str, *annotations: Json) -> Json:
+    return {"type": "text", "text": {"value": text, "annotations": list(annotations)}}
+
+
+def make_step(name: str, at: int, *calls: Json) -> Json:
+    details = {"type": "tool_calls", "tool_calls": list(calls)}
+    place = {"thread_id": "thread_1", "run_id": "run_1", "assistant_id": "asst_1"}
+    return {"id": name, "object": "thread.run.step", "created_at": at, **place, "step_details": details}
+
+
+def make_call(name: str, output: str | None) -> Json:
+    return {"id": name, "type": "function", "function": {"name": "look_up", "arguments": "{}", "output": output}}
+
+
+RUN = {
+    "id": "run_1", "object": "thread.run", "created_at": 1700000002, "thread_id": "thread_1", "assistant_id": "asst_1",
+    "status": "completed", "model": "gpt-4o", "usage": {"total_tokens": 12},
+}  # fmt: skip
+CITED = {"type": "file_citation", "text": "【1】", "file_citation": {"file_id": "file-1"}}
+CODE = {
+    "id": "call_2", "type": "code_interpreter",
+    "code_interpreter": {
+        "input": "print(1)",
+        "outputs": [{"type": "logs", "logs": "1"}, {"type": "image", "image": {"file_id": "file-2"}}],
+    },
+}  # fmt: skip
+SEARCH = {"id": "call_3", "type": "file_search", "file_search": {"results": [{"file_id": "file-1", "score": 0.9}]}}
+MESSAGES = [
+    make_message(
+        "msg_3", "assistant", 1700000009, make_text("It is 1【1】.", CITED), assistant_id="asst_1", run_id="run_1"
+    ),
+    make_message("msg_2", "user", 1700000001, {"type": "image_file", "image_file": {"file_id": "file-9"}}),
+    make_message(
+        "msg_1", "user", 1700000000, make_text("What is it?"), attachments=[{"file_id": "file-1", "tools": []}]
+    ),
+]
+STEPS = [
+    {**make_step("step_9", 1700000009), "step_details": {"type": "message_creation", "message_creation": {}}},
+    make_step("step_1", 1700000003, make_call("call_1", "found"), CODE, SEARCH),
+]
+
+
+def make_list(items: list[Json]) -> Json:
+    return {"object": "list", "data": items, "has_more": False}
+
+
+async def test_a_thread_of_the_assistants_api_is_a_session(store: SqlStore) -> None:
+    kept = {
+        "thread": THREAD,
+        "messages": make_list(MESSAGES),
+        "runs": make_list([RUN]),
+        "steps": {"run_1": make_list(STEPS)},
+    }
+    report = await import_value(store, kept, "assistants")
+    assert [session.id for session in report.sessions] == ["thread_1"]
+    state = await read_state(store, "thread_1")
+    assert state.metadata["customer"] == "17"
+    origin = state.metadata["imported"]
+    assert (origin["thread_id"], origin["created_at"]) == ("thread_1", "2023-11-14T22:13:20Z")
+    assert origin["runs"][0]["usage"] == {"total_tokens": 12}
+    messages = build_sent_messages(state)[1:]
+    assert [message["role"] for message in messages] == [
+        "user", "user", "assistant", "tool", "tool", "tool", "assistant",
+    ]  # fmt: skip
+    assert [message["content"] for message in messages] == [
+        "What is it?", "[image: file-9]", None, "found", "1\n[image: file-2]",
+        '[{"file_id":"file-1","score":0.9}]', "It is 1【1】.",
+    ]  # fmt: skip
+    names = [call["function"]["name"] for call in messages[2]["tool_calls"]]
+    assert names == ["look_up", "code_interpreter", "file_search"]
+    assert json.loads(messages[2]["tool_calls"][1]["function"]["arguments"]) == {"code": "print(1)"}
+    stored = [entry.message["imported"] for entry in state.messages if "imported" in entry.message]
+    assert stored[0]["attachments"][0]["file_id"] == "file-1"
+    assert stored[-1]["annotations"] == [CITED]
+    # Put together in another way it is the same.
+    lines = b"\n".join(encode_value(item) for item in (*reversed(MESSAGES), RUN, *STEPS, THREAD))
+    assert (await import_value(store, lines, "assistants")).present == 1
+
+
+async def test_a_run_that_waited_for_outputs_and_several_threads(store: SqlStore) -> None:
+    action = {"type": "submit_tool_outputs", "submit_tool_outputs": {"tool_calls": [make_call("call_1", None)]}}
+    waiting = {**RUN, "status": "requires_action", "required_action": action}
+    other = {**MESSAGES[2], "thread_id": "thread_2"}
+    report = await import_value(store, [make_list(MESSAGES[1:]), waiting, other], "assistants")
+    assert {session.id for session in report.sessions} == {"thread_1", "thread_2"}
+    assert [message["role"] for message in build_sent_messages(await read_state(store, "thread_1"))][1:] == [
+        "user", "user", "assistant", "tool",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "line", "why"),
+    [
+        (b"", "chat", 1, "empty"),
+        (b"hello", "chat", 1, "no JSON"),
+        (b'{"messages": [\n{"role": "user"\n "content": 1}]}', "chat", 3, "no JSON"),
+        (b'{"messages": []}\n{"messages": ', "chat", 2, "no JSON"),
+        (b"17", "chat", None, "neither"),
+        (b'{"messages": []}\n17', "chat", 2, "neither"),
+        ({"messages": [USER, {"role": "robot", "content": ""}]}, "chat", None, "/messages/1/role"),
+        ([USER, {"role": "user", "content": None}], "chat", None, "/1/content"),
+        ([USER, 17], "chat", None, "/1"),
+        (
+            [{"messages": [USER]}, {"messages": [{"role": "tool", "content": "x"}]}],
+            "chat",
+            None,
+            "/1/messages/0/tool_call_id",
+        ),
+        ({"id": "no/id", "messages": []}, "chat", None, "an id is"),
+        ({"nothing": "here"}, "assistants", None, "no threads"),
+        ({"object": "thread.message", "role": "user"}, "assistants", None, "names no thread"),
+        (make_message("m", "robot", 1, make_text("x")), "assistants", None, "thread thread_1/0/role"),
+    ],
+)
+async def test_what_cannot_be_read_is_refused_by_its_place(
+    store: SqlStore, value: Any, form: ForeignFormat, line: int | None, why: str
+) -> None:
+    with pytest.raises(InvalidImport) as refused:
+        await import_value(store, value, form)
+    assert why in str(refused.value)
+    assert refused.value.line == line
+    assert (await store.sessions(TENANT)).sessions == []
+
+
+async def test_nothing_of_a_file_is_recorded_if_one_of_it_is_refused(store: SqlStore) -> None:
+    await import_value(store, {"id": "b", "messages": [HELLO]})
+    file = [{"id": "a", "messages": [USER]}, {"id": "b", "messages": [USER]}]
+    with pytest.raises(SessionExists):
+        await import_value(store, file)
+    with pytest.raises(InvalidImport):
+        await import_value(store, [USER], agent=None)
+    with pytest.raises(InvalidImport, match="has 2"):
+        await import_value(store, file, as_id="c")
+    tried = await import_value(store, {"id": "d", "messages": [USER]}, dry_run=True)
+    assert (tried.imported, tried.sessions[0].seq) == (1, 2)
+    assert [session.id for session in (await store.sessions(TENANT)).sessions] == ["b"]
+
+
+async def test_hostile_text_comes_through(store: SqlStore) -> None:
+    text = "\x00 \ud800 \u202e " + "x" * 5_000_000
+    (session,) = (await import_value(store, [{"role": "user", "content": text}])).sessions
+    assert (await read_state(store, session.id)).messages[0].message["content"] == text
+
+
+PIECES = st.sampled_from([*MESSAGES, *STEPS, RUN, THREAD, USER, HELLO, CALL, make_list(STEPS)])
+NAMES = st.sampled_from([
+    "object", "id", "role", "content", "type", "text", "tool_calls", "function", "messages", "data", "thread_id",
+    "created_at", "step_details", "required_action", "submit_tool_outputs", "annotations", "value", "function_call",
+])  # fmt: skip
+WORDS = st.sampled_from(["thread", "thread.message", "user", "assistant"])
+VALUES = st.none() | st.integers() | st.just(10**400) | st.text(max_size=3) | WORDS | PIECES
+ANY = st.recursive(
+    VALUES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4), max_leaves=12
+)
+
+
+@given(ANY, st.sampled_from(["chat", "assistants"]))
+def test_any_json_is_read_or_refused(value: Any, form: ForeignFormat) -> None:
+    try:
+        for conversation in READERS[form](read_documents(io.BytesIO(encode_value(value)))):
+            assert isinstance(conversation.messages, list)
+    except DomainError:
+        pass
+
+
+@given(ANY, st.sampled_from(["role", "content", "step_details", "tool_calls", "text", "created_at", "metadata"]))
+def test_a_thread_with_any_damage_is_read_or_refused(value: Any, name: str) -> None:
+    for whole in (*MESSAGES, *STEPS, RUN, THREAD):
+        list(READERS["assistants"](read_documents(io.BytesIO(encode_value({**whole, name: value, "thread_id": "t"})))))

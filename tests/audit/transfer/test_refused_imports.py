@@ -1,0 +1,225 @@
+"""What is cut, edited or something else is refused by its line, and nothing of it is recorded."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from swarmkeep.audit.transfer import export_reader
+from swarmkeep.audit.transfer.export_lines import EventLine, read_export_line
+from swarmkeep.audit.transfer.export_reader import verify_export
+from swarmkeep.audit.transfer.import_export import import_export
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.errors import InvalidImport
+from swarmkeep.domain.events import MessageAdded
+from swarmkeep.domain.request import digest
+from swarmkeep.domain.state import State
+from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.sql.store import SqlStore, open_store
+from tests.audit.transfer.test_round_trip import (
+    TENANT,
+    export_bytes,
+    import_bytes,
+    record_redacted_session,
+    record_session,
+)
+from tests.golden.make import fill_store
+
+
+@pytest.fixture
+async def text(sqlite_ready: str) -> AsyncIterator[bytes]:
+    """An export of two sessions with every type of event."""
+    store = open_store(sqlite_ready)
+    await fill_store(store)
+    yield await export_bytes(store)
+    await store.close()
+
+
+def read_refusal(text: bytes) -> InvalidImport:
+    with pytest.raises(InvalidImport) as error:
+        list(verify_export(io.BytesIO(text)))
+    return error.value
+
+
+def test_a_whole_export_is_not_refused(text: bytes) -> None:
+    assert len(list(verify_export(io.BytesIO(text)))) == 2
+
+
+def test_an_export_cut_after_any_line_is_refused_by_the_line_that_is_missing(text: bytes) -> None:
+    lines = text.splitlines(keepends=True)
+    for count in range(len(lines)):
+        assert read_refusal(b"".join(lines[:count])).line == max(count + 1, 1)
+
+
+def test_an_export_cut_in_the_middle_of_any_line_is_refused_by_that_line(text: bytes) -> None:
+    lines = text.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        for size in {1, len(line) // 2, len(line) - 1}:
+            assert read_refusal(b"".join([*lines[:number], line[:size]])).line == number + 1
+
+
+def test_a_line_left_out_doubled_or_swapped_is_refused(text: bytes) -> None:
+    lines = text.splitlines(keepends=True)
+    for number in range(len(lines) - 1):
+        changed = {
+            "left out": [*lines[:number], *lines[number + 1 :]],
+            "doubled": [*lines[: number + 1], *lines[number:]],
+            "swapped": [*lines[:number], lines[number + 1], lines[number], *lines[number + 2 :]],
+        }
+        for how, other in changed.items():
+            error = read_refusal(b"".join(other))
+            assert error.line is not None, how
+            assert error.line <= number + 2, how
+
+
+def test_a_byte_changed_anywhere_is_refused(text: bytes) -> None:
+    lines = text.splitlines(keepends=True)
+    start = 0
+    for line in lines:
+        for at in range(start, start + len(line), max(1, len(line) // 40)):
+            changed = bytes([text[at] ^ 1])
+            read_refusal(text[:at] + changed + text[at + 1 :])
+        start += len(line)
+
+
+def _edit_line(text: bytes, number: int, change: Callable[[dict[str, Any]], None]) -> bytes:
+    lines = text.splitlines(keepends=True)
+    value = json.loads(lines[number])
+    change(value)
+    lines[number] = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+    return b"".join(lines)
+
+
+def _find_line(text: bytes, wanted: bytes) -> int:
+    return next(number for number, line in enumerate(text.splitlines()) if wanted in line)
+
+
+def test_an_edited_event_is_named(text: bytes) -> None:
+    number = _find_line(text, b'"content":"Refund?"')
+
+    def other_text(value: dict[str, Any]) -> None:
+        value["data"]["message"]["content"] = "I never said that."
+
+    error = read_refusal(_edit_line(text, number, other_text))
+    assert error.line == number + 1
+    assert "not the one that was recorded" in str(error)
+    error = read_refusal(_edit_line(text, number, lambda value: value.update(agent="Somebody else")))
+    assert error.line == number + 1
+    assert "does not follow" in str(error)
+
+
+def test_a_payload_without_its_salt_is_refused_unless_it_was_redacted(text: bytes) -> None:
+    number = _find_line(text, b'"seq":3,')
+    error = read_refusal(_edit_line(text, number, lambda value: value.update(data={"made": "up"}, salt=None)))
+    assert error.line == number + 1
+    assert "no event says that it was redacted" in str(error)
+
+
+def test_a_text_that_is_not_the_one_that_was_sent_is_refused(text: bytes) -> None:
+    number = _find_line(text, b'"texts":')
+
+    def other_text(value: dict[str, Any]) -> None:
+        value["texts"] = dict.fromkeys(value["texts"], "I was told otherwise.")
+
+    assert read_refusal(_edit_line(text, number, other_text)).line == number + 1
+
+
+def test_a_newer_format_is_refused_by_its_name(text: bytes) -> None:
+    newer = text.replace(b'"export":{"format":1', b'"export":{"format":2', 1)
+    assert "format is 2, and this one reads 1" in str(read_refusal(newer))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        (b"", 1, "empty"),
+        (b"hello\n", 1, "no JSON"),
+        (b"[]\n", 1, "no JSON object"),
+        (b"{}\n", 1, "no line of an export"),
+        (b'{"record":"other"}\n', 1, "no line of an export"),
+        (b"\xff\xfe\n", 1, "no JSON"),
+        (b'{"session_id":"s","seq":1,"hash":"00","type":"session.created"}\n', 1, "no salt"),
+        (b'{"record":"end","sessions":1,"events":1,"sha256":""}\n', 1, "missing or changed"),
+        (b"[" * 100_000 + b"\n", 1, "no JSON"),
+    ],
+)
+def test_something_else_is_refused(text: bytes, line: int, why: str) -> None:
+    error = read_refusal(text)
+    assert error.line == line
+    assert why in str(error)
+
+
+def test_lines_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export_reader, "MAX_LINE_BYTES", 100)
+    assert "longer than 100 bytes" in str(read_refusal(b'{"session_id":"' + b"y" * 200))
+
+
+def test_what_no_database_holds_is_refused(text: bytes) -> None:
+    line = text.splitlines()[_find_line(text, b'"seq":1,')]
+    assert isinstance(read_export_line(line), EventLine)
+    deep = b'{"agent":' + b"[" * 600 + b"]" * 600 + b"}"
+    for old, new in {
+        b'"data":{': b'"data":{"n":1e999,',
+        b'"version":1': b'"version":99999999999',
+        b'"at":"2': b'"at":"\x00',
+    }.items():
+        changed = line.replace(old, new, 1)
+        assert changed != line
+        read_refusal(text.replace(line, changed))
+    start = line.index(b'"data":') + 7
+    end = line.rindex(b',"hash"', 0, line.rindex(b',"salt"'))
+    assert "nested deeper" in str(read_refusal(text.replace(line, line[:start] + deep + line[end:])))
+
+
+async def test_nothing_is_recorded_of_a_file_that_is_refused_at_its_end(store: SqlStore, other: SqlStore) -> None:
+    for name in "abc":
+        await record_session(store, name, "hello")
+    with pytest.raises(InvalidImport):
+        await import_bytes(other, (await export_bytes(store))[:-100])
+    assert (await other.sessions(TENANT)).sessions == []
+
+
+class ChangingFile(io.BytesIO):
+    """A file that somebody else writes to as soon as it has been read once."""
+
+    def __init__(self, before: bytes, after: bytes) -> None:
+        super().__init__(before)
+        self._after = after
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        if offset == 0 and whence == 0 and self.tell():
+            self.truncate(0)
+            super().seek(0)
+            self.write(self._after)
+        return super().seek(offset, whence)
+
+
+async def test_a_file_that_changes_meanwhile_leaves_no_half_session(store: SqlStore, other: SqlStore) -> None:
+    state = await record_session(store, "s", *map(str, range(450)))
+    before = await export_bytes(store)
+    lines = before.splitlines(keepends=True)
+    after = b"".join([*lines[:-30], lines[-1]])
+    with pytest.raises(InvalidImport):
+        await import_export(other, TENANT, ChangingFile(before, after))
+    key = SessionKey(TENANT, "s")
+    assert await other.head(key) is None
+    assert await other.read(key) == []
+    assert await other.blobs(key, [digest("0")]) == {}
+    fact = MessageAdded(message={"role": "user", "content": "on"})
+    await store.append(key, state, draft_events("Ann", [fact], None))
+    with pytest.raises(InvalidImport, match="changed while it was read"):
+        await import_export(other, TENANT, ChangingFile(before, await export_bytes(store)))
+    await other.append(key, State(), draft_events("Ann", [fact], None))
+
+
+async def test_what_stands_in_for_a_redacted_payload_cannot_be_changed(store: SqlStore) -> None:
+    await record_redacted_session(store, "s")
+    text = await export_bytes(store)
+    assert len(list(verify_export(io.BytesIO(text)))) == 1
+    number = _find_line(text, b'"seq":2,')
+    error = read_refusal(_edit_line(text, number, lambda value: value.update(data={"redacted": "no"})))
+    assert error.line == number + 1

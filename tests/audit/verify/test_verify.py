@@ -1,0 +1,380 @@
+"""Whatever is changed in the rows of a session, `verify` finds it, and names the event."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from sqlalchemy import Column, Table, text
+
+from swarmkeep.audit.verify.problems import CODES, MAX_PROBLEMS, Head, Verification
+from swarmkeep.audit.verify.session import verify, verify_all
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.domain.events import (
+    MessageAdded,
+    RunCompleted,
+    RunStarted,
+    SessionRedacted,
+    ToolRecord,
+    ToolStarted,
+)
+from swarmkeep.store.hashing import GENESIS, commitment_of, header_of, link
+from swarmkeep.store.ports import IdempotencyRecord, SessionKey
+from swarmkeep.store.sql.store import SqlStore
+from swarmkeep.store.sql.tables import blobs, events, idempotency, session_labels, sessions
+from tests.audit.verify.rows import TABLES, change_row, insert_row, make_other_value, read_rows, remove_row
+from tests.golden.make import FORK, SHOP, fill_store
+from tests.store.sessions import begin_session, draft_run_start, draft_user_messages
+
+MISSING = SessionKey("default", "nobody")
+
+# What the events say nothing about: which lease comes next, and under which names requests were sent.
+NOT_HISTORY = {("sessions", "lease_epoch"), ("idempotency", "key")}
+
+
+@pytest.fixture
+async def shop(store: SqlStore) -> SqlStore:
+    """Two sessions with every type of event, one forked from the other."""
+    await fill_store(store)
+    assert await find_problems(store) == {}
+    return store
+
+
+async def find_problems(store: SqlStore) -> dict[str, list[tuple[int | None, str]]]:
+    """What is wrong, by session."""
+    found = {key.id: verification async for key, verification in verify_all(store)}
+    assert all(found[name].valid is not bool(found[name].problems) for name in found)
+    return {name: _list_codes(verification) for name, verification in found.items() if not verification.valid}
+
+
+def _list_codes(verification: Verification) -> list[tuple[int | None, str]]:
+    assert {problem.code for problem in verification.problems} <= set(CODES)
+    assert all(problem.detail for problem in verification.problems)
+    return [(problem.seq, problem.code) for problem in verification.problems]
+
+
+async def find_codes(store: SqlStore, noted: Head | None = None) -> list[tuple[int | None, str]]:
+    return _list_codes(await verify(store, SHOP, noted=noted))
+
+
+async def test_an_untouched_session_is_valid(shop: SqlStore) -> None:
+    found = await verify(shop, SHOP)
+    state = await shop.state(SHOP)
+    assert (found.valid, found.problems, found.problem_count) == (True, [], 0)
+    assert (found.events, found.head) == (state.seq, Head(seq=state.seq, hash=state.hash))
+    assert (await verify(shop, FORK)).valid
+
+
+async def test_a_session_that_is_not_there_cannot_be_checked(shop: SqlStore) -> None:
+    with pytest.raises(SessionNotFound):
+        await verify(shop, MISSING)
+
+
+COLUMNS = [(table, column) for table in TABLES for column in table.c]
+
+
+@pytest.mark.parametrize(("table", "column"), COLUMNS, ids=[f"{table}.{column.name}" for table, column in COLUMNS])
+async def test_a_change_of_any_column_of_any_row_is_found(shop: SqlStore, table: Table, column: Column[Any]) -> None:
+    rows = await read_rows(shop, table)
+    assert rows
+    for row in rows:
+        changed = {**row, column.name: make_other_value(column, row[column.name])}
+        await change_row(shop, table, row, **{column.name: changed[column.name]})
+        found = await find_problems(shop)
+        if (table.name, column.name) in NOT_HISTORY:
+            assert found == {}
+        else:
+            assert found, row
+        if table is events and column.name not in ("tenant", "session_id"):
+            # Named: the first thing that is wrong is this event, or what it says was removed.
+            first, *others = [seq for seq, _ in found[row["session_id"]]]
+            assert first == row["seq"] or (row["type"] == "session.redacted" and row["seq"] in others)
+        await change_row(shop, table, changed, **{column.name: row[column.name]})
+    assert await find_problems(shop) == {}
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+async def test_a_row_that_is_gone_is_missed(shop: SqlStore, table: Table) -> None:
+    for row in await read_rows(shop, table):
+        await remove_row(shop, table, row)
+        found = await find_problems(shop)
+        if table is idempotency:
+            assert found == {}
+        else:
+            assert found, row
+        if table is events:
+            assert (row["seq"], "event_missing") in found[row["session_id"]][:2]
+        await insert_row(shop, table, row)
+
+
+@pytest.mark.parametrize("table", [session_labels, blobs], ids=lambda table: table.name)
+async def test_a_row_that_was_put_in_beside_the_events_is_found(shop: SqlStore, table: Table) -> None:
+    row = (await read_rows(shop, table))[0]
+    name = "label" if table is session_labels else "hash"
+    await insert_row(shop, table, {**row, name: make_other_value(table.c[name], row[name])})
+    assert (await find_codes(shop))[0][1] in ("labels_differ", "blob_stray")
+
+
+async def test_rows_of_a_session_that_has_no_head_row_are_found(shop: SqlStore) -> None:
+    for table in TABLES[1:]:
+        row = {**(await read_rows(shop, table))[0], "session_id": "stray"}
+        await insert_row(shop, table, row)
+        assert (await find_problems(shop))["stray"][-1] == (None, "head_missing")
+        await remove_row(shop, table, row)
+
+
+async def test_a_mark_that_leads_nowhere_is_found(shop: SqlStore) -> None:
+    row = (await read_rows(shop, idempotency))[0]
+    for wrong in ({"seq": 0}, {"seq": 1000}, {"run_id": "run_x"}):
+        await insert_row(shop, idempotency, {**row, "key": "another", **wrong})
+        assert await find_codes(shop) == [(None, "mark_dangling")]
+        await remove_row(shop, idempotency, {**row, "key": "another"})
+
+
+async def test_swapped_events_are_found(shop: SqlStore) -> None:
+    rows = await read_rows(shop, events, session_id=SHOP.id)
+    for first, second in itertools.pairwise(rows):
+        await change_row(shop, events, first, seq=-1)
+        await change_row(shop, events, second, seq=first["seq"])
+        await change_row(shop, events, {**first, "seq": -1}, seq=second["seq"])
+        found = await find_codes(shop)
+        assert found[0][0] == first["seq"]
+        assert (second["seq"], "hash_differs") in found
+        await change_row(shop, events, {**second, "seq": first["seq"]}, seq=-1)
+        await change_row(shop, events, {**first, "seq": second["seq"]}, seq=first["seq"])
+        await change_row(shop, events, {**second, "seq": -1}, seq=second["seq"])
+    assert await find_codes(shop) == []
+
+
+async def test_inserted_events_are_found(shop: SqlStore) -> None:
+    rows = await read_rows(shop, events, session_id=SHOP.id)
+    last = rows[-1]
+    for seq in (0, -1):
+        await insert_row(shop, events, {**rows[0], "seq": seq})
+        assert (seq, "event_unreadable") in await find_codes(shop)
+        await remove_row(shop, events, {**rows[0], "seq": seq})
+    await insert_row(shop, events, {**last, "seq": last["seq"] + 1})
+    assert await find_codes(shop) == [(last["seq"] + 1, "event_beyond_head")]
+    await remove_row(shop, events, {**last, "seq": last["seq"] + 1})
+    # In the middle, with everything behind it moved on.
+    for row in reversed(rows[4:]):
+        await change_row(shop, events, row, seq=row["seq"] + 100)
+    for row in rows[4:]:
+        await change_row(shop, events, {**row, "seq": row["seq"] + 100}, seq=row["seq"] + 1)
+    await insert_row(shop, events, {**rows[3], "seq": 5})
+    assert (await find_codes(shop))[0] == (5, "hash_differs")
+
+
+async def test_a_log_without_its_end_is_found(shop: SqlStore) -> None:
+    rows = await read_rows(shop, events, session_id=SHOP.id)
+    await remove_row(shop, events, rows[-1])
+    await remove_row(shop, events, rows[-2])
+    assert (await find_codes(shop))[0] == (rows[-2]["seq"], "event_missing")
+
+
+async def test_a_log_cut_off_with_its_head_row_needs_a_head_that_was_noted_down(shop: SqlStore) -> None:
+    """Like any that is made anew from some event on: nothing in the rows tells."""
+    state = await shop.state(SHOP)
+    noted = Head(seq=state.seq, hash=state.hash)
+    assert await find_codes(shop, noted) == []
+    await _cut(shop, 1)
+    assert await find_codes(shop) == []
+    assert await find_codes(shop, noted) == [(state.seq, "truncated")]
+
+
+async def _cut(store: SqlStore, count: int) -> None:
+    """Cut off events at the end, and mend the head row."""
+    rows = await read_rows(store, events, session_id=SHOP.id)
+    before = await store.state(SHOP, at=len(rows) - count)
+    for row in rows[len(rows) - count :]:
+        await remove_row(store, events, row)
+    (head,) = await read_rows(store, sessions, id=SHOP.id)
+    from swarmkeep.domain.codec import encode_text
+    from swarmkeep.domain.views import view_session
+
+    await change_row(
+        store,
+        sessions,
+        head,
+        head_seq=before.seq,
+        head_hash=bytes.fromhex(before.hash),
+        agent=before.agent,
+        status=before.status,
+        updated_at=before.updated_at,
+        due_at=before.due_at,
+        view=encode_text(view_session(SHOP.id, before)),
+        lease_owner="x" if before.status == "running" else None,
+        lease_expires_at=1.0 if before.status == "running" else None,
+    )
+
+
+async def test_a_history_that_was_made_anew_needs_a_head_that_was_noted_down(shop: SqlStore) -> None:
+    state = await shop.state(SHOP)
+    noted = Head(seq=state.seq, hash=state.hash)
+    rows = await read_rows(shop, events, session_id=SHOP.id)
+    rows[3]["payload"] = '{"message":{"role":"user","content":"Another message.","sender":"user"}}'
+    rows[3]["commitment"] = commitment_of(rows[3]["salt"], rows[3]["payload"])
+    previous = GENESIS
+    for row in rows:
+        names = ("seq", "type", "version", "run_id", "agent", "recorded_at")
+        previous = link(previous, header_of(*(row[name] for name in names)), row["commitment"])
+        values = {"payload": row["payload"], "commitment": row["commitment"], "hash": previous}
+        await change_row(shop, events, row, **values)
+    (head,) = await read_rows(shop, sessions, id=SHOP.id)
+    view = head["view"].replace(state.hash, previous.hex())
+    await change_row(shop, sessions, head, head_hash=previous, view=view)
+    assert await find_codes(shop) == []
+    assert await find_codes(shop, noted) == [(noted.seq, "rewritten")]
+    # Here there is another trace: the fork was made before, and still has what they shared.
+    assert await find_problems(shop) == {FORK.id: [(12, "fork_differs")]}
+
+
+async def test_a_fork_whose_origin_has_another_history_is_found(shop: SqlStore) -> None:
+    rows = await read_rows(shop, events, session_id=SHOP.id)
+    await change_row(shop, events, rows[11], hash=b"x" * 32)
+    assert (await find_problems(shop))[FORK.id] == [(12, "fork_differs")]
+
+
+async def test_a_fork_outlives_the_session_that_it_is_from(shop: SqlStore) -> None:
+    await shop.delete(SHOP)
+    assert await find_problems(shop) == {}
+    await begin_session(shop, SHOP)
+    assert await find_problems(shop) == {}
+
+
+async def test_problems_are_listed_up_to_a_bound(store: SqlStore) -> None:
+    state = await begin_session(store, SHOP)
+    await store.append(SHOP, state, draft_user_messages(*map(str, range(300))))
+    for row in await read_rows(store, events):
+        await change_row(store, events, row, payload="{}")
+    found = await verify(store, SHOP)
+    # And the head row, whose state nobody can tell any more.
+    assert (len(found.problems), found.problem_count >= 301) == (MAX_PROBLEMS, True)
+    assert _list_codes(found)[0] == (1, "payload_differs")
+
+
+async def test_what_is_no_text_and_no_json_any_more_is_found(store: SqlStore) -> None:
+    await fill_store(store)
+    rows = await read_rows(store, events, session_id=SHOP.id)
+    for payload in ("", "{", "null", "[]", '"text"', "7", '{"message":7}', "\ufffd"):
+        await change_row(store, events, rows[3], payload=payload)
+        assert (await find_codes(store))[0] == (4, "payload_differs")
+    for agent in ('"', '"x', '"\\ud800"'):
+        await change_row(store, events, rows[3], agent=agent)
+        assert (4, "hash_differs") in await find_codes(store)
+
+
+VALUES = ["x'00ff'", "x''", "'text'", "'\"'", "777", "-1.5", "cast(x'ff' as text)"]
+
+
+async def test_a_value_of_any_type_in_any_column_of_a_file_is_found(sqlite_ready: str) -> None:
+    from swarmkeep.store.sql.store import open_store
+
+    store = open_store(sqlite_ready)
+    await fill_store(store)
+    for table in TABLES:
+        names = [column.name for column in table.c if column.name not in ("tenant", "session_id", "id")]
+        for name, value in itertools.product(names, VALUES):
+            where = "id = 'shop'" if table is sessions else "session_id = 'shop'"
+            key = " AND seq = 3" if table is events else ""
+            if table not in (events, sessions):
+                key = f" AND rowid = (SELECT min(rowid) FROM {table.name} WHERE session_id = 'shop')"
+            await _execute(store, f"CREATE TEMP TABLE kept AS SELECT * FROM {table.name} WHERE {where}")
+            await _execute(store, f"UPDATE {table.name} SET {name} = {value} WHERE {where}{key}")
+            found = await find_problems(store)
+            if (table.name, name) not in NOT_HISTORY | {("sessions", "lease_epoch"), ("idempotency", "digest")}:
+                assert found, (table.name, name, value)
+            # What there is can still be shown.
+            await store.state(SHOP)
+            await store.read(SHOP)
+            await store.sessions("default")
+            await _execute(store, f"DELETE FROM {table.name} WHERE {where}")
+            await _execute(store, f"INSERT INTO {table.name} SELECT * FROM kept")
+            await _execute(store, "DROP TABLE kept")
+    assert await find_problems(store) == {}
+    await store.close()
+
+
+async def _execute(store: SqlStore, statement: str) -> None:
+    await store.database.write(lambda connection: connection.execute(text(statement)) and None)
+
+
+# What a server never writes, and an attacker who makes all hashes anew does.
+
+CALLS = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}
+RESULT = MessageAdded(
+    message={"role": "tool", "tool_call_id": "c1", "content": "done"}, tool=ToolRecord(name="f", status="ok")
+)
+START = ToolStarted(tool_call_id="c1", name="f", arguments="{}")
+OTHER = ToolStarted(tool_call_id="c2", name="f", arguments="{}")
+
+
+def _make_calls_message() -> MessageAdded:
+    from swarmkeep.domain.events import CompletionRecord
+
+    return MessageAdded(message=CALLS, completion=CompletionRecord())
+
+
+@pytest.mark.parametrize(
+    ("story", "expected"),
+    [
+        ([_make_calls_message(), START, RESULT], []),
+        ([_make_calls_message(), START, START, RESULT], []),
+        ([_make_calls_message(), RESULT, RESULT], [(6, "result_twice")]),
+        ([RESULT], [(4, "result_without_call")]),
+        ([_make_calls_message(), START, RESULT, START], [(7, "start_after_result")]),
+        ([_make_calls_message(), OTHER], [(5, "start_without_call")]),
+        ([_make_calls_message(), START, RunCompleted(stop_reason="end_turn")], [(6, "call_without_result")]),
+    ],
+)
+async def test_calls_and_results_belong_together(
+    store: SqlStore, story: list[Any], expected: list[tuple[int, str]]
+) -> None:
+    state = await begin_session(store, SHOP)
+    state = (await store.append(SHOP, state, draft_run_start(state))).state
+    await store.append(SHOP, state, draft_events("Triage", story, "r1"))
+    assert await find_codes(store) == expected
+
+
+async def test_runs_follow_one_another(store: SqlStore) -> None:
+    from swarmkeep.domain.events import RunOptions
+
+    state = await begin_session(store, SHOP)
+    state = (await store.append(SHOP, state, draft_run_start(state))).state
+    await store.append(SHOP, state, [EventDraft(RunStarted(options=RunOptions()), "r2", "Triage")])
+    assert (4, "run_overlaps") in await find_codes(store)
+
+
+async def test_a_redaction_that_was_none_is_found(store: SqlStore) -> None:
+    state = await begin_session(store, SHOP)
+    state = (await store.append(SHOP, state, draft_user_messages("text"))).state
+    await store.append(SHOP, state, [EventDraft(SessionRedacted(seqs=(2,), reason="x", kept=("y",)), None, "Triage")])
+    assert await find_codes(store) == [(2, "redaction_undone")]
+
+
+async def test_a_session_that_goes_on_meanwhile_is_valid(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = await begin_session(store, SHOP)
+    state = (await store.append(SHOP, state, draft_user_messages("one", "two"))).state
+    read, appended = SqlStore.sealed, []
+
+    async def busy(self: SqlStore, *given: Any, **options: Any) -> Any:
+        nonlocal state
+        if len(appended) < 2:
+            appended.append(1)
+            state = (
+                await store.append(
+                    SHOP, state, draft_user_messages("three"), mark=IdempotencyRecord(key=str(state.seq), digest="")
+                )
+            ).state
+        return await read(self, *given, **options)
+
+    monkeypatch.setattr(SqlStore, "sealed", busy)
+    found = await verify(store, SHOP)
+    assert (found.valid, found.problems) == (True, [])

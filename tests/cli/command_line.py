@@ -1,0 +1,134 @@
+"""The command line as a person or a script runs it: its exit code and its two outputs."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarmkeep.cli import main
+from tests.support.processes import POLL_SECONDS, Process, clean_environment
+
+# Generous: what these tests check is never how long something takes.
+PATIENCE_SECONDS = 120.0
+ACME = "swarmkeep_agents.acme"
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """Runs `swarmkeep` as a process, in a folder of its own and with none of the settings around it."""
+
+    folder: Path
+
+    def __call__(self, *arguments: str, text: str = "", env: dict[str, str] | None = None) -> Result:
+        finished = subprocess.run(
+            [sys.executable, "-m", "swarmkeep", *arguments],
+            cwd=self.folder,
+            env=clean_environment({"PYTHONIOENCODING": "utf-8", **(env or {})}),
+            input=text,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+        return Result(finished.returncode, finished.stdout, finished.stderr)
+
+    def expect_refusal(self, *arguments: str, env: dict[str, str] | None = None, code: int = 1) -> str:
+        """The one line in which a command says no."""
+        result = self(*arguments, env=env)
+        assert result.code == code, result
+        assert result.out == ""
+        assert "Traceback" not in result.err
+        errors = [line for line in result.err.splitlines() if line.startswith("error: ")]
+        assert len(errors) == 1, result.err
+        assert result.err.endswith(f"{errors[0]}\n")
+        return errors[0]
+
+    def expect_usage_error(self, *arguments: str, env: dict[str, str] | None = None) -> str:
+        """What a command says to wrong use."""
+        result = self(*arguments, env=env)
+        assert result.code == 2, result
+        assert "Traceback" not in result.err
+        return result.err
+
+    def running(self, *arguments: str, env: dict[str, str] | None = None) -> Process:
+        return Process([sys.executable, "-m", "swarmkeep", *arguments], folder=self.folder, env=clean_environment(env))
+
+
+def wait_for_line(process: Process, number: int) -> str:
+    """A line of what a running command says, as soon as it has said it."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while len(lines := process.output().splitlines(keepends=True)) <= number or not lines[number].endswith("\n"):
+        if process.returncode is not None or time.monotonic() > deadline:
+            raise process.failure(f"said no line {number}")
+        time.sleep(POLL_SECONDS)
+    return lines[number]
+
+
+@dataclass(frozen=True)
+class InProcessCommandLine(CommandLine):
+    """The same in this process: for commands that only ask and answer, without a second of start-up each."""
+
+    def __call__(self, *arguments: str, text: str = "", env: dict[str, str] | None = None) -> Result:
+        out, err = _Output(), _Output()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.folder)
+            wanted = clean_environment(env)
+            for name in os.environ.keys() | wanted.keys():
+                if name in wanted:
+                    patch.setenv(name, wanted[name])
+                else:
+                    patch.delenv(name)
+            # Agents are loaded from the folder; the next command finds none of them.
+            patch.setattr(sys, "path", [*sys.path])
+            patch.setattr(sys, "argv", ["swarmkeep", *arguments])
+            patch.setattr(sys, "stdin", io.StringIO(text))
+            patch.setattr(sys, "stdout", out)
+            patch.setattr(sys, "stderr", err)
+            try:
+                main()
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else 0
+            finally:
+                self._forget_modules()
+        return Result(code, out.text, err.text)
+
+    def _forget_modules(self) -> None:
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None)).startswith(str(self.folder)):
+                del sys.modules[name]
+
+
+class _Output(io.TextIOWrapper):
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), encoding="utf-8")
+
+    @property
+    def text(self) -> str:
+        self.flush()
+        buffer = self.buffer
+        assert isinstance(buffer, io.BytesIO)
+        return buffer.getvalue().decode()

@@ -1,0 +1,198 @@
+"""`swarmkeep checkpoint` and `verify --checkpoint`: what became of every log since."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from tests.cli.command_line import CommandLine
+from tests.cli.conftest import RecordedSession
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture
+def db(cli: CommandLine, recorded: RecordedSession) -> CommandLine:
+    """A database of the test's own, with a session, two forks, and one that was deleted."""
+    shutil.copy(recorded.file, cli.folder / "swarmkeep.db")
+    for name in ("one", "two", "gone"):
+        assert cli("sessions", "fork", recorded.session_id, "--id", name).code == 0
+    assert cli("sessions", "delete", "gone").code == 0
+    return cli
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> tuple[Path, Path]:
+    return write_keys(tmp_path, "key")
+
+
+def write_keys(folder: Path, name: str) -> tuple[Path, Path]:
+    key = Ed25519PrivateKey.generate()
+    private, public = folder / f"{name}.pem", folder / f"{name}.pub"
+    none = serialization.NoEncryption()
+    private.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption_algorithm=none)
+    )
+    public.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    return private, public
+
+
+def change_rows(cli: CommandLine, *statements: str) -> None:
+    with closing(sqlite3.connect(cli.folder / "swarmkeep.db")) as connection, connection:
+        for statement in statements:
+            assert connection.execute(statement).rowcount > 0, statement
+
+
+def compare(cli: CommandLine, *options: str) -> dict[str | None, str]:
+    found = cli("verify", "--checkpoint", "heads.jsonl", "--json", *options)
+    rows: Rows = [json.loads(line) for line in found.lines]
+    outcomes = {row["session_id"]: row["outcome"] for row in rows}
+    good = not set(outcomes.values()) - {"unchanged", "deleted"}
+    assert found.code == (0 if good else 1), found
+    return outcomes
+
+
+def test_logs_that_only_went_on_are_unchanged(db: CommandLine, recorded: RecordedSession) -> None:
+    assert db("checkpoint", "-o", "heads.jsonl").code == 0
+    assert db("sessions", "fork", "one", "--id", "three").code == 0
+    assert db("sessions", "redact", "one", "--seq", "1", "--reason", "x", "--include-forks").code == 0
+    assert compare(db) == dict.fromkeys((recorded.session_id, "one", "two", None), "unchanged")
+    assert "4 unchanged" in db("verify", "--checkpoint", "heads.jsonl").err
+
+
+def test_what_became_of_each_log_is_told(db: CommandLine, recorded: RecordedSession) -> None:
+    for name in ("anew", "removed"):
+        assert db("sessions", "fork", "one", "--id", name).code == 0
+    assert db("checkpoint", "-o", "heads.jsonl").code == 0
+    assert db("sessions", "delete", "anew", "--reason", "why").code == 0
+    assert db("sessions", "delete", "removed").code == 0
+    assert db("sessions", "fork", recorded.session_id, "--id", "anew").code == 0
+    tables = ("events", "blobs", "usage", "idempotency", "session_labels")
+    change_rows(db, "DELETE FROM sessions WHERE id = 'one'", "DELETE FROM events WHERE session_id = 'one'")
+    with closing(sqlite3.connect(db.folder / "swarmkeep.db")) as connection, connection:
+        for table in tables:
+            connection.execute(f"DELETE FROM {table} WHERE session_id = 'one'")
+        (last,) = connection.execute("SELECT max(seq) FROM events WHERE session_id = 'two'").fetchone()
+        connection.execute("DELETE FROM events WHERE session_id = 'two' AND seq = ?", [last])
+    assert compare(db) == {
+        recorded.session_id: "unchanged",
+        "anew": "deleted",
+        "one": "vanished",
+        "removed": "deleted",
+        "two": "truncated",
+        None: "unchanged",
+    }
+    shown = db("verify", "--checkpoint", "heads.jsonl")
+    assert "one: VANISHED" in shown.out
+    assert "anew: deleted" in shown.out
+    assert "why, and made anew" in shown.out
+
+
+def test_a_rewritten_or_damaged_log_is_told(db: CommandLine, recorded: RecordedSession) -> None:
+    assert db("checkpoint", "-o", "heads.jsonl").code == 0
+    change_rows(
+        db,
+        "UPDATE events SET hash = x'00' WHERE session_id = 'one' AND type = 'session.forked'",
+        "UPDATE events SET payload = '{}' WHERE session_id = 'two' AND seq = 2",
+    )
+    found = compare(db)
+    assert (found["one"], found["two"], found[recorded.session_id]) == ("rewritten", "invalid", "unchanged")
+    change_rows(db, "DELETE FROM trail")
+    assert compare(db)[None] == "truncated"
+
+
+def test_a_server_can_be_asked(cli: CommandLine, place: list[str]) -> None:
+    assert cli("checkpoint", "-o", "heads.jsonl", *place).code == 0
+    assert set(compare(cli, *place).values()) == {"unchanged"}
+
+
+def test_a_signed_checkpoint_is_checked_against_its_key(db: CommandLine, keys: tuple[Path, Path]) -> None:
+    private, public = keys
+    assert "signed" in db("checkpoint", "--signing-key", str(private), "-o", "heads.jsonl").err
+    assert set(compare(db, "--public-key", str(public)).values()) == {"unchanged"}
+    assert "only --public-key tells" in db("verify", "--checkpoint", "heads.jsonl").err
+    seal = json.loads((db.folder / "heads.jsonl").read_text().splitlines()[-1])
+    assert (len(seal["public_key"]), len(seal["signature"])) == (64, 128)
+    out = db("checkpoint", env={"SWARMKEEP_SIGNING_KEY": str(private)}).lines
+    assert json.loads(out[-1])["public_key"] == seal["public_key"]
+
+
+def expect_refusal(cli: CommandLine, *options: str) -> str:
+    return cli.expect_refusal("verify", "--checkpoint", "heads.jsonl", *options)
+
+
+def test_a_changed_checkpoint_is_refused(db: CommandLine, keys: tuple[Path, Path]) -> None:
+    private, public = keys
+    file = db.folder / "heads.jsonl"
+    assert db("checkpoint", "--signing-key", str(private), "-o", str(file)).code == 0
+    whole = file.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    trusted = ("--public-key", str(public))
+    for changed in (
+        whole[:-5],
+        b"".join(lines[:-1]),
+        b"".join(lines[1:]),
+        b"".join([*lines[:1], *lines[2:]]),
+        whole.replace(b'"seq":', b'"seq":1', 1),
+        whole + b"\n",
+        whole + lines[-1],
+        b"",
+        b"{}\n",
+        b"\xff\n",
+        b"x" * 300_000,
+    ):
+        file.write_bytes(changed)
+        assert "checkpoint" in expect_refusal(db, *trusted) or "last line" in expect_refusal(db, *trusted)
+        assert expect_refusal(db)
+    # With another digest, nobody has signed it.
+    seal = json.loads(lines[-1])
+    body = [lines[0], *lines[2:-1]]
+    import hashlib
+
+    seal |= {"lines": len(body), "sha256": hashlib.sha256(b"".join(body)).hexdigest()}
+    file.write_bytes(b"".join(body) + json.dumps(seal).encode() + b"\n")
+    assert "signature is not valid" in expect_refusal(db)
+    seal |= {"public_key": None, "signature": None}
+    file.write_bytes(b"".join(body) + json.dumps(seal).encode() + b"\n")
+    assert "not signed" in expect_refusal(db, *trusted)
+    assert set(compare(db).values()) == {"unchanged"}
+
+
+def test_another_key_is_refused(db: CommandLine, keys: tuple[Path, Path], tmp_path: Path) -> None:
+    private, public = write_keys(tmp_path, "other")
+    assert db("checkpoint", "--signing-key", str(private), "-o", "heads.jsonl").code == 0
+    assert "another key" in expect_refusal(db, "--public-key", str(keys[1]))
+    assert set(compare(db, "--public-key", str(public)).values()) == {"unchanged"}
+
+
+def test_keys_that_cannot_be_used_are_told(db: CommandLine, tmp_path: Path) -> None:
+    none = serialization.NoEncryption()
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_bytes(
+        X25519PrivateKey.generate().private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption_algorithm=none
+        )
+    )
+    junk = tmp_path / "junk.pem"
+    junk.write_text("nothing")
+    for key in (wrong, junk, tmp_path / "absent.pem", tmp_path):
+        assert "key" in db.expect_refusal("checkpoint", "--signing-key", str(key), "-o", "heads.jsonl")
+        assert not (db.folder / "heads.jsonl").exists()
+        assert list(db.folder.glob("*.part")) == []
+
+
+def test_a_checkpoint_that_is_not_there_is_told(db: CommandLine) -> None:
+    assert "absent.jsonl" in db.expect_refusal("verify", "--checkpoint", "absent.jsonl")
+    assert "--checkpoint" in db.expect_usage_error("verify", "--public-key", "x", "--all")
+    assert "ID" in db.expect_usage_error("verify", "one", "--checkpoint", "heads.jsonl")

@@ -1,0 +1,102 @@
+"""What changed, what parted, what was sent, and what would have been: at the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.command_line import ACME, CommandLine
+from tests.cli.conftest import RecordedSession
+
+
+@pytest.fixture
+def agents(place: list[str]) -> list[str]:
+    """What a command that runs agents needs besides: a server has them."""
+    return [] if "--url" in place else ["--offline", "--agents", ACME]
+
+
+def test_a_diff_shows_what_the_events_between_made(
+    cli: CommandLine, recorded: RecordedSession, place: list[str]
+) -> None:
+    shown = cli("diff", recorded.session_id, "1", "9", *place)
+    assert shown.code == 0
+    assert '~ agent: "Triage Agent" → "Sales Agent"' in shown.lines
+    assert any(line.startswith("3 user: Hello, I'd like to buy") for line in shown.lines)
+    found = cli("diff", recorded.session_id, "0", "1", "--json", *place).json
+    assert {"path": "/agent", "after": "Triage Agent"} in found["changes"]
+
+
+def test_a_diff_the_wrong_way_round_or_of_nothing_is_refused(
+    cli: CommandLine, recorded: RecordedSession, place: list[str]
+) -> None:
+    cli.expect_usage_error("diff", recorded.session_id, "3", "1", *place)
+    assert "999" in cli.expect_refusal("diff", recorded.session_id, "1", "999", *place)
+    assert "nobody" in cli.expect_refusal("diff", "nobody", "1", "2", *place)
+
+
+def test_a_request_is_shown_and_given_to_the_byte(
+    cli: CommandLine, recorded: RecordedSession, place: list[str]
+) -> None:
+    shown = cli("request", recorded.session_id, "4", *place).json
+    assert [message["role"] for message in shown["messages"]] == ["system", "user"]
+    raw = cli("request", recorded.session_id, "4", "--raw", *place).out
+    assert "\n" not in raw
+    assert json.loads(raw) == shown
+    assert raw == cli("request", recorded.session_id, "4", "--raw", *recorded.options).out
+    assert "no answer of a model" in cli.expect_refusal("request", recorded.session_id, "3", *place)
+
+
+def test_a_run_is_tried_again_with_other_words(
+    cli: CommandLine, recorded: RecordedSession, place: list[str], agents: list[str]
+) -> None:
+    before = cli("events", recorded.session_id, "--json", *place).json
+    tried = cli(
+        "whatif", recorded.session_id, "--at", "3", "--input", "Hello?", "--id", "other-words", "--model", "m",
+        *agents, *place,
+    )  # fmt: skip
+    assert tried.code == 0, tried
+    assert f"swarmkeep compare {recorded.session_id} other-words" in tried.err
+    events = cli("events", "other-words", "--json", *place).json
+    started = next(event for event in events if event["type"] == "run.started")
+    assert started["data"]["options"]["model"] == "m"
+    assert started["seq"] == 3
+    assert [event["hash"] for event in events][:1] == [event["hash"] for event in before][:1]
+    said = [event["data"]["message"]["content"] for event in events if event["type"] == "message.added"]
+    assert said[:1] == ["Hello?"]
+    assert cli("events", recorded.session_id, "--json", *place).json == before
+    compared = cli("compare", recorded.session_id, "other-words", *place)
+    assert compared.lines[0].startswith(f"{recorded.session_id} and other-words share the events 1 to 1, ")
+    assert any(line.endswith("user: Hello?") for line in compared.lines)
+    found = cli("compare", recorded.session_id, "other-words", "--json", *place).json
+    assert (found["shared_seq"], found["identical"]) == (1, False)
+
+
+def test_without_other_words_it_is_tried_as_it_was_with_another_agent(
+    cli: CommandLine, recorded: RecordedSession, place: list[str], agents: list[str]
+) -> None:
+    tried = cli("whatif", recorded.session_id, "--at", "3", "--agent", "Sales Agent", "--json", *agents, *place)
+    assert tried.code == 0, tried
+    found = tried.json
+    assert (found["from_session_id"], found["from_seq"]) == (recorded.session_id, 1)
+    messages = cli("sessions", "show", found["session_id"], "--json", *place).json["messages"]
+    assert messages[0]["content"].startswith("Hello, I'd like to buy")
+    assert messages[1]["sender"] == "Sales Agent"
+
+
+def test_what_cannot_be_tried_again_is_refused(
+    cli: CommandLine, recorded: RecordedSession, place: list[str], agents: list[str]
+) -> None:
+    assert "belongs to no run" in cli.expect_refusal("whatif", recorded.session_id, "--at", "1", *agents, *place)
+    assert "belongs to no run" in cli.expect_refusal("whatif", recorded.session_id, "--at", "999", *agents, *place)
+    assert "nobody" in cli.expect_refusal("whatif", "nobody", "--at", "3", *agents, *place)
+    assert "no model" in cli.expect_refusal("whatif", recorded.session_id, "--at", "3", *recorded.options)
+    cli.expect_usage_error("whatif", recorded.session_id, "--at", "3", "--url", "http://127.0.0.1:9", "--offline")
+
+
+def test_a_session_compared_with_itself_is_the_same(
+    cli: CommandLine, recorded: RecordedSession, place: list[str]
+) -> None:
+    shown = cli("compare", recorded.session_id, recorded.session_id, *place)
+    assert "are the same, up to event" in shown.out
+    assert "nobody" in cli.expect_refusal("compare", recorded.session_id, "nobody", *place)

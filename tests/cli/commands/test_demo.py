@@ -1,0 +1,87 @@
+"""The demo keeps its promise, to the end and for whoever watches."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+
+from swarmkeep_client import Client, ConnectionFailed
+from tests.cli.command_line import CommandLine
+from tests.cli.pseudo_terminal import Terminal
+
+
+def test_a_conversation_outlives_its_server(process: CommandLine, cli: CommandLine) -> None:
+    shown = process("demo", "--keep", "kept")
+    assert shown.code == 0, shown
+    assert "\x1b" not in shown.out
+    assert "no LLM" in shown.out
+    (session_id,) = re.findall(r"timeline of session (\S+),", shown.out)
+    kept = ["--database-url", f"sqlite:///{cli.folder / 'kept' / 'swarmkeep.db'}"]
+
+    state = cli("sessions", "show", session_id, "--json", *kept).json
+    assert state["status"] == "idle"
+    assert state["agent"] == "Escalation Agent"
+    assert {"order_id", "refund_id", "ticket_id"} <= state["context_variables"].keys()
+    assert len(state["context_variables"]["refunds"]) == 1
+
+    events = cli("events", session_id, "--json", *kept).json
+    resumed = [event["data"]["reason"] for event in events if event["type"] == "run.resumed"]
+    assert resumed == ["approval", "recovery"]
+    assert [event["type"] for event in events].count("run.completed") == 5
+    handoffs = [(event["data"]["from"], event["data"]["to"]) for event in events if event["type"] == "handoff.made"]
+    assert handoffs == [
+        ("Triage Agent", "Sales Agent"),
+        ("Sales Agent", "Triage Agent"),
+        ("Triage Agent", "Issues and Repairs Agent"),
+        ("Issues and Repairs Agent", "Escalation Agent"),
+    ]
+
+    # What is printed is the conversation, the crash in its middle, every event, and the verdict.
+    assert shown.out.count("User: ") == 5
+    before, killed, after = shown.out.partition("kill -9")
+    assert killed
+    assert before.rstrip().splitlines()[-1] == "!!"
+    assert "Issues and Repairs Agent: Here is what" in before
+    assert "goes on where it was cut off" in after
+    timeline = [line for line in shown.lines if re.match(r" *\d+  \d\d:\d\d:\d\d\.\d{3}  ", line)]
+    assert [int(line.split()[0]) for line in timeline] == [event["seq"] for event in events]
+    assert f"✓ {len(events)} events, numbered 1 to {len(events)} without a gap" in shown.out
+    assert "✓ 5 runs, all completed: " in shown.out
+    assert "✓ recovered: run run_" in shown.out
+    assert "execute_refund; started a second time: none" in shown.out
+
+
+def test_at_a_terminal_the_server_stays_up_until_ctrl_c(cli: CommandLine) -> None:
+    with Terminal([sys.executable, "-m", "swarmkeep", "demo"], folder=cli.folder) as terminal:
+        session_id = re.findall(r"timeline of session (\S+),", terminal.wait_for("✓ its tools"))[0]
+        url = terminal.wait_for("until Ctrl-C").split()[-3]
+        terminal.wait_for(f"swarmkeep chat --url {url} --session {session_id}")
+        talk = cli("chat", "--url", url, "--session", session_id, text="Please add a note to the ticket: hurry.\n")
+        assert "add_note_to_ticket" in talk.out
+        terminal.interrupt(until="stopping the server")
+        assert terminal.wait() == 0
+    with Client(url, max_retries=0) as client:
+        try:
+            client.health()
+        except ConnectionFailed:
+            pass
+        else:
+            raise AssertionError("the demo's server is still there")
+    assert list(cli.folder.iterdir()) == []
+
+
+def test_a_demo_that_cannot_start_shows_the_servers_log(process: CommandLine) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        shown = process("demo", "--port", str(taken.getsockname()[1]))
+    assert shown.code == 1
+    assert "cannot listen on 127.0.0.1" in shown.err
+    assert shown.err.splitlines()[-1].startswith("error: the demo's server ended")
+    assert "Traceback" not in shown.err
+
+
+def test_a_folder_that_cannot_be_made_is_named(cli: CommandLine) -> None:
+    (cli.folder / "file").write_text("in the way")
+    assert "file" in cli.expect_refusal("demo", "--keep", "file/folder")

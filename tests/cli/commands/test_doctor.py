@@ -1,0 +1,166 @@
+"""The doctor finds what would keep a server from starting, says so in a line each, and tells no secrets."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from swarmkeep.cli.commands.doctor_checks import _explain_provider_error, strip_password
+from swarmkeep.store import schema
+from tests.cli.command_line import ACME, CommandLine
+from tests.support.processes import ServerProcess, free_port
+from tests.support.scripted import MODEL, ScriptedModel
+
+
+@pytest.fixture
+def healthy() -> list[str]:
+    return ["doctor", "--offline", "--agents", ACME, "--port", str(free_port())]
+
+
+def checks(result: Any) -> dict[str, tuple[str, str]]:
+    return {one["check"]: (one["status"], one["detail"]) for one in result.json["checks"]}
+
+
+def test_all_is_well(cli: CommandLine, healthy: list[str]) -> None:
+    result = cli(*healthy, "--json")
+    assert result.code == 0
+    assert result.json["healthy"] is True
+    found = checks(result)
+    assert list(found) == ["python", "sqlite", "database", "agents", "model", "port", "access"]
+    assert all(status != "wrong" for status, _ in found.values())
+    assert "Triage Agent" in found["agents"][1]
+    assert "no LLM" in found["model"][1]
+    text = cli(*healthy)
+    assert text.code == 0
+    assert all(f"\n{check} " in text.out for check in found)
+    assert "\nSWARMKEEP_LEASE_SECONDS " in text.out
+
+
+def test_looking_changes_nothing(cli: CommandLine, healthy: list[str]) -> None:
+    assert cli(*healthy).code == 0
+    assert list(cli.folder.iterdir()) == []
+    assert "not there yet" in checks(cli(*healthy, "--json"))["database"][1]
+
+
+@pytest.mark.parametrize(("version", "status"), [((3, 51, 2), "warning"), ((3, 51, 3), "ok"), ((3, 60, 0), "ok")])
+def test_an_old_sqlite_is_warned_of(
+    cli: CommandLine, healthy: list[str], monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], status: str
+) -> None:
+    monkeypatch.setattr("sqlite3.sqlite_version_info", version)
+    result = cli(*healthy, "--json")
+    assert result.code == 0
+    assert checks(result)["sqlite"][0] == status
+
+
+def test_a_setting_that_is_misspelt_is_told(cli: CommandLine, healthy: list[str]) -> None:
+    # As editors on Windows save it.
+    (cli.folder / ".env").write_bytes(b"\xef\xbb\xbfSWARMKEEP_AGENST=shop.py\r\nSWARMKEEP_LOG_LEVEL=debug\r\n")
+    result = cli(*healthy, "--json", env={"SWARMKEEP_OFLINE": "1", "SWARMKEEP_ELSEWHERE": "1", "SWARMKEEP_URL": ""})
+    assert result.json["settings"]["SWARMKEEP_LOG_LEVEL"] == "debug"
+    assert result.err.splitlines() == [
+        "SWARMKEEP_AGENST is no setting; is SWARMKEEP_AGENTS meant?",
+        "SWARMKEEP_OFLINE is no setting; is SWARMKEEP_OFFLINE meant?",
+    ]
+
+
+def test_a_settings_file_that_is_no_text_is_named(cli: CommandLine) -> None:
+    (cli.folder / ".env").write_bytes("SWARMKEEP_PORT=1".encode("utf-16"))
+    assert "/.env, which has to be text in UTF-8" in cli.expect_refusal("doctor")
+
+
+def test_everything_that_is_wrong_is_named_at_once(cli: CommandLine) -> None:
+    (cli.folder / "broken.py").write_text("import nothing_of_that_name\n")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        url = "postgresql://clerk:hunter2@127.0.0.1:1/shop"
+        result = cli("doctor", "--agents", "broken.py", "--database-url", url, "--port", port, "--json")
+    assert result.code == 1
+    found = checks(result)
+    assert {check for check, (status, _) in found.items() if status == "wrong"} == {
+        "database", "agents", "model", "port",
+    }  # fmt: skip
+    assert "nothing_of_that_name" in found["agents"][1]
+    assert "OPENAI_BASE_URL" in found["model"][1]
+    assert port in found["port"][1]
+    assert "hunter2" not in result.out
+    assert result.err == "error: 4 of 7 checks failed: database, agents, model, port\n"
+
+
+def test_a_schema_that_is_behind_names_the_command(cli: CommandLine, healthy: list[str], postgres_url: str) -> None:
+    result = cli(*healthy, "--database-url", postgres_url, "--json")
+    assert result.code == 1
+    assert "swarmkeep db upgrade" in checks(result)["schema"][1]
+    schema.upgrade(postgres_url)
+    assert checks(cli(*healthy, "--database-url", postgres_url, "--json"))["schema"][0] == "ok"
+
+
+def test_a_file_that_cannot_be_made_is_wrong(cli: CommandLine, healthy: list[str]) -> None:
+    result = cli(*healthy, "--database-url", "sqlite:///no/such/folder/x.db", "--json")
+    assert checks(result)["database"][0] == "wrong"
+
+
+def test_secrets_are_not_shown(cli: CommandLine, healthy: list[str]) -> None:
+    env = {
+        "OPENAI_API_KEY": "sk-hunter2",
+        "OPENAI_BASE_URL": "http://clerk:hunter3@127.0.0.1:1/v1?key=hunter4",
+        "SWARMKEEP_DATABASE_URL": "postgresql://clerk:hunter5@127.0.0.1:1/shop?password=hunter6",
+    }
+    for options in ([], ["--json"]):
+        result = cli(*healthy, *options, env=env)
+        assert "hunter" not in result.out + result.err
+        assert "127.0.0.1:1/v1" in result.out
+        assert "127.0.0.1:1/shop" in result.out
+
+
+def test_every_setting_can_be_shown(cli: CommandLine, healthy: list[str]) -> None:
+    shown = cli(*healthy, env={"SWARMKEEP_SIGNING_KEY": "private.pem"})
+    assert (shown.code, "private.pem" in shown.out) == (0, True), shown
+    assert cli(*healthy, "--json", env={"SWARMKEEP_SIGNING_KEY": "private.pem"}).code == 0
+
+
+def test_a_running_server_is_no_reason_to_worry(cli: CommandLine) -> None:
+    with ServerProcess(cli.folder, agents=[ACME]) as server:
+        result = cli("doctor", "--offline", "--agents", ACME, "--port", str(server.port), "--json")
+    assert "a Swarmkeep server" in checks(result)["port"][1]
+    assert result.code == 0
+
+
+def test_the_provider_is_asked_only_on_request(cli: CommandLine, model: ScriptedModel) -> None:
+    asking = ["doctor", "--agents", ACME, "--port", str(free_port()), "--json"]
+    env = {"OPENAI_BASE_URL": model.url}
+    assert "provider" not in checks(cli(*asking, env=env))
+    assert checks(cli(*asking, "--online", "--model", MODEL, env=env))["provider"][0] == "ok"
+    assert checks(cli(*asking, "--online", "--model", "gpt-none", env=env))["provider"][0] == "warning"
+
+
+def test_a_provider_that_cannot_be_reached_is_wrong(cli: CommandLine) -> None:
+    asking = ["doctor", "--agents", ACME, "--port", str(free_port()), "--json", "--online"]
+    result = cli(*asking, env={"OPENAI_BASE_URL": f"http://127.0.0.1:{free_port()}/v1"})
+    assert result.code == 1
+    assert checks(result)["provider"][0] == "wrong"
+
+
+@pytest.mark.parametrize(("status", "found"), [(401, "wrong"), (403, "wrong"), (404, "warning"), (500, "warning")])
+def test_what_a_provider_answers_instead_of_its_models_is_judged(status: int, found: str) -> None:
+    error = Exception("no")
+    error.status_code = status  # type: ignore[attr-defined]
+    judged = _explain_provider_error(error)
+    assert judged.status == found
+    assert str(status) in judged.detail
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://clerk:secret@host:1/v1", "http://host:1/v1"),
+        ("http://host/v1?key=secret", "http://host/v1"),
+        ("https://host", "https://host"),
+        ("no url", "no url"),
+    ],
+)
+def test_urls_are_shown_without_passwords(url: str, shown: str) -> None:
+    assert strip_password(url) == shown

@@ -1,0 +1,163 @@
+"""Cases tried from the command line: offline, on a model, and on recorded sessions; told in a table and as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from swarmkeep_agents import TEAMS
+from tests.cli.command_line import ACME, CommandLine
+from tests.cli.conftest import RecordedSession
+from tests.support.scripted import ScriptedModel
+
+AGENTS = Path(__file__).resolve().parents[2] / "agents" / "swarmkeep_agents"
+
+ROUTING = """
+agents: swarmkeep_agents.triage
+cases:
+  - name: a buyer speaks with sales
+    conversation: ["I want to buy a book."]
+    expect: {agent: Sales Agent}
+  - name: a buyer speaks with refunds
+    conversation: ["I want to buy a book."]
+    expect: {agent: Refunds Agent}
+  - name: a polite answer
+    conversation: ["Hello!"]
+    expect: {judge: The assistant is polite.}
+"""
+ANN = '''
+from swarmkeep import Agent, tool
+
+@tool(requires_approval=True)
+def lock(door: str) -> str:
+    """Lock a door."""
+    return f"locked {door}"
+
+ann = Agent(name="Ann", functions=[lock])
+'''
+
+
+@pytest.fixture
+def cases(cli: CommandLine) -> Path:
+    file = cli.folder / "cases.yaml"
+    file.write_text(ROUTING)
+    return file
+
+
+@pytest.mark.parametrize("team", TEAMS)
+def test_the_teams_keep_what_is_expected_of_them(cli: CommandLine, team: str) -> None:
+    tried = cli("eval", str(AGENTS / team / "evals"), "--offline", "--repeat", "2", "--concurrency", "3", "--json")
+    assert tried.code == 0, tried
+    for case in tried.json["cases"]:
+        if case["status"] == "skipped":
+            assert "needs a model" in case["reason"]
+        else:
+            assert (case["status"], case["passed"], case["tried"], case["problems"]) == ("passed", 2, 2, [])
+    assert tried.json["passed"] >= 4
+    assert tried.json["failed"] == 0
+    # Nothing of it is left behind: each round has rows of its own.
+    assert list(cli.folder.iterdir()) == []
+
+
+def test_a_table_tells_what_came_of_each_case(cli: CommandLine, cases: Path) -> None:
+    tried = cli("eval", str(cases), "--offline")
+    assert tried.code == 1
+    headings, passed, failed, skipped, summary = tried.lines
+    assert headings.split() == ["CASE", "RESULT", "PASSED", "SECONDS", "WHY"]
+    assert passed.startswith("a buyer speaks with sales")
+    assert passed.split()[-3:-1] == ["passed", "1/1"]
+    assert "failed   0/1" in failed
+    assert failed.rstrip().endswith("the active agent is 'Sales Agent', not 'Refunds Agent'")
+    assert "skipped  -       -        it is judged by a model" in skipped
+    assert summary == "1 passed, 1 failed, 1 skipped"
+    assert "\x1b" not in tried.out
+
+
+def test_the_share_that_must_pass_may_be_lower(cli: CommandLine, cases: Path) -> None:
+    assert cli("eval", str(cases), "--offline", "--pass-rate", "0").code == 0
+    assert cli("eval", str(cases), "--offline", "--case", "SALES").lines[-1] == "1 passed, 0 failed, 0 skipped"
+    assert "no case has 'nothing'" in cli.expect_refusal("eval", str(cases), "--case", "nothing")
+
+
+def test_a_file_with_a_fault_is_wrong_use(cli: CommandLine, cases: Path) -> None:
+    cases.write_text("cases:\n  - name: one\n    says: hello\n")
+    error = cli.expect_refusal("eval", str(cases), "--offline", code=2)
+    assert error.startswith(f"error: {cases}, line 2, /cases/0: ")
+
+
+def test_without_a_model_it_says_so(cli: CommandLine, cases: Path) -> None:
+    assert "no model is configured" in cli.expect_refusal("eval", str(cases))
+
+
+def test_a_model_is_asked_and_may_judge(cli: CommandLine, model: ScriptedModel) -> None:
+    (cli.folder / "ann.py").write_text(ANN)
+    text = (
+        "cases:\n  - name: polite\n    conversation: [Hello]\n    expect: {judge: Ann is polite.}\n    needs: model\n"
+    )
+    (cli.folder / "cases.yaml").write_text(text)
+    for holds in (True, False):
+        model.say("Good morning.")
+        model.call("give_verdict", {"holds": holds, "reason": "So it seems."})
+    model.say("Good morning.")
+    model.say("I had rather not judge.")
+    env = {"OPENAI_BASE_URL": model.url}
+    tried = cli("eval", "cases.yaml", "--agents", "ann.py", "--repeat", "3", "--json", "--judge-model", "wise", env=env)
+    assert tried.code == 1
+    (case,) = tried.json["cases"]
+    assert (case["passed"], case["tried"]) == (1, 3)
+    assert case["problems"] == [
+        "judged not to hold: 'Ann is polite.': So it seems.",
+        "judged not to hold: 'Ann is polite.': the judge gave no verdict",
+    ]
+    assert [request["model"] for request in model.requests[:2]] == ["gpt-4o", "wise"]
+    assert "Ann (assistant): Good morning." in model.requests[1]["messages"][-1]["content"]
+
+
+def test_a_provider_that_fails_is_a_case_that_fails(cli: CommandLine, model: ScriptedModel) -> None:
+    (cli.folder / "ann.py").write_text(ANN)
+    (cli.folder / "cases.yaml").write_text("cases: [{name: one, conversation: [Hello], expect: {agent: Ann}}]")
+    model.fail(401, message="no such key", headers={"x-should-retry": "false"})
+    tried = cli("eval", "cases.yaml", "--agents", "ann.py", "--json", env={"OPENAI_BASE_URL": model.url})
+    assert tried.code == 1
+    assert "the run is failed, error: provider_auth" in tried.json["cases"][0]["problems"][0]
+
+
+def test_recorded_sessions_need_no_model(cli: CommandLine, recorded: RecordedSession) -> None:
+    (cli.folder / "cases.yaml").write_text(
+        f"cases:\n  - name: as it was\n    recorded: {recorded.session_id}\n"
+        f"  - name: and rightly so\n    recorded: {recorded.session_id}\n"
+        "    expect: {function: [transfer_to_sales, place_order], agent: Sales Agent, text: ORD-}\n"
+    )
+    # In a process of its own there is neither key nor model to be asked.
+    tried = cli("eval", "cases.yaml", "--agents", ACME, *recorded.options, "--json")
+    assert tried.code == 0, tried
+    assert tried.json["passed"] == 2
+
+
+def test_recorded_sessions_show_what_a_change_of_the_agents_would_change(
+    cli: CommandLine, recorded: RecordedSession
+) -> None:
+    (cli.folder / "other.py").write_text(
+        "from swarmkeep_agents.acme import *\n"
+        "from swarmkeep_agents.acme import triage, sales, issues_and_repairs, escalation\n"
+        "sales = sales.model_copy(update={'functions': sales.functions[:1]})\n"
+        "triage = triage.model_copy(update={'instructions': 'Be rude.', 'functions': []})\n"
+    )
+    case = f"cases: [{{name: as it was, recorded: {recorded.session_id}"
+    (cli.folder / "cases.yaml").write_text(case + "}]")
+    (cli.folder / "team.py").write_text(
+        "from swarmkeep import Agent\n"
+        "triage = Agent(name='Triage Agent', instructions='Be rude.')\n"
+        "sales = Agent(name='Sales Agent')\n"
+    )
+    tried = cli("eval", "cases.yaml", "--agents", "team.py", *recorded.options, "--json")
+    assert tried.code == 1
+    kinds = {problem.split(": ")[1] for problem in tried.json["cases"][0]["problems"]}
+    assert {"instructions", "missing_tool"} <= kinds
+    (cli.folder / "cases.yaml").write_text(case + ", ignore: [instructions, tool_schemas]}]")
+    fewer = cli("eval", "cases.yaml", "--agents", "team.py", *recorded.options, "--json").json["cases"][0]["problems"]
+    assert "instructions" not in {problem.split(": ")[1] for problem in fewer}
+    (cli.folder / "cases.yaml").write_text("cases: [{name: gone, recorded: nowhere}]")
+    gone = cli("eval", "cases.yaml", "--agents", ACME, *recorded.options, "--json")
+    assert "nowhere" in gone.json["cases"][0]["problems"][0]

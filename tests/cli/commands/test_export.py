@@ -1,0 +1,109 @@
+"""Exports and imports on the command line: from a database or a server, into either."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+from tests.cli.command_line import CommandLine
+from tests.cli.conftest import RecordedSession
+
+
+def test_what_is_exported_is_imported_elsewhere(
+    cli: CommandLine, recorded: RecordedSession, place: list[str], tmp_path: Path
+) -> None:
+    assert cli("export", recorded.session_id, "--output", "one.jsonl", *place).code == 0
+    file = tmp_path / "one.jsonl"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert os.listdir(tmp_path) == ["one.jsonl"]
+    assert cli("export", recorded.session_id, *place).out.encode() == file.read_bytes()
+    # A database that is not there yet is made.
+    done = cli("import", "one.jsonl")
+    assert done.code == 0
+    assert done.out == f"{recorded.session_id}: {len(file.read_bytes().splitlines())} events\n"
+    assert "1 session imported, 0 were there" in done.err
+    again = cli("import", "one.jsonl", "--json").json
+    assert (again["imported"], again["present"], again["sessions"][0]["outcome"]) == (0, 1, "present")
+    assert cli("export", recorded.session_id).out.encode() == file.read_bytes()
+    *events, end = cli("export", "--all").out.splitlines()
+    assert json.loads(end)["events"] == len(events)
+    # And back, where it is known.
+    assert cli("import", "one.jsonl", "--json", *place).json["present"] == 1
+
+
+def test_an_import_can_be_tried_and_renamed(
+    cli: CommandLine, recorded: RecordedSession, place: list[str], tmp_path: Path
+) -> None:
+    cli("export", recorded.session_id, "-o", "one.jsonl", *place)
+    tried = cli("import", "one.jsonl", "--as", "tried", "--dry-run", *place)
+    assert "1 session would be imported" in tried.err
+    assert cli("sessions", "show", "tried", *place).code == 1
+    assert cli("import", "one.jsonl", "--as", "renamed", *place).code == 0
+    shown = cli("sessions", "show", "renamed", "--json", *place).json
+    assert shown["hash"] == cli("sessions", "show", recorded.session_id, "--json", *place).json["hash"]
+    cli("sessions", "delete", "renamed", *place)
+    missing = cli("import", "one.jsonl", "--dry-run", "--database-url", f"sqlite:///{tmp_path}/none.db")
+    assert missing.code == 1
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_what_cannot_be_imported_is_refused_in_a_line(
+    cli: CommandLine, recorded: RecordedSession, place: list[str], tmp_path: Path
+) -> None:
+    text = cli("export", recorded.session_id, *place).out
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(text.replace("lantern", "Lantern", 1))
+    refused = cli("import", "bad.jsonl", *place)
+    assert refused.code == 1
+    assert refused.err.startswith("error: line ")
+    bad.write_text("".join(text.splitlines(keepends=True)[:-1]))
+    assert "cut off" in cli("import", "bad.jsonl", *place).err
+    assert "cannot read nothing.jsonl" in cli("import", "nothing.jsonl", *place).err
+    assert cli("import", ".", *place).code == 1
+
+
+def test_an_export_says_what_it_is_of(
+    cli: CommandLine, recorded: RecordedSession, place: list[str], tmp_path: Path
+) -> None:
+    known = recorded.session_id
+    for wrong in ([], [known, "--all"], [known, "--agent", "x"], ["--all", "--status", "x"]):
+        assert cli("export", *wrong, *place).code == 2
+    missing = cli("export", "nothing", "--output", "file.jsonl", *place)
+    assert (missing.code, "nothing" in missing.err) == (1, True)
+    assert os.listdir(tmp_path) == []
+    assert len(cli("export", "--all", "--agent", "Nobody", *place).lines) == 1
+    assert cli("export", "--all", "--output", "no/such/folder.jsonl", *place).code == 1
+    assert cli("export", "--all", "--output", "/dev/null", *place).code == 0
+    assert Path("/dev/null").is_char_device()
+
+
+def test_an_export_goes_through_a_pipe(process: CommandLine, recorded: RecordedSession) -> None:
+    text = process("export", "--all", *recorded.options).out
+    assert process("import", "-", text=text).code == 0
+    assert process("export", "--all").out == text
+
+
+def test_a_session_is_written_down_for_people(
+    cli: CommandLine, recorded: RecordedSession, place: list[str], tmp_path: Path
+) -> None:
+    notes = cli("export", recorded.session_id, "--format", "markdown", *place)
+    assert "buy a lantern" in notes.out
+    assert cli("export", recorded.session_id, "--format", "html", "-o", "talk.html", *place).code == 0
+    assert (tmp_path / "talk.html").read_text().startswith("<!doctype html>")
+    assert cli("export", "--all", "--format", "html", *place).code == 2
+    assert cli("export", recorded.session_id, "--format", "pdf", *place).code == 2
+    assert cli("export", "nothing", "--format", "html", *place).code == 1
+
+
+def test_a_conversation_from_elsewhere_is_imported(cli: CommandLine, place: list[str], tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text(json.dumps([{"role": "user", "content": "Hi"}]))
+    taken = cli("import", "old.json", "--from", "chat", "--agent", "Triage Agent", "--id", "old", *place)
+    assert (taken.code, taken.out) == (0, "old: 2 events\n")
+    assert cli("sessions", "show", "old", "--json", *place).json["agent"] == "Triage Agent"
+    assert cli("sessions", "delete", "old", *place).code == 0
+    assert cli("import", "old.json", "--from", "nowhere", *place).code == 2
+    assert cli("import", "old.json", "--agent", "Triage Agent", *place).code == 2
+    refused = cli("import", "old.json", "--from", "assistants", *place)
+    assert (refused.code, "no threads" in refused.err) == (1, True)

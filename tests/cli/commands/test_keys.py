@@ -1,0 +1,102 @@
+"""`swarmkeep keys`, and the other commands with a key, on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command_line import ACME, CommandLine
+from tests.support.processes import ServerProcess
+
+
+@pytest.fixture
+def where(cli: CommandLine, database_url: str) -> list[str]:
+    options = ["--database-url", database_url]
+    assert cli("db", "upgrade", *options).code == 0
+    return options
+
+
+def test_a_key_is_made_listed_and_revoked(cli: CommandLine, where: list[str]) -> None:
+    made = cli("keys", "create", "--tenant", "acme", "--name", "the shop", "--role", "read", "--json", *where).json
+    assert list(made) == ["id", "key", "tenant", "name", "role", "created_at", "last_used_at", "revoked_at"]
+    assert (made["tenant"], made["name"], made["role"]) == ("acme", "the shop", "read")
+    plain = cli("keys", "create", *where)
+    # Only the key is on standard output, so that a script can take it from there.
+    (secret,) = plain.lines
+    assert "tenant default" in plain.err
+    listed = cli("keys", "list", "--json", *where)
+    assert [one["id"] for one in listed.json] == [made["id"], f"key_{secret.split('_')[1]}"]
+    assert made["key"] not in listed.out
+    assert secret not in listed.out
+    assert [one["id"] for one in cli("keys", "list", "--tenant", "acme", "--json", *where).json] == [made["id"]]
+    revoked = cli("keys", "revoke", made["id"], "--json", *where).json
+    assert revoked["revoked_at"]
+    assert cli("keys", "revoke", made["id"], "--json", *where).json == revoked
+    table = cli("keys", "list", *where)
+    assert revoked["revoked_at"] in table.out
+    assert table.lines[2].split()[1:3] == ["default", "write"]
+
+
+def test_what_cannot_be_done_is_said(cli: CommandLine, where: list[str]) -> None:
+    assert "'key_nothing'" in cli.expect_refusal("keys", "revoke", "key_nothing", *where)
+    assert "A-Z" in cli.expect_refusal("keys", "create", "--tenant", "a b", *where)
+    assert cli("keys", "list", "--json", *where).json == []
+    cli.expect_usage_error("keys", "create", "--role", "admin", *where)
+
+
+def test_the_first_key_makes_the_file_and_nothing_else_does(cli: CommandLine) -> None:
+    for command in (["keys", "list"], ["keys", "revoke", "key_x"]):
+        assert "there is no database" in cli.expect_refusal(*command)
+    assert list(cli.folder.iterdir()) == []
+    assert cli("keys", "create").code == 0
+    assert len(cli("keys", "list", "--json").json) == 1
+
+
+def test_sessions_of_a_tenant_are_reached_in_the_database(cli: CommandLine) -> None:
+    for tenant in ("acme", "other"):
+        talk = cli("chat", "--offline", "--agents", ACME, "--tenant", tenant, text="Hello!\n")
+        assert talk.code == 0, talk
+    (session,) = cli("sessions", "list", "--tenant", "acme", "--json").json
+    assert cli("events", session["id"], "--tenant", "acme").code == 0
+    assert session["id"] in cli.expect_refusal("sessions", "show", session["id"], "--tenant", "other")
+    assert cli("sessions", "list", "--json").json == []
+
+
+def test_a_key_is_for_a_server(cli: CommandLine) -> None:
+    for options in (["--database-url", "sqlite:///x.db"], []):
+        assert "'--api-key'" in cli.expect_usage_error("sessions", "list", "--api-key", "swk_x", *options)
+    assert "'--tenant'" in cli.expect_usage_error("sessions", "list", "--url", "http://127.0.0.1:1", "--tenant", "acme")
+    said = cli.expect_usage_error("sessions", "list", "--url", "http://127.0.0.1:1", "--api-key", "a secret")
+    assert "a secret" not in said
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcess, str]]:
+    """A server on all addresses, which needs a key, and one."""
+    folder = tmp_path_factory.mktemp("locked")
+    cli = CommandLine(folder)
+    url = f"sqlite:///{folder / 'swarmkeep.db'}"
+    key = cli("keys", "create", "--tenant", "acme", "--database-url", url).out.strip()
+    with ServerProcess(folder, database_url=url, agents=[ACME], env={"SWARMKEEP_HOST": "0.0.0.0"}) as server:
+        yield server, key
+
+
+def test_commands_show_their_key_to_a_server(
+    cli: CommandLine, locked: tuple[ServerProcess, str], tmp_path: Path
+) -> None:
+    server, key = locked
+    assert "SWARMKEEP_API_KEY" in cli.expect_refusal("sessions", "list", "--url", server.url)
+    assert "no valid API key" in cli.expect_refusal("sessions", "list", "--url", server.url, "--api-key", f"{key}x")
+    talk = cli("chat", "--url", server.url, "--api-key", key, text="Hello!\n")
+    assert talk.code == 0, talk
+    environment = {"SWARMKEEP_URL": server.url, "SWARMKEEP_API_KEY": key}
+    (session,) = cli("sessions", "list", "--json", env=environment).json
+    assert cli("events", session["id"], "--url", server.url, "--api-key", key).code == 0
+    assert cli("sessions", "fork", session["id"], "--id", "fork", "--api-key", key, env={"SWARMKEEP_URL": server.url})
+    for command in (["compare", session["id"], "fork"], ["diff", "fork", "1", "2"], ["request", "fork", "4"]):
+        assert cli(*command, "--url", server.url, "--api-key", key).code == 0
+    assert cli("whatif", "fork", "--at", "3", "--url", server.url, "--api-key", key).code == 0
+    assert cli("check", "fork", "--url", server.url, "--api-key", key).code == 0
+    assert cli("sessions", "delete", "fork", "--url", server.url, "--api-key", key).code == 0

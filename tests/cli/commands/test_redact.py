@@ -1,0 +1,92 @@
+"""`sessions redact`, `sessions delete`, `prune` and `audit`, in a database and on a server."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from tests.cli.command_line import CommandLine
+from tests.cli.conftest import RecordedSession
+
+
+def fork(cli: CommandLine, recorded: RecordedSession, place: list[str], name: str, *labels: str) -> str:
+    assert cli("sessions", "fork", recorded.session_id, "--id", name, *labels, *place).code == 0
+    return name
+
+
+def test_what_events_say_is_removed(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+    name = fork(cli, recorded, place, "redacted")
+    assert "lantern" in cli("events", name, *place).out
+    done = cli("sessions", "redact", name, "--seq", "3", "--reason", "asked for", *place)
+    # The session that it was forked from still holds it.
+    assert done.code == 1
+    assert done.out == f"removed what 1 events of {name} said: 3\n"
+    assert f"session {recorded.session_id} holds the same events 3: STILL THERE" in done.err
+    shown = cli("events", name, *place)
+    assert "a lantern for a hut trip" not in "".join(line for line in shown.lines if "user" in line)
+    assert "asked for" in shown.out
+    assert shown.err == ""
+    assert cli("verify", name, *place).code == 0
+    again = cli("sessions", "redact", name, "--seq", "3", "--reason", "x", "--json", *place)
+    assert (again.json["seqs"], again.json["seq"]) == ([], None)
+
+
+def test_what_cannot_be_redacted_is_refused(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+    why = ("--reason", "x")
+    assert "no event 999" in cli.expect_refusal("sessions", "redact", recorded.session_id, "--seq", "999", *why, *place)
+    assert "nobody" in cli.expect_refusal("sessions", "redact", "nobody", "--seq", "1", *why, *place)
+    assert "--reason" in cli.expect_usage_error("sessions", "redact", "one", "--seq", "1", *place)
+    assert "--seq" in cli.expect_usage_error("sessions", "redact", "one", *why, *place)
+
+
+def test_deletions_are_shown_in_the_audit_log(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+    name = fork(cli, recorded, place, "deleted")
+    assert cli("sessions", "delete", name, "--reason", "asked for", *place).code == 0
+    entry = cli("audit", "--json", *place).json[-1]
+    assert (entry["type"], entry["data"]["session_id"], entry["data"]["reason"]) == (
+        "session.deleted",
+        name,
+        "asked for",
+    )
+    headings, *rows = cli("audit", *place).lines
+    assert headings.split() == ["SEQ", "AT", "TYPE", "SESSION", "BY", "REASON"]
+    assert rows[-1].endswith("asked for")
+    if "--database-url" in place:
+        assert entry["by"].startswith("cli")
+    assert "(audit log" in cli("verify", "--all", *place).out
+
+
+def test_old_sessions_are_pruned(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+    for name in ("old", "young"):
+        fork(cli, recorded, place, name, "--metadata", "kind=pruned")
+    chosen = ("--metadata", "kind=pruned", *place)
+    assert cli("prune", "--older-than", "1m", *chosen).out == ""
+    file = _find_file(cli, place)
+    if file is None:
+        return
+    with closing(sqlite3.connect(file)) as connection, connection:
+        change = "UPDATE sessions SET view = replace(view, updated_at, ?), updated_at = ? WHERE id = 'old'"
+        connection.execute(change, ["2020-01-01T00:00:00.000000Z"] * 2)
+    tried = cli("prune", "--older-than", "90d", "--dry-run", *chosen)
+    assert tried.lines == ["old  untouched since 2020-01-01T00:00:00.000000Z"]
+    assert "would be deleted" in tried.err
+    assert cli("sessions", "show", "old", *place).code == 0
+    assert cli("prune", "--older-than", "90d", "--json", *chosen).json == {
+        "deleted": ["old"],
+        "kept": [],
+        "dry_run": False,
+    }
+    assert cli("sessions", "show", "old", *place).code == 1
+    assert cli("sessions", "show", "young", *place).code == 0
+    assert cli("audit", "--json", *place).json[-1]["data"]["reason"] == "pruned: untouched for 90d"
+
+
+def _find_file(cli: CommandLine, place: list[str]) -> Path | None:
+    return Path(place[1].removeprefix("sqlite:///")) if place[0] == "--database-url" else None
+
+
+def test_wrong_ages_are_told(cli: CommandLine) -> None:
+    for age in ("90", "d", "0d", "-1d", "1.5d", "90 d", "9999999d", "1y"):
+        assert "--older-than" in cli.expect_usage_error("prune", "--older-than", age)
+    assert "--older-than" in cli.expect_usage_error("prune")

@@ -1,0 +1,152 @@
+"""Looking at sessions, forking and deleting them: alike in a database and on a server."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.command_line import ACME, CommandLine, wait_for_line
+from tests.cli.conftest import RecordedSession
+from tests.support.processes import clean_environment
+
+
+def test_a_list_shows_each_session(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+    sessions = {session["id"]: session for session in cli("sessions", "list", "--json", *place).json}
+    session = sessions[recorded.session_id]
+    assert session["agent"] == "Sales Agent"
+    assert session["status"] == "idle"
+    headings, *rows = cli("sessions", "list", *place).lines
+    assert headings.split() == ["ID", "STATUS", "AGENT", "MESSAGES", "SEQ", "UPDATED"]
+    (row,) = [row for row in rows if recorded.session_id in row]
+    assert row.startswith(f"{recorded.session_id}  idle    Sales Agent  {session['message_count']} ")
+
+
+def test_a_list_can_be_narrowed(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+    for name in ("one", "two"):
+        labels = ("--metadata", f"name={name}", "--metadata", "team=sales")
+        assert cli("sessions", "fork", recorded.session_id, "--id", name, *labels, *place).out == f"{name}\n"
+
+    def ids(*filters: str) -> list[str]:
+        listed = cli("sessions", "list", "--json", "--metadata", "team=sales", *filters, *place)
+        return [session["id"] for session in listed.json]
+
+    assert ids() == ["two", "one"]
+    assert ids("--metadata", "name=one") == ["one"]
+    assert ids("--agent", "Sales Agent", "--status", "idle") == ["two", "one"]
+    assert ids("--agent", "Nobody") == []
+    assert ids("--status", "running") == []
+    assert ids("--limit", "1") == ["two"]
+    assert ids("--limit", "0") == ["two", "one"]
+    assert "--limit 0" in cli("sessions", "list", "--limit", "1", *place).err
+
+
+def test_a_session_is_shown_with_its_messages(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+    shown = cli("sessions", "show", recorded.session_id, "--json", *place).json
+    assert shown["id"] == recorded.session_id
+    assert shown["context_variables"]["cart"] == []
+    assert [message["role"] for message in shown["messages"][:2]] == ["user", "assistant"]
+    assert shown["messages"][-1]["sender"] == "Sales Agent"
+    text = cli("sessions", "show", recorded.session_id, *place).out
+    assert "user: Hello, I'd like to buy a lantern" in text
+    assert "Triage Agent: transfer_to_sales()" in text
+    assert shown["hash"] in text
+
+
+def test_a_session_is_shown_as_it_was(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+    then = cli("sessions", "show", recorded.session_id, "--at", "3", "--json", *place).json
+    assert (then["seq"], then["agent"], then["status"]) == (3, "Triage Agent", "running")
+    assert [message["role"] for message in then["messages"]] == ["user"]
+    assert cli("sessions", "show", recorded.session_id, "--at", "9999", *place).code == 1
+
+
+def test_a_fork_shares_the_history_up_to_an_event(
+    cli: CommandLine, recorded: RecordedSession, place: list[str]
+) -> None:
+    fork = cli("sessions", "fork", recorded.session_id, "--at", "7", "--json", *place).json
+    assert fork["forked_from"] == {
+        "session_id": recorded.session_id,
+        "seq": 7,
+        "hash": cli("sessions", "show", recorded.session_id, "--at", "7", "--json", *place).json["hash"],
+    }
+    assert "exists" in cli.expect_refusal("sessions", "fork", recorded.session_id, "--id", recorded.session_id, *place)
+
+
+def test_a_deleted_session_is_gone(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+    doomed = cli("sessions", "fork", recorded.session_id, "--metadata", "doomed=yes", *place).out.strip()
+    deleted = cli("sessions", "delete", doomed, *place)
+    assert (deleted.code, deleted.out) == (0, "")
+    assert doomed in deleted.err
+    assert cli("sessions", "list", "--json", "--metadata", "doomed=yes", *place).json == []
+    assert doomed in cli.expect_refusal("sessions", "delete", doomed, *place)
+
+
+def test_events_tell_what_happened_in_order(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+    events = cli("events", recorded.session_id, "--json", *place).json
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert events[0]["type"] == "session.created"
+    lines = cli("events", recorded.session_id, *place).lines
+    assert len(lines) == len(events)
+    handoff = next(line for line in lines if "handoff.made" in line)
+    assert handoff.endswith("Triage Agent → Sales Agent")
+
+
+def test_events_can_be_narrowed(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+    every = cli("events", recorded.session_id, "--json", *place).json
+
+    def asked(*filters: str) -> list[dict[str, object]]:
+        return list(cli("events", recorded.session_id, "--json", *filters, *place).json)
+
+    assert asked("--after", "5") == every[5:]
+    assert asked("--type", "handoff.made") == [event for event in every if event["type"] == "handoff.made"]
+    both = ("handoff.made", "context.updated")
+    assert asked("--type", both[0], "--type", both[1]) == [event for event in every if event["type"] in both]
+    assert asked("--type", "no.such.type") == []
+
+
+def test_the_same_is_said_of_a_database_and_of_a_server(
+    cli: CommandLine, recorded: RecordedSession, place: list[str]
+) -> None:
+    for command in (["sessions", "show", recorded.session_id], ["events", recorded.session_id]):
+        assert cli(*command, *place) == cli(*command, *recorded.options)
+        assert cli(*command, "--json", *place).json == cli(*command, "--json", *recorded.options).json
+
+
+def test_a_database_is_left_as_it_was_by_reading(cli: CommandLine, recorded: RecordedSession) -> None:
+    shutil.copy(recorded.file, cli.folder / "swarmkeep.db")
+    before = {path.name: path.read_bytes() for path in cli.folder.iterdir()}
+    for command in (["sessions", "list"], ["sessions", "show", recorded.session_id], ["events", recorded.session_id]):
+        assert cli(*command).code == 0
+    assert {path.name: path.read_bytes() for path in cli.folder.iterdir()} == before
+
+
+def test_another_tenants_sessions_are_not_there(cli: CommandLine, recorded: RecordedSession) -> None:
+    other = [*recorded.options, "--tenant", "other"]
+    assert cli("sessions", "list", "--json", *other).json == []
+    assert recorded.session_id in cli.expect_refusal("sessions", "show", recorded.session_id, *other)
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_a_new_event_is_shown_as_it_comes(
+    cli: CommandLine, process: CommandLine, recorded: RecordedSession, place: list[str], options: list[str]
+) -> None:
+    fork = cli("sessions", "fork", recorded.session_id, "--json", *place).json
+    here = [] if place[0] == "--url" else ["--offline", "--agents", ACME]
+    following = process.running("events", fork["id"], "--follow", "--after", str(fork["seq"] - 1), *options, *place)
+    with following:
+        assert "session.forked" in wait_for_line(following, 0)
+        talk = cli("chat", "--session", fork["id"], *here, *place, text="Thank you.\n")
+        assert talk.code == 0, talk
+        assert "run.started" in wait_for_line(following, 1)
+        assert "Thank you." in wait_for_line(following, 2)
+
+
+def test_a_reader_that_stops_listening_is_no_error(process: CommandLine, recorded: RecordedSession) -> None:
+    command = [sys.executable, "-m", "swarmkeep", "events", recorded.session_id, *recorded.options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment()) as shown:
+        assert shown.stdout is not None
+        assert shown.stderr is not None
+        shown.stdout.close()
+        assert b"Traceback" not in shown.stderr.read()

@@ -1,0 +1,126 @@
+"""What is shown is text, whatever the text is; and it is shown as it comes."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from swarmkeep.cli.render.screen import Screen
+from swarmkeep.cli.terminal import escape_controls, has_colours, put_json, put_table, shorten
+from swarmkeep_client import Done, Event, MessageDelta, MessageStarted, Run, StreamItem
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain, ünïcode, 漢字, 🐝\tand\nlines", "plain, ünïcode, 漢字, 🐝\tand\nlines"),
+        ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
+        ("a\rb\x00c\x7fd\x9be", "a\\x0db\\x00c\\x7fd\\x9be"),
+        ("safe\u202egnp.exe", "safe\\x202egnp.exe"),
+    ],
+)
+def test_what_a_terminal_would_obey_becomes_an_escape(text: str, shown: str) -> None:
+    assert escape_controls(text) == shown
+
+
+@pytest.mark.parametrize(("text", "shown"), [("", ""), ("a\n b", "a b"), ("abcde", "abcde"), ("abcdef", "abcd…")])
+def test_a_text_is_cut_to_its_length(text: str, shown: str) -> None:
+    assert shorten(text, 5) == shown
+
+
+def test_a_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    put_table(("ID", "NAME"), [("1", "Ann"), ("100", "Bob\x07")])
+    assert capsys.readouterr().out == "ID   NAME\n1    Ann\n100  Bob\\x07\n"
+
+
+def test_lone_surrogates_are_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    put_json({"text": "\ud800"})
+    assert capsys.readouterr().out == '{\n  "text": "\\ud800"\n}\n'
+
+
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert has_colours(Tty())
+    assert not has_colours(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "")
+    assert has_colours(Tty())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not has_colours(Tty())
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not has_colours(Tty())
+
+
+RUN = Run(id="run_1", session_id="one", status="completed")
+STARTED = MessageStarted(run_id="run_1", agent="Ann")
+
+
+def delta(text: str) -> MessageDelta:
+    return MessageDelta(run_id="run_1", agent="Ann", content=text)
+
+
+def event(type: str, **data: Any) -> Event:
+    return Event(session_id="one", seq=1, type=type, run_id="run_1", agent="Ann", data=data)
+
+
+def answer(text: str | None, *calls: str) -> Event:
+    asked = [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in calls]
+    return event("message.added", message={"role": "assistant", "content": text, "tool_calls": asked})
+
+
+def result(text: str, **tool: Any) -> Event:
+    return event("message.added", message={"role": "tool", "content": text}, tool={"name": "f", **tool})
+
+
+STREAMS: dict[str, tuple[list[StreamItem], str]] = {
+    "an answer that was streamed is shown once": (
+        [STARTED, delta("Hel"), delta("lo."), answer("Hello.")],
+        "Ann: Hello.\n",
+    ),
+    "an answer that was not is shown whole": ([answer("Hello.")], "Ann: Hello.\n"),
+    "words before a call": (
+        [STARTED, delta("Well:"), answer("Well:", "f"), result("ok")],
+        "Ann: Well:\nAnn: f()\n  → ok\n",
+    ),
+    "several calls": ([STARTED, answer(None, "f", "g")], "Ann: f()\nAnn: g()\n"),
+    "an answer that begins anew": ([STARTED, delta("Hel"), STARTED, delta("Hello.")], "Ann: Hel …\nAnn: Hello.\n"),
+    "an answer that is cut off": ([STARTED, delta("Hel"), event("run.cancelled")], "Ann: Hel\n  the run was cancelled"),
+    "a tool that failed": ([result("no such item", status="error")], "  → error: no such item\n"),
+    "a plain handoff": (
+        [result('{"assistant": "Bob"}', handoff="Bob"), event("handoff.made", **{"from": "Ann", "to": "Bob"})],
+        "  Ann hands over to Bob\n",
+    ),
+    "a handoff with words": ([result("Ticket 1 is open.", handoff="Bob")], "  → Ticket 1 is open.\n"),
+    "a change of context": ([event("context.updated", patch={"a": None})], '  context: {"a": null}\n'),
+    "a tool's second start": (
+        [event("tool.started", name="f", arguments="{}", attempt=2)],
+        "  f() is started again, with the same id: attempt 2\n",
+    ),
+    "a recovery": ([event("run.resumed", reason="recovery")], "  the run goes on where it was cut off\n"),
+    "a failure": ([event("run.failed", error={"code": "c", "message": "m"})], "  the run failed: c: m\n"),
+    "what nobody need see": (
+        [event("run.started"), event("tool.started", name="f", arguments="{}", attempt=1), event("run.completed")],
+        "",
+    ),
+    "an event of a newer server": ([event("weather.changed", sky="grey")], ""),
+    "a redacted message": ([Event(session_id="one", seq=1, type="message.added", data=None)], ""),
+}
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_a_run_is_shown_as_it_happens(stream: str, capsys: pytest.CaptureFixture[str]) -> None:
+    items, shown = STREAMS[stream]
+    screen = Screen()
+    for item in [*items, Done(run=RUN)]:
+        screen.show(item)
+    screen.end_line()
+    out = capsys.readouterr().out
+    assert out == shown if shown.endswith("\n") or not shown else out.startswith(shown)

@@ -1,0 +1,351 @@
+"""Approvals, results from outside, and interrupted runs: how a run goes on."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, expire_approvals, resume_run
+from swarmkeep.domain.decisions.settling import settle
+from swarmkeep.domain.decisions.steps import AskModel, CallTool, Deny, next_step
+from swarmkeep.domain.errors import AlreadyDecided, InvalidRequest, RunNotFound, RunNotWaiting
+from swarmkeep.domain.events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    Decision,
+    MessageAdded,
+    RunCompleted,
+    RunInterrupted,
+    RunOptions,
+    RunQueued,
+    RunResumed,
+    ToolRecord,
+)
+from swarmkeep.domain.state import State
+from tests.domain.given import (
+    OTHER,
+    RUN,
+    active_run,
+    answer_message,
+    calling_message,
+    commit_reply,
+    commit_result,
+    given,
+    in_run,
+    list_facts,
+    list_types,
+    make_run_started,
+    model_reply,
+    record_drafts,
+    tool_call,
+    tool_result,
+    user_said,
+    when,
+)
+
+
+def approve(call_id: str, reason: str | None = None) -> Approval:
+    return Approval(tool_call_id=call_id, decision="approve", reason=reason, by="me")
+
+
+def deny(call_id: str, reason: str | None = None) -> Approval:
+    return Approval(tool_call_id=call_id, decision="deny", reason=reason)
+
+
+def tool_answer(call_id: str, content: str = "42") -> ToolAnswer:
+    return ToolAnswer(tool_call_id=call_id, content=content)
+
+
+def make_waiting_for_approval(*call_ids: str) -> State:
+    state = given(make_run_started(), user_said())
+    message = calling_message(*(tool_call(call_id, "danger") for call_id in call_ids))
+    return record_drafts(state, commit_reply(state, message, needs_approval={"danger"}))
+
+
+def make_waiting_for_results(*call_ids: str) -> State:
+    state = given(make_run_started(execute_tools=False), user_said())
+    return record_drafts(state, commit_reply(state, calling_message(*map(tool_call, call_ids))))
+
+
+def list_pending(state: State) -> list[str]:
+    return [waited.tool_call_id for waited in active_run(state).pending]
+
+
+# Approvals.
+
+
+def test_an_approval_is_recorded_and_the_run_goes_on() -> None:
+    state = make_waiting_for_approval("c1")
+    drafts = resume_run(state, RUN, approvals=[approve("c1", "fine")])
+    assert list_facts(drafts) == [
+        ApprovalDecided(tool_call_id="c1", decision="approve", reason="fine", by="me"),
+        RunResumed(reason="approval"),
+    ]
+    assert {draft.run_id for draft in drafts} == {RUN}
+    state = record_drafts(state, drafts)
+    assert next_step(state) == CallTool(active_run(state).calls[0])
+
+
+def test_a_denial_goes_on_with_an_answer_for_the_model() -> None:
+    state = make_waiting_for_approval("c1")
+    state = record_drafts(state, resume_run(state, RUN, approvals=[deny("c1")]))
+    assert next_step(state) == Deny(active_run(state).calls[0])
+
+
+def test_with_some_undecided_the_run_keeps_waiting_for_those() -> None:
+    state = make_waiting_for_approval("c1", "c2", "c3")
+    assert list_pending(state) == ["c1", "c2", "c3"]
+    drafts = resume_run(state, RUN, approvals=[approve("c2")])
+    assert list_types(drafts) == ["approval.decided"]
+    state = record_drafts(state, drafts)
+    assert (list_pending(state), active_run(state).status, next_step(state)) == (["c1", "c3"], "waiting", None)
+    state = record_drafts(state, resume_run(state, RUN, approvals=[deny("c3")]))
+    assert list_pending(state) == ["c1"]
+    assert list_types(resume_run(state, RUN, approvals=[approve("c1")])) == ["approval.decided", "run.resumed"]
+
+
+@pytest.mark.parametrize("first", ["approve", "deny"])
+@pytest.mark.parametrize("second", ["approve", "deny"])
+def test_the_first_decision_of_a_call_wins(first: Decision, second: Decision) -> None:
+    again = Approval(tool_call_id="c1", decision=second)
+    before = make_waiting_for_approval("c1", "c2")
+    state = record_drafts(before, resume_run(before, RUN, approvals=[Approval(tool_call_id="c1", decision=first)]))
+    with pytest.raises(AlreadyDecided, match=first):
+        resume_run(state, RUN, approvals=[again])
+    with pytest.raises(AlreadyDecided):
+        resume_run(before, RUN, approvals=[Approval(tool_call_id="c1", decision=first), again])
+
+
+def test_a_decision_stays_decided_once_the_run_goes_on_and_once_it_ended() -> None:
+    state = make_waiting_for_approval("c1")
+    running = record_drafts(state, resume_run(state, RUN, approvals=[approve("c1")]))
+    answered = when(running, tool_result("c1"))
+    over = when(answered, model_reply(answer_message()), RunCompleted(stop_reason="end_turn"))
+    for later in (running, answered, over):
+        with pytest.raises(AlreadyDecided):
+            resume_run(later, RUN, approvals=[deny("c1")])
+
+
+def test_of_several_decisions_all_are_taken_or_none() -> None:
+    state = make_waiting_for_approval("c1", "c2")
+    with pytest.raises(InvalidRequest) as refused:
+        resume_run(state, RUN, approvals=[approve("c1"), approve("nobody's")])
+    assert refused.value.extra()["errors"][0]["pointer"] == "/approvals"
+
+
+def test_a_call_that_asked_for_no_approval_cannot_be_approved() -> None:
+    state = given(make_run_started(), user_said())
+    message = calling_message(tool_call("c1", "danger"), tool_call("c2"))
+    state = record_drafts(state, commit_reply(state, message, needs_approval={"danger"}))
+    with pytest.raises(InvalidRequest, match="asked for no approval"):
+        resume_run(state, RUN, approvals=[approve("c2")])
+
+
+def test_an_approved_call_runs_before_what_comes_after_it() -> None:
+    state = given(make_run_started(), user_said())
+    message = calling_message(tool_call("c1", "danger"), tool_call("c2"), tool_call("c3", "danger"))
+    state = record_drafts(state, commit_reply(state, message, needs_approval={"danger"}))
+    state = record_drafts(state, resume_run(state, RUN, approvals=[approve("c3"), approve("c1")]))
+    ran = []
+    while isinstance(step := next_step(state), CallTool):
+        ran.append(step.call.id)
+        state = record_drafts(state, commit_result(state, step.call.id))
+    assert ran == ["c1", "c2", "c3"]
+    assert next_step(state) == AskModel()
+
+
+def test_an_id_that_an_earlier_turn_used_can_be_decided_again() -> None:
+    state = make_waiting_for_approval("c1")
+    state = record_drafts(state, resume_run(state, RUN, approvals=[approve("c1")]))
+    state = record_drafts(state, commit_result(state, "c1"))
+    state = record_drafts(
+        state, commit_reply(state, calling_message(tool_call("c1", "danger")), needs_approval={"danger"})
+    )
+    assert list_pending(state) == ["c1"]
+    state = record_drafts(state, resume_run(state, RUN, approvals=[deny("c1")]))
+    assert isinstance(next_step(state), Deny)
+
+
+# Results from outside.
+
+
+def test_a_result_from_outside_is_recorded_and_the_run_goes_on() -> None:
+    state = make_waiting_for_results("c1")
+    drafts = resume_run(state, RUN, [tool_answer("c1")])
+    assert list_facts(drafts) == [
+        MessageAdded(
+            message={
+                "role": "tool",
+                "tool_call_id": "c1",
+                "tool_name": "look_up",
+                "content": "42",
+                "sender": "triage",
+            },
+            tool=ToolRecord(name="look_up", status="external"),
+        ),
+        RunResumed(reason="tool_results"),
+    ]
+    assert next_step(record_drafts(state, drafts)) == AskModel()
+
+
+def test_an_error_from_outside_is_an_answer_too() -> None:
+    (fact, _) = list_facts(
+        resume_run(make_waiting_for_results("c1"), RUN, [ToolAnswer(tool_call_id="c1", content="no", is_error=True)])
+    )
+    assert isinstance(fact, MessageAdded)
+    assert fact.tool == ToolRecord(name="look_up", status="error")
+
+
+def test_with_some_results_missing_the_run_keeps_waiting_for_those() -> None:
+    state = make_waiting_for_results("c1", "c2", "c3")
+    state = record_drafts(state, resume_run(state, RUN, [tool_answer("c3"), tool_answer("c1")]))
+    assert (list_pending(state), next_step(state)) == (["c2"], None)
+    assert list_types(resume_run(state, RUN, [tool_answer("c2")])) == ["message.added", "run.resumed"]
+
+
+def test_a_second_result_of_a_call_is_refused() -> None:
+    before = make_waiting_for_results("c1", "c2")
+    state = record_drafts(before, resume_run(before, RUN, [tool_answer("c1")]))
+    for later, answers in ((state, [tool_answer("c1")]), (before, [tool_answer("c1"), tool_answer("c1")])):
+        with pytest.raises(AlreadyDecided):
+            resume_run(later, RUN, answers)
+
+
+def test_a_call_that_waits_for_an_approval_takes_no_result_and_the_other_way_round() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        resume_run(make_waiting_for_approval("c1"), RUN, [tool_answer("c1")])
+    assert refused.value.extra()["errors"][0]["pointer"] == "/tool_results"
+    with pytest.raises(InvalidRequest, match="asked for no approval"):
+        resume_run(make_waiting_for_results("c1"), RUN, approvals=[approve("c1")])
+
+
+# Whether there is anything to resume.
+
+
+def test_a_resume_with_nothing_of_a_waiting_run_is_refused() -> None:
+    for state in (make_waiting_for_approval("c1"), make_waiting_for_results("c1")):
+        with pytest.raises(InvalidRequest, match="say what to resume with"):
+            resume_run(state, RUN)
+
+
+def test_a_running_run_has_nothing_to_resume() -> None:
+    state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))))
+    for wishes in ({}, {"answers": [tool_answer("c1")]}, {"approvals": [approve("c1")]}):
+        with pytest.raises(RunNotWaiting, match="running"):
+            resume_run(state, RUN, **wishes)
+
+
+def test_a_queued_run_has_nothing_to_resume() -> None:
+    state = given(make_run_started(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
+    with pytest.raises(RunNotWaiting, match="queued"):
+        resume_run(state, OTHER)
+
+
+def test_a_run_that_is_over_has_nothing_to_resume() -> None:
+    state = given(make_run_started(), user_said(), model_reply(answer_message()), RunCompleted(stop_reason="end_turn"))
+    for approvals in ([], [approve("c1")]):
+        with pytest.raises(RunNotWaiting, match="completed"):
+            resume_run(state, RUN, approvals=approvals)
+
+
+def test_a_run_that_never_was_cannot_be_resumed() -> None:
+    for state in (given(), given(make_run_started())):
+        with pytest.raises(RunNotFound):
+            resume_run(state, "nobody")
+
+
+# Interrupted runs.
+
+INTERRUPTED = RunInterrupted(stop_reason="interrupted")
+
+
+def test_an_interrupted_run_is_tried_again_from_where_it_was() -> None:
+    before = given(
+        make_run_started(),
+        user_said(),
+        model_reply(calling_message(tool_call("c1"), tool_call("c2"))),
+        tool_result("c1"),
+    )
+    state = when(before, INTERRUPTED)
+    drafts = resume_run(state, RUN)
+    assert [(draft.fact, draft.run_id) for draft in drafts] == [(RunResumed(reason="recovery"), RUN)]
+    state = record_drafts(state, drafts)
+    assert next_step(state) == next_step(before)
+    assert active_run(state).recoveries == 0
+
+
+def test_an_interrupted_run_that_waited_waits_again() -> None:
+    state = make_waiting_for_approval("c1", "c2")
+    state = record_drafts(state, resume_run(state, RUN, approvals=[approve("c1")]))
+    state = when(state, INTERRUPTED)
+    state = record_drafts(state, resume_run(state, RUN))
+    assert [asked.approval for asked in active_run(state).calls] == ["approve", "requested"]
+    assert next_step(state) == CallTool(active_run(state).calls[0])
+
+
+def test_an_interrupted_run_takes_no_decisions_until_it_is_tried_again() -> None:
+    state = when(make_waiting_for_approval("c1"), INTERRUPTED)
+    with pytest.raises(RunNotWaiting):
+        resume_run(state, RUN, approvals=[approve("c1")])
+
+
+def test_an_interrupted_run_that_another_one_followed_is_over() -> None:
+    state = when(given(make_run_started(), user_said()), INTERRUPTED, in_run(OTHER, make_run_started()))
+    with pytest.raises(RunNotWaiting):
+        resume_run(state, RUN)
+    with pytest.raises(RunNotWaiting):
+        resume_run(when(state, RunCompleted(stop_reason="end_turn")), RUN)
+
+
+# Approvals that nobody decides in time.
+
+
+def make_expiring(**ends: str) -> State:
+    state = given(
+        make_run_started(),
+        user_said(),
+        model_reply(calling_message(*(tool_call(call_id, "danger") for call_id in ends))),
+    )
+    asked = [
+        ApprovalRequested(tool_call_id=call_id, name="danger", arguments="{}", expires_at=end)
+        for call_id, end in ends.items()
+    ]
+    return record_drafts(when(state, *asked), settle(when(state, *asked), []))
+
+
+def test_what_nobody_decided_in_time_is_denied_and_the_run_goes_on() -> None:
+    state = make_expiring(c1="2026-01-02")
+    drafts = expire_approvals(state, "2026-01-02")
+    assert list_types(drafts) == ["approval.decided", "run.resumed"]
+    state = record_drafts(state, settle(state, drafts))
+    assert next_step(state) == AskModel()
+    assert "not approved and did not run" in str(state.messages[-1].message["content"])
+    assert "2026-01-02" in str(state.messages[-1].message["content"])
+
+
+def test_before_that_nothing_expires() -> None:
+    assert expire_approvals(make_expiring(c1="2026-01-02"), "2026-01-01") == []
+    assert expire_approvals(given(make_run_started(), user_said()), "2030") == []
+
+
+def test_what_is_decided_in_time_is_still_waited_for_with_the_rest() -> None:
+    state = make_expiring(c1="2026-01-02", c2="2026-01-03")
+    assert state.due_at == datetime(2026, 1, 2).timestamp()
+    state = record_drafts(state, expire_approvals(state, "2026-01-02"))
+    assert state.status == "waiting"
+    assert state.due_at == datetime(2026, 1, 3).timestamp()
+    drafts = resume_run(state, RUN, approvals=[approve("c2")], now="2026-01-02")
+    assert list_types(drafts) == ["approval.decided", "run.resumed"]
+
+
+def test_a_decision_after_the_end_is_refused() -> None:
+    with pytest.raises(AlreadyDecided, match="in time"):
+        resume_run(make_expiring(c1="2026-01-02"), RUN, approvals=[approve("c1")], now="2026-01-02")
+
+
+def test_a_session_is_due_when_something_waits_that_nobody_works_on() -> None:
+    assert given(make_run_started(), user_said()).due_at is None
+    assert given().due_at is None
+    assert given(RunQueued(options=RunOptions(), messages=())).due_at == 0.0
+    assert make_waiting_for_approval("c1").due_at is None

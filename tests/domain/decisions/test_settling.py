@@ -1,0 +1,186 @@
+"""What shares one commit."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmkeep.domain.decisions.commands import StartRun, start_run
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
+from swarmkeep.domain.decisions.settling import settle
+from swarmkeep.domain.decisions.steps import AskModel, next_step
+from swarmkeep.domain.decisions.turns import ToolOutcome
+from swarmkeep.domain.events import MessageAdded, RunCompleted, RunOptions, RunQueued, ToolStarted
+from swarmkeep.domain.state import State
+from tests.domain.given import (
+    OTHER,
+    RUN,
+    active_run,
+    answer_message,
+    calling_message,
+    commit_reply,
+    commit_result,
+    given,
+    in_run,
+    list_contents,
+    list_types,
+    make_run_started,
+    model_reply,
+    record_drafts,
+    tool_call,
+    tool_result,
+    user_said,
+    when,
+)
+
+
+def test_the_input_is_committed_before_anything_is_asked() -> None:
+    wish = StartRun(run_id=RUN, messages=({"role": "user", "content": "hello"},))
+    state = given()
+    drafts = settle(state, start_run(state, wish))
+    assert list_types(drafts) == ["run.started", "message.added"]
+    assert next_step(record_drafts(state, drafts)) == AskModel()
+
+
+def test_a_plain_reply_and_the_end_of_its_run_share_a_commit() -> None:
+    assert list_types(commit_reply(given(make_run_started(), user_said()), answer_message())) == [
+        "message.added",
+        "run.completed",
+    ]
+
+
+def test_a_reply_and_the_start_of_its_first_tool_share_a_commit() -> None:
+    drafts = commit_reply(
+        given(make_run_started(), user_said()), calling_message(tool_call("c1", arguments='{"a": 1}'), tool_call("c2"))
+    )
+    assert list_types(drafts) == ["message.added", "tool.started"]
+    begun = drafts[-1].fact
+    assert begun == ToolStarted(tool_call_id="c1", name="look_up", arguments='{"a": 1}', attempt=1)
+
+
+def test_a_result_and_the_start_of_the_next_tool_share_a_commit() -> None:
+    state = given(make_run_started(), user_said())
+    state = record_drafts(state, commit_reply(state, calling_message(tool_call("c1"), tool_call("c2"))))
+    outcome = ToolOutcome(status="ok", content="done", context_variables={"k": 1})
+    assert list_types(commit_result(state, "c1", outcome)) == ["message.added", "context.updated", "tool.started"]
+
+
+def test_a_queue_may_be_left_to_others() -> None:
+    state = given(make_run_started(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
+    ends = draft_events(state.agent, [RunCompleted(stop_reason="end_turn")], RUN)
+    assert list_types(settle(state, ends)) == ["run.completed", "run.started"]
+    assert list_types(settle(state, ends, queue=False)) == ["run.completed"]
+    assert settle(record_drafts(state, ends), [], queue=False) == []
+
+
+def test_the_last_result_and_the_handoff_share_a_commit() -> None:
+    state = given(make_run_started(), user_said())
+    state = record_drafts(state, commit_reply(state, calling_message(tool_call("c1"))))
+    drafts = commit_result(state, "c1", ToolOutcome(status="ok", content="done", handoff="refunds"))
+    assert list_types(drafts) == ["message.added", "handoff.made"]
+    assert [draft.agent for draft in drafts] == ["triage", "triage"]
+
+
+def test_the_last_result_of_the_last_turn_and_the_end_share_a_commit() -> None:
+    state = given(make_run_started(max_turns=1), user_said())
+    state = record_drafts(state, commit_reply(state, calling_message(tool_call("c1"))))
+    drafts = commit_result(state, "c1", ToolOutcome(status="ok", content="done", handoff="refunds"))
+    assert list_types(drafts) == ["message.added", "handoff.made", "run.completed"]
+    end = drafts[-1]
+    assert isinstance(end.fact, RunCompleted)
+    assert (end.fact.stop_reason, end.agent) == ("max_turns", "refunds")
+
+
+def test_a_reply_its_approval_requests_and_the_wait_share_a_commit() -> None:
+    drafts = commit_reply(
+        given(make_run_started(), user_said()),
+        calling_message(tool_call("c1", "danger"), tool_call("c2")),
+        needs_approval={"danger"},
+    )
+    assert list_types(drafts) == ["message.added", "approval.requested", "run.waiting"]
+
+
+def test_a_reply_and_the_wait_for_results_share_a_commit() -> None:
+    drafts = commit_reply(given(make_run_started(execute_tools=False), user_said()), calling_message(tool_call("c1")))
+    assert list_types(drafts) == ["message.added", "run.waiting"]
+
+
+def test_an_approval_and_the_start_of_the_tool_share_a_commit() -> None:
+    state = make_waiting("c1")
+    drafts = settle(state, resume_run(state, RUN, approvals=[Approval(tool_call_id="c1", decision="approve")]))
+    assert list_types(drafts) == ["approval.decided", "run.resumed", "tool.started"]
+
+
+def make_waiting(*call_ids: str) -> State:
+    state = given(make_run_started(), user_said())
+    calls = calling_message(*(tool_call(call_id, "danger") for call_id in call_ids), tool_call("last"))
+    return record_drafts(state, commit_reply(state, calls, needs_approval={"danger"}))
+
+
+@pytest.mark.parametrize("count", [1, 2, 300])
+def test_denials_their_answers_and_what_follows_share_a_commit(count: int) -> None:
+    call_ids = [f"c{number}" for number in range(count)]
+    state = make_waiting(*call_ids)
+    denials = [Approval(tool_call_id=call_id, decision="deny", reason="too risky") for call_id in call_ids]
+    drafts = settle(state, resume_run(state, RUN, approvals=denials))
+    expected = ["approval.decided"] * count + ["run.resumed"] + ["message.added"] * count + ["tool.started"]
+    assert list_types(drafts) == expected
+    first = drafts[count + 1].fact
+    assert isinstance(first, MessageAdded)
+    assert first.tool is not None
+    assert first.tool.status == "denied"
+    assert first.message["content"] == "Denied: danger was not approved and did not run. Reason: too risky"
+
+
+def test_a_denial_of_the_last_call_makes_the_handoff_that_came_before() -> None:
+    state = given(make_run_started(), user_said())
+    state = record_drafts(
+        state,
+        commit_reply(state, calling_message(tool_call("c1"), tool_call("c2", "danger")), needs_approval={"danger"}),
+    )
+    state = record_drafts(
+        state, commit_result(state, "c1", ToolOutcome(status="ok", content="done", handoff="refunds"))
+    )
+    drafts = settle(state, resume_run(state, RUN, approvals=[Approval(tool_call_id="c2", decision="deny")]))
+    assert list_types(drafts) == ["approval.decided", "run.resumed", "message.added", "handoff.made"]
+    assert list_contents(record_drafts(state, drafts))[-1] == "Denied: danger was not approved and did not run."
+
+
+def test_a_partial_answer_to_a_waiting_run_is_committed_alone() -> None:
+    state = given(make_run_started(execute_tools=False), user_said())
+    state = record_drafts(state, commit_reply(state, calling_message(tool_call("c1"), tool_call("c2"))))
+    drafts = settle(state, resume_run(state, RUN, [ToolAnswer(tool_call_id="c1", content="42")]))
+    assert list_types(drafts) == ["message.added"]
+
+
+def test_the_end_of_a_run_and_the_start_of_the_next_share_one_commit() -> None:
+    queued = RunQueued(options=RunOptions(), messages=({"role": "user", "content": "next"},))
+    state = given(make_run_started(), user_said(), in_run(OTHER, queued))
+    drafts = commit_reply(state, answer_message())
+    assert list_types(drafts) == ["message.added", "run.completed", "run.started", "message.added"]
+    assert active_run(record_drafts(state, drafts)).id == OTHER
+
+
+def test_a_started_tool_is_not_started_again_by_itself() -> None:
+    state = given(make_run_started(), user_said())
+    state = record_drafts(state, commit_reply(state, calling_message(tool_call("c1"))))
+    assert settle(state, []) == []
+
+
+def test_nothing_follows_from_what_somebody_outside_must_answer() -> None:
+    for state in (given(), given(make_run_started(), user_said()), make_waiting("c1")):
+        assert settle(state, []) == []
+
+
+def test_a_history_cut_before_what_follows_is_settled_alone() -> None:
+    assert list_types(settle(given(make_run_started(), user_said(), model_reply(answer_message())), [])) == [
+        "run.completed"
+    ]
+    assert list_types(
+        settle(given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1")))), [])
+    ) == ["tool.started"]
+    state = when(
+        given(make_run_started(max_turns=1), user_said(), model_reply(calling_message(tool_call("c1")))),
+        tool_result("c1"),
+    )
+    assert list_types(settle(state, [])) == ["run.completed"]

@@ -1,0 +1,199 @@
+"""What comes next, given what happened."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmkeep.domain.decisions.steps import AskModel, CallTool, Deny, Finish, StartQueued, Wait, next_step
+from swarmkeep.domain.events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    Decision,
+    RunCompleted,
+    RunOptions,
+    RunQueued,
+    RunResumed,
+    RunWaiting,
+    ToolStarted,
+)
+from swarmkeep.domain.state import State
+from tests.domain.given import (
+    OTHER,
+    active_run,
+    answer_message,
+    calling_message,
+    given,
+    in_run,
+    make_run_started,
+    model_reply,
+    tool_call,
+    tool_result,
+    user_said,
+    when,
+)
+
+
+def approval_requested(call_id: str) -> ApprovalRequested:
+    return ApprovalRequested(tool_call_id=call_id, name="danger", arguments="{}", expires_at="2026-01-02")
+
+
+def approval_decided(call_id: str, decision: Decision) -> ApprovalDecided:
+    return ApprovalDecided(tool_call_id=call_id, decision=decision)
+
+
+def tool_begun(call_id: str, attempt: int = 1) -> ToolStarted:
+    return ToolStarted(tool_call_id=call_id, name="look_up", arguments="{}", attempt=attempt)
+
+
+def test_an_idle_session_does_nothing() -> None:
+    assert next_step(State()) is None
+    assert next_step(given(user_said())) is None
+    assert (
+        next_step(
+            given(make_run_started(), user_said(), model_reply(answer_message()), RunCompleted(stop_reason="end_turn"))
+        )
+        is None
+    )
+
+
+def test_a_run_asks_the_model_first() -> None:
+    assert next_step(given(make_run_started(), user_said())) == AskModel()
+
+
+def test_a_plain_answer_ends_the_run() -> None:
+    assert next_step(given(make_run_started(), user_said(), model_reply(answer_message()))) == Finish("end_turn")
+
+
+def test_calls_are_made_in_order_each_after_the_result_of_the_one_before() -> None:
+    state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"), tool_call("c2"))))
+    assert next_step(state) == CallTool(active_run(state).calls[0])
+    state = when(state, tool_begun("c1"), tool_result("c1"))
+    assert next_step(state) == CallTool(active_run(state).calls[1])
+    assert next_step(when(state, tool_begun("c2"), tool_result("c2"))) == AskModel()
+
+
+def test_a_call_that_was_started_before_says_how_often() -> None:
+    state = given(
+        make_run_started(),
+        user_said(),
+        model_reply(calling_message(tool_call("c1"))),
+        tool_begun("c1"),
+        tool_begun("c1", 2),
+    )
+    step = next_step(state)
+    assert isinstance(step, CallTool)
+    assert step.call.attempts == 2
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_max_turns_counts_model_calls(turns: int) -> None:
+    state = given(make_run_started(max_turns=3), user_said())
+    for turn in range(turns):
+        assert next_step(state) == AskModel()
+        state = when(state, model_reply(calling_message(tool_call(f"c{turn}"))))
+        assert isinstance(next_step(state), CallTool)
+        state = when(state, tool_result(f"c{turn}"))
+    assert next_step(state) == (Finish("max_turns") if turns == 3 else AskModel())
+
+
+def test_a_run_of_no_turns_asks_nobody() -> None:
+    assert next_step(given(make_run_started(max_turns=0), user_said())) == Finish("max_turns")
+
+
+def test_an_answer_in_the_last_turn_is_an_answer() -> None:
+    assert next_step(given(make_run_started(max_turns=1), user_said(), model_reply(answer_message()))) == Finish(
+        "end_turn"
+    )
+
+
+def test_the_tools_of_the_last_turn_still_run() -> None:
+    assert isinstance(
+        next_step(given(make_run_started(max_turns=1), user_said(), model_reply(calling_message(tool_call("c1"))))),
+        CallTool,
+    )
+
+
+def test_without_limit_a_run_goes_on() -> None:
+    state = given(make_run_started(), user_said())
+    for turn in range(50):
+        state = when(state, model_reply(calling_message(tool_call(f"c{turn}"))), tool_result(f"c{turn}"))
+    assert next_step(state) == AskModel()
+
+
+def test_a_call_that_needs_an_approval_waits_for_it() -> None:
+    state = given(
+        make_run_started(),
+        user_said(),
+        model_reply(calling_message(tool_call("c1", "danger"))),
+        approval_requested("c1"),
+    )
+    step = next_step(state)
+    assert isinstance(step, Wait)
+    assert step.stop_reason == "approval"
+    waited = step.pending[0]
+    assert (waited.tool_call_id, waited.reason, waited.expires_at) == ("c1", "approval", "2026-01-02")
+
+
+def test_calls_before_the_one_that_needs_an_approval_are_made() -> None:
+    state = given(
+        make_run_started(),
+        user_said(),
+        model_reply(calling_message(tool_call("c1"), tool_call("c2", "danger"), tool_call("c3"))),
+        approval_requested("c2"),
+    )
+    assert next_step(state) == CallTool(active_run(state).calls[0])
+    assert isinstance(next_step(when(state, tool_result("c1"))), Wait)
+
+
+def test_all_that_is_undecided_is_asked_at_once() -> None:
+    calls = calling_message(tool_call("c1", "danger"), tool_call("c2"), tool_call("c3", "danger"))
+    step = next_step(
+        given(make_run_started(), user_said(), model_reply(calls), approval_requested("c1"), approval_requested("c3"))
+    )
+    assert isinstance(step, Wait)
+    assert [waited.tool_call_id for waited in step.pending] == ["c1", "c3"]
+
+
+def test_an_approved_call_is_made_and_a_denied_one_is_answered() -> None:
+    before = given(
+        make_run_started(),
+        user_said(),
+        model_reply(calling_message(tool_call("c1", "danger"))),
+        approval_requested("c1"),
+    )
+    assert isinstance(next_step(when(before, approval_decided("c1", "approve"))), CallTool)
+    assert isinstance(next_step(when(before, approval_decided("c1", "deny"))), Deny)
+
+
+def test_without_tool_execution_every_open_call_is_waited_for() -> None:
+    state = given(
+        make_run_started(execute_tools=False),
+        user_said(),
+        model_reply(calling_message(tool_call("c1"), tool_call("c2"))),
+        tool_result("c1"),
+    )
+    step = next_step(state)
+    assert isinstance(step, Wait)
+    assert step.stop_reason == "tool_calls"
+    assert [(waited.tool_call_id, waited.reason) for waited in step.pending] == [("c2", "tool_results")]
+
+
+def test_a_waiting_run_does_nothing_until_it_is_resumed() -> None:
+    state = given(
+        make_run_started(execute_tools=False),
+        user_said(),
+        model_reply(calling_message(tool_call("c1"))),
+        RunWaiting(pending=()),
+    )
+    assert next_step(state) is None
+    assert next_step(when(state, tool_result("c1"))) is None
+    assert next_step(when(state, tool_result("c1"), RunResumed(reason="tool_results"))) == AskModel()
+
+
+def test_the_first_queued_run_starts_once_the_session_is_idle() -> None:
+    queued = RunQueued(options=RunOptions(), messages=())
+    state = given(make_run_started(), user_said(), in_run(OTHER, queued), in_run("later", queued))
+    assert next_step(state) == AskModel()
+    state = when(state, RunCompleted(stop_reason="end_turn"))
+    assert next_step(state) == StartQueued(state.queue[0])
+    assert state.queue[0].run_id == OTHER

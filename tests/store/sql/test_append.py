@@ -1,0 +1,260 @@
+"""Appending: the one place where races are decided."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.errors import InvalidRequest, SeqConflict, SessionNotFound
+from swarmkeep.domain.events import ContextUpdated, SessionUpdated, UnknownFact
+from swarmkeep.domain.fold import fold
+from swarmkeep.domain.state import State
+from swarmkeep.store.ports import AppendResult, Claim, IdempotencyRecord
+from swarmkeep.store.sql.store import SqlStore
+from tests.store.conftest import Opener
+from tests.store.sessions import (
+    KEY,
+    OTHER,
+    begin_session,
+    draft_creation,
+    draft_user_messages,
+    list_seqs,
+    new_key,
+    read_all_rows,
+)
+
+
+async def test_seqs_are_contiguous_from_one(store: SqlStore) -> None:
+    state = await begin_session(store)
+    for count in (1, 3, 2):
+        state = (await store.append(KEY, state, draft_user_messages(*("x" * count)))).state
+    assert list_seqs(await store.read(KEY)) == [1, 2, 3, 4, 5, 6, 7]
+    assert state.seq == 7
+
+
+async def test_what_append_returns_is_what_is_read(store: SqlStore, opener: Opener) -> None:
+    state = await begin_session(store, metadata={"a": [1, None]}, context={"b": {"c": -0.0}})
+    appended = await store.append(KEY, state, draft_user_messages("hello", "more"))
+    assert (await store.read(KEY))[1:] == appended.events
+    assert await opener().state(KEY) == appended.state == fold(await store.read(KEY))
+
+
+async def test_times_are_utc_by_the_given_clock(opener: Opener) -> None:
+    time = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=2)))
+    appended = await opener(clock=lambda: time).append(KEY, State(), draft_creation())
+    assert appended.events[0].at == appended.state.created_at == "2026-01-02T01:04:05.000000Z"
+
+
+async def test_times_are_utc_by_default(store: SqlStore) -> None:
+    state = await begin_session(store)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", state.created_at)
+    age = datetime.now(UTC) - datetime.fromisoformat(state.created_at)
+    assert abs(age) < timedelta(minutes=1)
+
+
+async def test_a_stale_seq_is_refused_and_nothing_is_stored(store: SqlStore) -> None:
+    old = await begin_session(store)
+    await store.append(KEY, old, draft_user_messages("first"))
+    before = await read_all_rows(store)
+    change = [*draft_user_messages("late"), EventDraft(SessionUpdated(metadata={"x": "y"}), None, "Triage")]
+    with pytest.raises(SeqConflict) as refused:
+        await store.append(KEY, old, change, blobs={"h": "text"}, mark=IdempotencyRecord(key="k", digest="d"))
+    assert refused.value.expected == 1
+    assert await read_all_rows(store) == before
+
+
+async def test_a_session_is_not_made_twice(store: SqlStore) -> None:
+    await begin_session(store)
+    before = await read_all_rows(store)
+    with pytest.raises(SeqConflict):
+        await store.append(KEY, State(), draft_creation(metadata={"other": "x"}))
+    assert await read_all_rows(store) == before
+
+
+async def test_a_session_that_is_gone_takes_no_events(store: SqlStore) -> None:
+    state = await begin_session(store)
+    await store.delete(KEY)
+    with pytest.raises(SeqConflict):
+        await store.append(KEY, state, draft_user_messages("late"))
+
+
+async def test_a_session_made_again_is_not_the_one_before(store: SqlStore) -> None:
+    old = await begin_session(store)
+    await store.delete(KEY)
+    new = await begin_session(store)
+    assert (old.seq, old.agent) == (new.seq, new.agent)
+    with pytest.raises(SeqConflict):
+        await store.append(KEY, old, draft_user_messages("for the first one"))
+    with pytest.raises(SeqConflict):
+        await store.delete(KEY, expected=old)
+    assert await store.state(KEY) == new
+
+
+async def test_of_many_racers_one_wins_and_the_losers_leave_nothing(opener: Opener) -> None:
+    stores = [opener() for _ in range(2)]
+    states = [State()]
+
+    async def race(round: int, racer: int) -> AppendResult | None:
+        drafts = (
+            draft_creation({"winner": f"{round}-{racer}"})
+            if round == 0
+            else draft_user_messages(f"{round}-{racer}", "more")
+        )
+        drafts.append(EventDraft(SessionUpdated(metadata={f"round{round}": racer}), None, "Triage"))
+        try:
+            return await stores[racer % 2].append(
+                KEY,
+                states[-1],
+                drafts,
+                blobs={f"blob-{round}-{racer}": "text"},
+                mark=IdempotencyRecord(key=f"mark-{round}-{racer}", digest="d"),
+            )
+        except SeqConflict:
+            return None
+
+    winners = []
+    for round in range(6):
+        outcomes = await asyncio.gather(*(race(round, racer) for racer in range(32)))
+        won = [(racer, outcome) for racer, outcome in enumerate(outcomes) if outcome is not None]
+        assert len(won) == 1, f"round {round}"
+        winners.append(won[0][0])
+        states.append(won[0][1].state)
+
+    rows = await read_all_rows(stores[0])
+    assert list_seqs(await stores[0].read(KEY)) == list(range(1, states[-1].seq + 1))
+    assert await opener().state(KEY) == states[-1]
+    assert [row[2] for row in rows["blobs"]] == [f"blob-{round}-{racer}" for round, racer in enumerate(winners)]
+    assert [row[2] for row in rows["idempotency"]] == [f"mark-{round}-{racer}" for round, racer in enumerate(winners)]
+    assert len(rows["session_labels"]) == len(states[-1].metadata) == 7
+    assert [row[2] for row in rows["sessions"]] == [states[-1].seq]
+
+
+async def test_of_many_empty_appends_with_a_claim_one_wins(opener: Opener) -> None:
+    stores = [opener() for _ in range(2)]
+    state = await begin_session(stores[0])
+    state = (await stores[0].append(KEY, state, draft_user_messages("x"))).state
+    lost = replace(state, hash="00" * 32)
+    with pytest.raises(SeqConflict):
+        await stores[0].append(KEY, lost, [])
+    with pytest.raises(SeqConflict):
+        await stores[1].append(KEY, await stores[1].state(KEY, at=1), [], mark=IdempotencyRecord(key="k", digest="d"))
+    assert (await stores[1].append(KEY, state, [])).events == []
+    assert await stores[0].mark(KEY, "k") is None
+
+
+async def test_nothing_cannot_begin_a_session(store: SqlStore) -> None:
+    with pytest.raises(SessionNotFound):
+        await store.append(KEY, State(), [], lease=Claim("a", 60), mark=IdempotencyRecord(key="k", digest="d"))
+    await begin_session(store)
+    with pytest.raises(SeqConflict):
+        await store.append(KEY, State(), [])
+
+
+async def test_appends_to_different_sessions_do_not_conflict(store: SqlStore) -> None:
+    keys = [new_key() for _ in range(40)]
+    states = await asyncio.gather(*(begin_session(store, each) for each in keys))
+    for _ in range(3):
+        results = await asyncio.gather(
+            *(
+                store.append(each, state, draft_user_messages("x", "y"))
+                for each, state in zip(keys, states, strict=True)
+            )
+        )
+        states = [result.state for result in results]
+    for each, state in zip(keys, states, strict=True):
+        assert await store.state(each) == state
+        assert state.seq == 7
+
+
+async def test_a_conflict_does_not_hurt_the_appends_that_share_its_commit(store: SqlStore) -> None:
+    stale = await begin_session(store)
+    await store.append(KEY, stale, draft_user_messages("newer"))
+    keys = [new_key() for _ in range(20)]
+    states = await asyncio.gather(*(begin_session(store, each) for each in keys))
+
+    async def attempt(number: int) -> AppendResult | SeqConflict:
+        try:
+            if number % 3 == 1:
+                return await store.append(
+                    KEY, stale, draft_user_messages("late"), mark=IdempotencyRecord(key=f"m{number}", digest="d")
+                )
+            return await store.append(keys[number], states[number], draft_user_messages("fine"))
+        except SeqConflict as conflict:
+            return conflict
+
+    outcomes = await asyncio.gather(*(attempt(number) for number in range(20)))
+    assert [isinstance(outcome, SeqConflict) for outcome in outcomes] == [number % 3 == 1 for number in range(20)]
+    assert list_seqs(await store.read(KEY)) == [1, 2]
+    assert (await read_all_rows(store))["idempotency"] == []
+    for number, each in enumerate(keys):
+        assert len(await store.read(each)) == (1 if number % 3 == 1 else 2)
+
+
+async def test_a_cancelled_caller_does_not_undo_its_append(store: SqlStore, opener: Opener) -> None:
+    state = await begin_session(store)
+    append = asyncio.ensure_future(store.append(KEY, state, draft_user_messages("anyway")))
+    await asyncio.sleep(0)
+    append.cancel()
+    await asyncio.gather(append, return_exceptions=True)
+    await store.close()
+    assert list_seqs(await opener().read(KEY)) == [1, 2]
+
+
+async def test_blobs_are_kept_once_and_per_session(store: SqlStore) -> None:
+    state = await begin_session(store)
+    state = (
+        await store.append(KEY, state, draft_user_messages("x"), blobs={"h1": "one", "h2": 'NUL \0 and \ud800 and "'})
+    ).state
+    await store.append(KEY, state, draft_user_messages("x"), blobs={"h1": "changed", "h3": '"quoted"'})
+    found = await store.blobs(KEY, ["h1", "h2", "h3", "h4"])
+    assert found == {"h1": "one", "h2": 'NUL \0 and \ud800 and "', "h3": '"quoted"'}
+    await begin_session(store, OTHER)
+    assert await store.blobs(OTHER, ["h1"]) == {}
+    assert await store.blobs(KEY, []) == {}
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        ContextUpdated(patch={"a": {1, 2}, "b": object()}),
+        ContextUpdated(patch={"a": {(1, 2): 3}}),
+        UnknownFact(data={"a": 1}),
+    ],
+)
+async def test_what_json_cannot_hold_is_refused_before_anything_is_stored(store: SqlStore, fact: Any) -> None:
+    state = await begin_session(store)
+    before = await read_all_rows(store)
+    with pytest.raises(InvalidRequest):
+        await store.append(KEY, state, [*draft_user_messages("x"), EventDraft(fact, None, "Triage")])
+    assert await read_all_rows(store) == before
+
+
+async def test_a_change_of_what_was_appended_does_not_reach_the_state(store: SqlStore) -> None:
+    context = {"items": [1]}
+    appended = await store.append(KEY, State(), draft_creation(context=context))
+    context["items"].append(2)
+    assert appended.state.context_variables == {"items": [1]}
+    assert (await store.state(KEY, fresh=False)).context_variables == {"items": [1]}
+
+
+async def test_names_of_any_text_come_back(store: SqlStore) -> None:
+    names = ["", '"', '"quoted"', "NUL \0", "\ud800", "Ünïcødé 😀", "'; DROP TABLE events; --", "e\u0301"]
+    state = await begin_session(store)
+    for name in names:
+        state = (await store.append(KEY, state, [EventDraft(ContextUpdated(patch={"a": 1}), name, name)])).state
+    events = (await store.read(KEY))[1:]
+    assert [event.agent for event in events] == [event.run_id for event in events] == names
+
+
+async def test_a_key_that_no_index_holds_is_refused(store: SqlStore) -> None:
+    with pytest.raises(InvalidRequest):
+        await store.append(new_key("x" * 3000), State(), draft_creation())
+    with pytest.raises(InvalidRequest):
+        await store.append(KEY, State(), draft_creation(), mark=IdempotencyRecord(key="é" * 600, digest="d"))
+    assert (await read_all_rows(store))["events"] == []

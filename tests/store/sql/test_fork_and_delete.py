@@ -1,0 +1,165 @@
+"""Forking copies a history as it is; deleting leaves nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.errors import SeqConflict, SessionNotFound
+from swarmkeep.domain.events import CompletionRecord, MessageAdded, RequestRecord
+from swarmkeep.domain.fold import fold
+from swarmkeep.domain.state import Origin, State
+from swarmkeep.store.ports import Claim, IdempotencyRecord
+from swarmkeep.store.sql.store import SqlStore
+from tests.store.conftest import Opener
+from tests.store.sessions import (
+    KEY,
+    OTHER,
+    begin_session,
+    draft_creation,
+    draft_fork,
+    draft_run_start,
+    draft_user_messages,
+    list_filled_tables,
+    list_seqs,
+    new_key,
+    read_all_rows,
+)
+
+
+def draft_reply(instructions: str, tools: str | None = None) -> list[EventDraft]:
+    request = RequestRecord(instructions=instructions, tools=tools)
+    fact = MessageAdded(message={"role": "assistant", "content": "x"}, completion=CompletionRecord(request=request))
+    return [EventDraft(fact, None, "Triage")]
+
+
+async def test_a_fork_keeps_the_hashes_of_what_it_copies(store: SqlStore, opener: Opener) -> None:
+    state = await begin_session(store, metadata={"a": "b"})
+    state = (await store.append(KEY, state, draft_user_messages("x", "y", "z"))).state
+    base = await store.state(KEY, at=3)
+    fork = await store.fork(KEY, base, OTHER, draft_fork(base))
+    source, target = await store.read(KEY), await store.read(OTHER)
+    assert list_seqs(target) == [1, 2, 3, 4]
+    assert [replace(event, session_id=KEY.id) for event in target[:3]] == source[:3]
+    assert fork.events == target[3:]
+    assert fork.state == fold(target) == await opener().state(OTHER)
+    assert fork.state.forked_from == Origin(session_id=KEY.id, seq=3, hash=base.hash)
+    assert await store.state(KEY) == state
+
+
+async def test_a_fork_goes_on_by_itself(store: SqlStore) -> None:
+    state = await begin_session(store, metadata={"a": "b"})
+    fork = await store.fork(KEY, state, OTHER, draft_fork(state))
+    assert (await store.append(OTHER, fork.state, draft_user_messages("there"))).state.seq == 3
+    assert (await store.append(KEY, state, draft_user_messages("here"))).state.seq == 2
+    page = await store.sessions("default", metadata={"a": "b"})
+    assert [view.id for view in page.sessions] == [OTHER.id, KEY.id]
+
+
+async def test_a_fork_has_the_blobs_of_its_history_and_no_others(store: SqlStore) -> None:
+    state = await begin_session(store)
+    state = (await store.append(KEY, state, draft_reply("i1", "t1"), blobs={"i1": "one", "t1": "tools"})).state
+    await store.append(KEY, state, draft_reply("i2"), blobs={"i2": "two"})
+    await store.fork(KEY, state, OTHER, draft_fork(state))
+    assert await store.blobs(OTHER, ["i1", "t1", "i2"]) == {"i1": "one", "t1": "tools"}
+
+
+async def test_a_fork_onto_an_existing_session_is_refused(store: SqlStore) -> None:
+    state = await begin_session(store)
+    await begin_session(store, OTHER)
+    before = await read_all_rows(store)
+    with pytest.raises(SeqConflict) as refused:
+        await store.fork(KEY, state, OTHER, draft_fork(state))
+    assert refused.value.session_id == OTHER.id
+    assert await read_all_rows(store) == before
+
+
+async def test_a_fork_of_what_is_no_more_is_refused(store: SqlStore) -> None:
+    state = await begin_session(store)
+    state = (await store.append(KEY, state, draft_user_messages("x"))).state
+    await store.delete(KEY)
+    with pytest.raises(SeqConflict) as refused:
+        await store.fork(KEY, state, OTHER, draft_fork(state))
+    assert refused.value.session_id == KEY.id
+    # Made again with as many events, it is still another one.
+    await store.append(KEY, State(), [*draft_creation(), *draft_user_messages("x")])
+    with pytest.raises(SeqConflict):
+        await store.fork(KEY, state, OTHER, draft_fork(state))
+    assert await store.read(OTHER) == []
+
+
+async def test_of_many_forks_to_one_id_one_wins(store: SqlStore) -> None:
+    state = await begin_session(store)
+    outcomes = await asyncio.gather(
+        *(store.fork(KEY, state, OTHER, draft_fork(state)) for _ in range(10)), return_exceptions=True
+    )
+    assert sum(not isinstance(outcome, BaseException) for outcome in outcomes) == 1
+    assert all(isinstance(outcome, SeqConflict) for outcome in outcomes if isinstance(outcome, BaseException))
+
+
+async def test_deleting_leaves_no_row_of_a_session(store: SqlStore) -> None:
+    state = await begin_session(store, metadata={"a": "b"})
+    await store.append(
+        KEY,
+        state,
+        draft_run_start(state),
+        lease=Claim("a", 60),
+        blobs={"h": "t"},
+        mark=IdempotencyRecord(key="k", digest="d"),
+    )
+    before = await read_all_rows(store)
+    assert sorted(name for name, rows in before.items() if not rows) == ["api_keys", "trail", "usage"]
+    await store.delete(KEY)
+    assert await list_filled_tables(store) == {"trail"}
+    assert await store.blobs(KEY, ["h"]) == {}
+    for fresh in (True, False):
+        with pytest.raises(SessionNotFound):
+            await store.state(KEY, fresh=fresh)
+
+
+async def test_deleting_touches_no_other_session(store: SqlStore) -> None:
+    others = [OTHER, new_key(tenant="other"), replace(KEY, tenant="other")]
+    for session in others:
+        state = await begin_session(store, session, metadata={"a": "b"})
+        await store.append(
+            session, state, draft_user_messages("x"), blobs={"h": "t"}, mark=IdempotencyRecord(key="k", digest="d")
+        )
+    before = await read_all_rows(store)
+    await begin_session(store)
+    await store.delete(KEY)
+    assert {**await read_all_rows(store), "trail": []} == before
+
+
+async def test_deleting_what_is_not_there_says_so(store: SqlStore) -> None:
+    with pytest.raises(SessionNotFound):
+        await store.delete(KEY)
+    with pytest.raises(SessionNotFound):
+        await store.delete(KEY, expected=State(seq=1, hash="00" * 32))
+
+
+async def test_deleting_with_a_stale_state_deletes_nothing(store: SqlStore) -> None:
+    old = await begin_session(store)
+    new = (await store.append(KEY, old, draft_user_messages("x"))).state
+    before = await read_all_rows(store)
+    with pytest.raises(SeqConflict):
+        await store.delete(KEY, expected=old)
+    assert await read_all_rows(store) == before
+    await store.delete(KEY, expected=new)
+    assert await list_filled_tables(store) == {"trail"}
+
+
+async def test_a_deleted_id_may_be_used_anew(store: SqlStore) -> None:
+    state = await begin_session(store)
+    await store.append(
+        KEY, state, draft_user_messages("old"), mark=IdempotencyRecord(key="k", digest="d"), blobs={"h": "old"}
+    )
+    await store.delete(KEY)
+    state = await begin_session(store)
+    appended = await store.append(
+        KEY, state, draft_user_messages("new"), mark=IdempotencyRecord(key="k", digest="other"), blobs={"h": "new"}
+    )
+    assert appended.state.seq == 2
+    assert await store.blobs(KEY, ["h"]) == {"h": "new"}

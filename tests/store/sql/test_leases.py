@@ -1,0 +1,249 @@
+"""Leases: who may advance a session. No test here waits for one to expire: they are made expired, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+from sqlalchemy import select
+
+from swarmkeep.domain.decisions.drafts import apply_drafts
+from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.errors import LeaseLost, SeqConflict
+from swarmkeep.domain.events import ContextUpdated, RunOptions, RunQueued
+from swarmkeep.domain.state import State
+from swarmkeep.store.ports import AppendResult, Claim, Lease, SessionHead, SessionKey
+from swarmkeep.store.sql.store import SqlStore, open_store
+from swarmkeep.store.sql.tables import sessions
+from tests.store.conftest import Opener
+from tests.store.sessions import (
+    KEY,
+    OTHER,
+    begin_run,
+    begin_session,
+    draft_creation,
+    draft_run_completion,
+    draft_run_start,
+    draft_user_messages,
+    new_key,
+    read_all_rows,
+)
+
+
+async def read_stored_lease(store: SqlStore) -> tuple[str | None, int, bool]:
+    """Owner and epoch of the session's lease as they are stored, and whether it has an expiry."""
+    columns = sessions.c
+    query = select(columns.lease_owner, columns.lease_epoch, columns.lease_expires_at).where(columns.id == KEY.id)
+    owner, epoch, expires_at = await store.database.read(lambda connection: connection.execute(query).one())
+    return owner, epoch, expires_at is not None
+
+
+async def test_a_claim_is_granted_with_the_next_epoch(store: SqlStore) -> None:
+    state = await begin_session(store)
+    appended = await store.append(KEY, state, draft_run_start(state), lease=Claim("a", 60))
+    assert appended.lease is not None
+    assert appended.lease.owner == "a"
+    assert await read_stored_lease(store) == ("a", appended.lease.epoch, True)
+
+
+async def test_a_session_can_begin_with_a_claim(store: SqlStore) -> None:
+    first = State()
+    drafts = draft_creation()
+    appended = await store.append(KEY, first, [*drafts, *draft_run_start(first)], lease=Claim("a", 60))
+    assert appended.lease is not None
+    again = await store.append(KEY, appended.state, draft_user_messages("x"), lease=appended.lease)
+    assert again.lease == appended.lease
+
+
+async def test_a_lease_does_not_begin_a_session(store: SqlStore) -> None:
+    with pytest.raises(LeaseLost):
+        await store.append(KEY, State(), draft_creation(), lease=Lease("a", 0))
+    assert (await read_all_rows(store))["sessions"] == []
+
+
+async def test_nobody_else_is_granted_what_is_held(store: SqlStore) -> None:
+    state, lease = await begin_run(store, owner="a")
+    before = await read_all_rows(store)
+    with pytest.raises(LeaseLost):
+        await store.append(KEY, state, draft_user_messages("mine"), lease=Claim("b", 60))
+    assert await read_all_rows(store) == before
+    assert (await store.append(KEY, state, draft_user_messages("mine"), lease=lease)).lease == lease
+
+
+async def test_an_expired_lease_is_taken_over_and_the_zombie_cannot_append(store: SqlStore) -> None:
+    state = await begin_session(store)
+    first = await store.append(KEY, state, draft_run_start(state), lease=Claim("a", 0))
+    assert first.lease is not None
+    second = await store.append(KEY, first.state, [], lease=Claim("b", 60))
+    assert second.lease == Lease("b", first.lease.epoch + 1)
+    with pytest.raises(LeaseLost):
+        await store.append(KEY, first.state, draft_user_messages("from the grave"), lease=first.lease)
+    third = await store.append(KEY, second.state, draft_user_messages("alive"), lease=second.lease)
+    with pytest.raises(SeqConflict):
+        await store.append(KEY, first.state, draft_user_messages("from the grave"), lease=first.lease)
+    assert await store.state(KEY) == third.state
+
+
+async def test_a_lease_that_ran_out_goes_on_while_nobody_took_it(store: SqlStore) -> None:
+    state = await begin_session(store)
+    appended = await store.append(KEY, state, draft_run_start(state), lease=Claim("a", 0))
+    assert await store.find_abandoned() == [KEY]
+    again = await store.append(
+        KEY, appended.state, draft_user_messages("still here"), lease=appended.lease, lease_seconds=60
+    )
+    assert again.lease == appended.lease
+    assert await store.find_abandoned() == []
+
+
+async def test_an_owner_that_claims_again_ends_what_it_had_going(store: SqlStore) -> None:
+    state, lease = await begin_run(store, owner="a")
+    again = await store.append(KEY, state, [], lease=Claim("a", 60))
+    assert again.lease == Lease("a", lease.epoch + 1)
+    with pytest.raises(LeaseLost):
+        await store.append(KEY, state, draft_user_messages("x"), lease=lease)
+
+
+async def test_the_lease_ends_with_the_run(store: SqlStore) -> None:
+    state, lease = await begin_run(store)
+    appended = await store.append(KEY, state, draft_run_completion(state), lease=lease)
+    assert appended.lease is None
+    assert await read_stored_lease(store) == (None, lease.epoch + 1, False)
+    with pytest.raises(LeaseLost):
+        await store.append(KEY, appended.state, draft_user_messages("x"), lease=lease)
+
+
+async def test_whoever_ends_the_run_ends_the_lease(store: SqlStore) -> None:
+    state, lease = await begin_run(store)
+    appended = await store.append(KEY, state, draft_run_completion(state))
+    assert appended.lease is None
+    with pytest.raises(LeaseLost):
+        await store.append(KEY, appended.state, draft_run_start(appended.state, "r2"), lease=lease)
+
+
+async def test_an_append_without_a_lease_leaves_it(store: SqlStore) -> None:
+    state, lease = await begin_run(store)
+    patched = await store.append(KEY, state, [EventDraft(ContextUpdated(patch={"a": 1}), None, "Triage")])
+    assert patched.lease is None
+    assert (await store.append(KEY, patched.state, draft_user_messages("x"), lease=lease)).lease == lease
+
+
+async def test_of_many_claims_of_an_abandoned_session_one_is_granted(opener: Opener) -> None:
+    stores = [opener() for _ in range(2)]
+    state = await begin_session(stores[0])
+    state = (await stores[0].append(KEY, state, draft_run_start(state), lease=Claim("dead", 0))).state
+
+    async def claim(number: int) -> AppendResult | LeaseLost:
+        try:
+            return await stores[number % 2].append(KEY, state, [], lease=Claim(f"owner{number}", 60))
+        except LeaseLost as lost:
+            return lost
+
+    outcomes = await asyncio.gather(*(claim(number) for number in range(32)))
+    assert sum(isinstance(outcome, AppendResult) for outcome in outcomes) == 1
+
+
+async def test_only_running_sessions_that_nobody_holds_are_abandoned(store: SqlStore) -> None:
+    await begin_run(store, KEY)
+    await begin_session(store, OTHER)
+    expired, unclaimed, ended = new_key(), new_key(tenant="other"), new_key()
+    state = await begin_session(store, expired)
+    await store.append(expired, state, draft_run_start(state), lease=Claim("dead", 0))
+    state = await begin_session(store, unclaimed)
+    await store.append(unclaimed, state, draft_run_start(state))
+    state, _ = await begin_run(store, ended)
+    await store.append(ended, state, draft_run_completion(state))
+    assert set(await store.find_abandoned()) == {expired, unclaimed}
+    assert len(await store.find_abandoned(limit=1)) == 1
+
+
+async def begin_expired_run(store: SqlStore, session: SessionKey) -> Lease:
+    """A running session whose lease has expired."""
+    state = await begin_session(store, session)
+    appended = await store.append(session, state, draft_run_start(state), lease=Claim("a", 0))
+    assert appended.lease is not None
+    return appended.lease
+
+
+async def test_renewal_extends_the_leases_it_names_and_says_which_are_not_held_any_more(store: SqlStore) -> None:
+    mine, unnamed, taken, ended, gone = new_key(), new_key(), new_key(), new_key(), new_key()
+    leases = {session: await begin_expired_run(store, session) for session in (mine, unnamed, taken, ended, gone)}
+    await store.append(taken, await store.state(taken), [], lease=Claim("b", 0))
+    state = await store.state(ended)
+    await store.append(ended, state, draft_run_completion(state))
+    await store.delete(gone)
+    del leases[unnamed]
+    assert await store.renew(leases, lease_seconds=60) == {taken, ended, gone}
+    assert set(await store.find_abandoned()) == {unnamed, taken}
+    assert await store.renew({}, lease_seconds=60) == set()
+
+
+async def test_a_renewal_of_many_is_one_of_each(store: SqlStore) -> None:
+    lease = await begin_expired_run(store, KEY)
+    others = {new_key(): Lease("a", 1) for _ in range(1000)}
+    assert await store.renew({**others, KEY: lease}, lease_seconds=60) == set(others)
+    assert await store.find_abandoned() == []
+
+
+async def test_a_row_that_somebody_keeps_locked_holds_up_no_renewal(postgres_ready: str) -> None:
+    store = open_store(postgres_ready)
+    other = await asyncpg.connect(postgres_ready)
+    try:
+        free, locked = new_key(), new_key()
+        leases = {session: await begin_expired_run(store, session) for session in (free, locked)}
+        async with other.transaction():
+            await other.execute("SELECT 1 FROM sessions WHERE id = $1 FOR UPDATE", locked.id)
+            async with asyncio.timeout(20):
+                assert await store.renew(leases, lease_seconds=60) == set()
+            assert await store.find_abandoned() == [locked]
+    finally:
+        await other.close()
+        await store.close()
+
+
+async def test_heads_say_where_sessions_end_and_who_holds_them(store: SqlStore) -> None:
+    state, lease = await begin_run(store, KEY)
+    idle = await begin_session(store, OTHER)
+    heads = await store.heads([KEY, OTHER, new_key()])
+    assert heads == {KEY: SessionHead(state.seq, state.hash, lease), OTHER: SessionHead(idle.seq, idle.hash)}
+    assert await store.head(KEY) == heads[KEY]
+    assert await store.head(new_key()) is None
+
+
+async def test_a_claim_for_another_run_takes_the_lease_from_the_one_before(store: SqlStore) -> None:
+    state, lease = await begin_run(store, owner="a")
+    ends = draft_run_completion(state)
+    drafts = [*ends, *draft_run_start(apply_drafts(state, ends), "r2")]
+    appended = await store.append(KEY, state, drafts, lease=Claim("b", 60))
+    assert appended.lease == Lease("b", lease.epoch + 1)
+    with pytest.raises(LeaseLost):
+        await store.append(KEY, appended.state, draft_user_messages("x"), lease=lease)
+
+
+async def test_a_session_with_a_queue_and_no_run_is_abandoned_at_once(store: SqlStore) -> None:
+    state, _ = await begin_run(store)
+    queued = EventDraft(RunQueued(options=RunOptions(), messages=()), "r2", "Triage")
+    appended = await store.append(KEY, state, [queued, *draft_run_completion(state)])
+    assert appended.lease is None
+    assert await read_stored_lease(store) == (None, 2, False)
+    assert await store.find_abandoned() == [KEY]
+
+
+async def test_a_lease_expires_by_the_database_s_clock_alone(opener: Opener) -> None:
+    ahead = opener(clock=lambda: datetime.now(UTC) + timedelta(hours=1))
+    behind = opener(clock=lambda: datetime.now(UTC) - timedelta(hours=1))
+    state, lease = await begin_run(behind, owner="behind")
+    with pytest.raises(LeaseLost):
+        await ahead.append(KEY, state, [], lease=Claim("ahead", 60))
+    assert await ahead.find_abandoned() == []
+    assert (await behind.append(KEY, state, draft_user_messages("x"), lease=lease)).lease == lease
+
+
+async def test_a_session_made_again_honours_no_lease_of_the_one_before(store: SqlStore) -> None:
+    state, lease = await begin_run(store)
+    await store.delete(KEY)
+    again, _ = await begin_run(store)
+    assert again.seq == state.seq
+    with pytest.raises(SeqConflict):
+        await store.append(KEY, state, draft_user_messages("x"), lease=lease)

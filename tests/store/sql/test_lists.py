@@ -1,0 +1,185 @@
+"""Lists of sessions: order, pages and filters."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from swarmkeep.domain.codec import encode
+from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.domain.events import SessionUpdated
+from swarmkeep.domain.views import view_session
+from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.sql.store import SqlStore
+from tests.store.conftest import Opener
+from tests.store.sessions import KEY, begin_run, begin_session, draft_run_completion, draft_user_messages
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def make_key(id: str) -> SessionKey:
+    return SessionKey("default", id)
+
+
+async def list_ids(store: SqlStore, **filters: Any) -> list[str]:
+    return [view.id for view in (await store.sessions("default", **filters)).sessions]
+
+
+async def test_a_list_shows_sessions_as_they_are_now(store: SqlStore) -> None:
+    state = await begin_session(store, metadata={"a": "b"}, context={"c": {"d": -0.0}, "\ud800": "NUL \0"})
+    state = (await store.append(KEY, state, draft_user_messages("x"))).state
+    page = await store.sessions("default")
+    assert page.sessions == [view_session(KEY.id, state)]
+    assert page.next_cursor is None
+
+
+async def test_an_empty_list_has_no_next_page(store: SqlStore) -> None:
+    page = await store.sessions("default")
+    assert (page.sessions, page.next_cursor) == ([], None)
+
+
+async def test_newest_first_and_a_change_moves_nothing(opener: Opener) -> None:
+    times = iter(T0 + timedelta(seconds=number) for number in range(10))
+    store = opener(clock=lambda: next(times))
+    states = [await begin_session(store, make_key(id)) for id in "abc"]
+    await store.append(make_key("a"), states[0], draft_user_messages("newer"))
+    assert await list_ids(store) == ["c", "b", "a"]
+
+
+async def test_pages_meet_without_gap_or_double(opener: Opener) -> None:
+    # Several at the same moment, so that only the id tells them apart; ids sort by code point.
+    times = (T0 + timedelta(seconds=number // 7) for number in range(1000))
+    store = opener(clock=lambda: next(times))
+    ids = [f"{letter}{number}" for number in range(6) for letter in "aZ-_.:0"]
+    for id in ids:
+        await begin_session(store, make_key(id))
+    whole = await list_ids(store, limit=1000)
+    assert sorted(whole) == sorted(ids)
+    for limit in (1, 2, 5, 41, 42, 43):
+        seen: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = await store.sessions("default", limit=limit, cursor=cursor)
+            seen += [view.id for view in page.sessions]
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+            assert len(page.sessions) == limit
+        assert seen == whole
+    assert whole[:7] == sorted((f"{letter}5" for letter in "aZ-_.:0"), reverse=True)
+
+
+async def test_what_comes_after_the_first_page_does_not_shift_the_second(store: SqlStore) -> None:
+    for id in "abcd":
+        await begin_session(store, make_key(id))
+    page = await store.sessions("default", limit=2)
+    await begin_session(store, make_key("e"))
+    assert [view.id for view in (await store.sessions("default", cursor=page.next_cursor)).sessions] == ["b", "a"]
+
+
+def _encode_cursor(value: object) -> str:
+    return base64.urlsafe_b64encode(encode(value)).decode().rstrip("=")
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "",
+        "x",
+        "=",
+        "====",
+        "é",
+        "\0",
+        "\ud800",
+        "bm9wZQ",
+        "a" * 5000,
+        _encode_cursor([1, 2]),
+        _encode_cursor(["x", "y"]),
+        _encode_cursor(["2026-01-01T00:00:00.000000Z"]),
+        _encode_cursor({}),
+        _encode_cursor(["2026-01-01T00:00:00.000000Z", "a", "b"]),
+        _encode_cursor("2026-01-01T00:00:00.000000Z"),
+        _encode_cursor(["2026-01-01T00:00:00.000000Z", "a"]) + "=",
+        _encode_cursor(["2026-01-01T00:00:00.000000Z\n", "a"]),
+        "[" * 3000,
+    ],
+)
+async def test_a_cursor_of_another_make_is_refused(store: SqlStore, cursor: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await store.sessions("default", cursor=cursor)
+    assert refused.value.errors[0]["pointer"] == "/cursor"
+
+
+async def test_filters_by_agent_and_status(store: SqlStore) -> None:
+    await begin_session(store, make_key("idle"))
+    await begin_run(store, make_key("running"))
+    await begin_session(store, make_key("refunds"), agent="Refunds")
+    assert await list_ids(store, agent="Refunds") == ["refunds"]
+    assert await list_ids(store, agent="refunds") == []
+    assert await list_ids(store, status="running") == ["running"]
+    assert await list_ids(store, status="idle") == ["refunds", "idle"]
+    assert await list_ids(store, status="idle", agent="Triage") == ["idle"]
+    state = await store.state(make_key("running"))
+    await store.append(make_key("running"), state, draft_run_completion(state))
+    assert await list_ids(store, status="running") == []
+
+
+METADATA = {
+    "plain": "text",
+    "": "empty key",
+    "dotted.key": "a.b",
+    "quoted\"'key": 'it\'s "quoted"',
+    "sql'; DROP TABLE sessions; --": "%_*",
+    "ünï": "e\u0301",
+    "\0": "NUL \0",
+    "\ud800": "\udfff",
+    "empty": "",
+    "long": "x" * 20_000,
+}
+AS_JSON: dict[str, tuple[Any, str]] = {
+    "n": (1, "1"),
+    "f": (1.0, "1.0"),
+    "t": (True, "true"),
+    "z": (None, "null"),
+    "l": ([1, "a"], '[1,"a"]'),
+    "o": ({"a": {}}, '{"a":{}}'),
+    "big": (2**70, str(2**70)),
+    "minus": (-0.0, "-0.0"),
+}
+
+
+async def test_filters_by_metadata_whatever_it_is(store: SqlStore) -> None:
+    await begin_session(store, make_key("other"), metadata={"plain": "other"})
+    await begin_session(
+        store, make_key("odd"), metadata={**METADATA, **{key: value for key, (value, _) in AS_JSON.items()}}
+    )
+    wanted = {**METADATA, **{key: text for key, (_, text) in AS_JSON.items()}}
+    for name, text in wanted.items():
+        assert await list_ids(store, metadata={name: text}) == ["odd"], name
+        assert await list_ids(store, metadata={name: text + " "}) == [], name
+    assert await list_ids(store, metadata=wanted) == ["odd"]
+    assert await list_ids(store, metadata={**wanted, "plain": "other"}) == []
+    assert await list_ids(store, metadata={"plain.text": ""}) == []
+
+
+async def test_filters_follow_changes_of_metadata(store: SqlStore) -> None:
+    state = await begin_session(store, metadata={"a": "1", "b": "1"})
+    patch = SessionUpdated(metadata={"a": None, "b": 2, "c": "3"})
+    state = (await store.append(KEY, state, [EventDraft(patch, None, "Triage")])).state
+    for gone in ({"a": "1"}, {"b": "1"}):
+        assert await list_ids(store, metadata=gone) == []
+    assert await list_ids(store, metadata={"b": "2", "c": "3"}) == [KEY.id]
+    await store.append(KEY, state, [EventDraft(SessionUpdated(metadata={"b": None, "c": None}), None, "Triage")])
+    assert await list_ids(store, metadata={"b": "2"}) == []
+
+
+async def test_a_tenant_lists_its_own(store: SqlStore) -> None:
+    await begin_session(store, SessionKey("one", "a"), metadata={"k": "v"})
+    await begin_session(store, SessionKey("two", "b"), metadata={"k": "v"})
+    for tenant, id in (("one", "a"), ("two", "b")):
+        assert [view.id for view in (await store.sessions(tenant, metadata={"k": "v"})).sessions] == [id]
+    assert (await store.sessions("three")).sessions == []

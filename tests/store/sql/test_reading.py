@@ -1,0 +1,219 @@
+"""Reading events and states."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Connection, update
+
+from swarmkeep.domain.decisions.steps import Wait, next_step
+from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.errors import EventNotFound, SessionNotFound
+from swarmkeep.domain.events import FACTS, ApprovalRequested, MessageAdded, SessionRedacted, UnknownFact
+from swarmkeep.domain.fold import fold
+from swarmkeep.domain.state import State
+from swarmkeep.store import upcast
+from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.sql.store import SqlStore
+from swarmkeep.store.sql.tables import events as events_table
+from tests.domain.given import calling_message, given, make_run_started, model_reply, tool_call
+from tests.store.conftest import Opener
+from tests.store.sessions import KEY, begin_session, draft_creation, draft_run_start, draft_user_messages, list_seqs
+
+NOBODY = SessionKey("default", "nobody")
+
+
+async def append_history(store: SqlStore) -> State:
+    """Eight events: one created, one run started, six messages."""
+    state = await begin_session(store)
+    state = (await store.append(KEY, state, draft_run_start(state))).state
+    return (await store.append(KEY, state, draft_user_messages(*"abcde"))).state
+
+
+async def test_events_are_read_between_two_seqs(store: SqlStore) -> None:
+    await append_history(store)
+    assert list_seqs(await store.read(KEY)) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert list_seqs(await store.read(KEY, after=2, upto=5)) == [3, 4, 5]
+    assert list_seqs(await store.read(KEY, after=2, limit=2)) == [3, 4]
+    assert list_seqs(await store.read(KEY, after=8)) == list_seqs(await store.read(KEY, after=2**80)) == []
+    assert list_seqs(await store.read(KEY, after=6, upto=2**80, limit=2**80)) == [7, 8]
+    assert list_seqs(await store.read(KEY, limit=0)) == []
+
+
+async def test_events_are_read_by_type(store: SqlStore) -> None:
+    await append_history(store)
+    assert list_seqs(await store.read(KEY, types=["session.created", "run.started"])) == [1, 2]
+    assert list_seqs(await store.read(KEY, types=["message.added"], after=3, upto=7, limit=2)) == [4, 5]
+    assert await store.read(KEY, types=["nothing", "'; --", "NUL \0", "\ud800"]) == []
+
+
+async def test_a_session_that_does_not_exist_has_no_events_and_no_state(store: SqlStore) -> None:
+    assert await store.read(NOBODY) == []
+    for at in (None, 0, 1, -1):
+        with pytest.raises(SessionNotFound):
+            await store.state(NOBODY, at=at)
+
+
+@pytest.mark.parametrize("id", ["", "NUL \0", "\ud800", "'; --", "x" * 10_000])
+async def test_an_id_of_any_text_can_be_asked_for(store: SqlStore, id: str) -> None:
+    odd = SessionKey("default", id)
+    assert await store.read(odd) == []
+    assert await store.blobs(odd, [id]) == {}
+    assert (await store.sessions(id, agent=id, metadata={id: id})).sessions == []
+    with pytest.raises(SessionNotFound):
+        await store.state(odd)
+    with pytest.raises(SessionNotFound):
+        await store.delete(odd)
+
+
+async def test_a_tenant_sees_nothing_of_another(store: SqlStore) -> None:
+    await append_history(store)
+    theirs = SessionKey("other", KEY.id)
+    assert await store.read(theirs) == []
+    with pytest.raises(SessionNotFound):
+        await store.state(theirs)
+    assert (await begin_session(store, theirs)).seq == 1
+
+
+async def test_the_state_at_each_seq_is_the_fold_up_to_it(store: SqlStore, opener: Opener) -> None:
+    last = await append_history(store)
+    events = await store.read(KEY)
+    for reader in (store, opener()):
+        for at in (8, 5, 1, 8):
+            assert await reader.state(KEY, at=at) == fold(events[:at])
+    assert await store.state(KEY) == last
+
+
+@pytest.mark.parametrize("at", [-1, 0, 9, 2**40, 2**80])
+async def test_a_seq_that_is_not_there_says_so(store: SqlStore, at: int) -> None:
+    await append_history(store)
+    with pytest.raises(EventNotFound) as refused:
+        await store.state(KEY, at=at)
+    assert refused.value.seq == at
+
+
+async def test_a_fresh_state_sees_what_others_wrote(store: SqlStore, opener: Opener) -> None:
+    other = opener()
+    state = await begin_session(store)
+    assert await other.state(KEY) == state
+    newer = (await store.append(KEY, state, draft_user_messages("x"))).state
+    assert await other.state(KEY, fresh=False) == state
+    assert await other.state(KEY) == newer
+    assert await other.state(KEY, fresh=False) == newer
+
+
+async def test_a_fresh_state_is_not_that_of_a_session_deleted_since(store: SqlStore, opener: Opener) -> None:
+    other = opener()
+    state = await begin_session(store)
+    state = (await store.append(KEY, state, draft_user_messages("x"))).state
+    assert await other.state(KEY) == state
+    await store.delete(KEY)
+    with pytest.raises(SessionNotFound):
+        await other.state(KEY)
+    # Made again, and longer than before.
+    again = (await store.append(KEY, State(), [*draft_creation(), *draft_user_messages("a", "b", "c")])).state
+    assert await other.state(KEY) == again
+    assert await other.state(KEY, at=2) == await store.state(KEY, at=2) != state
+
+
+async def test_a_stale_state_at_a_seq_is_not_taken_for_it(store: SqlStore, opener: Opener) -> None:
+    other = opener()
+    assert await other.state(KEY) if await begin_session(store) else None
+    await store.delete(KEY)
+    await store.append(KEY, State(), [*draft_creation(agent="New"), *draft_user_messages("a")])
+    assert (await other.state(KEY, at=1)).agent == "New"
+
+
+async def test_what_was_redacted_leaves_the_cached_states(store: SqlStore, opener: Opener) -> None:
+    other = opener()
+    state = await begin_session(store)
+    state = (await store.append(KEY, state, draft_user_messages("secret", "x"))).state
+    assert await other.state(KEY) == state
+    erased = update(events_table).where(events_table.c.seq == 2)
+    erased = erased.values(payload='{"message":{"role":"user","content":"[redacted]"}}', salt=None)
+    await store.database.write(lambda connection: connection.execute(erased).rowcount)
+    fact = SessionRedacted(seqs=(2,), reason="asked for")
+    await store.append(KEY, state, [EventDraft(fact, None, "Triage")])
+    for reader in (store, other, opener()):
+        for fresh in (True, False):
+            texts = [entry.message["content"] for entry in (await reader.state(KEY, fresh=fresh)).messages]
+            assert texts == ["[redacted]", "x"]
+
+
+async def test_states_are_rebuilt_when_the_cache_holds_nothing(opener: Opener) -> None:
+    store = opener(cache_bytes=0)
+    state = await append_history(store)
+    assert await store.state(KEY) == await store.state(KEY, fresh=False) == state
+
+
+async def test_the_cache_stays_within_its_bytes(opener: Opener) -> None:
+    store = opener(cache_bytes=40_000)
+    for number in range(20):
+        await begin_session(store, SessionKey("default", f"s{number}"), context={"text": "x" * 1000})
+    assert (await store.state(SessionKey("default", "s0"))).context_variables == {"text": "x" * 1000}
+
+
+async def test_unknown_types_and_later_versions_are_read_and_leave_the_state(store: SqlStore, opener: Opener) -> None:
+    await append_history(store)
+    changes: dict[int, dict[str, object]] = {
+        4: {"type": "weather.changed", "payload": '{"to":"rain"}'},
+        5: {"type": "message.added", "version": 99, "payload": '{"said":"x"}'},
+        6: {"type": "message.added", "version": 99, "payload": '{"message":{"role":"user","content":"x"},"new":1}'},
+        7: {"type": 'odd "\0\ud800', "payload": "[1]"},
+    }
+
+    def alter(connection: Connection) -> None:
+        for seq, change in changes.items():
+            connection.execute(update(events_table).where(events_table.c.seq == seq).values(**change))
+
+    await store.database.write(alter)
+    other = opener()
+    events = await other.read(KEY)
+    assert events[3].fact == UnknownFact(data={"to": "rain"})
+    assert events[4].fact == UnknownFact(data={"said": "x"})
+    assert isinstance(events[5].fact, MessageAdded)
+    assert (events[6].type, events[6].fact) == ('odd "\0\ud800', UnknownFact(data=[1]))
+    assert (await other.state(KEY)).seq == 8
+    assert [entry.seq for entry in (await other.state(KEY)).messages] == [3, 6, 8]
+
+
+async def test_a_damaged_payload_is_shown_as_it_is(store: SqlStore, opener: Opener) -> None:
+    await append_history(store)
+    damage = update(events_table).where(events_table.c.seq == 4).values(payload='{"message":')
+    await store.database.write(lambda connection: connection.execute(damage).rowcount)
+    event = (await opener().read(KEY))[3]
+    assert (event.payload, event.fact) == ('{"message":', UnknownFact())
+
+
+def test_older_versions_are_lifted_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MessageAdded, "version", 3)
+    lifts = {
+        ("message.added", 1): lambda old: {"text": old["words"]},
+        ("message.added", 2): lambda old: {"message": {"role": "user", "content": old["text"]}},
+    }
+    monkeypatch.setattr(upcast, "UPCASTERS", lifts)
+    current = MessageAdded(message={"role": "user", "content": "hi"})
+    assert upcast.upcast("message.added", 1, '{"words":"hi"}') == current
+    assert upcast.upcast("message.added", 2, '{"text":"hi"}') == current
+    assert upcast.upcast("message.added", 3, '{"message":{"role":"user","content":"hi"}}') == current
+    assert upcast.upcast("message.added", 0, '{"words":"hi"}') == UnknownFact(data={"words": "hi"})
+
+
+LATER = {
+    "message.added": '{"message":{"role":"tool","tool_call_id":"c1"},"tool":{"name":"f","status":"skipped"}}',
+    "approval.decided": '{"tool_call_id":"c1","decision":"escalate","by":"Lee"}',
+    "run.resumed": '{"reason":"schedule"}',
+    "run.waiting": '{"pending":[{"tool_call_id":"c1","name":"f","arguments":"{}","reason":"payment"}]}',
+    "run.completed": '{"stop_reason":"budget"}',
+}
+
+
+@pytest.mark.parametrize("type_", LATER)
+def test_a_value_of_a_later_release_does_not_hide_its_event(type_: str) -> None:
+    assert isinstance(upcast.upcast(type_, 1, LATER[type_]), FACTS[type_])
+
+
+def test_a_decision_of_a_later_release_is_no_approval() -> None:
+    asked = ApprovalRequested(tool_call_id="c1", name="f", arguments="{}")
+    decided = upcast.upcast("approval.decided", 1, LATER["approval.decided"])
+    state = given(make_run_started(), model_reply(calling_message(tool_call("c1"))), asked, decided)
+    assert isinstance(next_step(state), Wait)

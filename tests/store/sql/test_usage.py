@@ -1,0 +1,165 @@
+"""Usage: each call is counted once, where and when it was made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarmkeep.domain.decisions.commands import create_session
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.domain.events import CompletionRecord, MessageAdded, RequestRecord, SessionForked, ToolRecord
+from swarmkeep.domain.state import State
+from swarmkeep.domain.usage import UsageQuery, UsageRow
+from swarmkeep.store import schema
+from swarmkeep.store.hashing import seal
+from swarmkeep.store.ports import SealedBatch, SessionKey
+from swarmkeep.store.sql.store import SqlStore
+from swarmkeep.store.sql.usage import make_usage_row, rebuild_usage
+
+Json = dict[str, Any]
+REPLY = {"role": "assistant", "content": "Hi"}
+
+
+def make_reply(model: str | None = "m", ms: float = 10.0, **usage: Any) -> MessageAdded:
+    return MessageAdded(message=REPLY, completion=CompletionRecord(model=model, usage=usage, duration_ms=ms))
+
+
+def make_tool_result(ms: float = 5.0) -> MessageAdded:
+    message = {"role": "tool", "tool_call_id": "c", "content": "ok"}
+    return MessageAdded(message=message, tool=ToolRecord(name="t", status="ok", duration_ms=ms))
+
+
+async def record_calls(
+    store: SqlStore, key: SessionKey, *facts: MessageAdded, agent: str = "Ann", run: str = "r"
+) -> State:
+    begun = draft_events(agent, create_session(agent, {}, {}, []), None)
+    return (await store.append(key, State(), [*begun, *draft_events(agent, facts, run)])).state
+
+
+def make_key(name: str, tenant: str = "default") -> SessionKey:
+    return SessionKey(tenant, name)
+
+
+async def read_usage(store: SqlStore, *by: Any, tenant: str = "default", **query: Any) -> list[UsageRow]:
+    return (await store.usage(tenant, UsageQuery(by=by, **query))).rows
+
+
+async def test_calls_are_summed_up_in_groups(store: SqlStore) -> None:
+    details = {"prompt_tokens_details": {"cached_tokens": 3}, "completion_tokens_details": {"reasoning_tokens": 2}}
+    await record_calls(
+        store,
+        make_key("a"),
+        make_reply("x", prompt_tokens=10, completion_tokens=5, total_tokens=15, **details),
+        make_tool_result(),
+    )
+    await record_calls(store, make_key("b"), make_reply("y", prompt_tokens=1, total_tokens=1), agent="Bob", run="q")
+    (everything,) = await read_usage(store)
+    assert (everything.model_calls, everything.tool_calls, everything.total_tokens) == (2, 1, 16)
+    assert (everything.cached_tokens, everything.reasoning_tokens) == (3, 2)
+    assert (everything.model_ms, everything.tool_ms) == (20.0, 5.0)
+    assert [(row.model, row.total_tokens, row.tool_calls) for row in await read_usage(store, "model")] == [
+        (None, 0, 1),
+        ("x", 15, 0),
+        ("y", 1, 0),
+    ]
+    assert [(row.agent, row.session_id) for row in await read_usage(store, "agent", "session")] == [
+        ("Ann", "a"),
+        ("Bob", "b"),
+    ]
+    assert [row.run_id for row in await read_usage(store, "run", only={"agent": "Bob"})] == ["q"]
+    (today,) = await read_usage(store, "day")
+    assert isinstance(today.day, str)
+    assert await read_usage(store, "day", first_day=today.day, last_day=today.day) == [today]
+    assert await read_usage(store, "day", last_day="2001-01-01") == []
+
+
+async def test_a_tenant_sees_its_own(store: SqlStore) -> None:
+    await record_calls(store, make_key("a", "one"), make_reply(total_tokens=1))
+    await record_calls(store, make_key("a", "two"), make_reply(total_tokens=2))
+    assert [row.total_tokens for row in await read_usage(store, tenant="two")] == [2]
+    assert await read_usage(store, "day", tenant="three") == []
+
+
+async def test_groups_come_in_pages(store: SqlStore) -> None:
+    names = ["", "\x00", '"quoted"', "\ud800", "a", "b", "😀"]
+    for number, name in enumerate(names):
+        await record_calls(store, make_key(str(number)), make_reply(name or None, total_tokens=1), agent=name)
+    seen: list[Any] = []
+    cursor = None
+    while True:
+        page = await store.usage("default", UsageQuery(by=("agent", "model"), limit=2, cursor=cursor))
+        seen += [(row.agent, row.model) for row in page.rows]
+        if (cursor := page.next_cursor) is None:
+            break
+    assert sorted(seen, key=repr) == sorted([(name, name or None) for name in names], key=repr)
+    for bad in ("x", "", "W10", "WyJhIl0"):
+        with pytest.raises(InvalidRequest):
+            await store.usage("default", UsageQuery(by=("agent", "model"), cursor=bad))
+
+
+async def test_a_fork_counts_its_own_calls_only(store: SqlStore) -> None:
+    state = await record_calls(store, make_key("a"), make_reply(total_tokens=5))
+    forked = SessionForked(from_session_id="a", from_seq=state.seq, from_hash=state.hash)
+    fork = await store.fork(make_key("a"), state, make_key("f"), draft_events("Ann", [forked], None))
+    await store.append(make_key("f"), fork.state, draft_events("Ann", [make_reply(total_tokens=7)], "r2"))
+    expected = [("a", 5), ("f", 7)]
+    assert [(row.session_id, row.total_tokens) for row in await read_usage(store, "session")] == expected
+    # Recorded elsewhere and restored here, it is the same.
+    sealed = await store.sealed(make_key("f"))
+    await store.delete(make_key("f"))
+    assert [row.session_id for row in await read_usage(store, "session")] == ["a"]
+    for size in (1, 2, 10):
+        chunks = [SealedBatch(sealed[start : start + size]) for start in range(0, len(sealed), size)]
+        await store.restore(make_key("f"), lambda chunks=chunks: chunks, closing=lambda _: [])  # type: ignore[misc]
+        assert [(row.session_id, row.total_tokens) for row in await read_usage(store, "session")] == expected
+        before = await read_usage(store, "day", "session", "run", "agent", "model")
+        await store.database.write(rebuild_usage)
+        assert await read_usage(store, "day", "session", "run", "agent", "model") == before
+        await store.delete(make_key("f"))
+
+
+async def test_odd_figures_count_as_nothing_and_huge_ones_as_much(store: SqlStore) -> None:
+    odd = {"prompt_tokens": "9", "completion_tokens": True, "total_tokens": -4, "prompt_tokens_details": [1]}
+    facts = [make_reply(**odd), *(make_reply(total_tokens=2**200, ms=1e300) for _ in range(3))]
+    await record_calls(store, make_key("a"), *facts)
+    (row,) = await read_usage(store)
+    assert (row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.model_calls) == (0, 0, 0, 4)
+    assert row.total_tokens == 3 * 2**40
+
+
+async def test_the_model_that_was_asked_counts_where_none_answered(store: SqlStore) -> None:
+    request = RequestRecord(instructions="", params={"model": "asked"})
+    await record_calls(store, make_key("a"), MessageAdded(message=REPLY, completion=CompletionRecord(request=request)))
+    assert [row.model for row in await read_usage(store, "model")] == ["asked"]
+
+
+@settings(deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["prompt_tokens", "total_tokens", "prompt_tokens_details"]), st.integers() | st.text()
+    )
+)
+def test_whatever_a_provider_reports_makes_a_row(usage: Json) -> None:
+    (one, two) = seal(
+        "s",
+        State(),
+        draft_events("A", [make_reply(**usage), make_tool_result()], None),
+        at="2026-01-02T03:04:05.000006Z",
+    )
+    made = [make_usage_row(one.event), make_usage_row(two.event)]
+    assert [row and row["day"] for row in made] == ["2026-01-02"] * 2
+    assert Counter(type(value) for row in made if row for value in row.values()).keys() <= {str, int, float}
+
+
+async def test_what_was_recorded_before_there_was_an_index_counts(store: SqlStore, url: str) -> None:
+    await record_calls(store, make_key("a"), make_reply(total_tokens=5), make_tool_result())
+    before = await read_usage(store, "session", "run", "day")
+    await asyncio.to_thread(schema.downgrade, url, "0003")
+    await asyncio.to_thread(schema.upgrade, url)
+    assert await read_usage(store, "session", "run", "day") == before

@@ -1,0 +1,108 @@
+"""API keys: kept as digests, found by their ids, and never gone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import select
+
+from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.store.api_keys import ApiKeyNotFound, ApiKeyStore, parse_key_id
+from swarmkeep.store.sql.store import SqlStore
+from swarmkeep.store.sql.tables import api_keys
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self.now = datetime(2026, 11, 21, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def keys(store: SqlStore, clock: ManualClock) -> ApiKeyStore:
+    return ApiKeyStore(store.database, clock=clock)
+
+
+async def test_a_key_is_found_by_the_id_that_it_holds_and_opened_by_itself_only(keys: ApiKeyStore) -> None:
+    assert not await keys.has_keys()
+    made, secret = await keys.create("acme", name="the shop's ☃", role="read")
+    other, another = await keys.create("acme")
+    assert await keys.has_keys()
+    assert parse_key_id(secret) == made.id
+    found = await keys.find(made.id)
+    assert found is not None
+    assert found.key == made
+    assert (made.tenant, made.name, made.role, made.label) == (
+        "acme", "the shop's ☃", "read", f"{made.id} (the shop's ☃)",
+    )  # fmt: skip
+    assert other.label == other.id
+    assert found.accepts(secret)
+    for wrong in (another, secret[:-1], secret + "x", secret.upper(), made.id, ""):
+        assert not found.accepts(wrong)
+    assert await keys.find("key_0000000000000000") is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "swk_", "key_0123456789abcdef", "swk_0123456789ABCDEF_" + "a" * 43, "\u0660" * 64]
+)
+def test_what_cannot_be_a_key_has_no_id(text: str) -> None:
+    assert parse_key_id(text) is None
+
+
+async def test_the_key_itself_is_nowhere_in_the_database(keys: ApiKeyStore, store: SqlStore) -> None:
+    _, secret = await keys.create("acme", name="desk")
+    rows = await store.database.read(lambda connection: connection.execute(select(api_keys)).all())
+    assert secret.rpartition("_")[2] not in str(rows)
+    assert len({(await keys.create("acme"))[1] for _ in range(20)}) == 20
+
+
+async def test_a_revoked_key_opens_nothing_and_still_exists(keys: ApiKeyStore, clock: ManualClock) -> None:
+    made, secret = await keys.create("acme")
+    ended = await keys.revoke(made.id)
+    assert ended.revoked_at == "2026-11-21T00:00:00.000000Z"
+    clock.now += timedelta(days=1)
+    assert await keys.revoke(made.id) == ended
+    found = await keys.find(made.id)
+    assert found is not None
+    assert not found.accepts(secret)
+    assert await keys.has_keys()
+    with pytest.raises(ApiKeyNotFound, match="'key_x'"):
+        await keys.revoke("key_x")
+
+
+async def test_keys_are_listed_oldest_first_by_tenant(keys: ApiKeyStore, clock: ManualClock) -> None:
+    made = []
+    for tenant in ("b", "a", "b"):
+        made.append((await keys.create(tenant))[0])
+        clock.now += timedelta(seconds=1)
+    assert await keys.all() == made
+    assert await keys.all(tenant="b") == [made[0], made[2]]
+    assert await keys.all(tenant="none") == []
+
+
+async def test_use_is_noted_once_a_minute(keys: ApiKeyStore, clock: ManualClock) -> None:
+    made, _ = await keys.create("acme")
+    seen = []
+    for seconds in (0, 59, 60):
+        clock.now = datetime(2026, 11, 21, tzinfo=UTC) + timedelta(seconds=seconds)
+        await keys.note_use(made.id)
+        (found,) = await keys.all()
+        seen.append(found.last_used_at)
+    assert seen == ["2026-11-21T00:00:00.000000Z"] * 2 + ["2026-11-21T00:01:00.000000Z"]
+
+
+@pytest.mark.parametrize(
+    ("tenant", "name"), [("", ""), ("a/b", ""), ("a" * 129, ""), ("ä", ""), ("a", "x" * 201), ("a", "\n")]
+)
+async def test_names_that_are_none_are_refused(keys: ApiKeyStore, tenant: str, name: str) -> None:
+    with pytest.raises(InvalidRequest):
+        await keys.create(tenant, name=name)
+    assert not await keys.has_keys()

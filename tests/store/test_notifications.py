@@ -1,0 +1,136 @@
+"""Hints from PostgreSQL about what other processes have changed. They may be lost; here they are not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+
+from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.postgres.notifications import CHANNEL, _decode_keys, _encode_payloads
+from swarmkeep.store.sql.store import SqlStore, open_store
+from tests.store.sessions import KEY, OTHER, begin_session, draft_user_messages, new_key
+
+SECONDS = 20.0
+
+
+class Listener:
+    """A store that hears, and what it heard."""
+
+    def __init__(self, url: str) -> None:
+        self.store = open_store(url)
+        self.changed: list[SessionKey] = []
+        self._arrived = asyncio.Event()
+        self._task = asyncio.create_task(self.store.listen(self._hear))
+
+    def _hear(self, key: SessionKey) -> None:
+        self.changed.append(key)
+        self._arrived.set()
+
+    async def until(self, key: SessionKey) -> None:
+        async with asyncio.timeout(SECONDS):
+            while key not in self.changed:
+                self._arrived.clear()
+                await self._arrived.wait()
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self.store.close()
+
+
+@asynccontextmanager
+async def open_listeners(url: str, count: int = 1) -> AsyncIterator[list[Listener]]:
+    listening = [Listener(url) for _ in range(count)]
+    try:
+        await wait_for_listeners(url, count)
+        yield listening
+    finally:
+        for ear in listening:
+            await ear.close()
+
+
+async def wait_for_listeners(url: str, count: int) -> None:
+    """Wait until so many connections to this database have asked for notifications."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+    connection = await asyncpg.connect(url)
+    try:
+        async with asyncio.timeout(SECONDS):
+            while await connection.fetchval(query) < count:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        await connection.close()
+
+
+async def break_listeners(url: str) -> None:
+    """Break the connections that listen."""
+    connection = await asyncpg.connect(url)
+    try:
+        mine = "datname = current_database() AND pid <> pg_backend_pid()"
+        await connection.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine}")
+    finally:
+        await connection.close()
+
+
+async def test_what_one_process_appends_or_deletes_another_hears(postgres_ready: str) -> None:
+    async with open_listeners(postgres_ready, 2) as (one, other):
+        state = await begin_session(one.store)
+        await other.until(KEY)
+        assert one.changed == []
+        other.changed.clear()
+        await one.store.append(KEY, state, draft_user_messages("x"))
+        await other.until(KEY)
+        other.changed.clear()
+        await one.store.delete(KEY)
+        await other.until(KEY)
+        await begin_session(other.store, OTHER)
+        await one.until(OTHER)
+        assert KEY not in one.changed
+
+
+async def test_a_connection_that_breaks_comes_back(postgres_ready: str) -> None:
+    async with open_listeners(postgres_ready, 2) as (one, other):
+        await break_listeners(postgres_ready)
+        await wait_for_listeners(postgres_ready, 2)
+        await begin_session(one.store)
+        await other.until(KEY)
+
+
+async def test_anybody_may_notify_anything(postgres_ready: str) -> None:
+    async with open_listeners(postgres_ready) as (ear,):
+        stranger = await asyncpg.connect(postgres_ready)
+        try:
+            for payload in ("", "[", "null", "[1]", "[[1,2,3]]", '{"a":1}'):
+                await stranger.execute(f"SELECT pg_notify('{CHANNEL}', $1)", payload)
+            await stranger.execute(f"SELECT pg_notify('{CHANNEL}', $1)", '[["default","s2"]]')
+        finally:
+            await stranger.close()
+        await ear.until(OTHER)
+        assert ear.changed[-1] == OTHER
+
+
+async def test_a_store_that_nobody_listens_with_keeps_nothing(store: SqlStore) -> None:
+    for _ in range(20):
+        await begin_session(store, new_key())
+    notices = getattr(store.database, "_notices", None)
+    assert notices is None or notices._told == {}
+
+
+async def test_where_there_are_no_hints_none_come(sqlite_ready: str) -> None:
+    store = open_store(sqlite_ready)
+    await store.listen(lambda _: pytest.fail("nobody said anything"))
+    await store.close()
+
+
+def test_names_of_all_kinds_fit_into_notifications() -> None:
+    keys = [SessionKey(f"tenant \ud800 ü {n}", f"{'s' * (n % 500)}\0{n}") for n in range(2000)]
+    payloads = _encode_payloads(keys)
+    assert max(len(payload.encode()) for payload in payloads) <= 7999
+    assert "\\u0000" in payloads[0]
+    assert [key for payload in payloads for key in _decode_keys(payload)] == keys
+    assert json.loads(payloads[0])
+    assert _encode_payloads([]) == _encode_payloads([SessionKey("t", "s" * 8000)]) == []

@@ -1,0 +1,82 @@
+"""PostgreSQL for tests: empty for each, and one that may be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+
+import asyncpg
+import pytest
+
+from tests.support.postgres import Postgres, private_postgres, replace_database
+
+
+async def _list_tables(url: str) -> list[str]:
+    connection = await asyncpg.connect(url)
+    try:
+        rows = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        return [row["tablename"] for row in rows]
+    finally:
+        await connection.close()
+
+
+async def _execute(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def test_each_test_gets_an_empty_database(database_url: str) -> None:
+    if database_url.startswith("sqlite:///"):
+        with sqlite3.connect(database_url.removeprefix("sqlite:///")) as connection:
+            assert connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
+        connection.close()
+    else:
+        assert await _list_tables(database_url) == []
+        await _execute(database_url, "CREATE TABLE left_behind (id integer)")
+
+
+async def test_no_table_of_another_test_is_left(postgres_url: str) -> None:
+    assert await _list_tables(postgres_url) == []
+
+
+async def test_a_template_is_prepared_once_and_copied(postgres: Postgres) -> None:
+    prepared: list[str] = []
+
+    def prepare(url: str) -> None:
+        prepared.append(url)
+        asyncio.run(_execute(url, "CREATE TABLE ready (id integer)"))
+
+    for _ in range(2):
+        name = await asyncio.to_thread(postgres.template, "support", prepare)
+        url = postgres.create(name)
+        assert await _list_tables(url) == ["ready"]
+        postgres.drop(url)
+    assert len(prepared) == 1
+
+
+def test_a_private_server_can_crash_and_come_back() -> None:
+    with private_postgres() as server:
+        url = server.create()
+        asyncio.run(_execute(url, "CREATE TABLE kept (id integer)"))
+        server.stop_immediately()
+        with pytest.raises((ConnectionRefusedError, FileNotFoundError)):
+            asyncio.run(_list_tables(url))
+        server.start()
+        assert asyncio.run(_list_tables(url)) == ["kept"]
+        server.drop(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "other"),
+    [
+        ("postgresql://postgres:@/db?host=/tmp/xyz", "postgresql://postgres:@/new?host=/tmp/xyz"),
+        ("postgresql:///db?host=/tmp/xyz", "postgresql:///new?host=/tmp/xyz"),
+        ("postgresql://me:secret@db.example:5433/db", "postgresql://me:secret@db.example:5433/new"),
+        ("postgresql://db.example", "postgresql://db.example/new"),
+    ],
+)
+def test_only_the_database_in_a_url_is_replaced(url: str, other: str) -> None:
+    assert replace_database(url, "new") == other

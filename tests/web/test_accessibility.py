@@ -1,0 +1,107 @@
+"""For everybody: what a checker of accessibility finds, on each view, in each theme and size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.support.processes import ServerProcess
+from tests.support.scripted import ScriptedModel
+from tests.web.window import PHONE, Api, Window
+
+AXE = Path(__file__).with_name("vendor") / "axe-core" / "axe.min.js"
+SERIOUS = """async () => {
+  const { violations } = await axe.run(document, { resultTypes: ["violations"] });
+  return violations
+    .filter(({ impact }) => impact === "serious" || impact === "critical")
+    .map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html + " " + node.failureSummary).join("; ")}`);
+}"""
+
+
+def check_accessibility(window: Window) -> None:
+    if not window.evaluate("() => 'axe' in window"):
+        window.evaluate(AXE.read_text(encoding="utf-8"))
+    assert window.evaluate(SERIOUS) == []
+
+
+@pytest.fixture
+def window(windows: Callable[..., Window], server: ServerProcess) -> Window:
+    """One that lets the checker have styles of its own."""
+    return windows(server.url, bypass_csp=True)
+
+
+@pytest.fixture
+def waiting(model: ScriptedModel, api: Api) -> str:
+    """A session with messages, calls, a handoff and a failed run, which waits for an approval."""
+    session = api.session()
+    model.calls([("get_weather", {"city": "Rome"}, "c1"), ("transfer_to_sales", {}, "c2")])
+    model.say("# Sunny\n\n- it is `so`\n- [look](https://example.org)\n\n|a|b|\n|-|-|\n|1|2|\n\n```\ncode\n```")
+    api.run(session, "hello")
+    model.fail(401)
+    api.run(session, "again")
+    model.call("refund", {"order": "1"}, id="c3")
+    api.run(session, "refund", agent="Front Desk")
+    return session
+
+
+@pytest.mark.parametrize("size", ["wide", "phone"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_checker_finds_nothing_serious(window: Window, waiting: str, api: Api, theme: str, size: str) -> None:
+    window.page.emulate_media(color_scheme=theme, reduced_motion="reduce")  # type: ignore[arg-type]
+    if size == "phone":
+        window.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    window.open()
+    expect(window.page.get_by_role("radio").first).to_be_attached()
+    check_accessibility(window)
+    window.open_chat(waiting)
+    expect(window.page.get_by_role("button", name="Approve")).to_be_visible()
+    window.calls.first.locator("summary").click()
+    check_accessibility(window)
+    answer = next(event["seq"] for event in api.events(waiting) if event["data"].get("completion"))
+    window.open_timeline(waiting, at=answer)
+    expect(window.detail).to_contain_text("Tool call")
+    for fold in window.detail.locator("summary").all():
+        fold.click()
+    check_accessibility(window)
+    if size == "phone":
+        window.page.get_by_role("button", name="Sessions").click()
+        check_accessibility(window)
+    window.page.get_by_role("button", name="API key").click(force=True)
+    expect(window.page.get_by_role("dialog")).to_be_visible()
+    check_accessibility(window)
+
+
+def test_what_is_said_is_read_aloud_once(window: Window, model: ScriptedModel, api: Api) -> None:
+    model.call("transfer_to_sales", {}, id="c1")
+    model.say("At your service.")
+    session = api.session()
+    window.open_chat(session)
+    window.say("sales")
+    aloud = window.page.locator("[aria-live=polite] p")
+    expect(aloud).to_have_text(["Front Desk hands over to Sales", "Sales: At your service."])
+
+
+def test_the_theme_can_be_chosen_and_is_kept(window: Window) -> None:
+    window.page.emulate_media(color_scheme="light")
+    window.open()
+    dark = "rgb(19, 20, 21)"
+    body = window.page.locator("body")
+    expect(body).not_to_have_css("background-color", dark)
+    for name in ("as the system has them", "light"):
+        window.page.get_by_role("button", name=f"Colours: {name}").click()
+    expect(body).to_have_css("background-color", dark)
+    window.page.reload()
+    expect(body).to_have_css("background-color", dark)
+    expect(window.page.get_by_role("button", name="Colours: dark")).to_be_visible()
+
+
+def test_the_first_tab_skips_to_the_content(window: Window) -> None:
+    window.open("#/timeline")
+    expect(window.page.get_by_text("Choose a session")).to_be_visible()
+    window.page.keyboard.press("Tab")
+    expect(window.page.get_by_role("link", name="Skip to content")).to_be_focused()
+    window.page.keyboard.press("Enter")
+    expect(window.page.get_by_role("main")).to_be_focused()
