@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from swarmkeep.agent import Agent, Response, Result, ToolCallId, function_schema, tool
-    from swarmkeep.engine.swarm import AsyncSwarm, Swarm
+    from swarmkeep.engine.swarm.swarm import AsyncSwarm, Swarm
 
 __version__ = "0.1.0"
 __all__ = ["Agent", "AsyncSwarm", "Response", "Result", "Swarm", "ToolCallId", "function_schema", "tool"]
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
     # is in this package too, begins without them.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "swarmkeep.engine.swarm" if name in ("Swarm", "AsyncSwarm") else "swarmkeep.agent"
+    home = "swarmkeep.engine.swarm.swarm" if name in ("Swarm", "AsyncSwarm") else "swarmkeep.agent"
     return globals().setdefault(name, getattr(import_module(home), name))
 
 

@@ -24,14 +24,14 @@ from swarmkeep.api.auth.keyring import Keyring
 from swarmkeep.api.auth.rate_limits import RateLimiter
 from swarmkeep.api.metrics import MeasuredStore, Metrics
 from swarmkeep.connections import BoundedConnection
+from swarmkeep.engine.agents.loading import load_registry
+from swarmkeep.engine.agents.registry import AgentsError
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
-from swarmkeep.engine.loading import load_registry
-from swarmkeep.engine.model import ChatModel
-from swarmkeep.engine.pauses import Pauses
-from swarmkeep.engine.provider import model_client
-from swarmkeep.engine.registry import AgentsError
-from swarmkeep.engine.retries import Retries
+from swarmkeep.engine.models.model import ChatModel
+from swarmkeep.engine.models.pauses import Pauses
+from swarmkeep.engine.models.provider import make_model_client
+from swarmkeep.engine.models.retries import Retries
 from swarmkeep.settings import Settings, is_loopback
 from swarmkeep.store.api_keys import ApiKeyStore
 from swarmkeep.store.archive import Archive
@@ -70,7 +70,7 @@ def create_app(settings: Settings) -> Litestar:
     async def lifespan(app: Litestar) -> AsyncGenerator[None]:
         if settings.migrate or isinstance(location, SqliteFile):
             await asyncio.to_thread(upgrade, settings.database_url)
-        client = model_client(settings)
+        client = make_model_client(settings)
         limits = msgspec.convert(settings, Limits, from_attributes=True)
         pauses = Pauses()
         model = ChatModel(client, Retries(count=settings.model_retries), pauses.wait)
@@ -126,7 +126,9 @@ def _build_metrics(settings: Settings) -> Metrics:
 
 def _register_gauges(metrics: Metrics, engine: Engine, store: SqlStore) -> None:
     engine.hub.watch(metrics.event)
-    metrics.add_gauge("swarmkeep_sessions_driven", "Sessions that this server has the lease of.", engine.driven_count)
+    metrics.add_gauge(
+        "swarmkeep_sessions_driven", "Sessions that this server has the lease of.", engine.active_session_count
+    )
     metrics.add_gauge("swarmkeep_stream_readers", "Open streams.", lambda: engine.hub.reader_count)
     metrics.add_gauge("swarmkeep_writes_waiting", "Writes that wait for the database.", lambda: store.database.waiting)
 

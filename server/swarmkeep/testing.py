@@ -11,8 +11,8 @@ from swarmkeep.audit.replay.divergences import Divergence, check_kinds
 from swarmkeep.audit.replay.recorded_sessions import RecordedSession, read_recorded_sessions
 from swarmkeep.audit.replay.session import replay
 from swarmkeep.domain.codec import encode_text
-from swarmkeep.engine.loading import load_registry
-from swarmkeep.engine.registry import Registry
+from swarmkeep.engine.agents.loading import load_registry
+from swarmkeep.engine.agents.registry import Registry
 
 __all__ = ["RecordedConversation", "assert_replays", "differences", "recorded"]
 

@@ -98,7 +98,7 @@ async def test_the_page_is_not_sent_again_while_it_is_the_same(plain: RunningSer
 
 
 def test_what_is_vendored_came_with_its_licence() -> None:
-    vendored = Path(docs.__file__).parents[1] / "web" / "vendor"
+    vendored = Path(docs.__file__).parents[2] / "web" / "vendor"
     folders = [path for path in vendored.iterdir() if path.is_dir()]
     assert folders
     for folder in folders:

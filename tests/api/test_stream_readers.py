@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from swarmkeep.connections import BoundedConnection
-from swarmkeep.engine import live
-from swarmkeep.engine.live import Hub, follow
+from swarmkeep.engine import streaming
 from swarmkeep.engine.loop import MessageDelta, MessageStarted
+from swarmkeep.engine.streaming import Hub, follow
 from tests.api.server import Frame, RunningServer, durable_frames, server_settings, start_server
 from tests.api.test_streams import content_of, wait_until, wait_until_nobody_reads
 from tests.support.processes import ServerProcess
@@ -154,7 +154,7 @@ def post(server: ServerProcess, path: str, body: Any) -> Any:
 
 
 async def test_who_joins_late_gets_the_message_so_far_in_one_piece() -> None:
-    hub, key = Hub(feed_size=10), live.SessionKey("t", "s")
+    hub, key = Hub(feed_size=10), streaming.SessionKey("t", "s")
     hub.publish(key, MessageStarted("r", "A", 1))
     for number in range(1000):
         hub.publish(key, MessageDelta("r", "A", 1, {"content": f"{number} ", "tool_calls": None}))
@@ -168,20 +168,20 @@ async def test_who_joins_late_gets_the_message_so_far_in_one_piece() -> None:
 async def test_a_reader_that_falls_behind_costs_little_and_misses_no_event(
     service: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "_FEED_CHARACTERS", 50_000)
+    monkeypatch.setattr(streaming, "_FEED_CHARACTERS", 50_000)
     engine = service.engine
     session = await service.session()
-    key = live.SessionKey("default", session.rpartition("/")[2])
+    key = streaming.SessionKey("default", session.rpartition("/")[2])
     reader = follow(engine.store, engine.hub, key, after=0, poll_seconds=0.05)
     got = [await anext(reader)]
     for number in range(60):
         await service.patch(session, {"metadata": {"text": str(number) * 10_000}})
     (feed,) = engine.hub._feeds[key]
-    assert sum(len(item.payload) for item in feed._items if isinstance(item, live.RecordedEvent)) <= 50_000
-    while not (got and isinstance(got[-1], live.RecordedEvent) and got[-1].seq == 61):
+    assert sum(len(item.payload) for item in feed._items if isinstance(item, streaming.RecordedEvent)) <= 50_000
+    while not (got and isinstance(got[-1], streaming.RecordedEvent) and got[-1].seq == 61):
         got.append(await anext(reader))
     await reader.aclose()
-    assert [item.seq for item in got if isinstance(item, live.RecordedEvent)] == list(range(1, 62))
+    assert [item.seq for item in got if isinstance(item, streaming.RecordedEvent)] == list(range(1, 62))
 
 
 async def test_a_reader_that_stops_reading_is_let_go_and_can_come_back(

@@ -41,7 +41,7 @@ class ServeProcess(Process):
         defaults = {
             "SWARMKEEP_OFFLINE": "true",
             "SWARMKEEP_PORT": "0",
-            "SWARMKEEP_AGENTS": str(Path(__file__).with_name("team.py")),
+            "SWARMKEEP_AGENTS": str(Path(__file__).parents[1] / "api" / "team.py"),
             "SWARMKEEP_DATABASE_URL": f"sqlite:///{folder / 'swarmkeep.db'}",
             "SWARMKEEP_LOG_LEVEL": "warning",
         }

@@ -40,9 +40,9 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import State
+from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.engine import Engine
-from swarmkeep.engine.once import Once
-from swarmkeep.engine.registry import Registry
+from swarmkeep.engine.idempotency import IdempotentRequest
 from swarmkeep.store.hashing import commitment_of
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
 from swarmkeep.store.sql.store import SqlStore, open_store
@@ -215,12 +215,12 @@ async def test_a_request_with_a_used_key_is_refused_and_never_carried_out_again(
 
 async def test_a_redaction_sent_twice_answers_twice_and_is_done_once(store: SqlStore, engine: Engine) -> None:
     await begin_session(store)
-    once = Once("key", "d" * 64)
+    once = IdempotentRequest("key", "d" * 64)
     first = await redact(engine, KEY, [1], "asked for", once=once)
     assert await redact(engine, KEY, [1], "asked for", once=once) == first
     assert (await store.state(KEY)).seq == 2
     with pytest.raises(IdempotencyMismatch):
-        await redact(engine, KEY, [1], "asked for", once=Once("key", "e" * 64))
+        await redact(engine, KEY, [1], "asked for", once=IdempotentRequest("key", "e" * 64))
     assert (await verify(store, KEY)).valid
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from swarmkeep.store import schema
-from tests.chaos.house import LEASE_SECONDS, House
-from tests.chaos.report import Report
-from tests.chaos.scene import Build, Scene, kind_of
+from tests.chaos.cluster import LEASE_SECONDS, ServerCluster
+from tests.chaos.parallel import OpenCluster, ParallelTests, read_kind
+from tests.chaos.storm.report import Report
 from tests.chaos.warm import Nursery
 from tests.support.postgres import Postgres
 
@@ -38,7 +38,7 @@ def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def build(
     request: pytest.FixtureRequest, nursery: Nursery, empty_file: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Build:
+) -> OpenCluster:
     """Makes houses, each with a new database of the kind that it is asked for. Threads may share it."""
     alone = threading.Lock()
 
@@ -55,23 +55,23 @@ def build(
         postgres.drop(url)
 
     @contextmanager
-    def build(kind: str) -> Iterator[House]:
+    def build(kind: str) -> Iterator[ServerCluster]:
         with alone:
             folder = tmp_path_factory.mktemp("house")
-        with database(kind, folder) as url, House(nursery, url, folder) as house:
+        with database(kind, folder) as url, ServerCluster(nursery, url, folder) as house:
             yield house
 
     return build
 
 
 @pytest.fixture(scope="session", autouse=True)
-def scene(request: pytest.FixtureRequest, build: Build) -> Iterator[Scene]:
+def scene(request: pytest.FixtureRequest, build: OpenCluster) -> Iterator[ParallelTests]:
     """Plays what is going to be looked at. It begins with the first test of this folder, whichever that is."""
     ahead = [item for item in request.session.items if hasattr(getattr(item, "function", None), "played")]
-    if any(kind_of(item) == "postgres" for item in ahead):
+    if any(read_kind(item) == "postgres" for item in ahead):
         request.getfixturevalue("postgres")
-    scene = Scene(build)
-    scene.announce(ahead)
+    scene = ParallelTests(build)
+    scene.submit(ahead)
     yield scene
     scene.close()
 

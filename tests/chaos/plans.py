@@ -20,28 +20,28 @@ Json = dict[str, Any]
 PATIENCE_SECONDS = 60.0
 
 
-def say(text: str, **options: Any) -> Json:
+def say_step(text: str, **options: Any) -> Json:
     """A step: these words. `hold` names a gate that the first reply to come there waits at; so does `pause`, but after
     the first word of a stream. With `always` every reply waits."""
     return {"say": text, **options}
 
 
-def calls(*wanted: tuple[str, Mapping[str, Any]], **options: Any) -> Json:
+def call_step(*wanted: tuple[str, Mapping[str, Any]], **options: Any) -> Json:
     """A step: these calls in one reply."""
     return {"calls": [[name, dict(arguments)] for name, arguments in wanted], **options}
 
 
-def refuse(status: int) -> Json:
+def refuse_step(status: int) -> Json:
     """A step: the provider refuses, for good."""
     return {"refuse": status}
 
 
-def plan(*steps: Json) -> str:
+def make_plan(*steps: Json) -> str:
     """The user's message that makes the model take these steps."""
     return json.dumps({"plan": steps})
 
 
-class Mind:
+class PlannedModel:
     """The `default` of a ScriptedModel."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Mind:
                 headers={"content-type": "application/json", "x-should-retry": "false"},
             )
         name = step.get("hold") or step.get("pause")
-        gate = None if name is None else self._arrive(name, always=step.get("always", False))
+        gate = None if name is None else self._note_arrival(name, always=step.get("always", False))
         return Completion(
             pieces=split_pieces(step["say"]) if "say" in step else (),
             calls=[Call(name, arguments) for name, arguments in step.get("calls", ())],
@@ -70,7 +70,7 @@ class Mind:
             delay=step.get("delay", 0.0),
         )
 
-    def _arrive(self, name: str, *, always: bool) -> threading.Event | None:
+    def _note_arrival(self, name: str, *, always: bool) -> threading.Event | None:
         with self._changed:
             self._arrived[name] += 1
             self._changed.notify_all()
@@ -101,10 +101,10 @@ def next_step(messages: Sequence[Json]) -> Json:
         steps = json.loads(messages[last]["content"])["plan"]
     except (TypeError, ValueError, KeyError):
         steps = []
-    return steps[replies] if replies < len(steps) else say("That is all.")
+    return steps[replies] if replies < len(steps) else say_step("That is all.")
 
 
-def until(what: str, holds: Any, seconds: float = PATIENCE_SECONDS, every: float = 0.02) -> Any:
+def wait_until(what: str, holds: Any, seconds: float = PATIENCE_SECONDS, every: float = 0.02) -> Any:
     """The first true value of `holds()`; fails after `seconds`, naming `what`."""
     deadline = time.monotonic() + seconds
     while not (value := holds()):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 
-class Reader:
+class BackgroundReader:
     """What a call gave or raised: the items of a stream as they come, or the one answer."""
 
     def __init__(self, call: Callable[[], Any]) -> None:

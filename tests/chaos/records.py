@@ -21,10 +21,10 @@ Json = dict[str, Any]
 
 PROFILE = Profile(name="Clerk", model="m", instructions="Do as you are told.")
 ENDS = {"run.completed", "run.failed", "run.cancelled", "run.interrupted"}
-PAGE = 500
+PAGE_SIZE = 500
 
 
-class Log:
+class LogRows:
     """A session's events as the database has them."""
 
     def __init__(self, session_id: str, rows: list[SealedEvent]) -> None:
@@ -54,10 +54,10 @@ class Log:
             if event.type in types and run_id in (None, event.run_id)
         ]
 
-    def ends(self, run_id: str) -> list[str]:
+    def list_ends(self, run_id: str) -> list[str]:
         return [event.type for event in self.events if event.type in ENDS and event.run_id == run_id]
 
-    def tool_status(self) -> dict[str, str]:
+    def read_tool_status(self) -> dict[str, str]:
         """How each call ended that did, by its id."""
         results = [data for data in self.of("message.added") if data.get("tool")]
         ids = [data["message"]["tool_call_id"] for data in results]
@@ -70,9 +70,9 @@ class Log:
 
     def problems(self, *, at_rest: bool = True) -> list[str]:
         """Whatever breaks a promise about logs; `at_rest`: every run should have ended or wait for somebody."""
-        return [*self._chain(), *self._requests(), *self._runs(at_rest), *self._calls()]
+        return [*self._check_chain(), *self._check_requests(), *self._check_runs(at_rest), *self._check_calls()]
 
-    def _chain(self) -> Iterator[str]:
+    def _check_chain(self) -> Iterator[str]:
         previous = GENESIS
         for place, row in enumerate(self.rows, 1):
             event = row.event
@@ -85,18 +85,18 @@ class Log:
             if commitment != row.commitment or previous.hex() != event.hash:
                 yield f"event {event.seq} does not hash to what is stored"
 
-    def _requests(self) -> Iterator[str]:
+    def _check_requests(self) -> Iterator[str]:
         state = State()
         for event in self.events:
             state = evolve(state, event)
             if wrong := find_faults(build_request(state, PROFILE).messages):
                 yield f"after event {event.seq} the request is not valid: {wrong}"
 
-    def _runs(self, at_rest: bool) -> Iterator[str]:
+    def _check_runs(self, at_rest: bool) -> Iterator[str]:
         where: dict[str, str] = {}
         for event in self.events:
             run_id = event.run_id
-            after = _MOVES.get(event.type)
+            after = _TRANSITIONS.get(event.type)
             if run_id is None or after is None:
                 continue
             before = where.get(run_id, "new")
@@ -109,7 +109,7 @@ class Log:
         if at_rest:
             yield from (f"{run} is {place}" for run, place in where.items() if place in ("queued", "running"))
 
-    def _calls(self) -> Iterator[str]:
+    def _check_calls(self) -> Iterator[str]:
         done: set[str] = set()
         for event, data in zip(self.events, self.data, strict=True):
             if event.type == "tool.started" and data["tool_call_id"] in done:
@@ -122,7 +122,7 @@ class Log:
 
 
 # From which places an event may move a run, and to which.
-_MOVES = {
+_TRANSITIONS = {
     "run.queued": ({"new"}, "queued"),
     "run.started": ({"new", "queued"}, "running"),
     "run.waiting": ({"running"}, "waiting"),
@@ -131,21 +131,21 @@ _MOVES = {
 }
 
 
-def read_log(url: str, session_id: str) -> Log:
+def read_log(url: str, session_id: str) -> LogRows:
     """A session's log, past the server."""
     return asyncio.run(_read(url, session_id))
 
 
-async def _read(url: str, session_id: str) -> Log:
+async def _read(url: str, session_id: str) -> LogRows:
     store = open_store(url, read_only=True)
     key = SessionKey(DEFAULT_TENANT, session_id)
     rows: list[SealedEvent] = []
     try:
-        while page := await store.sealed(key, after=len(rows), limit=PAGE):
+        while page := await store.sealed(key, after=len(rows), limit=PAGE_SIZE):
             rows += page
     finally:
         await store.close()
-    return Log(session_id, rows)
+    return LogRows(session_id, rows)
 
 
 class Effects:
@@ -164,6 +164,6 @@ class Effects:
         lines = [line for line in self.lines() if line["what"] == what]
         return Counter(line["id"] for line in lines if not tools or line["tool"] in tools)
 
-    def twice(self) -> list[str]:
+    def list_repeated(self) -> list[str]:
         """Calls that began twice and must not have."""
         return [call_id for call_id, count in self.count("begin", "pay", "visit", "refund").items() if count > 1]

@@ -18,7 +18,7 @@ EFFECTS = Path(os.environ["CHAOS_EFFECTS"])
 DOORS = Path(os.environ["CHAOS_DOORS"])
 
 
-def note(call_id: str, name: str, what: str) -> None:
+def record_effect(call_id: str, name: str, what: str) -> None:
     """Add a line to the file of effects: whole, and on the disk when this returns."""
     line = json.dumps({"id": call_id, "tool": name, "what": what, "pid": os.getpid(), "at": time.time()})
     file = os.open(EFFECTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -29,7 +29,7 @@ def note(call_id: str, name: str, what: str) -> None:
         os.close(file)
 
 
-def wait_for(door: str) -> None:
+def wait_for_door(door: str) -> None:
     """Stand before a closed door until somebody opens it."""
     while door and not (DOORS / door).exists():
         time.sleep(0.01)
@@ -37,31 +37,31 @@ def wait_for(door: str) -> None:
 
 def pay(what: str, tool_call_id: ToolCallId, door: str = "") -> str:
     """Something that must not happen twice."""
-    note(tool_call_id, "pay", "begin")
-    wait_for(door)
-    note(tool_call_id, "pay", "end")
+    record_effect(tool_call_id, "pay", "begin")
+    wait_for_door(door)
+    record_effect(tool_call_id, "pay", "end")
     return f"paid {what}"
 
 
 @tool(idempotent=True)
 def put(what: str, tool_call_id: ToolCallId, door: str = "") -> str:
     """Something that may happen twice."""
-    note(tool_call_id, "put", "begin")
-    wait_for(door)
-    note(tool_call_id, "put", "end")
+    record_effect(tool_call_id, "put", "begin")
+    wait_for_door(door)
+    record_effect(tool_call_id, "put", "end")
     return f"put {what}"
 
 
 async def visit(what: str, tool_call_id: ToolCallId, door: str = "", farewell_seconds: float = 0.0) -> str:
     """Something that must not happen twice, on the event loop, and that takes its time to say good-bye."""
-    note(tool_call_id, "visit", "begin")
+    record_effect(tool_call_id, "visit", "begin")
     try:
         # Another process opens it.
         while door and not (DOORS / door).exists():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     finally:
         await asyncio.sleep(farewell_seconds)
-    note(tool_call_id, "visit", "end")
+    record_effect(tool_call_id, "visit", "end")
     return f"visited {what}"
 
 
@@ -73,8 +73,8 @@ def remember(key: str, value: str, context_variables: dict[str, Any]) -> Result:
 @tool(requires_approval=True)
 def refund(what: str, tool_call_id: ToolCallId) -> str:
     """Something that must not happen twice, nor unasked."""
-    note(tool_call_id, "refund", "begin")
-    note(tool_call_id, "refund", "end")
+    record_effect(tool_call_id, "refund", "begin")
+    record_effect(tool_call_id, "refund", "end")
     return f"refunded {what}"
 
 

@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import pytest
 
-from tests.chaos.house import House, allowed_seconds, broken_off, quiet
-from tests.chaos.plans import plan, say, until
-from tests.chaos.scene import at_once
+from tests.chaos.cluster import ServerCluster, compute_allowed_seconds, ignore_lost_connection, wait_until_quiet
+from tests.chaos.parallel import run_in_parallel
+from tests.chaos.plans import make_plan, say_step, wait_until
 from tests.support.processes import ProcessFailed
 
 KILLED = -9
@@ -17,21 +17,21 @@ OTHERS = 'from swarmkeep import Agent\n\nother = Agent(name="Other")\n'
 
 
 @pytest.mark.chaos
-@at_once
-def test_a_run_that_kills_every_server_is_given_up(house: House) -> None:
+@run_in_parallel
+def test_a_run_that_kills_every_server_is_given_up(house: ServerCluster) -> None:
     server = house.server(kill_at="model.sent", LEASE_SECONDS="0.6")
-    with broken_off():
-        house.client(server).sessions.create(id="s").run(plan(say("Hello.")))
+    with ignore_lost_connection():
+        house.client(server).sessions.create(id="s").run(make_plan(say_step("Hello.")))
     deaths = 0
     while True:
         with suppress(ProcessFailed):
             server.start() if server.returncode is not None else None
-        until("it died, or gave up", lambda: server.returncode is not None or house.log("s").of("run.interrupted"))
+        wait_until("it died, or gave up", lambda: server.returncode is not None or house.log("s").of("run.interrupted"))
         if server.returncode is None:
             break
         deaths += 1
         assert deaths < 10
-    log = house.checked("s")
+    log = house.read_checked_log("s")
     assert len(log.of("run.resumed")) == 5
     (end,) = log.of("run.interrupted")
     assert end["error"]["code"] == "too_many_recoveries"
@@ -39,54 +39,54 @@ def test_a_run_that_kills_every_server_is_given_up(house: House) -> None:
     session = house.client(calm).sessions.get("s")
     assert session.resume(log.run_ids[0]).output_text == "Hello."
     assert session.run("And then?").status == "completed"
-    house.checked("s")
+    house.read_checked_log("s")
 
 
 @pytest.mark.chaos
-@at_once
-def test_a_run_whose_agent_is_gone_waits_for_a_server_that_has_it(house: House) -> None:
+@run_in_parallel
+def test_a_run_whose_agent_is_gone_waits_for_a_server_that_has_it(house: ServerCluster) -> None:
     server = house.server()
     session = house.client(server).sessions.create(id="s")
-    run = session.run(plan(say("Hello.", hold="gate")), background=True)
-    house.mind.wait_for("gate")
+    run = session.run(make_plan(say_step("Hello.", hold="gate")), background=True)
+    house.planned_model.wait_for("gate")
     server.kill()
     team = house.folder / "others.py"
     team.write_text(OTHERS)
     stranger = house.client(house.server(agents=team)).sessions
-    until("it is given up", lambda: stranger.get("s").status == "idle")
+    wait_until("it is given up", lambda: stranger.get("s").status == "idle")
     given_up = stranger.get("s").get_run(run.id)
     assert (given_up.status, given_up.error and given_up.error.code) == ("interrupted", "agent_unavailable")
     server.start()
     assert session.resume(run.id).output_text == "Hello."
-    house.checked("s")
+    house.read_checked_log("s")
 
 
-@at_once
-def test_a_session_that_was_damaged_is_no_harm_to_others(house: House) -> None:
+@run_in_parallel
+def test_a_session_that_was_damaged_is_no_harm_to_others(house: ServerCluster) -> None:
     server = house.server()
     sessions = {name: house.client(server).sessions.create(id=name) for name in ("broken", "whole")}
     for name, session in sessions.items():
-        session.run(plan(say("Hello.", hold=name)), background=True)
-        house.mind.wait_for(name)
+        session.run(make_plan(say_step("Hello.", hold=name)), background=True)
+        house.planned_model.wait_for(name)
     server.kill()
     house.sql("UPDATE events SET payload = '{' WHERE session_id = 'broken' AND seq = 3")
     server.start()
-    quiet(sessions["whole"])
+    wait_until_quiet(sessions["whole"])
     assert sessions["whole"].run("And then?").status == "completed"
 
 
 @pytest.mark.chaos
-@at_once
-def test_with_the_usual_lease_a_take_over_comes_in_time(house: House) -> None:
+@run_in_parallel
+def test_with_the_usual_lease_a_take_over_comes_in_time(house: ServerCluster) -> None:
     lease = 15.0
     server = house.server(LEASE_SECONDS=str(lease))
     house.server(LEASE_SECONDS=str(lease))
     # The heir has just looked around as the run begins, so it looks again shortly before the lease ends.
-    with broken_off():
+    with ignore_lost_connection():
         session = house.client(server).sessions.create(id="s")
-        session.run(plan(say("Hello.", hold="gate")), background=True)
-    house.mind.wait_for("gate")
+        session.run(make_plan(say_step("Hello.", hold="gate")), background=True)
+    house.planned_model.wait_for("gate")
     server.kill()
     died = time.monotonic()
-    until("it is taken over", lambda: house.log("s").of("run.resumed"), every=0.1)
-    assert time.monotonic() - died <= allowed_seconds(lease)
+    wait_until("it is taken over", lambda: house.log("s").of("run.resumed"), every=0.1)
+    assert time.monotonic() - died <= compute_allowed_seconds(lease)

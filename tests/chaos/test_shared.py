@@ -5,66 +5,66 @@ from __future__ import annotations
 import pytest
 
 from swarmkeep_client import RunCancelled
-from tests.chaos.house import House, broken_off, quiet
-from tests.chaos.plans import calls, plan, say, until
-from tests.chaos.reader import Reader
-from tests.chaos.scene import at_once
+from tests.chaos.cluster import ServerCluster, ignore_lost_connection, wait_until_quiet
+from tests.chaos.parallel import run_in_parallel
+from tests.chaos.plans import call_step, make_plan, say_step, wait_until
+from tests.chaos.reader import BackgroundReader
 
 SOON = 8.0
 
 
-@at_once
-def test_a_run_that_was_cancelled_elsewhere_does_not_delay_the_next_one(house: House) -> None:
+@run_in_parallel
+def test_a_run_that_was_cancelled_elsewhere_does_not_delay_the_next_one(house: ServerCluster) -> None:
     one, other = house.server(), house.server()
     session = house.client(one, seconds=SOON).sessions.create(id="s")
-    run = session.run(plan(say("Old.", hold="never")), background=True)
-    house.mind.wait_for("never")
+    run = session.run(make_plan(say_step("Old.", hold="never")), background=True)
+    house.planned_model.wait_for("never")
     house.client(other).sessions.get("s").cancel(run.id)
-    assert session.run(plan(say("New."))).output_text == "New."
-    house.checked("s")
+    assert session.run(make_plan(say_step("New."))).output_text == "New."
+    house.read_checked_log("s")
 
 
 @pytest.mark.chaos
-@at_once
-def test_whoever_waits_for_a_run_is_told_that_it_was_cancelled_elsewhere(house: House) -> None:
+@run_in_parallel
+def test_whoever_waits_for_a_run_is_told_that_it_was_cancelled_elsewhere(house: ServerCluster) -> None:
     one, other = house.server(), house.server()
     session = house.client(one, seconds=SOON).sessions.create(id="s")
-    waiting = Reader(lambda: session.run(plan(say("Old.", hold="never"))))
-    house.mind.wait_for("never")
+    waiting = BackgroundReader(lambda: session.run(make_plan(say_step("Old.", hold="never"))))
+    house.planned_model.wait_for("never")
     house.client(other).sessions.get("s").cancel()
     waiting.join()
     assert isinstance(waiting.error, RunCancelled)
-    house.checked("s")
+    house.read_checked_log("s")
 
 
-@at_once
-def test_what_was_queued_runs_although_whoever_cancelled_the_run_before_it_died(house: House) -> None:
+@run_in_parallel
+def test_what_was_queued_runs_although_whoever_cancelled_the_run_before_it_died(house: ServerCluster) -> None:
     one, other = house.server(), house.server(kill_at="run.cancelled")
     session = house.client(one).sessions.create(id="s")
-    run = session.run(plan(say("Old.", hold="gate")), background=True)
-    house.mind.wait_for("gate")
-    queued = session.run(plan(say("New.")), background=True, on_busy="queue")
-    with broken_off():
+    run = session.run(make_plan(say_step("Old.", hold="gate")), background=True)
+    house.planned_model.wait_for("gate")
+    queued = session.run(make_plan(say_step("New.")), background=True, on_busy="queue")
+    with ignore_lost_connection():
         house.client(other).sessions.get("s").cancel(run.id)
     assert other.wait() == -9
-    house.mind.release("gate")
-    until("the queued run has run", lambda: session.get_run(queued.id).status == "completed", SOON)
-    house.checked("s")
+    house.planned_model.release("gate")
+    wait_until("the queued run has run", lambda: session.get_run(queued.id).status == "completed", SOON)
+    house.read_checked_log("s")
 
 
 @pytest.mark.chaos
-@at_once
-def test_a_server_whose_run_was_replaced_before_it_began_still_takes_over(house: House) -> None:
+@run_in_parallel
+def test_a_server_whose_run_was_replaced_before_it_began_still_takes_over(house: ServerCluster) -> None:
     one, other = house.server(), house.server()
     session = house.client(one).sessions.create(id="s")
     farewell = {"what": "a", "door": "never", "farewell_seconds": 1.0}
-    session.run(plan(calls(("visit", farewell))), background=True)
-    until("the effect has begun", lambda: house.effects.count())
+    session.run(make_plan(call_step(("visit", farewell))), background=True)
+    wait_until("the effect has begun", lambda: house.effects.count())
     # The tool of the first run takes a while to say good-bye, and the second one has to wait for that.
-    second = session.run(plan(say("Never said.")), background=True, on_busy="interrupt")
+    second = session.run(make_plan(say_step("Never said.")), background=True, on_busy="interrupt")
     session.cancel(second.id)
-    house.client(other).sessions.get("s").run(plan(say("Hello.", hold="gate")), background=True)
-    house.mind.wait_for("gate")
+    house.client(other).sessions.get("s").run(make_plan(say_step("Hello.", hold="gate")), background=True)
+    house.planned_model.wait_for("gate")
     other.kill()
-    quiet(session, 2 * SOON)
-    assert house.checked("s").of("run.resumed") == [{"reason": "recovery"}]
+    wait_until_quiet(session, 2 * SOON)
+    assert house.read_checked_log("s").of("run.resumed") == [{"reason": "recovery"}]

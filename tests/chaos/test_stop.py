@@ -9,25 +9,25 @@ from functools import partial
 import pytest
 
 from swarmkeep_client import Done, Event, RunFailed
-from tests.chaos.house import LEASE_SECONDS, House, quiet
-from tests.chaos.plans import calls, plan, say, until
-from tests.chaos.reader import Reader
-from tests.chaos.scene import at_once
+from tests.chaos.cluster import LEASE_SECONDS, ServerCluster, wait_until_quiet
+from tests.chaos.parallel import run_in_parallel
+from tests.chaos.plans import call_step, make_plan, say_step, wait_until
+from tests.chaos.reader import BackgroundReader
 
 
 @pytest.mark.chaos
-@at_once
-def test_runs_that_end_in_time_are_answered_and_streams_end(house: House) -> None:
+@run_in_parallel
+def test_runs_that_end_in_time_are_answered_and_streams_end(house: ServerCluster) -> None:
     server = house.server(cold=True, GRACE_SECONDS="30")
     client = house.client(server)
     streamed, followed = (client.sessions.create(id=name) for name in ("streamed", "followed"))
-    running = Reader(lambda: streamed.stream(plan(say("One two three.", pause="gate"))))
-    following = Reader(followed.follow)
-    house.mind.wait_for("gate")
-    until("the follower follows", lambda: following.items)
+    running = BackgroundReader(lambda: streamed.stream(make_plan(say_step("One two three.", pause="gate"))))
+    following = BackgroundReader(followed.follow)
+    house.planned_model.wait_for("gate")
+    wait_until("the follower follows", lambda: following.items)
     server.signal(signal.SIGTERM)
-    until("it says that it is not ready", lambda: server.health("ready") == 503, 10)
-    house.mind.release("gate")
+    wait_until("it says that it is not ready", lambda: server.health("ready") == 503, 10)
+    house.planned_model.release("gate")
     assert server.wait() == 0
     running.join()
     following.join()
@@ -35,29 +35,29 @@ def test_runs_that_end_in_time_are_answered_and_streams_end(house: House) -> Non
     assert isinstance(last, Done)
     assert last.run.output_text == "One two three."
     assert [item.type for item in following.items if isinstance(item, Event)] == ["session.created"]
-    log = house.checked("streamed")
+    log = house.read_checked_log("streamed")
     told = {item.seq: item.hash for item in running.items if isinstance(item, Event)}
     assert told.items() == log.hashes.items() - {(1, log.hashes[1])}
     assert house.client(house.server()).sessions.get("streamed").run("And then?").status == "completed"
 
 
 @pytest.mark.chaos
-@at_once
-def test_stragglers_are_interrupted_and_can_be_resumed(house: House) -> None:
+@run_in_parallel
+def test_stragglers_are_interrupted_and_can_be_resumed(house: ServerCluster) -> None:
     server = house.server(GRACE_SECONDS="0.3")
     client = house.client(server)
     sessions = {name: client.sessions.create(id=name) for name in ("asking", "paying", "putting", "visiting")}
     messages = {
-        "asking": plan(say("One two three.", pause="gate")),
-        "paying": plan(calls(("pay", {"what": "a", "door": "never"})), say("Done.")),
-        "putting": plan(calls(("put", {"what": "a", "door": "later"})), say("Done.")),
-        "visiting": plan(calls(("visit", {"what": "a", "door": "never"})), say("Done.")),
+        "asking": make_plan(say_step("One two three.", pause="gate")),
+        "paying": make_plan(call_step(("pay", {"what": "a", "door": "never"})), say_step("Done.")),
+        "putting": make_plan(call_step(("put", {"what": "a", "door": "later"})), say_step("Done.")),
+        "visiting": make_plan(call_step(("visit", {"what": "a", "door": "never"})), say_step("Done.")),
     }
-    readers = {name: Reader(partial(session.stream, messages[name])) for name, session in sessions.items()}
-    house.mind.wait_for("gate")
-    until("the effects have begun", lambda: len(house.effects.count()) == 3)
+    readers = {name: BackgroundReader(partial(session.stream, messages[name])) for name, session in sessions.items()}
+    house.planned_model.wait_for("gate")
+    wait_until("the effects have begun", lambda: len(house.effects.count()) == 3)
     server.signal(signal.SIGTERM)
-    until("it says that it is not ready", lambda: server.health("ready") != 200, 10)
+    wait_until("it says that it is not ready", lambda: server.health("ready") != 200, 10)
     assert server.wait() == 0
     for reader in readers.values():
         reader.join()
@@ -70,43 +70,47 @@ def test_stragglers_are_interrupted_and_can_be_resumed(house: House) -> None:
         (run,) = session.runs()
         assert session.resume(run.id).status == "completed"
         assert session.run("And then?").status == "completed"
-        log = house.checked(name)
-        assert log.ends(run.id) == ["run.interrupted", "run.completed"]
+        log = house.read_checked_log(name)
+        assert log.list_ends(run.id) == ["run.interrupted", "run.completed"]
         ends = {"asking": [], "paying": ["unknown_outcome"], "putting": ["ok"], "visiting": ["unknown_outcome"]}
-        assert list(log.tool_status().values()) == ends[name]
-    assert not house.effects.twice()
+        assert list(log.read_tool_status().values()) == ends[name]
+    assert not house.effects.list_repeated()
 
 
-@at_once
-def test_what_was_queued_behind_a_straggler_runs_elsewhere(house: House) -> None:
+@run_in_parallel
+def test_what_was_queued_behind_a_straggler_runs_elsewhere(house: ServerCluster) -> None:
     # A queue is nobody's lease, so nothing here has to run out.
     server, other = house.server(GRACE_SECONDS="0.3", LEASE_SECONDS="30"), house.server()
     session = house.client(server).sessions.create(id="s")
-    first = session.run(plan(say("First.", hold="gate", always=True)), background=True)
-    second = session.run(plan(say("Second.")), background=True, on_busy="queue")
-    house.mind.wait_for("gate")
+    first = session.run(make_plan(say_step("First.", hold="gate", always=True)), background=True)
+    second = session.run(make_plan(say_step("Second.")), background=True, on_busy="queue")
+    house.planned_model.wait_for("gate")
     assert server.stop() == 0
-    there = quiet(house.client(other).sessions.get("s"))
+    there = wait_until_quiet(house.client(other).sessions.get("s"))
     assert there.get_run(second.id).status == "completed"
     assert there.get_run(first.id).status == "interrupted"
-    house.checked("s")
+    house.read_checked_log("s")
 
 
 @pytest.mark.chaos
-@at_once
-def test_a_long_grace_time_is_no_reason_to_take_over(house: House) -> None:
+@run_in_parallel
+def test_a_long_grace_time_is_no_reason_to_take_over(house: ServerCluster) -> None:
     server, other = house.server(GRACE_SECONDS="60"), house.server()
     session = house.client(server).sessions.create(id="s")
-    session.run(plan(calls(("pay", {"what": "a", "door": "door"})), say("Done.")), background=True)
-    until("the effect has begun", lambda: house.effects.count())
+    session.run(make_plan(call_step(("pay", {"what": "a", "door": "door"})), say_step("Done.")), background=True)
+    wait_until("the effect has begun", lambda: house.effects.count())
     server.signal(signal.SIGTERM)
-    until("it says that it is not ready", lambda: server.health("ready") == 503)
+    wait_until("it says that it is not ready", lambda: server.health("ready") == 503)
     later = time.monotonic() + 2 * LEASE_SECONDS
-    until("it still has the lease", lambda: house.lease_left("s") > 0 and time.monotonic() > later, 3 * LEASE_SECONDS)
+    wait_until(
+        "it still has the lease",
+        lambda: house.read_lease_seconds("s") > 0 and time.monotonic() > later,
+        3 * LEASE_SECONDS,
+    )
     house.open("door")
     assert server.wait() == 0
-    there = quiet(house.client(other).sessions.get("s"))
-    log = house.checked("s")
+    there = wait_until_quiet(house.client(other).sessions.get("s"))
+    log = house.read_checked_log("s")
     assert there.status == "idle"
-    assert list(log.tool_status().values()) == ["ok"]
+    assert list(log.read_tool_status().values()) == ["ok"]
     assert not log.of("run.resumed")

@@ -10,9 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.house import House, Witness, allowed_seconds, broken_off, quiet, revive
-from tests.chaos.plans import calls, plan, say, until
-from tests.chaos.scene import at_once
+from tests.chaos.cluster import (
+    Acknowledgements,
+    ServerCluster,
+    compute_allowed_seconds,
+    ignore_lost_connection,
+    restart_unarmed,
+    wait_until_quiet,
+)
+from tests.chaos.parallel import run_in_parallel
+from tests.chaos.plans import call_step, make_plan, say_step, wait_until
 
 KILLED = -9
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "3"))
@@ -62,44 +69,44 @@ def _cases() -> Iterator[Any]:
                         yield pytest.param(case, id=f"{case.name}-round{number + 1}", marks=pytest.mark.chaos)
 
 
-@at_once
+@run_in_parallel
 @pytest.mark.parametrize("case", list(_cases()))
-def test_a_tool_that_must_not_run_twice_does_not(house: House, case: Case) -> None:
+def test_a_tool_that_must_not_run_twice_does_not(house: ServerCluster, case: Case) -> None:
     server = house.server(kill_at=case.kill_at)
     heir = None if case.restarted else house.server()
-    witness = Witness()
+    witness = Acknowledgements()
     session = witness.session(house.client(server).sessions.create(id="s"))
     batch = [
         (tool, {"what": str(place), **({"door": "door"} if (place, case.when) == (case.place, "during") else {})})
         for place, tool in enumerate(case.tools, 1)
     ]
-    message = plan(calls(*batch), say("Done."))
+    message = make_plan(call_step(*batch), say_step("Done."))
     if case.when == "during":
         witness.run(session.run(message, background=True))
-        until("the effect has begun", lambda: len(house.effects.count()) == case.place)
+        wait_until("the effect has begun", lambda: len(house.effects.count()) == case.place)
         server.kill()
     else:
-        with broken_off():
+        with ignore_lost_connection():
             session.run(message)
     assert server.wait() == KILLED
     house.open("door")
     if heir is None:
-        revive(server)
+        restart_unarmed(server)
     begun = time.monotonic()
-    session = quiet(house.client(heir or server).sessions.get("s"))
-    assert time.monotonic() - begun <= allowed_seconds()
+    session = wait_until_quiet(house.client(heir or server).sessions.get("s"))
+    assert time.monotonic() - begun <= compute_allowed_seconds()
     assert session.run("And then?").status == "completed"
     _check(case, house, witness)
 
 
-def _check(case: Case, house: House, witness: Witness) -> None:
-    log = house.checked("s")
-    assert not witness.missing(log)
-    assert [log.ends(run_id) for run_id in log.run_ids] == [["run.completed"]] * 2
+def _check(case: Case, house: ServerCluster, witness: Acknowledgements) -> None:
+    log = house.read_checked_log("s")
+    assert not witness.list_missing(log)
+    assert [log.list_ends(run_id) for run_id in log.run_ids] == [["run.completed"]] * 2
     started = log.of("tool.started")
     calls_made = list(dict.fromkeys(data["tool_call_id"] for data in started))
-    begins, ends, status = house.effects.count("begin"), house.effects.count("end"), log.tool_status()
-    assert not house.effects.twice()
+    begins, ends, status = house.effects.count("begin"), house.effects.count("end"), log.read_tool_status()
+    assert not house.effects.list_repeated()
     assert set(begins) <= set(calls_made)
     for place, call_id in enumerate(calls_made, 1):
         hit, again = place == case.place, case.tool == "put"

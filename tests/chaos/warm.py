@@ -109,12 +109,12 @@ class Nursery:
     def _listen(self) -> None:
         with contextlib.suppress(ConnectionError), self._ours.makefile("rb") as lines:
             for line in lines:
-                self._hear(json.loads(line))
+                self._handle_message(json.loads(line))
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
-    def _hear(self, told: dict[str, int]) -> None:
+    def _handle_message(self, told: dict[str, int]) -> None:
         with self._changed:
             if "code" in told:
                 self._codes[told["pid"]] = told["code"]
@@ -234,7 +234,7 @@ def _become(wish: dict[str, Any]) -> None:
     os.environ.update(wish["env"])
     sys.argv = ["swarmkeep", *wish["arguments"]]
     # Where it is to die is read from the environment as this module is loaded.
-    importlib.reload(importlib.import_module("swarmkeep.engine.killpoints"))
+    importlib.reload(importlib.import_module("swarmkeep.engine.failpoints"))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx2
 
-from swarmkeep.engine.offline import OfflineTransport
+from swarmkeep.engine.models.offline import OfflineTransport
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -50,9 +50,11 @@ def test_the_logs_that_are_tried_hold_every_type_of_fact(all_types: set[str]) ->
     assert all_types == {*FACTS, "agent.dreamed"}
 
 
-@pytest.mark.parametrize("room", ["commands", "events", "messages", "request", "state", "steps", "views"])
-def test_every_value_of_the_domain_is_frozen(room: str) -> None:
-    named = vars(import_module(f"swarmkeep.domain.{room}")).values()
+@pytest.mark.parametrize(
+    "module", ["decisions.commands", "events", "messages", "request", "state", "decisions.steps", "views"]
+)
+def test_every_value_of_the_domain_is_frozen(module: str) -> None:
+    named = vars(import_module(f"swarmkeep.domain.{module}")).values()
     structs = [value for value in named if isinstance(value, type) and issubclass(value, msgspec.Struct)]
     assert structs
     assert all(struct.__struct_config__.frozen for struct in structs)

@@ -10,8 +10,8 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from swarmkeep.store import schema
-from tests.engine.house import House
-from tests.engine.talks import open_async, open_sync
+from tests.engine.cluster import EngineCluster
+from tests.engine.swarm.runners import open_async, open_sync
 from tests.support import hypothesis_profiles
 from tests.support.postgres import Postgres
 from tests.support.scripted import ScriptedModel
@@ -73,6 +73,6 @@ def ready_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def house(ready_url: str, async_client: AsyncOpenAI) -> AsyncIterator[House]:
-    async with House(ready_url, async_client) as opened:
+async def house(ready_url: str, async_client: AsyncOpenAI) -> AsyncIterator[EngineCluster]:
+    async with EngineCluster(ready_url, async_client) as opened:
         yield opened

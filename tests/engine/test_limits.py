@@ -13,7 +13,18 @@ from swarmkeep import Agent, tool
 from swarmkeep.domain.errors import AlreadyDecided
 from swarmkeep.domain.events import ApprovalDecided, Fact, MessageAdded, RunOptions, RunStarted
 from swarmkeep.engine.engine import Engine
-from tests.engine.house import KEY, LIMITS, House, begin, ended, log, run, state, until, wish
+from tests.engine.cluster import (
+    KEY,
+    LIMITS,
+    EngineCluster,
+    make_start_run,
+    open_session,
+    read_log,
+    read_state,
+    run_to_end,
+    wait_for_end,
+    wait_for_state,
+)
 from tests.engine.test_runs import approve
 from tests.support.scripted import ScriptedModel
 
@@ -22,13 +33,13 @@ F = TypeVar("F", bound=Fact)
 TOO_LONG = {"code": "context_length_exceeded", "message": "too long"}
 
 
-async def facts(engine: Engine, kind: type[F]) -> list[F]:
-    return [event.fact for event in await log(engine) if isinstance(event.fact, kind)]
+async def read_facts(engine: Engine, kind: type[F]) -> list[F]:
+    return [event.fact for event in await read_log(engine) if isinstance(event.fact, kind)]
 
 
-async def begun(house: House, *agents: Agent, **limits: Any) -> Engine:
+async def open_engine(house: EngineCluster, *agents: Agent, **limits: Any) -> Engine:
     engine = await house.engine(*agents, limits=replace(LIMITS, **limits))
-    await begin(engine)
+    await open_session(engine)
     return engine
 
 
@@ -36,12 +47,12 @@ async def begun(house: House, *agents: Agent, **limits: Any) -> Engine:
 
 
 async def test_a_model_that_takes_too_long_ends_the_run_and_what_it_said_stays(
-    house: House, model: ScriptedModel
+    house: EngineCluster, model: ScriptedModel
 ) -> None:
-    engine = await begun(house, Agent(name="A"), run_seconds=0.5)
+    engine = await open_engine(house, Agent(name="A"), run_seconds=0.5)
     model.hang("So far", then=" so good")
-    await engine.runs.start(KEY, wish(options=RunOptions(stream=True)))
-    view = await ended(engine)
+    await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
+    view = await wait_for_end(engine)
     assert (view.status, view.stop_reason) == ("failed", "error")
     assert view.error is not None
     assert (view.error.code, view.error.retryable) == ("run_timeout", True)
@@ -49,7 +60,7 @@ async def test_a_model_that_takes_too_long_ends_the_run_and_what_it_said_stays(
     model.release()
 
 
-async def test_a_tool_that_takes_too_long_for_the_run_is_abandoned(house: House, model: ScriptedModel) -> None:
+async def test_a_tool_that_takes_too_long_for_the_run_is_abandoned(house: EngineCluster, model: ScriptedModel) -> None:
     go_on = threading.Event()
 
     @tool(timeout=60)
@@ -57,90 +68,92 @@ async def test_a_tool_that_takes_too_long_for_the_run_is_abandoned(house: House,
         go_on.wait(60)
         return "gold"
 
-    engine = await begun(house, Agent(name="A", functions=[dig]), run_seconds=0.5)
+    engine = await open_engine(house, Agent(name="A", functions=[dig]), run_seconds=0.5)
     model.call("dig", {})
-    view = await run(engine)
+    view = await run_to_end(engine)
     go_on.set()
     assert view.error is not None
     assert view.error.code == "run_timeout"
-    [result] = [fact for fact in await facts(engine, MessageAdded) if fact.tool is not None]
+    [result] = [fact for fact in await read_facts(engine, MessageAdded) if fact.tool is not None]
     assert result.tool is not None
     assert result.tool.status == "timeout"
     assert "the run's time was up" in result.message["content"]
 
 
-async def test_the_next_run_has_its_own_time(house: House, model: ScriptedModel) -> None:
-    engine = await begun(house, Agent(name="A"), run_seconds=0.5)
+async def test_the_next_run_has_its_own_time(house: EngineCluster, model: ScriptedModel) -> None:
+    engine = await open_engine(house, Agent(name="A"), run_seconds=0.5)
     model.hang()
-    assert (await run(engine)).status == "failed"
+    assert (await run_to_end(engine)).status == "failed"
     model.release()
     model.say("Hello.")
-    assert (await run(engine, run_id="r2")).status == "completed"
+    assert (await run_to_end(engine, run_id="r2")).status == "completed"
 
 
 # Rounds.
 
 
-async def test_a_model_that_goes_round_is_stopped(house: House, model: ScriptedModel) -> None:
+async def test_a_model_that_goes_round_is_stopped(house: EngineCluster, model: ScriptedModel) -> None:
     def look() -> str:
         return "nothing"
 
-    engine = await begun(house, Agent(name="A", functions=[look]), loop_turns=4)
+    engine = await open_engine(house, Agent(name="A", functions=[look]), loop_turns=4)
     for _ in range(4):
         model.call("look", {})
-    view = await run(engine)
+    view = await run_to_end(engine)
     assert (view.status, view.stop_reason, view.usage.model_calls) == ("completed", "loop_detected", 4)
     model.say("Sorry.")
-    assert (await run(engine, run_id="r2")).output_text == "Sorry."
+    assert (await run_to_end(engine, run_id="r2")).output_text == "Sorry."
 
 
 # History.
 
 
-async def test_a_session_that_outgrew_its_model_takes_its_next_message(house: House, model: ScriptedModel) -> None:
-    engine = await begun(house, Agent(name="A"))
+async def test_a_session_that_outgrew_its_model_takes_its_next_message(
+    house: EngineCluster, model: ScriptedModel
+) -> None:
+    engine = await open_engine(house, Agent(name="A"))
     for index in range(6):
         model.say(f"answer {index}")
-        await run(engine, f"ask {index}", run_id=f"r{index}")
+        await run_to_end(engine, f"ask {index}", run_id=f"r{index}")
     model.fail(400, **TOO_LONG)
     model.fail(400, **TOO_LONG)
     model.say("Still here.")
-    view = await run(engine, "and now?", run_id="late")
+    view = await run_to_end(engine, "and now?", run_id="late")
     assert (view.status, view.output_text, view.usage.model_calls) == ("completed", "Still here.", 1)
     sent = [[message["content"] for message in request["messages"]] for request in model.requests[-3:]]
     assert [len(messages) for messages in sent] == [14, 6, 2]
     assert sent[-1][1:] == ["and now?"]
-    assert len((await state(engine)).messages) == 14
+    assert len((await read_state(engine)).messages) == 14
 
     model.say("And here.")
-    await run(engine, "more", run_id="later")
+    await run_to_end(engine, "more", run_id="later")
     assert [message["content"] for message in model.requests[-1]["messages"]][1:] == ["and now?", "Still here.", "more"]
 
 
 async def test_a_message_that_is_too_long_by_itself_fails_and_the_next_one_does_not(
-    house: House, model: ScriptedModel
+    house: EngineCluster, model: ScriptedModel
 ) -> None:
-    engine = await begun(house, Agent(name="A"))
+    engine = await open_engine(house, Agent(name="A"))
     model.say("Hello.")
-    await run(engine)
+    await run_to_end(engine)
     model.fail(400, **TOO_LONG)
     model.fail(400, **TOO_LONG)
-    view = await run(engine, "very long", run_id="r2")
+    view = await run_to_end(engine, "very long", run_id="r2")
     assert view.error is not None
     assert view.error.code == "context_length_exceeded"
     model.fail(400, **TOO_LONG)
     model.say("Better.")
-    assert (await run(engine, "short", run_id="r3")).output_text == "Better."
+    assert (await run_to_end(engine, "short", run_id="r3")).output_text == "Better."
 
 
-async def test_a_limit_of_turns_is_recorded_and_holds(house: House, model: ScriptedModel) -> None:
-    engine = await begun(house, Agent(name="A"), history_turns=2)
+async def test_a_limit_of_turns_is_recorded_and_holds(house: EngineCluster, model: ScriptedModel) -> None:
+    engine = await open_engine(house, Agent(name="A"), history_turns=2)
     for index in range(4):
         model.say(f"answer {index}")
-        await run(engine, f"ask {index}", run_id=f"r{index}")
+        await run_to_end(engine, f"ask {index}", run_id=f"r{index}")
     assert [message["content"] for message in model.requests[-1]["messages"]][1:] == ["ask 2", "answer 2", "ask 3"]
-    assert {fact.options.history_turns for fact in await facts(engine, RunStarted)} == {2}
-    completions = [fact.completion for fact in await facts(engine, MessageAdded) if fact.completion is not None]
+    assert {fact.options.history_turns for fact in await read_facts(engine, RunStarted)} == {2}
+    completions = [fact.completion for fact in await read_facts(engine, MessageAdded) if fact.completion is not None]
     requests = [completion.request for completion in completions if completion.request is not None]
     assert [request.history_from is UNSET for request in requests] == [True, True, False, False]
 
@@ -148,7 +161,7 @@ async def test_a_limit_of_turns_is_recorded_and_holds(house: House, model: Scrip
 # Decisions.
 
 
-def rocket(launched: list[str]) -> Agent:
+def make_rocket(launched: list[str]) -> Agent:
     @tool(requires_approval=True)
     def launch(where: str) -> str:
         launched.append(where)
@@ -157,29 +170,29 @@ def rocket(launched: list[str]) -> Agent:
     return Agent(name="A", functions=[launch])
 
 
-async def test_what_nobody_decides_is_denied_in_time(house: House, model: ScriptedModel) -> None:
+async def test_what_nobody_decides_is_denied_in_time(house: EngineCluster, model: ScriptedModel) -> None:
     launched: list[str] = []
-    engine = await begun(house, rocket(launched), approval_seconds=0.3)
+    engine = await open_engine(house, make_rocket(launched), approval_seconds=0.3)
     model.call("launch", {"where": "Mars"})
-    assert (await run(engine)).status == "waiting"
+    assert (await run_to_end(engine)).status == "waiting"
     model.say("Then not.")
-    await until(engine, lambda state: state.status == "idle")
-    view = await ended(engine)
+    await wait_for_state(engine, lambda state: state.status == "idle")
+    view = await wait_for_end(engine)
     assert (view.status, view.output_text, launched) == ("completed", "Then not.", [])
-    [decided] = await facts(engine, ApprovalDecided)
+    [decided] = await read_facts(engine, ApprovalDecided)
     assert (decided.decision, decided.by) == ("deny", None)
     with pytest.raises(AlreadyDecided):
         await engine.runs.resume(KEY, "r1", approvals=[approve(decided.tool_call_id)])
 
 
-async def test_approvals_expire_while_no_server_runs(house: House, model: ScriptedModel) -> None:
+async def test_approvals_expire_while_no_server_runs(house: EngineCluster, model: ScriptedModel) -> None:
     launched: list[str] = []
-    first = await begun(house, rocket(launched), approval_seconds=0.3)
+    first = await open_engine(house, make_rocket(launched), approval_seconds=0.3)
     model.call("launch", {"where": "Mars"})
-    await run(first)
+    await run_to_end(first)
     await first.drain()
     model.say("Then not.")
-    second = await house.engine(rocket(launched), limits=replace(LIMITS, approval_seconds=0.3))
-    await until(second, lambda state: state.status == "idle")
-    assert (await ended(second)).output_text == "Then not."
+    second = await house.engine(make_rocket(launched), limits=replace(LIMITS, approval_seconds=0.3))
+    await wait_for_state(second, lambda state: state.status == "idle")
+    assert (await wait_for_end(second)).output_text == "Then not."
     assert launched == []

@@ -20,12 +20,12 @@ from swarmkeep.domain.fold import fold
 from swarmkeep.domain.messages import INTERRUPTED
 from swarmkeep.domain.request import ModelRequest
 from swarmkeep.domain.state import Run, State
-from swarmkeep.engine.ledger import Decide, MemoryLedger
+from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.loop import Item, Loop, MessageDelta, MessageStarted
-from swarmkeep.engine.model import Delta, Reply, TurnFailed
+from swarmkeep.engine.models.model import Delta, Reply, TurnFailed
 from swarmkeep.engine.policy import RunTimedOut
-from swarmkeep.engine.registry import Registry
-from swarmkeep.engine.tools import Inline
+from swarmkeep.engine.session_log import Decide, MemorySessionLog
+from swarmkeep.engine.tools import InlineRunner
 from tests.support.rules import find_body_faults
 
 Json = dict[str, Any]
@@ -33,7 +33,7 @@ RUN = "r1"
 PLAIN = RunOptions()
 
 
-class Ledger(MemoryLedger):
+class RememberingLog(MemorySessionLog):
     """Remembers its commits."""
 
     def __init__(self, events: Sequence[RecordedEvent] = ()) -> None:
@@ -52,7 +52,7 @@ class Ledger(MemoryLedger):
         return events
 
 
-class Script:
+class ScriptedReplies:
     """A model that says what its script says next, and remembers what it was asked."""
 
     def __init__(self, *replies: Json | str | TurnFailed) -> None:
@@ -70,7 +70,7 @@ class Script:
         yield Reply(message, CompletionRecord(request=request.record))
 
 
-class Told:
+class FixedPolicy:
     """What the loop is told from outside."""
 
     tool_seconds = None
@@ -105,7 +105,7 @@ class Told:
         return self._expires_at
 
 
-def calls(*asked: tuple[str, str] | tuple[str, str, str], text: str | None = None) -> Json:
+def make_calls(*asked: tuple[str, str] | tuple[str, str, str], text: str | None = None) -> Json:
     """A reply that calls: `(id, name)` or `(id, name, arguments)`."""
     made = [
         {"id": call[0], "type": "function", "function": {"name": call[1], "arguments": call[2] if call[2:] else "{}"}}
@@ -114,9 +114,9 @@ def calls(*asked: tuple[str, str] | tuple[str, str, str], text: str | None = Non
     return {"role": "assistant", "content": text, "tool_calls": made}
 
 
-async def begun(agent: Agent, *, options: RunOptions = PLAIN, context: Json | None = None) -> Ledger:
+async def open_run(agent: Agent, *, options: RunOptions = PLAIN, context: Json | None = None) -> RememberingLog:
     """A session of which the first run has just been started."""
-    ledger = Ledger()
+    ledger = RememberingLog()
     await ledger.commit(lambda state: draft_events(agent.name, create_session(agent.name, context or {}, {}, []), None))
     wish = StartRun(run_id=RUN, messages=({"role": "user", "content": "Go"},), options=options)
     await ledger.commit(lambda state: start_run(state, wish))
@@ -124,19 +124,23 @@ async def begun(agent: Agent, *, options: RunOptions = PLAIN, context: Json | No
 
 
 async def advance(
-    ledger: Ledger, model: Script, *agents: Agent, told: Told | None = None, begun: Sequence[RecordedEvent] = ()
+    ledger: RememberingLog,
+    model: ScriptedReplies,
+    *agents: Agent,
+    told: FixedPolicy | None = None,
+    begun: Sequence[RecordedEvent] = (),
 ) -> list[Item]:
-    loop = Loop(ledger, Registry(agents), model, Inline(), told or Told(), begun)
+    loop = Loop(ledger, Registry(agents), model, InlineRunner(), told or FixedPolicy(), begun)
     return [item async for item in loop.advance()]
 
 
-def types(events: Sequence[Any]) -> list[str]:
+def list_types(events: Sequence[Any]) -> list[str]:
     return [event.type for event in events]
 
 
-def grouped(ledger: Ledger) -> list[list[str]]:
+def group_commits(ledger: RememberingLog) -> list[list[str]]:
     """The types of each commit after the session's own."""
-    return [types(commit) for commit in ledger.commits[1:]]
+    return [list_types(commit) for commit in ledger.commits[1:]]
 
 
 # What is committed together.
@@ -144,9 +148,9 @@ def grouped(ledger: Ledger) -> list[list[str]]:
 
 async def test_a_plain_turn_is_two_commits() -> None:
     agent = Agent(name="A")
-    ledger = await begun(agent)
-    await advance(ledger, Script("Hello."), agent)
-    assert grouped(ledger) == [["run.started", "message.added"], ["message.added", "run.completed"]]
+    ledger = await open_run(agent)
+    await advance(ledger, ScriptedReplies("Hello."), agent)
+    assert group_commits(ledger) == [["run.started", "message.added"], ["message.added", "run.completed"]]
     assert ledger.state.finished[-1].stop_reason == "end_turn"
 
 
@@ -155,9 +159,11 @@ async def test_each_tool_adds_one_commit() -> None:
         return "rain"
 
     agent = Agent(name="A", functions=[look])
-    ledger = await begun(agent)
-    await advance(ledger, Script(calls(("1", "look"), ("2", "look")), calls(("3", "look")), "Rain."), agent)
-    assert grouped(ledger) == [
+    ledger = await open_run(agent)
+    await advance(
+        ledger, ScriptedReplies(make_calls(("1", "look"), ("2", "look")), make_calls(("3", "look")), "Rain."), agent
+    )
+    assert group_commits(ledger) == [
         ["run.started", "message.added"],
         ["message.added", "tool.started"],
         ["message.added", "tool.started"],
@@ -174,9 +180,9 @@ async def test_a_tools_changes_share_the_commit_of_its_result() -> None:
 
     b = Agent(name="B")
     a = Agent(name="A", functions=[hand_over])
-    ledger = await begun(a)
-    await advance(ledger, Script(calls(("1", "hand_over"), ("2", "hand_over")), "Hello."), a)
-    assert grouped(ledger)[2:4] == [
+    ledger = await open_run(a)
+    await advance(ledger, ScriptedReplies(make_calls(("1", "hand_over"), ("2", "hand_over")), "Hello."), a)
+    assert group_commits(ledger)[2:4] == [
         ["message.added", "context.updated", "tool.started"],
         ["message.added", "handoff.ignored", "handoff.made"],
     ]
@@ -189,17 +195,17 @@ async def test_the_last_turn_that_is_allowed_ends_with_its_tool() -> None:
         return "rain"
 
     agent = Agent(name="A", functions=[look])
-    ledger = await begun(agent, options=RunOptions(max_turns=1))
-    await advance(ledger, Script(calls(("1", "look"))), agent)
-    assert grouped(ledger)[-1] == ["message.added", "run.completed"]
+    ledger = await open_run(agent, options=RunOptions(max_turns=1))
+    await advance(ledger, ScriptedReplies(make_calls(("1", "look"))), agent)
+    assert group_commits(ledger)[-1] == ["message.added", "run.completed"]
     assert ledger.state.finished[-1].stop_reason == "max_turns"
 
 
 async def test_no_turn_allowed_is_one_commit() -> None:
     agent = Agent(name="A")
-    ledger = await begun(agent, options=RunOptions(max_turns=0))
-    assert await advance(ledger, Script(), agent) == []
-    assert grouped(ledger) == [["run.started", "message.added", "run.completed"]]
+    ledger = await open_run(agent, options=RunOptions(max_turns=0))
+    assert await advance(ledger, ScriptedReplies(), agent) == []
+    assert group_commits(ledger) == [["run.started", "message.added", "run.completed"]]
 
 
 async def test_every_recorded_event_is_given_once_and_in_order() -> None:
@@ -207,9 +213,11 @@ async def test_every_recorded_event_is_given_once_and_in_order() -> None:
         return "rain"
 
     agent = Agent(name="A", functions=[look])
-    ledger = await begun(agent)
+    ledger = await open_run(agent)
     before = len(ledger.events)
-    items = await advance(ledger, Script(calls(("1", "look")), "Rain."), agent, told=Told(streams=True))
+    items = await advance(
+        ledger, ScriptedReplies(make_calls(("1", "look")), "Rain."), agent, told=FixedPolicy(streams=True)
+    )
     assert [item for item in items if isinstance(item, RecordedEvent)] == ledger.events[before:]
     passing = [item for item in items if not isinstance(item, RecordedEvent)]
     assert [type(item) for item in passing] == [MessageStarted, MessageDelta] * 2
@@ -218,11 +226,11 @@ async def test_every_recorded_event_is_given_once_and_in_order() -> None:
 
 async def test_the_next_run_of_the_queue_follows() -> None:
     agent = Agent(name="A")
-    ledger = await begun(agent)
+    ledger = await open_run(agent)
     second = StartRun(run_id="r2", messages=({"role": "user", "content": "Next"},), on_busy="queue")
     await ledger.commit(lambda state: start_run(state, second))
-    await advance(ledger, Script("First.", "Second."), agent)
-    assert [kind for commit in grouped(ledger)[1:] for kind in commit] == [
+    await advance(ledger, ScriptedReplies("First.", "Second."), agent)
+    assert [kind for commit in group_commits(ledger)[1:] for kind in commit] == [
         "run.queued",
         *("message.added", "run.completed"),
         *("run.started", "message.added"),
@@ -236,7 +244,7 @@ async def test_the_next_run_of_the_queue_follows() -> None:
 async def test_a_reply_names_the_exact_request_behind_it() -> None:
     kept: dict[str, str] = {}
 
-    class Blobs(Ledger):
+    class Blobs(RememberingLog):
         async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[RecordedEvent]:
             kept.update(blobs or {})
             return await super().commit(decide, blobs)
@@ -246,9 +254,9 @@ async def test_a_reply_names_the_exact_request_behind_it() -> None:
         return ""
 
     agent = Agent(name="A", instructions="Be brief.", functions=[look])
-    started = await begun(agent)
+    started = await open_run(agent)
     ledger = Blobs(started.events)
-    model = Script("Hello.")
+    model = ScriptedReplies("Hello.")
     await advance(ledger, model, agent)
     [asked] = model.asked
     completion = ledger.state.messages[-1].completion
@@ -264,10 +272,10 @@ async def test_a_reply_names_the_exact_request_behind_it() -> None:
 
 async def test_a_failed_turn_ends_the_run_and_keeps_what_was_said() -> None:
     agent = Agent(name="A")
-    ledger = await begun(agent)
+    ledger = await open_run(agent)
     error = RunError(code="provider_error", message="no", retryable=True, provider_status=503)
-    await advance(ledger, Script(TurnFailed(error, "Half a")), agent)
-    assert grouped(ledger)[-1] == ["message.added", "run.failed"]
+    await advance(ledger, ScriptedReplies(TurnFailed(error, "Half a")), agent)
+    assert group_commits(ledger)[-1] == ["message.added", "run.failed"]
     run = ledger.state.finished[-1]
     assert (run.status, run.stop_reason, run.error) == ("failed", "error", error)
     last = ledger.state.messages[-1]
@@ -284,8 +292,8 @@ async def test_a_failed_turn_ends_the_run_and_keeps_what_was_said() -> None:
     ],
 )
 async def test_an_agent_that_cannot_be_asked_fails_the_run(agent: Agent, code: str) -> None:
-    ledger = await begun(agent)
-    await advance(ledger, Script(), *([agent] if agent.name == "A" else [Agent(name="other")]))
+    ledger = await open_run(agent)
+    await advance(ledger, ScriptedReplies(), *([agent] if agent.name == "A" else [Agent(name="other")]))
     error = ledger.state.finished[-1].error
     assert error is not None
     assert error.code == code
@@ -295,8 +303,8 @@ async def test_an_agent_that_a_function_was_added_to_in_vain_fails_the_run() -> 
     agent = Agent(name="A")
     registry = Registry([agent])
     agent.functions.append(lambda: 1)
-    ledger = await begun(agent)
-    async for _ in Loop(ledger, registry, Script(), Inline(), Told()).advance():
+    ledger = await open_run(agent)
+    async for _ in Loop(ledger, registry, ScriptedReplies(), InlineRunner(), FixedPolicy()).advance():
         pass
     error = ledger.state.finished[-1].error
     assert error is not None
@@ -308,8 +316,8 @@ async def test_a_handoff_to_an_agent_that_is_not_served_is_an_error_of_the_call(
         return Result("ok", agent=Agent(name="Stranger"), context_variables={"n": 1})
 
     agent = Agent(name="A", functions=[hand_over])
-    ledger = await begun(agent)
-    await advance(ledger, Script(calls(("1", "hand_over")), "Sorry."), agent)
+    ledger = await open_run(agent)
+    await advance(ledger, ScriptedReplies(make_calls(("1", "hand_over")), "Sorry."), agent)
     entry = ledger.state.messages[2]
     assert entry.tool is not None
     assert entry.tool.status == "error"
@@ -325,16 +333,16 @@ async def test_what_was_cancelled_meanwhile_is_not_gone_on_with() -> None:
         return "rain"
 
     agent = Agent(name="A", functions=[look])
-    ledger = await begun(agent)
+    ledger = await open_run(agent)
 
-    class Cancelling(Script):
+    class Cancelling(ScriptedReplies):
         async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
             async for piece in super().ask(request, stream=stream):
                 await ledger.commit(lambda state: cancel_run(state, RUN))
                 yield piece
 
-    await advance(ledger, Cancelling(calls(("1", "look"))), agent)
-    assert grouped(ledger)[-1] == ["run.cancelled"]
+    await advance(ledger, Cancelling(make_calls(("1", "look"))), agent)
+    assert group_commits(ledger)[-1] == ["run.cancelled"]
 
 
 # Cut anywhere, resumed anywhere.
@@ -381,21 +389,21 @@ class Town:
     @staticmethod
     def replies() -> list[Json | str]:
         return [
-            calls(("1", "look", '{"city": "Oslo"}'), ("2", "remember", '{"city": "Oslo"}')),
-            calls(("3", "pay", '{"amount": 5}'), ("4", "fail"), ("5", "nobody")),
-            calls(("6", "hand_over"), ("7", "remember", '{"city": "Rome"}')),
-            calls(("8", "pay", '{"amount": 6}'), ("9", "back"), text="Back to you."),
+            make_calls(("1", "look", '{"city": "Oslo"}'), ("2", "remember", '{"city": "Oslo"}')),
+            make_calls(("3", "pay", '{"amount": 5}'), ("4", "fail"), ("5", "nobody")),
+            make_calls(("6", "hand_over"), ("7", "remember", '{"city": "Rome"}')),
+            make_calls(("8", "pay", '{"amount": 6}'), ("9", "back"), text="Back to you."),
             "Done.",
         ]
 
-    async def lived(self) -> tuple[Ledger, Script]:
-        ledger = await begun(self.a, context={"seen": []})
-        model = Script(*self.replies())
+    async def run_through(self) -> tuple[RememberingLog, ScriptedReplies]:
+        ledger = await open_run(self.a, context={"seen": []})
+        model = ScriptedReplies(*self.replies())
         await advance(ledger, model, *self.agents)
         return ledger, model
 
 
-def plain(events: Sequence[RecordedEvent]) -> list[tuple[Any, ...]]:
+def strip_varying(events: Sequence[RecordedEvent]) -> list[tuple[Any, ...]]:
     """Events without what differs from one time to the next."""
     found = []
     for event in events:
@@ -407,7 +415,7 @@ def plain(events: Sequence[RecordedEvent]) -> list[tuple[Any, ...]]:
     return found
 
 
-def open_start(events: Sequence[RecordedEvent]) -> Any:
+def find_open_start(events: Sequence[RecordedEvent]) -> Any:
     """The tool that had been started, and whose result was never recorded, if there is one."""
     run = fold(events).run
     started = [call for call in run.calls if call.attempts and not call.done] if run is not None else []
@@ -416,24 +424,24 @@ def open_start(events: Sequence[RecordedEvent]) -> Any:
 
 @pytest.mark.parametrize("number", range(2, 17))
 async def test_cut_after_any_commit_and_resumed_gives_the_same_history(number: int) -> None:
-    whole, model = await Town().lived()
+    whole, model = await Town().run_through()
     assert len(whole.commits) == 16
     before = [event for commit in whole.commits[:number] for event in commit]
     town, turns = Town(), sum(event.fact.completion is not None for event in before if event.type == "message.added")  # type: ignore[union-attr]
-    ledger = Ledger(before)
-    rest = Script(*town.replies()[turns:])
+    ledger = RememberingLog(before)
+    rest = ScriptedReplies(*town.replies()[turns:])
     await advance(ledger, rest, *town.agents)
     assert rest.left == []
-    started = open_start(before)
+    started = find_open_start(before)
     if started is None:
-        assert plain([*before, *ledger.events]) == plain(whole.events)
+        assert strip_varying([*before, *ledger.events]) == strip_varying(whole.events)
         assert [asked.body() for asked in rest.asked] == [asked.body() for asked in model.asked[turns:]]
     elif started.name == "pay":
         again = ledger.events[0]
         assert (again.type, again.fact.tool_call_id, again.fact.attempt) == ("tool.started", started.id, 2)  # type: ignore[union-attr]
         # But for the second start, it is the same again; and the tool is given the same id.
-        same = [(kind, run, agent, data) for _, kind, run, agent, data in plain([*before, *ledger.events[1:]])]
-        assert same == [(kind, run, agent, data) for _, kind, run, agent, data in plain(whole.events)]
+        same = [(kind, run, agent, data) for _, kind, run, agent, data in strip_varying([*before, *ledger.events[1:]])]
+        assert same == [(kind, run, agent, data) for _, kind, run, agent, data in strip_varying(whole.events)]
         assert town.ran[0] == f"pay {started.id}"
     else:
         assert ledger.events[0].fact.tool.status == "unknown_outcome"  # type: ignore[union-attr]
@@ -447,12 +455,12 @@ async def test_cut_after_any_commit_and_resumed_gives_the_same_history(number: i
 
 
 async def test_cut_after_any_event_every_request_is_valid() -> None:
-    whole, _ = await Town().lived()
+    whole, _ = await Town().run_through()
     events = whole.events
     for end in range(2, len(events)):
         town = Town()
-        ledger = Ledger(events[:end])
-        model = Script(*[f"reply {n}" for n in range(5)])
+        ledger = RememberingLog(events[:end])
+        model = ScriptedReplies(*[f"reply {n}" for n in range(5)])
         await advance(ledger, model, *town.agents)
         assert ledger.state.run is None
         for asked in model.asked:
@@ -461,28 +469,34 @@ async def test_cut_after_any_event_every_request_is_valid() -> None:
 
 async def test_a_start_that_was_recorded_for_this_loop_is_carried_out() -> None:
     town = Town()
-    whole, _ = await town.lived()
+    whole, _ = await town.run_through()
     before = [event for commit in whole.commits[:3] for event in commit]
     assert before[-1].type == "tool.started"
     town = Town()
-    ledger = Ledger(before)
-    await advance(ledger, Script("Done."), *town.agents, begun=before[-1:])
+    ledger = RememberingLog(before)
+    await advance(ledger, ScriptedReplies("Done."), *town.agents, begun=before[-1:])
     assert town.ran[0] == "look Oslo"
 
 
 async def test_an_idempotent_tool_that_is_cut_off_again_and_again_runs_under_one_id() -> None:
     town = Town()
-    ledger = await begun(town.a, context={"seen": []})
-    loop = Loop(ledger, Registry(town.agents), Script(calls(("c", "pay", '{"amount": 1}'))), Inline(), Told())
+    ledger = await open_run(town.a, context={"seen": []})
+    loop = Loop(
+        ledger,
+        Registry(town.agents),
+        ScriptedReplies(make_calls(("c", "pay", '{"amount": 1}'))),
+        InlineRunner(),
+        FixedPolicy(),
+    )
     async for event in loop.advance():
         if event.type == "tool.started":  # type: ignore[union-attr]
             break
     for _ in range(3):
-        loop = Loop(ledger, Registry(town.agents), Script(), Inline(), Told())
+        loop = Loop(ledger, Registry(town.agents), ScriptedReplies(), InlineRunner(), FixedPolicy())
         async for event in loop.advance():
             assert event.type == "tool.started"  # type: ignore[union-attr]
             break
-    model = Script("Paid.")
+    model = ScriptedReplies("Paid.")
     await advance(ledger, model, *town.agents)
     assert town.ran == ["pay c"]
     starts = [event.fact for event in ledger.events if event.type == "tool.started"]
@@ -491,10 +505,10 @@ async def test_an_idempotent_tool_that_is_cut_off_again_and_again_runs_under_one
 
 async def test_a_tool_that_is_gone_after_the_restart_has_an_unknown_outcome() -> None:
     town = Town()
-    whole, _ = await town.lived()
+    whole, _ = await town.run_through()
     cut = next(n for n, event in enumerate(whole.events) if event.type == "tool.started" and "pay" in repr(event.fact))
-    ledger = Ledger(whole.events[: cut + 1])
-    model = Script("I see.")
+    ledger = RememberingLog(whole.events[: cut + 1])
+    model = ScriptedReplies("I see.")
     await advance(ledger, model, Agent(name="A"), Agent(name="B"))
     statuses = [entry.tool.status for entry in ledger.state.messages if entry.tool]
     assert statuses[-3:] == ["unknown_outcome", "error", "error"]
@@ -502,16 +516,16 @@ async def test_a_tool_that_is_gone_after_the_restart_has_an_unknown_outcome() ->
 
 async def test_messages_of_an_interrupted_run_are_completed_for_the_next() -> None:
     town = Town()
-    whole, _ = await town.lived()
+    whole, _ = await town.run_through()
     before = [event for commit in whole.commits[:3] for event in commit]
-    ledger = Ledger(before)
+    ledger = RememberingLog(before)
     from swarmkeep.domain.decisions.commands import cancel_run
 
     await ledger.commit(lambda state: cancel_run(state, RUN))
     await ledger.commit(
         lambda state: start_run(state, StartRun(run_id="r2", messages=({"role": "user", "content": "?"},)))
     )
-    model = Script("I see.")
+    model = ScriptedReplies("I see.")
     await advance(ledger, model, *town.agents)
     sent = model.asked[0].messages
     assert [message["content"] for message in sent if message["role"] == "tool"] == [INTERRUPTED] * 2
@@ -535,26 +549,28 @@ class Gatekeeper:
 
         self.agent = Agent(name="A", functions=[launch, look])
 
-    async def waiting(self, reply: Json, told: Told | None = None) -> Ledger:
-        ledger = await begun(self.agent)
-        await advance(ledger, Script(reply), self.agent, told=told)
+    async def waiting(self, reply: Json, told: FixedPolicy | None = None) -> RememberingLog:
+        ledger = await open_run(self.agent)
+        await advance(ledger, ScriptedReplies(reply), self.agent, told=told)
         assert ledger.state.run is not None
         assert ledger.state.run.status == "waiting"
         return ledger
 
-    async def resumed(self, ledger: Ledger, model: Script, decide: Callable[[State], list[EventDraft]]) -> None:
+    async def resume(
+        self, ledger: RememberingLog, model: ScriptedReplies, decide: Callable[[State], list[EventDraft]]
+    ) -> None:
         events = await ledger.commit(decide)
         await advance(ledger, model, self.agent, begun=events)
 
 
-LAUNCHES = calls(("1", "look"), ("2", "launch", '{"where": "Mars"}'), ("3", "launch", '{"where": "Venus"}'))
+LAUNCHES = make_calls(("1", "look"), ("2", "launch", '{"where": "Mars"}'), ("3", "launch", '{"where": "Venus"}'))
 
 
 async def test_calls_that_need_an_approval_wait_for_it_after_those_before_them_ran() -> None:
     keeper = Gatekeeper()
-    ledger = await keeper.waiting(LAUNCHES, Told(expires_at="2026-01-01T00:00:00.000000Z"))
+    ledger = await keeper.waiting(LAUNCHES, FixedPolicy(expires_at="2026-01-01T00:00:00.000000Z"))
     assert keeper.ran == ["look"]
-    assert grouped(ledger)[1:] == [
+    assert group_commits(ledger)[1:] == [
         ["message.added", "approval.requested", "approval.requested", "tool.started"],
         ["message.added", "run.waiting"],
     ]
@@ -572,12 +588,12 @@ async def test_what_is_approved_runs_and_what_is_denied_does_not() -> None:
         Approval(tool_call_id="3", decision="approve"),
         Approval(tool_call_id="2", decision="deny", reason="too far"),
     ]
-    await keeper.resumed(ledger, Script("Launched."), lambda state: resume_run(state, RUN, (), decisions))
+    await keeper.resume(ledger, ScriptedReplies("Launched."), lambda state: resume_run(state, RUN, (), decisions))
     assert keeper.ran == ["look", "launch Venus"]
     results = [entry for entry in ledger.state.messages if entry.tool is not None]
     assert [entry.tool.status for entry in results if entry.tool] == ["ok", "denied", "ok"]
     assert "too far" in results[1].message["content"]
-    assert grouped(ledger)[3:] == [
+    assert group_commits(ledger)[3:] == [
         ["approval.decided", "approval.decided", "run.resumed", "message.added", "tool.started"],
         ["message.added"],
         ["message.added", "run.completed"],
@@ -588,34 +604,34 @@ async def test_a_run_waits_until_the_last_decision() -> None:
     keeper = Gatekeeper()
     ledger = await keeper.waiting(LAUNCHES)
     one = [Approval(tool_call_id="2", decision="approve")]
-    await keeper.resumed(ledger, Script(), lambda state: resume_run(state, RUN, (), one))
+    await keeper.resume(ledger, ScriptedReplies(), lambda state: resume_run(state, RUN, (), one))
     assert keeper.ran == ["look"]
     other = [Approval(tool_call_id="3", decision="approve")]
-    await keeper.resumed(ledger, Script("Launched."), lambda state: resume_run(state, RUN, (), other))
+    await keeper.resume(ledger, ScriptedReplies("Launched."), lambda state: resume_run(state, RUN, (), other))
     assert keeper.ran == ["look", "launch Mars", "launch Venus"]
 
 
 async def test_an_approved_call_that_is_cut_off_is_not_run_again() -> None:
     keeper = Gatekeeper()
-    ledger = await keeper.waiting(calls(("1", "launch", '{"where": "Mars"}')))
+    ledger = await keeper.waiting(make_calls(("1", "launch", '{"where": "Mars"}')))
     approved = [Approval(tool_call_id="1", decision="approve")]
     await ledger.commit(lambda state: resume_run(state, RUN, (), approved))
     # The process that recorded the start is gone; this is another one, which recorded nothing.
     await ledger.commit(lambda state: draft_events("A", [RunResumed(reason="recovery")], RUN))
-    await advance(ledger, Script("Who knows."), keeper.agent)
+    await advance(ledger, ScriptedReplies("Who knows."), keeper.agent)
     assert keeper.ran == []
     assert [entry.tool.status for entry in ledger.state.messages if entry.tool] == ["unknown_outcome"]
 
 
 async def test_results_from_outside() -> None:
     keeper = Gatekeeper()
-    ledger = await begun(keeper.agent, options=RunOptions(execute_tools=False))
-    await advance(ledger, Script(calls(("1", "look"), ("2", "anything"))), keeper.agent)
+    ledger = await open_run(keeper.agent, options=RunOptions(execute_tools=False))
+    await advance(ledger, ScriptedReplies(make_calls(("1", "look"), ("2", "anything"))), keeper.agent)
     assert ledger.state.run is not None
     assert [call.reason for call in ledger.state.run.pending] == ["tool_results"] * 2
     answers = [ToolAnswer(tool_call_id="2", content="no", is_error=True), ToolAnswer(tool_call_id="1", content="sun")]
-    model = Script("Done.")
-    await keeper.resumed(ledger, model, lambda state: resume_run(state, RUN, answers))
+    model = ScriptedReplies("Done.")
+    await keeper.resume(ledger, model, lambda state: resume_run(state, RUN, answers))
     assert keeper.ran == []
     tools = [(m["tool_call_id"], m["content"]) for m in model.asked[0].messages if m["role"] == "tool"]
     assert tools == [("1", "sun"), ("2", "no")]
@@ -623,7 +639,7 @@ async def test_results_from_outside() -> None:
 
 
 async def test_in_memory_a_refusal_records_nothing() -> None:
-    ledger = await begun(Agent(name="A"))
+    ledger = await open_run(Agent(name="A"))
     state, count = ledger.state, len(ledger.commits)
     assert await ledger.commit(lambda state: None) == []
     assert ledger.state is state

@@ -26,31 +26,31 @@ from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loop import MessageDelta
 from swarmkeep.store.ports import SessionKey
-from tests.engine.house import (
+from tests.engine.cluster import (
     KEY,
     LIMITS,
-    Gate,
-    House,
-    begin,
-    contents,
-    durable,
-    ended,
-    first,
-    log,
-    run,
-    shown,
-    state,
-    streamed,
-    types,
-    until,
-    wish,
+    EngineCluster,
+    ToolGate,
+    collect_stream,
+    list_contents,
+    make_start_run,
+    open_session,
+    pick_recorded,
+    read_log,
+    read_state,
+    read_types,
+    run_to_end,
+    take_items,
+    wait_for_end,
+    wait_for_state,
+    wait_until,
 )
 from tests.support.rules import find_body_faults
 from tests.support.scripted import USAGE, ScriptedModel
 
 Json = dict[str, Any]
 STREAM = RunOptions(stream=True)
-HANDS_OFF = RunOptions(execute_tools=False)
+NO_TOOLS = RunOptions(execute_tools=False)
 
 
 def look(city: str) -> str:
@@ -58,14 +58,14 @@ def look(city: str) -> str:
 
 
 @pytest.fixture
-async def engine(house: House) -> Engine:
-    return await begun(house, Agent(name="A", functions=[look]))
+async def engine(house: EngineCluster) -> Engine:
+    return await open_engine(house, Agent(name="A", functions=[look]))
 
 
-async def begun(house: House, *agents: Agent, limits: Limits = LIMITS) -> Engine:
+async def open_engine(house: EngineCluster, *agents: Agent, limits: Limits = LIMITS) -> Engine:
     """A server with a session on it."""
     engine = await house.engine(*agents, limits=limits)
-    await begin(engine)
+    await open_session(engine)
     return engine
 
 
@@ -75,7 +75,7 @@ async def begun(house: House, *agents: Agent, limits: Limits = LIMITS) -> Engine
 async def test_a_run_is_a_view_of_what_happened(engine: Engine, model: ScriptedModel) -> None:
     model.call("look", {"city": "Oslo"}, id="c1")
     model.say("It rains.")
-    view = await run(engine, "Weather?")
+    view = await run_to_end(engine, "Weather?")
     assert (view.id, view.session_id, view.status, view.stop_reason) == ("r1", "s1", "completed", "end_turn")
     assert (view.agent, view.output_text, view.error, view.pending) == ("A", "It rains.", None, ())
     assert [(m["role"], m["content"], m["sender"]) for m in view.messages] == [
@@ -93,60 +93,62 @@ async def test_a_run_is_a_view_of_what_happened(engine: Engine, model: ScriptedM
 
 async def test_the_input_is_durable_before_the_model_is_asked(engine: Engine, model: ScriptedModel) -> None:
     model.hang()
-    feed = await engine.runs.start(KEY, wish())
+    feed = await engine.runs.start(KEY, make_start_run())
     assert (feed.run_id, feed.after) == ("r1", 1)
-    assert await types(engine) == ["session.created", "run.started", "message.added"]
+    assert await read_types(engine) == ["session.created", "run.started", "message.added"]
     await model.wait_for_requests_async(1)
     assert (await engine.runs.get(KEY, "r1")).status == "running"
     assert (await engine.sessions.get(KEY)).active_run_id == "r1"
     model.release()
-    await ended(engine)
+    await wait_for_end(engine)
 
 
 async def test_runs_go_on_where_the_last_one_ended(engine: Engine, model: ScriptedModel) -> None:
     model.say("One.")
     model.say("Two.")
-    await run(engine, "first")
-    await run(engine, "second", "r2")
-    assert contents(model.requests[1]["messages"][1:]) == ["first", "One.", "second"]
+    await run_to_end(engine, "first")
+    await run_to_end(engine, "second", "r2")
+    assert list_contents(model.requests[1]["messages"][1:]) == ["first", "One.", "second"]
     assert [view.id for view in await engine.runs.all(KEY)] == ["r2", "r1"]
 
 
-async def test_options_context_and_agent_of_a_run(house: House, model: ScriptedModel) -> None:
-    engine = await begun(
+async def test_options_context_and_agent_of_a_run(house: EngineCluster, model: ScriptedModel) -> None:
+    engine = await open_engine(
         house, Agent(name="A"), Agent(name="B", instructions=lambda context_variables: str(context_variables))
     )
     model.say("Hello.")
-    view = await run(engine, agent="B", context_variables={"n": 1}, options=RunOptions(model="large", max_turns=1))
+    view = await run_to_end(
+        engine, agent="B", context_variables={"n": 1}, options=RunOptions(model="large", max_turns=1)
+    )
     assert (view.agent, view.context_variables) == ("B", {"n": 1})
     [request] = model.requests
     assert request["model"] == "large"
     assert "'n': 1" in request["messages"][0]["content"]
-    assert (await state(engine)).agent == "B"
+    assert (await read_state(engine)).agent == "B"
 
 
 async def test_a_limit_on_turns(engine: Engine, model: ScriptedModel) -> None:
     model.call("look", {"city": "Oslo"})
-    view = await run(engine, options=RunOptions(max_turns=1))
+    view = await run_to_end(engine, options=RunOptions(max_turns=1))
     assert (view.status, view.stop_reason) == ("completed", "max_turns")
     assert view.messages[-1]["content"] == "rain in Oslo"
 
 
 async def test_handoffs_and_context_are_there_for_the_next_run_on_another_server(
-    house: House, model: ScriptedModel
+    house: EngineCluster, model: ScriptedModel
 ) -> None:
     def hand_over() -> Result:
         return Result("Over to you.", agent=sales, context_variables={"name": "Ann"})
 
     sales = Agent(name="Sales", instructions=lambda context_variables: f"Sell to {context_variables['name']}.")
     triage = Agent(name="Triage", functions=[hand_over])
-    engine = await begun(house, triage, sales)
+    engine = await open_engine(house, triage, sales)
     model.call("hand_over")
     model.say("What would you like?")
-    assert (await run(engine)).agent == "Sales"
+    assert (await run_to_end(engine)).agent == "Sales"
     other = await house.engine(triage, sales)
     model.say("Of course.")
-    view = await run(other, "A hat.", "r2")
+    view = await run_to_end(other, "A hat.", "r2")
     assert (view.agent, view.context_variables) == ("Sales", {"name": "Ann"})
     assert model.requests[-1]["messages"][0]["content"] == "Sell to Ann."
 
@@ -157,36 +159,38 @@ async def test_a_model_that_fails_fails_the_run_and_not_the_session(
 ) -> None:
     model.call("look", {"city": "Oslo"})
     model.fail(status, message="no")
-    view = await run(engine)
+    view = await run_to_end(engine)
     assert (view.status, view.stop_reason) == ("failed", "error")
     assert view.error is not None
     assert (view.error.code, view.error.message, view.error.provider_status) == (code, "no", status)
     assert view.messages[-1]["content"] == "rain in Oslo"
     model.say("I am back.")
-    assert (await run(engine, "Again?", "r2")).output_text == "I am back."
+    assert (await run_to_end(engine, "Again?", "r2")).output_text == "I am back."
 
 
 async def test_half_a_stream_keeps_what_was_said(engine: Engine, model: ScriptedModel) -> None:
     model.half_stream("Once upon a")
-    view = await run(engine, options=STREAM)
+    view = await run_to_end(engine, options=STREAM)
     assert view.status == "failed"
     assert view.error is not None
     assert view.error.code == "provider_stream_cut"
     assert view.output_text == "Once upon a"
     model.say("Sorry.")
-    await run(engine, "Go on.", "r2")
-    assert contents(model.requests[1]["messages"][1:]) == ["hello", "Once upon a", "Go on."]
+    await run_to_end(engine, "Go on.", "r2")
+    assert list_contents(model.requests[1]["messages"][1:]) == ["hello", "Once upon a", "Go on."]
 
 
-async def test_a_mishap_in_the_server_itself_fails_the_run(house: House, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_mishap_in_the_server_itself_fails_the_run(
+    house: EngineCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     class Broken:
         async def ask(self, request: Any, *, stream: bool) -> Any:
             raise ZeroDivisionError
             yield
 
     engine = await house.engine(Agent(name="A"), model=Broken())
-    await begin(engine)
-    view = await run(engine)
+    await open_session(engine)
+    view = await run_to_end(engine)
     assert view.status == "failed"
     assert view.error is not None
     assert view.error.code == "internal_error"
@@ -196,22 +200,22 @@ async def test_a_mishap_in_the_server_itself_fails_the_run(house: House, caplog:
 
 @pytest.mark.parametrize("word", [asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit])
 async def test_no_tool_can_stop_the_server_or_strand_its_session(
-    house: House, model: ScriptedModel, word: type[BaseException]
+    house: EngineCluster, model: ScriptedModel, word: type[BaseException]
 ) -> None:
     def stop() -> str:
         raise word
 
-    engine = await begun(house, Agent(name="A", functions=[stop]))
+    engine = await open_engine(house, Agent(name="A", functions=[stop]))
     model.call("stop")
     model.say("Still here.")
-    assert (await run(engine)).output_text == "Still here."
+    assert (await run_to_end(engine)).output_text == "Still here."
 
 
 async def test_what_cannot_start(engine: Engine) -> None:
     with pytest.raises(SessionNotFound):
-        await engine.runs.start(SessionKey("default", "nobody"), wish())
+        await engine.runs.start(SessionKey("default", "nobody"), make_start_run())
     with pytest.raises(AgentNotFound):
-        await engine.runs.start(KEY, wish(agent="Nobody"))
+        await engine.runs.start(KEY, make_start_run(agent="Nobody"))
     with pytest.raises(RunNotFound):
         await engine.runs.get(KEY, "nobody")
     with pytest.raises(RunNotFound):
@@ -220,28 +224,28 @@ async def test_what_cannot_start(engine: Engine) -> None:
         await engine.runs.feed(KEY, "nobody")
     with pytest.raises(RunNotFound):
         await engine.runs.cancel(KEY, "nobody")
-    assert await types(engine) == ["session.created"]
+    assert await read_types(engine) == ["session.created"]
 
 
-async def test_a_session_whose_agent_is_not_served_here(house: House, model: ScriptedModel) -> None:
-    engine = await begun(house, Agent(name="Old"))
+async def test_a_session_whose_agent_is_not_served_here(house: EngineCluster, model: ScriptedModel) -> None:
+    engine = await open_engine(house, Agent(name="Old"))
     other = await house.engine(Agent(name="New"))
     with pytest.raises(AgentUnavailable) as refused:
-        await other.runs.start(KEY, wish())
+        await other.runs.start(KEY, make_start_run())
     assert refused.value.known_agents == ["New"]
     model.say("I take over.")
-    assert (await run(other, agent="New")).agent == "New"
-    assert (await state(engine)).agent == "New"
+    assert (await run_to_end(other, agent="New")).agent == "New"
+    assert (await read_state(engine)).agent == "New"
 
 
 # Waiting for a run.
 
 
-async def test_whoever_waits_gets_the_same(house: House, engine: Engine, model: ScriptedModel) -> None:
+async def test_whoever_waits_gets_the_same(house: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
     other = await house.engine(Agent(name="A"))
     model.hang(then="Hello.")
-    await engine.runs.start(KEY, wish())
-    waiting = [asyncio.create_task(ended(one)) for one in (engine, engine, other)]
+    await engine.runs.start(KEY, make_start_run())
+    waiting = [asyncio.create_task(wait_for_end(one)) for one in (engine, engine, other)]
     await model.wait_for_requests_async(1)
     model.release()
     views = await asyncio.gather(*waiting)
@@ -251,38 +255,38 @@ async def test_whoever_waits_gets_the_same(house: House, engine: Engine, model: 
 
 async def test_whoever_stops_waiting_does_not_end_the_run(engine: Engine, model: ScriptedModel) -> None:
     model.hang(then="Hello.")
-    await engine.runs.start(KEY, wish())
-    waiting = asyncio.create_task(ended(engine))
+    await engine.runs.start(KEY, make_start_run())
+    waiting = asyncio.create_task(wait_for_end(engine))
     await model.wait_for_requests_async(1)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert len(engine._conductor.waiters) == 0
+    assert len(engine._worker.waiters) == 0
     model.release()
-    assert (await ended(engine)).output_text == "Hello."
+    assert (await wait_for_end(engine)).output_text == "Hello."
 
 
 # Busy sessions.
 
 
-async def test_a_busy_session_refuses_another_run(house: House, engine: Engine, model: ScriptedModel) -> None:
+async def test_a_busy_session_refuses_another_run(house: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
     other = await house.engine(Agent(name="A"))
     model.hang(then="Hello.")
-    await engine.runs.start(KEY, wish())
+    await engine.runs.start(KEY, make_start_run())
     for one in (engine, other):
         with pytest.raises(SessionBusy) as refused:
-            await one.runs.start(KEY, wish(run_id="r2"))
+            await one.runs.start(KEY, make_start_run(run_id="r2"))
         assert refused.value.run_id == "r1"
     model.release()
-    await ended(engine)
+    await wait_for_end(engine)
     assert [view.id for view in await engine.runs.all(KEY)] == ["r1"]
 
 
-async def test_of_many_starts_at_once_one_wins(house: House, engine: Engine, model: ScriptedModel) -> None:
+async def test_of_many_starts_at_once_one_wins(house: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
     other = await house.engine(Agent(name="A"))
     model.hang(then="Hello.")
     tried = await asyncio.gather(
-        *(one.runs.start(KEY, wish(run_id=f"r{n}")) for n, one in enumerate([engine, other] * 16)),
+        *(one.runs.start(KEY, make_start_run(run_id=f"r{n}")) for n, one in enumerate([engine, other] * 16)),
         return_exceptions=True,
     )
     won = [one for one in tried if not isinstance(one, BaseException)]
@@ -290,83 +294,98 @@ async def test_of_many_starts_at_once_one_wins(house: House, engine: Engine, mod
     assert {type(one) for one in tried if isinstance(one, BaseException)} == {SessionBusy}
     await model.wait_for_requests_async(1)
     model.release()
-    await ended(engine, won[0].run_id)
+    await wait_for_end(engine, won[0].run_id)
     assert model.request_count == 1
-    assert await types(engine) == ["session.created", "run.started", "message.added", "message.added", "run.completed"]
+    assert await read_types(engine) == [
+        "session.created",
+        "run.started",
+        "message.added",
+        "message.added",
+        "run.completed",
+    ]
 
 
 async def test_queued_runs_follow_in_the_order_they_came(engine: Engine, model: ScriptedModel) -> None:
     model.hang(then="0")
-    await engine.runs.start(KEY, wish("text 0", "r0", on_busy="queue"))
+    await engine.runs.start(KEY, make_start_run("text 0", "r0", on_busy="queue"))
     await model.wait_for_requests_async(1)
     for n in (1, 2, 3):
-        feed = await engine.runs.start(KEY, wish(f"text {n}", f"r{n}", on_busy="queue", context_variables={"n": n}))
+        feed = await engine.runs.start(
+            KEY, make_start_run(f"text {n}", f"r{n}", on_busy="queue", context_variables={"n": n})
+        )
         assert (await engine.runs.get(KEY, feed.run_id)).status == "queued"
         model.say(str(n))
     model.release()
-    views = [await ended(engine, f"r{n}") for n in range(4)]
+    views = [await wait_for_end(engine, f"r{n}") for n in range(4)]
     assert [view.output_text for view in views] == ["0", "1", "2", "3"]
     assert [view.context_variables for view in views] == [{}, {"n": 1}, {"n": 2}, {"n": 3}]
-    assert contents(model.requests[3]["messages"][1:]) == ["text 0", "0", "text 1", "1", "text 2", "2", "text 3"]
+    assert list_contents(model.requests[3]["messages"][1:]) == ["text 0", "0", "text 1", "1", "text 2", "2", "text 3"]
 
 
 async def test_runs_queued_at_once_on_two_servers_all_run_once(
-    house: House, engine: Engine, model: ScriptedModel
+    house: EngineCluster, engine: Engine, model: ScriptedModel
 ) -> None:
     other = await house.engine(Agent(name="A"))
     for _ in range(8):
         model.say("Hello.")
     await asyncio.gather(
-        *(one.runs.start(KEY, wish(run_id=f"r{n}", on_busy="queue")) for n, one in enumerate([engine, other] * 4))
+        *(
+            one.runs.start(KEY, make_start_run(run_id=f"r{n}", on_busy="queue"))
+            for n, one in enumerate([engine, other] * 4)
+        )
     )
-    views = await asyncio.gather(*(ended((engine, other)[n % 2], f"r{n}") for n in range(8)))
+    views = await asyncio.gather(*(wait_for_end((engine, other)[n % 2], f"r{n}") for n in range(8)))
     assert {view.status for view in views} == {"completed"}
     assert model.request_count == 8
-    starts = [event.run_id for event in await log(engine) if event.type == "run.started"]
+    starts = [event.run_id for event in await read_log(engine) if event.type == "run.started"]
     assert sorted(starts) == [f"r{n}" for n in range(8)]
 
 
 async def test_a_queued_run_can_be_streamed_from_before_it_starts(engine: Engine, model: ScriptedModel) -> None:
     model.hang(then="One.")
     model.say("Two.")
-    await engine.runs.start(KEY, wish())
+    await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
-    await engine.runs.start(KEY, wish(run_id="r2", on_busy="queue"))
-    reader = asyncio.create_task(streamed(engine, "r2"))
+    await engine.runs.start(KEY, make_start_run(run_id="r2", on_busy="queue"))
+    reader = asyncio.create_task(collect_stream(engine, "r2"))
     model.release()
-    assert [event.type for event in durable(await reader)] == [
+    assert [event.type for event in pick_recorded(await reader)] == [
         "run.queued", "run.started", "message.added", "message.added", "run.completed",
     ]  # fmt: skip
 
 
 async def test_an_interrupting_run_takes_the_place_of_the_active_one(engine: Engine, model: ScriptedModel) -> None:
     model.hang("Once upon ", then="a time.")
-    await engine.runs.start(KEY, wish("A story!", options=STREAM))
-    await spoken(engine, "Once upon ")
+    await engine.runs.start(KEY, make_start_run("A story!", options=STREAM))
+    await wait_until_spoken(engine, "Once upon ")
     model.say("Stopped.")
-    view = await run(engine, "Stop!", "r2", on_busy="interrupt")
+    view = await run_to_end(engine, "Stop!", "r2", on_busy="interrupt")
     assert view.output_text == "Stopped."
     before = await engine.runs.get(KEY, "r1")
     assert (before.status, before.stop_reason, before.output_text) == ("cancelled", "cancelled", "Once upon ")
-    assert contents(model.requests[1]["messages"][1:]) == ["A story!", "Once upon ", "Stop!"]
+    assert list_contents(model.requests[1]["messages"][1:]) == ["A story!", "Once upon ", "Stop!"]
     await model.wait_for_disconnects_async(1)
 
 
 async def test_an_interrupting_run_comes_before_the_queue_on_any_server(
-    house: House, engine: Engine, model: ScriptedModel
+    house: EngineCluster, engine: Engine, model: ScriptedModel
 ) -> None:
     other = await house.engine(Agent(name="A"))
     model.hang()
-    await engine.runs.start(KEY, wish())
+    await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
     for run_id in ("r2", "r3"):
-        await engine.runs.start(KEY, wish(run_id, run_id, on_busy="queue"))
+        await engine.runs.start(KEY, make_start_run(run_id, run_id, on_busy="queue"))
     for text in ("Stopped.", "Two.", "Three."):
         model.say(text)
-    feed = await other.runs.start(KEY, wish("Stop!", "r4", on_busy="interrupt"))
-    assert [(await ended(other, run_id)).output_text for run_id in ("r4", "r2", "r3")] == ["Stopped.", "Two.", "Three."]
+    feed = await other.runs.start(KEY, make_start_run("Stop!", "r4", on_busy="interrupt"))
+    assert [(await wait_for_end(other, run_id)).output_text for run_id in ("r4", "r2", "r3")] == [
+        "Stopped.",
+        "Two.",
+        "Three.",
+    ]
     await model.wait_for_disconnects_async(1)
-    events = await log(engine)
+    events = await read_log(engine)
     # One commit: nothing can come in between, and nothing of the queue begins only to be cancelled.
     assert [(event.type, event.run_id) for event in events[5:8]] == [
         ("run.cancelled", "r1"), ("run.started", "r4"), ("message.added", "r4"),
@@ -378,87 +397,89 @@ async def test_an_interrupting_run_comes_before_the_queue_on_any_server(
 
 async def test_a_run_that_was_started_before_is_not_started_again(engine: Engine, model: ScriptedModel) -> None:
     model.say("Hello.")
-    feed = await engine.runs.start(KEY, wish())
-    await ended(engine)
+    feed = await engine.runs.start(KEY, make_start_run())
+    await wait_for_end(engine)
     for on_busy in ("reject", "queue", "interrupt"):
-        again = await engine.runs.start(KEY, wish(on_busy=on_busy))
+        again = await engine.runs.start(KEY, make_start_run(on_busy=on_busy))
         assert (again.run_id, again.after) == (feed.run_id, feed.after)
     assert model.request_count == 1
 
 
 async def test_an_interrupting_run_in_an_idle_session_just_starts(engine: Engine, model: ScriptedModel) -> None:
     model.say("Hello.")
-    assert (await run(engine, on_busy="interrupt")).status == "completed"
+    assert (await run_to_end(engine, on_busy="interrupt")).status == "completed"
 
 
-async def test_an_interrupting_run_of_another_server(house: House, engine: Engine, model: ScriptedModel) -> None:
+async def test_an_interrupting_run_of_another_server(
+    house: EngineCluster, engine: Engine, model: ScriptedModel
+) -> None:
     other = await house.engine(Agent(name="A"))
     model.hang(then="Too late.")
-    await engine.runs.start(KEY, wish())
+    await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
     model.say("Quick.")
-    assert (await run(other, "Stop!", "r2", on_busy="interrupt")).output_text == "Quick."
+    assert (await run_to_end(other, "Stop!", "r2", on_busy="interrupt")).output_text == "Quick."
     model.release()
-    await until(engine, lambda state: not engine._conductor.drives(KEY))
-    assert "Too late." not in str(contents((await engine.runs.get(KEY, "r1")).messages))
+    await wait_for_state(engine, lambda state: not engine._worker.is_advancing(KEY))
+    assert "Too late." not in str(list_contents((await engine.runs.get(KEY, "r1")).messages))
     assert (await engine.runs.get(KEY, "r1")).status == "cancelled"
 
 
 # Cancelling.
 
 
-async def spoken(engine: Engine, text: str) -> None:
-    await shown(lambda: engine.hub.partial(KEY, "r1") == text)
+async def wait_until_spoken(engine: Engine, text: str) -> None:
+    await wait_until(lambda: engine.hub.partial(KEY, "r1") == text)
 
 
 async def test_a_cancel_in_a_model_call_keeps_what_was_said(engine: Engine, model: ScriptedModel) -> None:
     model.hang("Once upon ", then="a time.")
-    await engine.runs.start(KEY, wish(options=STREAM))
-    await spoken(engine, "Once upon ")
-    waiting = asyncio.create_task(ended(engine))
+    await engine.runs.start(KEY, make_start_run(options=STREAM))
+    await wait_until_spoken(engine, "Once upon ")
+    waiting = asyncio.create_task(wait_for_end(engine))
     view = await engine.runs.cancel(KEY, "r1")
     assert (view.status, view.stop_reason, view.output_text) == ("cancelled", "cancelled", "Once upon ")
     assert await waiting == view
     await model.wait_for_disconnects_async(1)
-    partial = (await state(engine)).messages[-1].completion
+    partial = (await read_state(engine)).messages[-1].completion
     assert partial is not None
     assert partial.partial is True
     # Asking twice is no more than asking once.
     assert await engine.runs.cancel(KEY, "r1") == view
     model.say("Yes?")
-    assert (await run(engine, "Hello?", "r2")).output_text == "Yes?"
+    assert (await run_to_end(engine, "Hello?", "r2")).output_text == "Yes?"
 
 
 async def test_a_cancel_before_anything_was_said(engine: Engine, model: ScriptedModel) -> None:
     model.hang()
-    await engine.runs.start(KEY, wish())
+    await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
     view = await engine.runs.cancel(KEY, "r1")
-    assert contents(view.messages) == ["hello"]
+    assert list_contents(view.messages) == ["hello"]
     await model.wait_for_disconnects_async(1)
 
 
-async def test_a_cancel_in_a_blocking_tool_drops_its_late_result(house: House, model: ScriptedModel) -> None:
-    gate = Gate()
+async def test_a_cancel_in_a_blocking_tool_drops_its_late_result(house: EngineCluster, model: ScriptedModel) -> None:
+    gate = ToolGate()
 
     def slow(context_variables: Json) -> str:
         gate.enter()
         context_variables["late"] = True
         return "too late"
 
-    engine = await begun(house, Agent(name="A", functions=[slow]))
+    engine = await open_engine(house, Agent(name="A", functions=[slow]))
     model.call("slow", id="c1")
-    await engine.runs.start(KEY, wish())
-    await gate.until_reached()
+    await engine.runs.start(KEY, make_start_run())
+    await gate.wait_until_reached()
     view = await engine.runs.cancel(KEY, "r1")
     assert view.status == "cancelled"
     model.say("I see.")
-    await run(engine, "And now?", "r2")
-    before = await log(engine)
+    await run_to_end(engine, "And now?", "r2")
+    before = await read_log(engine)
     await gate.open()
     await asyncio.sleep(0)
-    assert await log(engine) == before
-    assert (await state(engine)).context_variables == {}
+    assert await read_log(engine) == before
+    assert (await read_state(engine)).context_variables == {}
     # The model is told that nobody knows how the call ended.
     assert not find_body_faults(model.raw_requests[1])
     [told] = [message for message in model.requests[1]["messages"] if message["role"] == "tool"]
@@ -466,7 +487,7 @@ async def test_a_cancel_in_a_blocking_tool_drops_its_late_result(house: House, m
     assert "unknown" in told["content"]
 
 
-async def test_a_cancel_in_an_async_tool_cancels_it(house: House, model: ScriptedModel) -> None:
+async def test_a_cancel_in_an_async_tool_cancels_it(house: EngineCluster, model: ScriptedModel) -> None:
     reached, cancelled = asyncio.Event(), asyncio.Event()
 
     async def slow() -> str:
@@ -477,9 +498,9 @@ async def test_a_cancel_in_an_async_tool_cancels_it(house: House, model: Scripte
             cancelled.set()
         return "never"
 
-    engine = await begun(house, Agent(name="A", functions=[slow]))
+    engine = await open_engine(house, Agent(name="A", functions=[slow]))
     model.call("slow")
-    await engine.runs.start(KEY, wish())
+    await engine.runs.start(KEY, make_start_run())
     await reached.wait()
     assert (await engine.runs.cancel(KEY, "r1")).status == "cancelled"
     async with asyncio.timeout(20):
@@ -489,44 +510,44 @@ async def test_a_cancel_in_an_async_tool_cancels_it(house: House, model: Scripte
 async def test_a_queued_run_is_cancelled_without_the_active_one(engine: Engine, model: ScriptedModel) -> None:
     model.hang(then="One.")
     model.say("Three.")
-    await engine.runs.start(KEY, wish())
+    await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
     for run_id in ("r2", "r3"):
-        await engine.runs.start(KEY, wish(run_id=run_id, on_busy="queue"))
-    waiting = asyncio.create_task(ended(engine, "r2"))
+        await engine.runs.start(KEY, make_start_run(run_id=run_id, on_busy="queue"))
+    waiting = asyncio.create_task(wait_for_end(engine, "r2"))
     view = await engine.runs.cancel(KEY, "r2")
     assert (view.status, view.messages) == ("cancelled", [])
     assert await waiting == view
     model.release()
-    assert (await ended(engine)).output_text == "One."
-    assert (await ended(engine, "r3")).output_text == "Three."
+    assert (await wait_for_end(engine)).output_text == "One."
+    assert (await wait_for_end(engine, "r3")).output_text == "Three."
 
 
 async def test_the_next_of_the_queue_follows_a_run_that_is_cancelled(engine: Engine, model: ScriptedModel) -> None:
     model.hang()
     model.say("Two.")
-    await engine.runs.start(KEY, wish())
+    await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
-    await engine.runs.start(KEY, wish(run_id="r2", on_busy="queue"))
+    await engine.runs.start(KEY, make_start_run(run_id="r2", on_busy="queue"))
     await engine.runs.cancel(KEY, "r1")
-    assert (await ended(engine, "r2")).output_text == "Two."
+    assert (await wait_for_end(engine, "r2")).output_text == "Two."
 
 
-async def test_a_cancel_from_another_server(house: House, engine: Engine, model: ScriptedModel) -> None:
+async def test_a_cancel_from_another_server(house: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
     other = await house.engine(Agent(name="A"))
     model.hang(then="Too late.")
     model.say("Two.")
-    await engine.runs.start(KEY, wish())
+    await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
-    await other.runs.start(KEY, wish(run_id="r2", on_busy="queue"))
+    await other.runs.start(KEY, make_start_run(run_id="r2", on_busy="queue"))
     # The run ends, and with it its server's lease; what waited behind it begins on the server that ended it.
     view = await other.runs.cancel(KEY, "r1")
     assert view.status == "cancelled"
-    assert (await ended(other, "r2")).output_text == "Two."
+    assert (await wait_for_end(other, "r2")).output_text == "Two."
     model.release()
-    await until(engine, lambda state: not engine._conductor.drives(KEY))
+    await wait_for_state(engine, lambda state: not engine._worker.is_advancing(KEY))
     assert model.request_count == 2
-    assert [event.type for event in await log(engine)] == [
+    assert [event.type for event in await read_log(engine)] == [
         "session.created", "run.started", "message.added", "run.queued",
         "run.cancelled", "run.started", "message.added", "message.added", "run.completed",
     ]  # fmt: skip
@@ -534,20 +555,20 @@ async def test_a_cancel_from_another_server(house: House, engine: Engine, model:
 
 async def test_a_waiting_run_can_be_cancelled(engine: Engine, model: ScriptedModel) -> None:
     model.call("look", {"city": "Oslo"})
-    assert (await run(engine, options=HANDS_OFF)).status == "waiting"
+    assert (await run_to_end(engine, options=NO_TOOLS)).status == "waiting"
     view = await engine.runs.cancel(KEY, "r1")
     assert (view.status, view.pending) == ("cancelled", ())
     model.say("Next.")
-    assert (await run(engine, "Next?", "r2")).status == "completed"
+    assert (await run_to_end(engine, "Next?", "r2")).status == "completed"
     assert not find_body_faults(model.raw_requests[-1])
 
 
 # Waiting for somebody, and going on.
 
 
-async def test_calls_that_others_carry_out(house: House, engine: Engine, model: ScriptedModel) -> None:
+async def test_calls_that_others_carry_out(house: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
     model.calls([("look", {"city": "Oslo"}, "c1"), ("elsewhere", {}, "c2")])
-    view = await run(engine, options=HANDS_OFF)
+    view = await run_to_end(engine, options=NO_TOOLS)
     assert (view.status, view.stop_reason) == ("waiting", "tool_calls")
     assert [(call.tool_call_id, call.name, call.reason) for call in view.pending] == [
         ("c1", "look", "tool_results"),
@@ -555,16 +576,16 @@ async def test_calls_that_others_carry_out(house: House, engine: Engine, model: 
     ]
     assert (await engine.sessions.get(KEY)).status == "waiting"
     with pytest.raises(SessionBusy):
-        await engine.runs.start(KEY, wish(run_id="r2"))
+        await engine.runs.start(KEY, make_start_run(run_id="r2"))
     # One result now, on this server, and one later, on another.
     feed = await engine.runs.resume(KEY, "r1", tool_results=[ToolAnswer(tool_call_id="c2", content="there")])
     assert feed.run_id == "r1"
-    view = await ended(engine)
+    view = await wait_for_end(engine)
     assert [call.tool_call_id for call in view.pending] == ["c1"]
     other = await house.engine(Agent(name="A"))
     model.say("Done.")
     await other.runs.resume(KEY, "r1", tool_results=[ToolAnswer(tool_call_id="c1", content="sun")])
-    assert (await ended(other)).output_text == "Done."
+    assert (await wait_for_end(other)).output_text == "Done."
     results = [(m["tool_call_id"], m["content"]) for m in model.requests[1]["messages"] if m["role"] == "tool"]
     assert results == [("c1", "sun"), ("c2", "there")]
 
@@ -580,10 +601,10 @@ class Rocket:
 
         self.agent = Agent(name="A", functions=[launch, look])
 
-    async def waiting(self, house: House, model: ScriptedModel) -> Engine:
-        engine = await begun(house, self.agent)
+    async def waiting(self, house: EngineCluster, model: ScriptedModel) -> Engine:
+        engine = await open_engine(house, self.agent)
         model.calls([("launch", {"where": "Mars"}, "c1"), ("launch", {"where": "Venus"}, "c2")])
-        view = await run(engine)
+        view = await run_to_end(engine)
         assert (view.status, view.stop_reason) == ("waiting", "approval")
         assert [call.reason for call in view.pending] == ["approval", "approval"]
         return engine
@@ -597,32 +618,34 @@ def deny(call_id: str, **more: Any) -> Approval:
     return Approval(tool_call_id=call_id, decision="deny", **more)
 
 
-async def test_approved_calls_run_and_denied_ones_do_not(house: House, model: ScriptedModel) -> None:
+async def test_approved_calls_run_and_denied_ones_do_not(house: EngineCluster, model: ScriptedModel) -> None:
     rocket = Rocket()
     engine = await rocket.waiting(house, model)
     model.say("Launched.")
     await engine.runs.resume(KEY, "r1", approvals=[approve("c1", by="Ann"), deny("c2", reason="too hot")])
-    view = await ended(engine)
+    view = await wait_for_end(engine)
     assert (view.status, rocket.launched) == ("completed", ["Mars"])
     one, two = (message["content"] for message in view.messages if message["role"] == "tool")
     assert one == "launched to Mars"
     assert "not approved" in two
     assert "too hot" in two
-    decided = [event.fact for event in await log(engine) if event.type == "approval.decided"]
+    decided = [event.fact for event in await read_log(engine) if event.type == "approval.decided"]
     assert [(fact.decision, fact.by) for fact in decided] == [("approve", "Ann"), ("deny", None)]  # type: ignore[union-attr]
 
 
-async def test_an_approval_may_be_given_on_a_server_that_never_saw_the_run(house: House, model: ScriptedModel) -> None:
+async def test_an_approval_may_be_given_on_a_server_that_never_saw_the_run(
+    house: EngineCluster, model: ScriptedModel
+) -> None:
     rocket = Rocket()
     await rocket.waiting(house, model)
     other = await house.engine(rocket.agent)
     model.say("Launched.")
     await other.runs.resume(KEY, "r1", approvals=[approve("c1"), approve("c2")])
-    assert (await ended(other)).status == "completed"
+    assert (await wait_for_end(other)).status == "completed"
     assert rocket.launched == ["Mars", "Venus"]
 
 
-async def test_the_first_decision_wins(house: House, model: ScriptedModel) -> None:
+async def test_the_first_decision_wins(house: EngineCluster, model: ScriptedModel) -> None:
     rocket = Rocket()
     engine = await rocket.waiting(house, model)
     await engine.runs.resume(KEY, "r1", approvals=[deny("c1")])
@@ -632,13 +655,13 @@ async def test_the_first_decision_wins(house: House, model: ScriptedModel) -> No
     assert [call.tool_call_id for call in (await engine.runs.get(KEY, "r1")).pending] == ["c2"]
     model.say("Done.")
     await engine.runs.resume(KEY, "r1", approvals=[deny("c2")])
-    await ended(engine)
+    await wait_for_end(engine)
     with pytest.raises((AlreadyDecided, RunNotWaiting)):
         await engine.runs.resume(KEY, "r1", approvals=[approve("c2")])
     assert rocket.launched == []
 
 
-async def test_of_many_decisions_at_once_one_wins(house: House, model: ScriptedModel) -> None:
+async def test_of_many_decisions_at_once_one_wins(house: EngineCluster, model: ScriptedModel) -> None:
     rocket = Rocket()
     engine = await rocket.waiting(house, model)
     other = await house.engine(rocket.agent)
@@ -652,15 +675,15 @@ async def test_of_many_decisions_at_once_one_wins(house: House, model: ScriptedM
     )
     assert sum(not isinstance(one, BaseException) for one in tried) == 1
     assert {type(one) for one in tried if isinstance(one, BaseException)} == {AlreadyDecided}
-    assert (await ended(engine)).status == "completed"
+    assert (await wait_for_end(engine)).status == "completed"
     assert len(rocket.launched) in (1, 2)
     assert len(set(rocket.launched)) == len(rocket.launched)
 
 
-async def test_a_resume_that_does_not_fit_changes_nothing(house: House, model: ScriptedModel) -> None:
+async def test_a_resume_that_does_not_fit_changes_nothing(house: EngineCluster, model: ScriptedModel) -> None:
     rocket = Rocket()
     engine = await rocket.waiting(house, model)
-    before = await log(engine)
+    before = await read_log(engine)
     with pytest.raises(InvalidRequest):
         await engine.runs.resume(KEY, "r1")
     with pytest.raises(InvalidRequest):
@@ -669,7 +692,7 @@ async def test_a_resume_that_does_not_fit_changes_nothing(house: House, model: S
         await engine.runs.resume(KEY, "r1", tool_results=[ToolAnswer(tool_call_id="c1", content="forged")])
     with pytest.raises(RunNotFound):
         await engine.runs.resume(KEY, "r2", approvals=[approve("c1")])
-    assert await log(engine) == before
+    assert await read_log(engine) == before
     await engine.runs.cancel(KEY, "r1")
     with pytest.raises(RunNotWaiting):
         await engine.runs.resume(KEY, "r1", approvals=[approve("c1")])
@@ -677,35 +700,39 @@ async def test_a_resume_that_does_not_fit_changes_nothing(house: House, model: S
 
 async def test_a_running_run_cannot_be_resumed(engine: Engine, model: ScriptedModel) -> None:
     model.hang(then="Hello.")
-    await engine.runs.start(KEY, wish())
+    await engine.runs.start(KEY, make_start_run())
     with pytest.raises(RunNotWaiting):
         await engine.runs.resume(KEY, "r1")
     model.release()
-    await ended(engine)
+    await wait_for_end(engine)
 
 
-async def test_approvals_expire_when_the_server_says(house: House, model: ScriptedModel) -> None:
-    engine = await begun(
+async def test_approvals_expire_when_the_server_says(house: EngineCluster, model: ScriptedModel) -> None:
+    engine = await open_engine(
         house, Rocket().agent, limits=Limits(lease_seconds=30, grace_seconds=0.05, approval_seconds=3600)
     )
     model.call("launch", {"where": "Mars"})
-    [pending] = (await run(engine)).pending
+    [pending] = (await run_to_end(engine)).pending
     assert pending.expires_at is not None
     assert pending.expires_at.endswith("Z")
 
 
-async def test_the_stream_of_a_run_ends_where_it_waits_and_goes_on_after(house: House, model: ScriptedModel) -> None:
+async def test_the_stream_of_a_run_ends_where_it_waits_and_goes_on_after(
+    house: EngineCluster, model: ScriptedModel
+) -> None:
     rocket = Rocket()
     engine = await rocket.waiting(house, model)
-    before = durable(await streamed(engine))
+    before = pick_recorded(await collect_stream(engine))
     assert before[-1].type == "run.waiting"
     model.say(["Launch", "ed."])
     feed = await engine.runs.resume(KEY, "r1", approvals=[approve("c1"), approve("c2")])
     async with asyncio.timeout(20), aclosing(engine.runs.stream(KEY, feed)) as items:
-        after = durable([item async for item in items])
+        after = pick_recorded([item async for item in items])
     assert after[0].seq == before[-1].seq + 1
     assert after[-1].type == "run.completed"
-    assert [event.seq for event in durable(await streamed(engine))] == [event.seq for event in [*before, *after]]
+    assert [event.seq for event in pick_recorded(await collect_stream(engine))] == [
+        event.seq for event in [*before, *after]
+    ]
 
 
 # Streams.
@@ -713,9 +740,9 @@ async def test_the_stream_of_a_run_ends_where_it_waits_and_goes_on_after(house: 
 
 async def test_a_stream_shows_deltas_between_events(engine: Engine, model: ScriptedModel) -> None:
     model.hang("Hel", then="lo")
-    feed = await engine.runs.start(KEY, wish(options=STREAM))
+    feed = await engine.runs.start(KEY, make_start_run(options=STREAM))
     async with aclosing(engine.runs.stream(KEY, feed)) as items:
-        seen = await first(items, 4)
+        seen = await take_items(items, 4)
         model.release()
         async with asyncio.timeout(20):
             seen += [item async for item in items if item is not None]
@@ -726,20 +753,20 @@ async def test_a_stream_shows_deltas_between_events(engine: Engine, model: Scrip
     assert kinds[-2:] == ["message.added", "run.completed"]
 
 
-async def test_one_slow_model_holds_up_nobody_else(house: House, engine: Engine, model: ScriptedModel) -> None:
+async def test_one_slow_model_holds_up_nobody_else(house: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
     model.hang(then="Finally.", when=lambda request: request["messages"][-1]["content"] == "slow")
-    await engine.runs.start(KEY, wish("slow"))
+    await engine.runs.start(KEY, make_start_run("slow"))
     for n in range(5):
-        key = await begin(engine, SessionKey("default", f"other-{n}"))
+        key = await open_session(engine, SessionKey("default", f"other-{n}"))
         model.say("Quick.", when=lambda request: request["messages"][-1]["content"] == "quick")
-        assert (await run(engine, "quick", "r1", key)).output_text == "Quick."
+        assert (await run_to_end(engine, "quick", "r1", key)).output_text == "Quick."
     model.release()
-    assert (await ended(engine)).output_text == "Finally."
+    assert (await wait_for_end(engine)).output_text == "Finally."
 
 
 async def test_a_draining_server_takes_no_runs(engine: Engine) -> None:
-    engine.runs.draining = True
+    engine.runs.is_draining = True
     with pytest.raises(Draining):
-        await engine.runs.start(KEY, wish())
+        await engine.runs.start(KEY, make_start_run())
     with pytest.raises(Draining):
         await engine.runs.resume(KEY, "r1")

@@ -26,7 +26,19 @@ from swarmkeep.domain.state import Origin
 from swarmkeep.engine.engine import Engine
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.tables import events
-from tests.engine.house import KEY, House, begin, contents, cut, ended, log, run, state, types, wish
+from tests.engine.cluster import (
+    KEY,
+    EngineCluster,
+    kill_engine,
+    list_contents,
+    make_start_run,
+    open_session,
+    read_log,
+    read_state,
+    read_types,
+    run_to_end,
+    wait_for_end,
+)
 from tests.support.scripted import ScriptedModel
 
 Json = dict[str, Any]
@@ -34,7 +46,7 @@ OTHER = SessionKey("default", "s2")
 
 
 @pytest.fixture
-async def engine(house: House) -> Engine:
+async def engine(house: EngineCluster) -> Engine:
     return await house.engine(Agent(name="Triage"), Agent(name="Sales"))
 
 
@@ -61,7 +73,7 @@ async def test_a_session_can_begin_with_everything(engine: Engine) -> None:
     )
     assert (view.id, view.agent, view.context_variables, view.metadata) == ("s1", "Sales", {"a": None}, {"m": 1})
     assert (view.seq, view.message_count) == (3, 2)
-    assert [entry.message for entry in (await state(engine)).messages] == [
+    assert [entry.message for entry in (await read_state(engine)).messages] == [
         {"role": "user", "content": "Hi", "sender": "user"},
         {"role": "assistant", "content": "Hello", "sender": "Old"},
     ]
@@ -73,7 +85,7 @@ async def test_the_same_again_is_the_same_session_as_it_was_made(engine: Engine,
     assert made
     assert await create(engine, **given) == (first, False)
     model.say("Hello.")
-    await run(engine)
+    await run_to_end(engine)
     await engine.sessions.update(KEY, metadata={"later": True})
     assert await create(engine, **given) == (first, False)
 
@@ -98,12 +110,12 @@ async def test_another_of_the_same_id_is_refused(engine: Engine, other: Json) ->
         await create(engine, **{**given, **other})
 
 
-async def test_the_same_at_once_is_made_once(house: House, engine: Engine) -> None:
+async def test_the_same_at_once_is_made_once(house: EngineCluster, engine: Engine) -> None:
     other = await house.engine(Agent(name="Triage"))
     made = await asyncio.gather(*(create(one, session_id="s1") for one in [engine, other] * 8))
     assert sum(new for _, new in made) == 1
     assert len({view.hash for view, _ in made}) == 1
-    assert len(await log(engine)) == 1
+    assert len(await read_log(engine)) == 1
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 129, "é", "a\n", "%", ".", ".."])
@@ -147,7 +159,7 @@ async def test_an_agent_that_is_not_there(engine: Engine) -> None:
 
 
 async def test_a_session_as_it_was(engine: Engine, model: ScriptedModel) -> None:
-    await begin(engine, context_variables={"n": 0})
+    await open_session(engine, context_variables={"n": 0})
     await engine.sessions.update(KEY, context_variables={"n": 1})
     await engine.sessions.update(KEY, context_variables={"n": 2})
     assert [(await engine.sessions.get(KEY, at=n)).context_variables for n in (1, 2, 3)] == [{"n": n} for n in range(3)]
@@ -159,9 +171,9 @@ async def test_a_session_as_it_was(engine: Engine, model: ScriptedModel) -> None
 
 
 async def test_events_by_place_and_type(engine: Engine, model: ScriptedModel) -> None:
-    await begin(engine)
+    await open_session(engine)
     model.say("Hello.")
-    await run(engine)
+    await run_to_end(engine)
     events = await engine.sessions.events(KEY)
     assert [event.seq for event in events] == [1, 2, 3, 4, 5]
     assert [event.seq for event in await engine.sessions.events(KEY, after=2, limit=2)] == [3, 4]
@@ -172,7 +184,7 @@ async def test_events_by_place_and_type(engine: Engine, model: ScriptedModel) ->
 
 
 async def test_a_tenant_sees_its_own_only(engine: Engine) -> None:
-    await begin(engine)
+    await open_session(engine)
     with pytest.raises(SessionNotFound):
         await engine.sessions.get(SessionKey("other", KEY.id))
     assert (await engine.sessions.page("other")).sessions == []
@@ -181,10 +193,10 @@ async def test_a_tenant_sees_its_own_only(engine: Engine) -> None:
 
 
 async def test_the_list_shows_status_agent_and_metadata(engine: Engine, model: ScriptedModel) -> None:
-    await begin(engine, metadata={"team": "red"})
-    await begin(engine, OTHER, agent="Sales")
+    await open_session(engine, metadata={"team": "red"})
+    await open_session(engine, OTHER, agent="Sales")
     model.hang()
-    await engine.runs.start(OTHER, wish())
+    await engine.runs.start(OTHER, make_start_run())
 
     async def found(**by: Any) -> list[str]:
         return [view.id for view in (await engine.sessions.page("default", **by)).sessions]
@@ -195,14 +207,14 @@ async def test_the_list_shows_status_agent_and_metadata(engine: Engine, model: S
     assert await found(status="idle") == ["s1"]
     assert await found(metadata={"team": "red"}) == ["s1"]
     model.release()
-    await ended(engine, key=OTHER)
+    await wait_for_end(engine, key=OTHER)
 
 
 # Changing.
 
 
 async def test_patches_merge_by_key(engine: Engine) -> None:
-    await begin(engine, context_variables={"a": {"x": 1, "y": 2}, "b": 1}, metadata={"m": 1})
+    await open_session(engine, context_variables={"a": {"x": 1, "y": 2}, "b": 1}, metadata={"m": 1})
     view = await engine.sessions.update(
         KEY, context_variables={"a": {"x": None, "z": 3}, "c": 1}, metadata={"m": None, "n": 2}, agent="Sales"
     )
@@ -211,35 +223,35 @@ async def test_patches_merge_by_key(engine: Engine) -> None:
 
 
 async def test_what_holds_already_is_no_event(engine: Engine) -> None:
-    await begin(engine, context_variables={"a": 1}, metadata={"m": 1})
+    await open_session(engine, context_variables={"a": 1}, metadata={"m": 1})
     view = await engine.sessions.update(
         KEY, context_variables={"a": 1, "gone": None}, metadata={"m": 1}, agent="Triage"
     )
     assert view.seq == 1
 
 
-async def test_writers_of_different_keys_both_win(house: House, engine: Engine) -> None:
+async def test_writers_of_different_keys_both_win(house: EngineCluster, engine: Engine) -> None:
     other = await house.engine(Agent(name="Triage"))
-    await begin(engine)
+    await open_session(engine)
     await asyncio.gather(
         *(one.sessions.update(KEY, context_variables={f"k{n}": n}) for n, one in enumerate([engine, other] * 8))
     )
-    assert (await state(engine)).context_variables == {f"k{n}": n for n in range(16)}
-    assert [event.seq for event in await log(engine)] == list(range(1, 18))
+    assert (await read_state(engine)).context_variables == {f"k{n}": n for n in range(16)}
+    assert [event.seq for event in await read_log(engine)] == list(range(1, 18))
 
 
 async def test_a_conditional_patch_needs_the_seq_it_names(engine: Engine) -> None:
-    await begin(engine)
+    await open_session(engine)
     assert (await engine.sessions.update(KEY, metadata={"a": 1}, if_match=1)).seq == 2
     with pytest.raises(SeqMismatch) as refused:
         await engine.sessions.update(KEY, metadata={"a": 2}, if_match=1)
     assert refused.value.actual == 2
-    assert (await state(engine)).metadata == {"a": 1}
+    assert (await read_state(engine)).metadata == {"a": 1}
 
 
-async def test_of_conditional_patches_on_one_seq_one_wins(house: House, engine: Engine) -> None:
+async def test_of_conditional_patches_on_one_seq_one_wins(house: EngineCluster, engine: Engine) -> None:
     other = await house.engine(Agent(name="Triage"))
-    await begin(engine)
+    await open_session(engine)
     tried = await asyncio.gather(
         *(one.sessions.update(KEY, metadata={"n": n}, if_match=1) for n, one in enumerate([engine, other] * 8)),
         return_exceptions=True,
@@ -249,16 +261,16 @@ async def test_of_conditional_patches_on_one_seq_one_wins(house: House, engine: 
 
 
 async def test_a_patch_reaches_the_run_that_is_going_on(engine: Engine, model: ScriptedModel) -> None:
-    await begin(engine, context_variables={"a": 1})
+    await open_session(engine, context_variables={"a": 1})
     model.hang(then="Hello.")
-    await engine.runs.start(KEY, wish())
+    await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
     await engine.sessions.update(KEY, context_variables={"b": 2})
     model.release()
-    view = await ended(engine)
+    view = await wait_for_end(engine)
     assert view.status == "completed"
     assert view.context_variables == {"a": 1, "b": 2}
-    assert await types(engine) == [
+    assert await read_types(engine) == [
         "session.created", "run.started", "message.added", "context.updated", "message.added", "run.completed",
     ]  # fmt: skip
 
@@ -266,7 +278,7 @@ async def test_a_patch_reaches_the_run_that_is_going_on(engine: Engine, model: S
 async def test_a_patch_of_nothing_that_is_there(engine: Engine) -> None:
     with pytest.raises(SessionNotFound):
         await engine.sessions.update(KEY, metadata={"a": 1})
-    await begin(engine)
+    await open_session(engine)
     with pytest.raises(AgentNotFound):
         await engine.sessions.update(KEY, agent="Nobody")
     with pytest.raises(InvalidRequest):
@@ -277,20 +289,20 @@ async def test_a_patch_of_nothing_that_is_there(engine: Engine) -> None:
 
 
 async def test_a_fork_shares_the_history_and_goes_its_own_way(engine: Engine, model: ScriptedModel) -> None:
-    await begin(engine, context_variables={"a": 1}, metadata={"m": 1})
+    await open_session(engine, context_variables={"a": 1}, metadata={"m": 1})
     model.say("One.")
-    await run(engine, "first")
-    before = await log(engine)
+    await run_to_end(engine, "first")
+    before = await read_log(engine)
     view = await engine.sessions.fork(KEY, session_id="s2", metadata={"n": 2})
     assert (view.id, view.status, view.metadata) == ("s2", "idle", {"m": 1, "n": 2})
     assert view.forked_from == Origin(session_id="s1", seq=5, hash=before[-1].hash)
-    copied = await log(engine, OTHER)
+    copied = await read_log(engine, OTHER)
     assert [event.hash for event in copied[:5]] == [event.hash for event in before]
     assert [event.type for event in copied[5:]] == ["session.forked", "session.updated"]
     model.say("Two.")
-    await run(engine, "second", "r2", OTHER)
-    assert contents(model.requests[1]["messages"][1:]) == ["first", "One.", "second"]
-    assert await log(engine) == before
+    await run_to_end(engine, "second", "r2", OTHER)
+    assert list_contents(model.requests[1]["messages"][1:]) == ["first", "One.", "second"]
+    assert await read_log(engine) == before
 
 
 async def test_a_fork_at_any_event(engine: Engine, model: ScriptedModel) -> None:
@@ -298,15 +310,15 @@ async def test_a_fork_at_any_event(engine: Engine, model: ScriptedModel) -> None
         return "rain"
 
     engine.registry.get("Triage").functions = [look]
-    await begin(engine)
+    await open_session(engine)
     model.call("look")
     model.say("Rain.")
-    await run(engine)
-    for at in range(1, (await state(engine)).seq + 1):
+    await run_to_end(engine)
+    for at in range(1, (await read_state(engine)).seq + 1):
         view = await engine.sessions.fork(KEY, at=at, session_id=f"at-{at}")
         assert (view.status, view.active_run_id) == ("idle", None)
         model.say(f"Fork {at}.")
-        made = await run(engine, "go on", "r2", SessionKey("default", f"at-{at}"))
+        made = await run_to_end(engine, "go on", "r2", SessionKey("default", f"at-{at}"))
         assert made.output_text == f"Fork {at}."
     with pytest.raises(EventNotFound):
         await engine.sessions.fork(KEY, at=99)
@@ -315,21 +327,21 @@ async def test_a_fork_at_any_event(engine: Engine, model: ScriptedModel) -> None
 
 
 async def test_a_fork_of_a_running_session_does_not_run(engine: Engine, model: ScriptedModel) -> None:
-    await begin(engine)
+    await open_session(engine)
     model.hang(then="Hello.")
-    await engine.runs.start(KEY, wish())
+    await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
     view = await engine.sessions.fork(KEY, session_id="s2")
     assert view.status == "idle"
     copy = await engine.runs.get(OTHER, "r1")
     assert copy.status == "interrupted"
     model.release()
-    assert (await ended(engine)).status == "completed"
+    assert (await wait_for_end(engine)).status == "completed"
 
 
 async def test_a_fork_onto_a_session_that_is_there_is_refused(engine: Engine) -> None:
-    await begin(engine)
-    await begin(engine, OTHER)
+    await open_session(engine)
+    await open_session(engine, OTHER)
     with pytest.raises(SessionExists):
         await engine.sessions.fork(KEY, session_id="s2")
     with pytest.raises(InvalidRequest):
@@ -340,73 +352,73 @@ async def test_a_fork_onto_a_session_that_is_there_is_refused(engine: Engine) ->
 
 
 async def test_a_session_that_is_deleted_is_gone_and_its_id_free(engine: Engine, model: ScriptedModel) -> None:
-    await begin(engine, context_variables={"secret": 1})
+    await open_session(engine, context_variables={"secret": 1})
     model.say("Hello.")
-    await run(engine)
+    await run_to_end(engine)
     await engine.sessions.delete(KEY)
     for use in (engine.sessions.get(KEY), engine.runs.get(KEY, "r1"), engine.sessions.delete(KEY)):
         with pytest.raises(SessionNotFound):
             await use
-    assert await log(engine) == []
-    await begin(engine)
-    assert (await state(engine)).context_variables == {}
+    assert await read_log(engine) == []
+    await open_session(engine)
+    assert (await read_state(engine)).context_variables == {}
     model.say("Hello again.")
-    assert (await run(engine)).output_text == "Hello again."
+    assert (await run_to_end(engine)).output_text == "Hello again."
 
 
 async def test_a_busy_session_is_deleted_by_force_only(engine: Engine, model: ScriptedModel) -> None:
-    await begin(engine)
+    await open_session(engine)
     model.hang()
-    await engine.runs.start(KEY, wish(options=RunOptions(stream=True)))
+    await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
     await model.wait_for_requests_async(1)
     with pytest.raises(SessionBusy) as refused:
         await engine.sessions.delete(KEY)
     assert refused.value.run_id == "r1"
-    waiting = asyncio.create_task(ended(engine))
+    waiting = asyncio.create_task(wait_for_end(engine))
     await asyncio.sleep(0)
     await engine.sessions.delete(KEY, force=True)
     # Its model call is dropped, and whoever waited is told at once.
     await model.wait_for_disconnects_async(1)
     with pytest.raises(SessionNotFound):
         await waiting
-    await begin(engine)
+    await open_session(engine)
     model.say("A new one.")
-    assert (await run(engine)).output_text == "A new one."
+    assert (await run_to_end(engine)).output_text == "A new one."
 
 
 async def test_a_waiting_session_is_busy_too(engine: Engine, model: ScriptedModel) -> None:
-    await begin(engine)
+    await open_session(engine)
     model.call("look", id="c1")
-    assert (await run(engine, options=RunOptions(execute_tools=False))).status == "waiting"
+    assert (await run_to_end(engine, options=RunOptions(execute_tools=False))).status == "waiting"
     with pytest.raises(SessionBusy):
         await engine.sessions.delete(KEY)
     await engine.sessions.delete(KEY, force=True)
 
 
 async def test_a_session_deleted_by_another_server_is_left_alone_by_this_one(
-    house: House, engine: Engine, model: ScriptedModel
+    house: EngineCluster, engine: Engine, model: ScriptedModel
 ) -> None:
     other = await house.engine(Agent(name="Triage"))
-    await begin(engine)
+    await open_session(engine)
     model.hang(then="Too late.")
-    await engine.runs.start(KEY, wish())
+    await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
-    waiting = asyncio.create_task(ended(engine))
+    waiting = asyncio.create_task(wait_for_end(engine))
     await other.sessions.delete(KEY, force=True)
-    await begin(other)
+    await open_session(other)
     model.release()
     with pytest.raises(Exception, match=r"no run 'r1'|no session"):
         await waiting
-    assert await types(other) == ["session.created"]
+    assert await read_types(other) == ["session.created"]
 
 
-async def test_an_abandoned_session_can_be_deleted(house: House, model: ScriptedModel) -> None:
+async def test_an_abandoned_session_can_be_deleted(house: EngineCluster, model: ScriptedModel) -> None:
     first = await house.engine(Agent(name="Triage"))
-    await begin(first)
+    await open_session(first)
     model.hang()
-    await first.runs.start(KEY, wish())
+    await first.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
-    await cut(first)
+    await kill_engine(first)
     second = await house.engine(Agent(name="Triage"), start=False)
     await second.sessions.delete(KEY, force=True)
     await second.start()
@@ -417,7 +429,7 @@ async def test_an_abandoned_session_can_be_deleted(house: House, model: Scripted
 # A log that has lost its end.
 
 CHANGES: dict[str, Callable[[Engine], Awaitable[object]]] = {
-    "run": lambda engine: engine.runs.start(KEY, wish()),
+    "run": lambda engine: engine.runs.start(KEY, make_start_run()),
     "patch": lambda engine: engine.sessions.update(KEY, metadata={"a": 1}),
     "redact": lambda engine: redact(engine, KEY, [1], "asked for"),
     "delete": lambda engine: engine.sessions.delete(KEY),
@@ -426,16 +438,16 @@ CHANGES: dict[str, Callable[[Engine], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 async def test_a_log_that_has_lost_its_end_is_not_changed_and_not_tried_for_ever(
-    house: House, engine: Engine, change: str
+    house: EngineCluster, engine: Engine, change: str
 ) -> None:
-    await begin(engine, messages=[{"role": "user", "content": "hi"}])
+    await open_session(engine, messages=[{"role": "user", "content": "hi"}])
     cut_off = delete(events).where(events.c.session_id == KEY.id, events.c.seq == 2)
     await engine.store.database.write(lambda connection: connection.execute(cut_off))  # type: ignore[attr-defined]
     other = await house.engine(Agent(name="Triage"))
     async with asyncio.timeout(20):
         with pytest.raises(SessionDamaged, match="verify"):
             await CHANGES[change](other)
-    assert await types(other) == ["session.created"]
+    assert await read_types(other) == ["session.created"]
     # What is left of it can be copied, and it can be removed.
     assert (await other.sessions.fork(KEY, at=1, session_id="s2")).seq == 2
     await other.sessions.delete(KEY, force=True)

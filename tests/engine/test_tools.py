@@ -16,35 +16,42 @@ from swarmkeep import Agent, Result, tool
 from swarmkeep.agent import Tool
 from swarmkeep.domain.decisions.turns import ToolOutcome
 from swarmkeep.domain.state import ToolCall
-from swarmkeep.engine.tools import Caller, Inline, InThreads, ToolTimeout, call_tool, unknown_tool
+from swarmkeep.engine.tools import (
+    InlineRunner,
+    ThreadRunner,
+    ToolRunner,
+    ToolTimeout,
+    call_tool,
+    make_unknown_tool_outcome,
+)
 
 Json = dict[str, Any]
 SECONDS = 20.0
 
 
-@pytest.fixture(params=[Inline, InThreads])
-def caller(request: pytest.FixtureRequest) -> Caller:
-    made: Caller = request.param()
+@pytest.fixture(params=[InlineRunner, ThreadRunner])
+def caller(request: pytest.FixtureRequest) -> ToolRunner:
+    made: ToolRunner = request.param()
     return made
 
 
-async def outcome(
+async def call_function(
     function: Callable[..., Any],
     arguments: str = "{}",
     *,
     context: Json | None = None,
-    caller: Caller | None = None,
+    caller: ToolRunner | None = None,
     seconds: float | None = SECONDS,
 ) -> ToolOutcome:
     made = Tool(function)
     call = ToolCall(id="c1", name=made.name, arguments=arguments, attempts=1)
-    return (await call_tool(made, call, context or {}, caller or InThreads(), seconds))[0]
+    return (await call_tool(made, call, context or {}, caller or ThreadRunner(), seconds))[0]
 
 
 # Both callers.
 
 
-async def test_plain_and_async_functions_return_their_value(caller: Caller) -> None:
+async def test_plain_and_async_functions_return_their_value(caller: ToolRunner) -> None:
     async def waits() -> int:
         await asyncio.sleep(0)
         return 1
@@ -53,7 +60,7 @@ async def test_plain_and_async_functions_return_their_value(caller: Caller) -> N
     assert await caller(waits, is_async=True, seconds=None) == 1
 
 
-async def test_an_awaitable_that_a_plain_function_returns_is_awaited(caller: Caller) -> None:
+async def test_an_awaitable_that_a_plain_function_returns_is_awaited(caller: ToolRunner) -> None:
     async def waits() -> int:
         await asyncio.sleep(0)
         return 1
@@ -63,7 +70,7 @@ async def test_an_awaitable_that_a_plain_function_returns_is_awaited(caller: Cal
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), TimeoutError("its own"), SystemExit(1)])
-async def test_what_a_function_raises_is_raised(caller: Caller, error: BaseException) -> None:
+async def test_what_a_function_raises_is_raised(caller: ToolRunner, error: BaseException) -> None:
     def fails() -> None:
         raise error
 
@@ -80,7 +87,7 @@ async def test_what_a_function_raises_is_raised(caller: Caller, error: BaseExcep
             await caller(fails_later, is_async=True, seconds=SECONDS)
 
 
-async def test_a_plain_function_that_takes_too_long_is_given_up(caller: Caller) -> None:
+async def test_a_plain_function_that_takes_too_long_is_given_up(caller: ToolRunner) -> None:
     released, ended = threading.Event(), threading.Event()
 
     def blocks() -> str:
@@ -96,7 +103,7 @@ async def test_a_plain_function_that_takes_too_long_is_given_up(caller: Caller) 
     assert await caller(lambda: "in time", is_async=False, seconds=SECONDS) == "in time"
 
 
-async def test_an_async_function_that_takes_too_long_is_cancelled(caller: Caller) -> None:
+async def test_an_async_function_that_takes_too_long_is_cancelled(caller: ToolRunner) -> None:
     seen: list[str] = []
 
     async def waits() -> None:
@@ -111,7 +118,7 @@ async def test_an_async_function_that_takes_too_long_is_cancelled(caller: Caller
     assert seen == ["cancelled"]
 
 
-async def test_the_context_is_carried(caller: Caller) -> None:
+async def test_the_context_is_carried(caller: ToolRunner) -> None:
     who = contextvars.ContextVar("who", default="nobody")
 
     async def asks() -> str:
@@ -139,10 +146,10 @@ def test_inline_runs_in_the_callers_thread_and_never_suspends() -> None:
         return 2
 
     here = threading.current_thread()
-    assert finish(Inline()(threading.current_thread, is_async=False, seconds=None)) is here
-    assert finish(Inline()(waits, is_async=True, seconds=None)) == 2
+    assert finish(InlineRunner()(threading.current_thread, is_async=False, seconds=None)) is here
+    assert finish(InlineRunner()(waits, is_async=True, seconds=None)) == 2
     # Only a time-out takes a thread: nothing else can end a function that blocks.
-    assert finish(Inline()(threading.current_thread, is_async=False, seconds=SECONDS)) is not here
+    assert finish(InlineRunner()(threading.current_thread, is_async=False, seconds=SECONDS)) is not here
 
 
 # InThreads: neither the loop nor the process waits for anybody.
@@ -155,7 +162,7 @@ async def test_each_plain_function_has_a_daemon_thread_of_its_own() -> None:
         both.wait(SECONDS)
         return threading.get_ident(), threading.current_thread().daemon
 
-    caller = InThreads()
+    caller = ThreadRunner()
     one, two = await asyncio.gather(*(caller(meet, is_async=False, seconds=SECONDS) for _ in range(2)))
     assert one != two
     assert one[1]
@@ -178,7 +185,7 @@ async def test_a_call_whose_run_was_cancelled_drops_its_late_result() -> None:
         ended.set()
         return value
 
-    task = asyncio.create_task(InThreads()(blocks, is_async=False, seconds=None))
+    task = asyncio.create_task(ThreadRunner()(blocks, is_async=False, seconds=None))
     assert await asyncio.to_thread(reached.wait, SECONDS)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -205,7 +212,7 @@ def test_a_result_that_comes_after_the_loop_has_closed_is_dropped() -> None:
 
     async def give_up() -> None:
         with pytest.raises(ToolTimeout):
-            await InThreads()(blocks, is_async=False, seconds=0.01)
+            await ThreadRunner()(blocks, is_async=False, seconds=0.01)
 
     asyncio.run(give_up())
     assert begun.wait(SECONDS)
@@ -220,7 +227,7 @@ async def test_a_word_that_stops_programs_is_an_error_when_it_comes_from_a_threa
         raise word("now")
 
     with pytest.raises(RuntimeError, match=f"{word.__name__}: now"):
-        await InThreads()(stops, is_async=False, seconds=None)
+        await ThreadRunner()(stops, is_async=False, seconds=None)
 
 
 # Outcomes.
@@ -241,7 +248,7 @@ async def test_what_a_function_raises_is_its_outcome(error: BaseException, text:
     def fails() -> None:
         raise error
 
-    made = await outcome(fails)
+    made = await call_function(fails)
     assert (made.status, made.content) == ("error", text)
     assert made.context_variables is None
 
@@ -253,7 +260,7 @@ async def test_a_run_that_is_cancelled_is_no_outcome() -> None:
         reached.set()
         await asyncio.Event().wait()
 
-    task = asyncio.create_task(outcome(waits))
+    task = asyncio.create_task(call_function(waits))
     await reached.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -268,7 +275,7 @@ async def test_an_error_whose_text_fails_is_still_an_outcome() -> None:
     def fails() -> None:
         raise Mute
 
-    made = await outcome(fails)
+    made = await call_function(fails)
     assert made.status == "error"
     assert "Mute" in made.content
 
@@ -280,8 +287,8 @@ async def test_a_timeout_says_how_long_and_that_nothing_is_sure() -> None:
         released.wait(SECONDS)
         return "late"
 
-    assert "within 0.02 s." in (await outcome(blocks, seconds=0.02)).content
-    made = await outcome(tool(timeout=0.01)(blocks), seconds=None)
+    assert "within 0.02 s." in (await call_function(blocks, seconds=0.02)).content
+    made = await call_function(tool(timeout=0.01)(blocks), seconds=None)
     assert made.status == "timeout"
     assert made.content == "Error: blocks did not finish within 0.01 s. It may or may not have taken effect."
     released.set()
@@ -292,14 +299,14 @@ async def test_a_tools_own_time_out_goes_before_the_general_one() -> None:
     def quick() -> str:
         return "ok"
 
-    assert (await outcome(quick, seconds=1e-9)).status == "ok"
+    assert (await call_function(quick, seconds=1e-9)).status == "ok"
 
 
 async def test_a_time_out_error_of_the_functions_own_is_an_error() -> None:
     async def fails() -> None:
         raise TimeoutError("upstream")
 
-    made = await outcome(fails)
+    made = await call_function(fails)
     assert (made.status, made.content) == ("error", "Error: fails failed: TimeoutError: upstream")
 
 
@@ -311,7 +318,7 @@ async def test_the_context_is_given_as_a_copy_and_given_back_changed() -> None:
         context_variables["n"] = 5
         return Result("ok", context_variables={"n": 6})
 
-    made = await outcome(change, context=context)
+    made = await call_function(change, context=context)
     assert made.context_variables == {"n": 6, "list": [1, 2]}
     assert context == {"n": 1, "list": [1]}
 
@@ -334,7 +341,7 @@ async def test_context_that_json_cannot_hold_is_an_error_with_its_place(context:
         return "ok"
 
     for function in (by_result, in_place):
-        made = await outcome(function)
+        made = await call_function(function)
         assert made.status == "error"
         assert where in made.content
 
@@ -343,17 +350,17 @@ async def test_duration_is_told() -> None:
     def quick() -> str:
         return "ok"
 
-    assert (await outcome(quick)).duration_ms > 0
+    assert (await call_function(quick)).duration_ms > 0
 
 
 async def test_a_handoff_is_a_result_with_an_agent() -> None:
     agent = Agent(name="Sales")
-    made = Tool(_to(agent))
-    given, result = await call_tool(made, ToolCall(id="c", name="hand_over", arguments="{}"), {}, InThreads(), None)
+    made = Tool(_make_handoff(agent))
+    given, result = await call_tool(made, ToolCall(id="c", name="hand_over", arguments="{}"), {}, ThreadRunner(), None)
     assert (given.status, given.content, result.agent) == ("ok", '{"assistant": "Sales"}', agent)
 
 
-def _to(agent: Agent) -> Callable[[], Agent]:
+def _make_handoff(agent: Agent) -> Callable[[], Agent]:
     def hand_over() -> Agent:
         return agent
 
@@ -362,7 +369,7 @@ def _to(agent: Agent) -> Callable[[], Agent]:
 
 def test_an_unknown_function_is_told_with_the_known_ones() -> None:
     call = ToolCall(id="c", name="lok", arguments="{}")
-    assert unknown_tool(call, ["look", "pay"]).content == (
+    assert make_unknown_tool_outcome(call, ["look", "pay"]).content == (
         "Error: there is no function called 'lok'. Valid functions: look, pay."
     )
-    assert unknown_tool(call, []).content.endswith("Valid functions: none.")
+    assert make_unknown_tool_outcome(call, []).content.endswith("Valid functions: none.")

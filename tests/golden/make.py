@@ -30,8 +30,8 @@ from swarmkeep.domain.redaction import redact_payload
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import collect_runs, view_run, view_session
+from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.engine import Engine
-from swarmkeep.engine.registry import Registry
 from swarmkeep.store import schema
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
 from swarmkeep.store.sql.store import SqlStore, open_store

@@ -17,8 +17,8 @@ import pytest
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.request import build_request
 from swarmkeep.domain.state import State
-from swarmkeep.engine.loading import load_registry
-from swarmkeep.engine.tools import InThreads
+from swarmkeep.engine.agents.loading import load_registry
+from swarmkeep.engine.tools import ThreadRunner
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
 from swarmkeep.store.sql.store import open_store
 from swarmkeep_agents import TEAMS
@@ -95,7 +95,9 @@ async def test_every_prefix_of_a_log_gives_a_valid_request(evening: Trial) -> No
             state = State()
             for event in await store.read(SessionKey(DEFAULT_TENANT, talk.session_id)):
                 state = evolve(state, event)
-                profile = await registry.profile(registry.active(state.agent), state.context_variables, InThreads())
+                profile = await registry.make_profile(
+                    registry.active(state.agent), state.context_variables, ThreadRunner()
+                )
                 body = build_request(state, profile, stream=event.seq % 2 == 0).body()
                 assert find_body_faults(body) == [], f"{talk.session_id} up to {event.seq}"
         await store.close()

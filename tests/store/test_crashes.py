@@ -22,12 +22,12 @@ ROOT = Path(__file__).parents[2]
 WRITER = """
 import asyncio, itertools, os, signal, sys
 from sqlalchemy import Engine, event
-from swarmkeep.domain.envelope import Draft
+from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.events import SessionUpdated
 from swarmkeep.domain.state import State
-from swarmkeep.store.ports import Claim, Mark
+from swarmkeep.store.ports import Claim, IdempotencyRecord
 from swarmkeep.store.sql.store import open_store
-from tests.store.sessions import KEY, created, run_started, said
+from tests.store.sessions import KEY, draft_creation, draft_run_start, draft_user_messages
 
 url, where, which = sys.argv[1], sys.argv[2], int(sys.argv[3])
 count = itertools.count(1)
@@ -51,13 +51,13 @@ async def main():
     state = State()
     lease = Claim("writer", 60)
     for number in range(20):
-        drafts = said(str(number), "more")
+        drafts = draft_user_messages(str(number), "more")
         if number == 0:
-            drafts = [*created({"n": 0}), *run_started(state)]
-        drafts.append(Draft(SessionUpdated(metadata={"n": number}), None, "Triage"))
+            drafts = [*draft_creation({"n": 0}), *draft_run_start(state)]
+        drafts.append(EventDraft(SessionUpdated(metadata={"n": number}), None, "Triage"))
         blobs = {f"h{number}": "text"}
         appended = await store.append(
-            KEY, state, drafts, lease=lease, blobs=blobs, mark=Mark(key=f"k{number}", digest="d")
+            KEY, state, drafts, lease=lease, blobs=blobs, mark=IdempotencyRecord(key=f"k{number}", digest="d")
         )
         state, lease = appended.state, appended.lease
         print(state.seq, state.hash, flush=True)

@@ -137,7 +137,7 @@ async def test_an_older_schema_names_the_command(
     from swarmkeep.store import revision
 
     monkeypatch.setattr(revision, "REVISIONS", (LATEST, "9999"))
-    monkeypatch.setattr(revision, "HEAD", "9999")
+    monkeypatch.setattr(revision, "LATEST_REVISION", "9999")
     with pytest.raises(
         SchemaBehind, match=rf"at revision {LATEST}, this release needs 9999; run `swarmkeep db upgrade`"
     ):

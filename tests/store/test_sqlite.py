@@ -222,16 +222,16 @@ WRITER = """
 import asyncio, sys
 from swarmkeep.domain.errors import SeqConflict
 from swarmkeep.store.sql.store import open_store
-from tests.store.sessions import KEY, SessionKey, begun, said
+from tests.store.sessions import KEY, SessionKey, begin_session, draft_user_messages
 
 async def main(url, name, count):
     store = open_store(url)
     own = SessionKey("default", name)
-    state, done = await begun(store, own), 0
+    state, done = await begin_session(store, own), 0
     while done < count:
-        state = (await store.append(own, state, said(name))).state
+        state = (await store.append(own, state, draft_user_messages(name))).state
         try:
-            await store.append(KEY, await store.state(KEY), said(f"{name}-{done}"))
+            await store.append(KEY, await store.state(KEY), draft_user_messages(f"{name}-{done}"))
             done += 1
         except SeqConflict:
             pass
@@ -266,9 +266,9 @@ def test_a_store_nobody_closed_does_not_keep_the_program(sqlite_ready: str, tmp_
     program = f"""
 import asyncio
 from swarmkeep.store.sql.store import open_store
-from tests.store.sessions import begun
+from tests.store.sessions import begin_session
 store = open_store({sqlite_ready!r})
-print(asyncio.run(begun(store)).seq)
+print(asyncio.run(begin_session(store)).seq)
 """
     root = Path(__file__).parents[2]
     process = Process([sys.executable, "-c", program], folder=tmp_path, env={"PYTHONPATH": str(root)})

@@ -18,7 +18,7 @@ from litestar.types import Serializer
 from swarmkeep.api.http_errors import RequestTimeout, UnsupportedMediaType
 from swarmkeep.domain.codec import MalformedJson, decode, encode
 from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.engine.inputs import refused
+from swarmkeep.engine.inputs import make_invalid_request
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ def parse_json(text: bytes, wanted: Any, what: str) -> Any:
         _refuse_repeated_keys(text)
         return decode(text, wanted)
     except msgspec.ValidationError as error:
-        raise refused(error) from error
+        raise make_invalid_request(error) from error
     except MalformedJson as error:
         raise InvalidRequest(f"{what} is not valid JSON: {error}") from error
 

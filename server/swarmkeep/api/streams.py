@@ -12,9 +12,9 @@ from swarmkeep.api.sse import comment, frame, item_frame
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import RunNotFound, SessionNotFound
-from swarmkeep.engine.live import follow
 from swarmkeep.engine.loop import Item
-from swarmkeep.engine.runs import RunFeed
+from swarmkeep.engine.runs import RunPosition
+from swarmkeep.engine.streaming import follow
 from swarmkeep.store.ports import SessionKey
 
 PING = comment("ping")
@@ -41,7 +41,7 @@ async def session_frames(
             yield part
 
 
-async def run_frames(caller: Principal, key: SessionKey, feed: RunFeed, after: int | None) -> AsyncGenerator[bytes]:
+async def run_frames(caller: Principal, key: SessionKey, feed: RunPosition, after: int | None) -> AsyncGenerator[bytes]:
     """The run's events after `after` and what its model says; last the run itself, once it has ended or waits.
 
     While the server stops, its own runs are seen to their end; another server's run is left without one.

@@ -22,9 +22,9 @@ from swarmkeep.domain.fold import fold
 from swarmkeep.domain.redaction import redact_payload
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.views import SessionView, view_session
-from swarmkeep.engine.conflicts import Conflicts
+from swarmkeep.engine.conflicts import ConflictCounter
 from swarmkeep.engine.engine import Engine
-from swarmkeep.engine.once import Once, once_only
+from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import AppendResult, IdempotencyRecord, IdempotencyRecordExists, SessionKey
@@ -58,7 +58,7 @@ async def redact(
     *,
     by: str | None = None,
     include_forks: bool = False,
-    once: Once | None = None,
+    once: IdempotentRequest | None = None,
 ) -> Redaction:
     """Remove the payloads of events, and every copy of them in the database that belongs to this session.
 
@@ -68,7 +68,7 @@ async def redact(
     Raises SessionNotFound, EventNotFound, SessionBusy, InvalidRequest, IdempotencyMismatch.
     """
     _check_request(seqs, reason)
-    made = await once_only(engine.store, key, once, lambda: _redact_session(engine, key, seqs, reason, by, once))
+    made = await run_once(engine.store, key, once, lambda: _redact_session(engine, key, seqs, reason, by, once))
     at = made.seq if isinstance(made, IdempotencyRecord) else made.state.seq if isinstance(made, AppendResult) else None
     told = await engine.store.read(key, after=0 if at is None else at - 1, upto=at, types=["session.redacted"])
     fact = told[-1].fact if told and at is not None else None
@@ -89,10 +89,15 @@ def _check_request(seqs: Sequence[int], reason: str) -> None:
 
 
 async def _redact_session(
-    engine: Engine, key: SessionKey, seqs: Sequence[int], reason: str, by: str | None, once: Once | None = None
+    engine: Engine,
+    key: SessionKey,
+    seqs: Sequence[int],
+    reason: str,
+    by: str | None,
+    once: IdempotentRequest | None = None,
 ) -> AppendResult | None:
     """Redact one session; None if there was nothing left to remove."""
-    conflicts = Conflicts(key.id)
+    conflicts = ConflictCounter(key.id)
     while True:
         log = await read_whole_log(engine.store, key)
         state = fold(one.event for one in log)
@@ -112,14 +117,14 @@ async def _redact_session(
         try:
             made = await engine.store.redact(key, log, texts, EventDraft(fact, None, state.agent), mark=mark)
         except SeqConflict:
-            conflicts.met(state)
+            conflicts.count_conflict(state)
             continue
         for event in made.events:
             engine.hub.publish(key, event)
         return made
 
 
-async def _refuse_other_use(store: Archive, key: SessionKey, once: Once | None) -> None:
+async def _refuse_other_use(store: Archive, key: SessionKey, once: IdempotentRequest | None) -> None:
     """There is nothing to record a key with; but it may be the one that the removal came with."""
     mark = None if once is None else await store.mark(key, once.key)
     if once is not None and mark is not None:

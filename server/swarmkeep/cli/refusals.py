@@ -13,15 +13,15 @@ from swarmkeep.cli.terminal import Refused
 _REFUSED = {
     "swarmkeep.domain.errors": ("DomainError",),
     "swarmkeep.store.ports": ("StoreUnavailable", "SchemaBehind"),
-    "swarmkeep.store.api_keys": ("KeyNotFound",),
-    "swarmkeep.engine.registry": ("AgentsError",),
+    "swarmkeep.store.api_keys": ("ApiKeyNotFound",),
+    "swarmkeep.engine.agents.registry": ("AgentsError",),
     "swarmkeep.app": ("ServeError",),
     "alembic.util.exc": ("CommandError",),
 }
 # Writing to a stream names no file.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _KEY_HINT = "; set SWARMKEEP_API_KEY to a key of this server, or use --api-key"
-_WRONG_USE = {"swarmkeep.store.urls": ("BadDatabaseUrl",), "swarmkeep.evals.cases": ("BadCases",)}
+_WRONG_USE = {"swarmkeep.store.urls": ("BadDatabaseUrl",), "swarmkeep.evals.cases": ("InvalidCases",)}
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from swarmkeep.domain.errors import SessionDamaged
 from swarmkeep.domain.state import State
 
 # Others may change what a session is made of and leave its end alone (a redaction does), but not so often in a row.
-_MOST = 10
+_MAX_CONFLICTS = 10
 
 
-class Conflicts:
+class ConflictCounter:
     """The refusals that one change of a session meets, each of them decided on what the log holds.
 
     A log that has lost its end, or does not go on as it should, never ends where the session's row says that it does:
@@ -18,13 +18,13 @@ class Conflicts:
 
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id
-        self._on: tuple[int, str] | None = None
+        self._decided_on: tuple[int, str] | None = None
         self._count = 0
 
-    def met(self, state: State) -> None:
+    def count_conflict(self, state: State) -> None:
         """A change that was decided on `state` was refused. Raises SessionDamaged when that was so again and again."""
         on = (state.seq, state.hash)
-        self._count = self._count + 1 if on == self._on else 1
-        self._on = on
-        if self._count == _MOST:
+        self._count = self._count + 1 if on == self._decided_on else 1
+        self._decided_on = on
+        if self._count == _MAX_CONFLICTS:
             raise SessionDamaged(self._session_id)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from swarmkeep.engine.conductor import Conductor
+from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.limits import Limits
-from swarmkeep.engine.live import Hub
-from swarmkeep.engine.model import Model
-from swarmkeep.engine.pauses import Pauses
-from swarmkeep.engine.registry import Registry
+from swarmkeep.engine.models.model import Model
+from swarmkeep.engine.models.pauses import Pauses
 from swarmkeep.engine.runs import Runs
 from swarmkeep.engine.sessions import Sessions
+from swarmkeep.engine.streaming import Hub
+from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.archive import Archive
 
 
@@ -31,23 +31,23 @@ class Engine:
         self.store = store
         self.registry = registry
         self.hub = Hub()
-        self._conductor = Conductor(store, registry, model, self.hub, self.limits, pauses or Pauses())
-        self.sessions = Sessions(store, registry, self._conductor)
-        self.runs = Runs(store, registry, self._conductor, self.hub, self.limits)
+        self._worker = Worker(store, registry, model, self.hub, self.limits, pauses or Pauses())
+        self.sessions = Sessions(store, registry, self._worker)
+        self.runs = Runs(store, registry, self._worker, self.hub, self.limits)
 
-    def driven_count(self) -> int:
+    def active_session_count(self) -> int:
         """How many sessions are advanced here at the moment."""
-        return self._conductor.driven_count
+        return self._worker.active_session_count
 
     async def start(self) -> None:
         """Check the database, take over what was abandoned, and keep doing so."""
         await self.store.ping()
-        await self._conductor.start()
+        await self._worker.start()
 
     async def drain(self) -> None:
         """Take no more runs, let the running ones end in their grace time, interrupt the rest."""
-        self.runs.draining = True
-        await self._conductor.stop()
+        self.runs.is_draining = True
+        await self._worker.stop()
 
     async def stop(self) -> None:
         """Drain, unless that was done, and close the store."""

@@ -9,7 +9,7 @@ import msgspec
 
 from swarmkeep.agent import NotJsonError
 from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.engine.values import plain_object
+from swarmkeep.engine.values import copy_plain_object
 
 Json = dict[str, Any]
 # Not "." or "..": clients take these out of a URL's path, so that such a session could never be reached.
@@ -39,50 +39,50 @@ class _Message(msgspec.Struct):
     tool_call_id: str | None = None
 
 
-_FIELD = re.compile(r" field `([^`]*)`")
-_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+_QUOTED_FIELD = re.compile(r" field `([^`]*)`")
+_PATH_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
-def refused(error: msgspec.ValidationError, pointer: str = "") -> InvalidRequest:
+def make_invalid_request(error: msgspec.ValidationError, pointer: str = "") -> InvalidRequest:
     """The refusal of a value, below `pointer`, that has not the shape it should have."""
     detail, _, path = str(error).partition(" - at `$")
     known, _, _ = path.partition("[...]")
-    pointer += "".join(f"/{name or index}" for name, index in _STEP.findall(known))
-    if (named := _FIELD.search(detail)) is not None:
+    pointer += "".join(f"/{name or index}" for name, index in _PATH_STEP.findall(known))
+    if (named := _QUOTED_FIELD.search(detail)) is not None:
         pointer += f"/{named[1]}"
     if pointer == "/id" and "matching regex" in detail:
         detail = _ID_RULE
     return InvalidRequest(detail.replace("`", "'"), pointer)
 
 
-def checked_id(session_id: str, pointer: str = "/id") -> str:
+def check_id(session_id: str, pointer: str = "/id") -> str:
     if not _SESSION_ID.fullmatch(session_id):
         raise InvalidRequest(_ID_RULE, pointer)
     return session_id
 
 
-def checked_object(value: Json, pointer: str) -> Json:
+def check_object(value: Json, pointer: str) -> Json:
     """The object itself, if it is JSON of bearable depth."""
     try:
-        return plain_object(value, pointer)
+        return copy_plain_object(value, pointer)
     except NotJsonError as error:
         raise InvalidRequest(str(error), pointer) from error
 
 
-def checked_messages(value: str | list[Json], pointer: str) -> tuple[Json, ...]:
+def check_messages(value: str | list[Json], pointer: str) -> tuple[Json, ...]:
     """Messages as they are kept; a string is one message of the user."""
     if isinstance(value, str):
         return ({"role": "user", "content": value},)
-    return tuple(_checked_message(message, f"{pointer}/{index}") for index, message in enumerate(value))
+    return tuple(_check_message(message, f"{pointer}/{index}") for index, message in enumerate(value))
 
 
-def _checked_message(message: Json, pointer: str) -> Json:
+def _check_message(message: Json, pointer: str) -> Json:
     try:
         shape = msgspec.convert(message, _Message)
     except msgspec.ValidationError as error:
-        raise refused(error, pointer) from error
+        raise make_invalid_request(error, pointer) from error
     if shape.role == "tool" and not shape.tool_call_id:
         raise InvalidRequest("a tool message names its tool_call_id", f"{pointer}/tool_call_id")
     if shape.role in ("user", "system", "developer", "tool") and shape.content is None:
         raise InvalidRequest(f"a {shape.role} message has content", f"{pointer}/content")
-    return checked_object(message, pointer)
+    return check_object(message, pointer)

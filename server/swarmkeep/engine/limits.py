@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from swarmkeep.domain.state import Run
-from swarmkeep.engine.live import Hub
 from swarmkeep.engine.policy import RunTimedOut
+from swarmkeep.engine.streaming import Hub
 from swarmkeep.store.ports import SessionKey
 
 
@@ -44,7 +44,7 @@ class SessionPolicy:
         self.tool_seconds = limits.tool_seconds
 
     def streams(self, run: Run) -> bool:
-        return run.options.stream or self._hub.watched(self._key)
+        return run.options.stream or self._hub.has_readers(self._key)
 
     def approval_expires_at(self) -> str | None:
         if self._limits.approval_seconds is None:

@@ -18,14 +18,14 @@ from swarmkeep.domain.events import RunError, RunFailed, SessionEvent, ToolStart
 from swarmkeep.domain.request import ModelRequest, Profile, build_request
 from swarmkeep.domain.state import Run, State, ToolCall
 from swarmkeep.domain.window import count_turns
-from swarmkeep.engine.calls import Calls, unknown_outcome
-from swarmkeep.engine.killpoints import MODEL_DELTA, MODEL_SENT, TOOL_DONE, reach
-from swarmkeep.engine.ledger import Decide, Ledger
-from swarmkeep.engine.model import Delta, Model, Reply, TurnFailed, normalised
-from swarmkeep.engine.policy import Policy, RunTimedOut
-from swarmkeep.engine.provider_errors import CONTEXT_TOO_LONG
-from swarmkeep.engine.registry import Registry
-from swarmkeep.engine.tools import Caller
+from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.failpoints import MODEL_DELTA, MODEL_SENT, TOOL_DONE, reach
+from swarmkeep.engine.models.failures import CONTEXT_TOO_LONG
+from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed, normalise_message
+from swarmkeep.engine.policy import LoopPolicy, RunTimedOut
+from swarmkeep.engine.session_log import Decide, SessionLog
+from swarmkeep.engine.tool_calls import ToolCalls, make_unknown_outcome
+from swarmkeep.engine.tools import ToolRunner
 
 Json = dict[str, Any]
 
@@ -61,36 +61,36 @@ class Loop:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: SessionLog,
         registry: Registry,
         model: Model,
-        caller: Caller,
-        policy: Policy,
+        caller: ToolRunner,
+        policy: LoopPolicy,
         begun: Sequence[RecordedEvent] = (),
     ) -> None:
-        self._ledger = ledger
+        self._session_log = ledger
         self._registry = registry
         self._model = model
-        self._caller = caller
-        self._calls = Calls(registry, caller, policy)
+        self._tool_runner = caller
+        self._calls = ToolCalls(registry, caller, policy)
         self._policy = policy
-        self._fresh = _starts(begun)
-        self._speaker: Agent | None = None
+        self._own_starts = _find_started_calls(begun)
+        self._asking_agent: Agent | None = None
 
     async def advance(self) -> AsyncGenerator[Item]:
         """Do what there is to do; gives every recorded event, and what the model says as it says it.
 
         Raises LeaseLost when another process has taken over.
         """
-        while step := next_step(self._ledger.state):
-            run = self._ledger.state.run
+        while step := next_step(self._session_log.state):
+            run = self._session_log.state.run
             match step:
                 case AskModel() if run is not None:
-                    async with aclosing(self._ask(run)) as items:
+                    async with aclosing(self._ask_model(run)) as items:
                         async for item in items:
                             yield item
                 case CallTool(call=call) if run is not None and call.attempts:
-                    for item in await self._call(run, call):
+                    for item in await self._run_call(run, call):
                         yield item
                 case _:
                     if not (settled := await self._commit(lambda state: [])):
@@ -99,52 +99,52 @@ class Loop:
                     for item in settled:
                         yield item
 
-    async def _ask(self, run: Run) -> AsyncGenerator[Item]:
+    async def _ask_model(self, run: Run) -> AsyncGenerator[Item]:
         said: list[str] = []
         try:
-            async with self._policy.time_limit(run), aclosing(self._turn(run)) as items:
+            async with self._policy.time_limit(run), aclosing(self._run_turn(run)) as items:
                 async for item in items:
                     if isinstance(item, MessageDelta):
                         said.append(item.delta.get("content") or "")
                     yield item
         except (TurnFailed, RunTimedOut) as failed:
-            error = failed.error if isinstance(failed, TurnFailed) else _timed_out(failed)
+            error = failed.error if isinstance(failed, TurnFailed) else _make_timeout_error(failed)
             partial = failed.partial if isinstance(failed, TurnFailed) else "".join(said)
 
             def fail(state: State, run: Run) -> list[SessionEvent]:
                 return end_run(state, run, RunFailed, "error", error, partial=partial)
 
-            for event in await self._commit(_while_active(run, fail)):
+            for event in await self._commit(_restrict_to_run(run, fail)):
                 yield event
 
-    async def _turn(self, run: Run) -> AsyncGenerator[Item]:
+    async def _run_turn(self, run: Run) -> AsyncGenerator[Item]:
         stream = self._policy.streams(run)
-        state = self._ledger.state
+        state = self._session_log.state
         agent, profile = await self._prepare(state)
-        self._speaker = agent
+        self._asking_agent = agent
         if stream:
             yield MessageStarted(run.id, agent.name, state.seq)
         asked: ModelRequest | None = build_request(state, profile, stream=stream)
         while asked is not None:
             try:
-                async with aclosing(self._ask_once(run, agent, asked, stream)) as items:
+                async with aclosing(self._send_request(run, agent, asked, stream)) as items:
                     async for item in items:
                         yield item
                 return
             except TurnFailed as failed:
-                turns = self._fewer_turns(asked, failed)
+                turns = self._reduce_turns(asked, failed)
                 if turns is None:
                     raise
                 asked = build_request(state, profile, stream=stream, turns=turns)
 
-    def _fewer_turns(self, asked: ModelRequest, failed: TurnFailed) -> int | None:
+    def _reduce_turns(self, asked: ModelRequest, failed: TurnFailed) -> int | None:
         """How much of the history to try next with a model that it was too long for: half, down to the last turn."""
         if not self._policy.shortens_history or failed.error.code != CONTEXT_TOO_LONG:
             return None
         return count_turns(asked.entries) // 2 or None
 
-    async def _ask_once(self, run: Run, agent: Agent, asked: ModelRequest, stream: bool) -> AsyncGenerator[Item]:
-        seq = self._ledger.state.seq
+    async def _send_request(self, run: Run, agent: Agent, asked: ModelRequest, stream: bool) -> AsyncGenerator[Item]:
+        seq = self._session_log.state.seq
         reach(MODEL_SENT)
         async with aclosing(self._model.ask(asked, stream=stream)) as pieces:
             async for piece in pieces:
@@ -152,13 +152,13 @@ class Loop:
                     reach(MODEL_DELTA)
                     yield MessageDelta(run.id, agent.name, seq, piece.delta)
                     continue
-                for event in await self._record(run, agent, asked, piece):
+                for event in await self._record_reply(run, agent, asked, piece):
                     yield event
 
     async def _prepare(self, state: State) -> tuple[Agent, Profile]:
         try:
             agent = self._registry.active(state.agent)
-            profile = await self._registry.profile(agent, state.context_variables, self._caller)
+            profile = await self._registry.make_profile(agent, state.context_variables, self._tool_runner)
         except AgentUnavailable as error:
             raise TurnFailed(RunError(code=error.code, message=str(error))) from error
         except (FunctionSchemaError, InvalidFunctionError) as error:
@@ -168,9 +168,9 @@ class Loop:
             raise TurnFailed(RunError(code="instructions_failed", message=text)) from error
         return agent, profile
 
-    async def _record(self, run: Run, agent: Agent, asked: ModelRequest, reply: Reply) -> list[RecordedEvent]:
-        taken = _call_ids(self._ledger.state) if reply.message.get("tool_calls") else ()
-        message = normalised(reply.message, agent.name, taken)
+    async def _record_reply(self, run: Run, agent: Agent, asked: ModelRequest, reply: Reply) -> list[RecordedEvent]:
+        taken = _list_call_ids(self._session_log.state) if reply.message.get("tool_calls") else ()
+        message = normalise_message(reply.message, agent.name, taken)
         tools = self._registry.tools(agent)
         approvals = {name for name, tool in tools.items() if tool.requires_approval}
         expires_at = self._policy.approval_expires_at() if approvals else None
@@ -178,49 +178,49 @@ class Loop:
         def decide(state: State, run: Run) -> list[SessionEvent]:
             return record_reply(run, message, reply.completion, needs_approval=approvals, expires_at=expires_at)
 
-        return await self._commit(_while_active(run, decide), asked.blobs)
+        return await self._commit(_restrict_to_run(run, decide), asked.blobs)
 
-    async def _call(self, run: Run, call: ToolCall) -> list[RecordedEvent]:
-        agent = self._agent_called(self._ledger.state.agent)
+    async def _run_call(self, run: Run, call: ToolCall) -> list[RecordedEvent]:
+        agent = self._find_calling_agent(self._session_log.state.agent)
         tool = None if agent is None else self._registry.tools(agent).get(call.name)
-        if (call.id, call.attempts) in self._fresh:
-            self._fresh.discard((call.id, call.attempts))
-            outcome = await self._calls.perform(self._ledger.state, agent, tool, call)
+        if (call.id, call.attempts) in self._own_starts:
+            self._own_starts.discard((call.id, call.attempts))
+            outcome = await self._calls.perform(self._session_log.state, agent, tool, call)
             reach(TOOL_DONE)
         elif tool is not None and tool.idempotent:
-            return await self._commit(_while_active(run, lambda state, run: [start_tool(call)]))
+            return await self._commit(_restrict_to_run(run, lambda state, run: [start_tool(call)]))
         else:
-            outcome = unknown_outcome(call)
-        return await self._commit(_while_active(run, lambda state, run: record_result(state, run, call, outcome)))
+            outcome = make_unknown_outcome(call)
+        return await self._commit(_restrict_to_run(run, lambda state, run: record_result(state, run, call, outcome)))
 
-    def _agent_called(self, name: str) -> Agent | None:
+    def _find_calling_agent(self, name: str) -> Agent | None:
         # In one process agents may share a name: a call is for the one that asked, not for the one handed over to.
-        if self._speaker is not None and self._speaker.name == name:
-            return self._speaker
+        if self._asking_agent is not None and self._asking_agent.name == name:
+            return self._asking_agent
         return self._registry.active(name) if name in self._registry else None
 
     async def _commit(self, decide: Decide, blobs: Json | None = None) -> list[RecordedEvent]:
-        events = await self._ledger.commit(decide, blobs)
-        self._fresh |= _starts(events)
+        events = await self._session_log.commit(decide, blobs)
+        self._own_starts |= _find_started_calls(events)
         return events
 
 
-def _timed_out(over: RunTimedOut) -> RunError:
+def _make_timeout_error(over: RunTimedOut) -> RunError:
     return RunError(code="run_timeout", message=str(over), retryable=True)
 
 
-def _starts(events: Sequence[RecordedEvent]) -> set[tuple[str, int]]:
+def _find_started_calls(events: Sequence[RecordedEvent]) -> set[tuple[str, int]]:
     facts = (event.fact for event in events)
     return {(fact.tool_call_id, fact.attempt) for fact in facts if isinstance(fact, ToolStarted)}
 
 
-def _call_ids(state: State) -> set[str]:
+def _list_call_ids(state: State) -> set[str]:
     """Every tool call id of the session so far."""
     asking = (entry for entry in state.messages if entry.role == "assistant" and entry.message.get("tool_calls"))
     return {call_id for entry in asking for call_id in entry.call_ids}
 
 
-def _while_active(run: Run, decide: Callable[[State, Run], list[SessionEvent]]) -> Decide:
+def _restrict_to_run(run: Run, decide: Callable[[State, Run], list[SessionEvent]]) -> Decide:
     """Decide for this run only: once it was cancelled or replaced, there is nothing more to say."""
 
     def guarded(state: State) -> list[EventDraft] | None:

@@ -15,7 +15,7 @@ class RunTimedOut(Exception):
         super().__init__(f"the run's time was up, which is {seconds:g} s")
 
 
-class Policy(Protocol):
+class LoopPolicy(Protocol):
     def streams(self, run: Run) -> bool:
         """Whether anybody looks on as the model speaks."""
         ...

@@ -16,18 +16,18 @@ from swarmkeep.domain.errors import DomainError, Draining, RunNotFound
 from swarmkeep.domain.events import RunEnded, RunStarted, RunWaiting
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import RunView, collect_runs, find_run, view_run
-from swarmkeep.engine.conductor import Conductor
-from swarmkeep.engine.killpoints import ANSWER_READY, reach
-from swarmkeep.engine.ledger import Decide, now
+from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.failpoints import ANSWER_READY, reach
+from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.engine.limits import Limits
-from swarmkeep.engine.live import Hub, follow, read_pages
 from swarmkeep.engine.loop import Item
-from swarmkeep.engine.once import Once, once_only
-from swarmkeep.engine.registry import Registry
+from swarmkeep.engine.session_log import Decide, make_timestamp
+from swarmkeep.engine.streaming import Hub, follow, read_pages
+from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.ports import EventStore, IdempotencyRecord, SessionKey
 
 
-class RunFeed(msgspec.Struct, frozen=True):
+class RunPosition(msgspec.Struct, frozen=True):
     """Where a run's stream begins: its id, and the seq that its events come after.
 
     `seq` is the last event of what the request did. Where an earlier one with the same idempotency key did it, it is
@@ -43,20 +43,20 @@ class RunFeed(msgspec.Struct, frozen=True):
 class Runs:
     """Runs of every session. A run is a task of its own: nobody who watches or waits keeps it alive or ends it."""
 
-    def __init__(self, store: EventStore, registry: Registry, conductor: Conductor, hub: Hub, limits: Limits) -> None:
+    def __init__(self, store: EventStore, registry: Registry, conductor: Worker, hub: Hub, limits: Limits) -> None:
         self._store = store
         self._registry = registry
-        self._conductor = conductor
+        self._worker = conductor
         self._hub = hub
         self._limits = limits
-        self.draining = False
+        self.is_draining = False
 
-    async def start(self, key: SessionKey, wish: StartRun, *, once: Once | None = None) -> RunFeed:
+    async def start(self, key: SessionKey, wish: StartRun, *, once: IdempotentRequest | None = None) -> RunPosition:
         """Record the run and its input, and begin; returns once that is durable.
 
         Raises SessionBusy, AgentNotFound, AgentUnavailable, SessionNotFound, Draining, IdempotencyMismatch.
         """
-        wish = self._limited(wish)
+        wish = self._apply_limits(wish)
         if wish.agent is not None:
             wish = replace(wish, agent=self._registry.get(wish.agent).name)
 
@@ -67,42 +67,44 @@ class Runs:
             # What an interrupted run's model was just saying here is kept with it.
             return start_run(state, chosen, "" if state.run is None else self._hub.partial(key, state.run.id))
 
-        return await self._begin(key, decide, wish.run_id, once)
+        return await self._begin_once(key, decide, wish.run_id, once)
 
-    def _limited(self, wish: StartRun) -> StartRun:
+    def _apply_limits(self, wish: StartRun) -> StartRun:
         options = replace(wish.options, loop_turns=self._limits.loop_turns, history_turns=self._limits.history_turns)
         return replace(wish, options=options)
 
-    async def _begin(self, key: SessionKey, decide: Decide, run_id: str, once: Once | None) -> RunFeed:
+    async def _begin_once(
+        self, key: SessionKey, decide: Decide, run_id: str, once: IdempotentRequest | None
+    ) -> RunPosition:
         """Start or resume a run; where an earlier request has done so already, its run is the answer."""
 
         async def begin() -> list[RecordedEvent]:
-            if self.draining:
+            if self.is_draining:
                 raise Draining
-            return await self._change(key, decide, None if once is None else once.mark(run_id))
+            return await self._commit_change(key, decide, None if once is None else once.mark(run_id))
 
-        begun = await once_only(self._store, key, once, begin)
+        begun = await run_once(self._store, key, once, begin)
         if isinstance(begun, IdempotencyRecord):
             return replace(await self.feed(key, begun.run_id or run_id), seq=begun.seq, repeated=True)
         started = next((event.seq for event in begun if event.run_id == run_id), None)
-        return await self.feed(key, run_id) if started is None else RunFeed(run_id, started - 1, begun[-1].seq)
+        return await self.feed(key, run_id) if started is None else RunPosition(run_id, started - 1, begun[-1].seq)
 
-    async def _change(
+    async def _commit_change(
         self, key: SessionKey, decide: Decide, mark: IdempotencyRecord | None = None
     ) -> list[RecordedEvent]:
         """Commit a decision, and drive what it set going.
 
         A state from memory may be stale: a refusal on it is decided again on a fresh one.
         """
-        ledger = self._conductor.ledger(key, await self._store.state(key, fresh=False))
+        ledger = self._worker.ledger(key, await self._store.state(key, fresh=False))
         try:
             events = await ledger.commit(decide, mark=mark)
         except DomainError:
-            ledger = self._conductor.ledger(key, await self._store.state(key))
+            ledger = self._worker.ledger(key, await self._store.state(key))
             events = await ledger.commit(decide, mark=mark)
-        if _ended_active(events, ledger.state):
-            self._conductor.abandon(key)
-        self._conductor.go_on(ledger, events)
+        if _has_ended_active_run(events, ledger.state):
+            self._worker.abandon(key)
+        self._worker.go_on(ledger, events)
         return events
 
     async def wait(self, key: SessionKey, run_id: str, *, since: int | None = None) -> RunView:
@@ -110,11 +112,11 @@ class Runs:
 
         With `since`, as it was when it first did after that event, whatever has become of it later.
         """
-        if since is not None and (answer := await self._at_rest(key, run_id, since)) is not None:
+        if since is not None and (answer := await self._find_earlier_answer(key, run_id, since)) is not None:
             return answer
         while True:
-            with self._conductor.waiters.expecting(key, run_id) as waiter:
-                state = await self._store.state(key, fresh=not self._conductor.drives(key))
+            with self._worker.waiters.add_waiter(key, run_id) as waiter:
+                state = await self._store.state(key, fresh=not self._worker.is_advancing(key))
                 run = find_run(state, run_id)
                 if run is None:
                     raise RunNotFound(run_id)
@@ -123,7 +125,7 @@ class Runs:
                     return view_run(key.id, state, run)
                 await asyncio.wait([waiter], timeout=self._limits.lease_seconds)
 
-    async def _at_rest(self, key: SessionKey, run_id: str, since: int) -> RunView | None:
+    async def _find_earlier_answer(self, key: SessionKey, run_id: str, since: int) -> RunView | None:
         view = await self.get(key, run_id, at=since)
         if view.status not in ("running", "queued"):
             return view
@@ -146,14 +148,16 @@ class Runs:
         state = await self._store.state(key)
         return [view_run(key.id, state, run) for run in reversed(collect_runs(state))]
 
-    async def feed(self, key: SessionKey, run_id: str) -> RunFeed:
+    async def feed(self, key: SessionKey, run_id: str) -> RunPosition:
         """Where the stream of a run that was started before begins."""
         run = find_run(await self._store.state(key), run_id)
         if run is None:
             raise RunNotFound(run_id)
-        return RunFeed(run_id, run.first_seq - 1)
+        return RunPosition(run_id, run.first_seq - 1)
 
-    async def stream(self, key: SessionKey, feed: RunFeed, *, after: int | None = None) -> AsyncGenerator[Item | None]:
+    async def stream(
+        self, key: SessionKey, feed: RunPosition, *, after: int | None = None
+    ) -> AsyncGenerator[Item | None]:
         """The run's own events after `after` and what passes in between, up to its end or until it waits.
 
         None is a sign of life, given when nothing happens for a while.
@@ -161,8 +165,8 @@ class Runs:
         last = feed.after if after is None else max(after, feed.after)
         # A stale state would do harm here: the last event of a run that has ended will not come again.
         state = await self._store.state(key)
-        if not _goes_on(state, feed.run_id):
-            upto = _last_seq(state, feed.run_id)
+        if not _is_going_on(state, feed.run_id):
+            upto = _find_last_seq(state, feed.run_id)
             async with aclosing(read_pages(self._store, key, after=last, upto=upto)) as events:
                 async for event in events:
                     if event.run_id == feed.run_id:
@@ -175,21 +179,24 @@ class Runs:
                     yield None
                 elif item.run_id == feed.run_id:
                     yield item
-                    if isinstance(item, RecordedEvent) and await self._ends(key, item):
+                    if isinstance(item, RecordedEvent) and await self._is_last_event(key, item):
                         return
 
-    async def _ends(self, key: SessionKey, event: RecordedEvent) -> bool:
+    async def _is_last_event(self, key: SessionKey, event: RecordedEvent) -> bool:
         """Whether this event was the run's last; a run that waited or was interrupted may have gone on since."""
         if not isinstance(event.fact, RunEnded | RunWaiting):
             return False
-        return not _goes_on(await self._store.state(key), event.run_id or "")
+        return not _is_going_on(await self._store.state(key), event.run_id or "")
 
-    async def cancel(self, key: SessionKey, run_id: str, *, once: Once | None = None) -> RunView:
+    async def cancel(self, key: SessionKey, run_id: str, *, once: IdempotentRequest | None = None) -> RunView:
         """End a run; what it produced stays. A run that has ended already is left as it is."""
         partial = self._hub.partial(key, run_id)
         mark = None if once is None else once.mark(run_id)
-        done = await once_only(
-            self._store, key, once, lambda: self._change(key, lambda state: cancel_run(state, run_id, partial), mark)
+        done = await run_once(
+            self._store,
+            key,
+            once,
+            lambda: self._commit_change(key, lambda state: cancel_run(state, run_id, partial), mark),
         )
         return await self.get(key, run_id, at=done.seq if isinstance(done, IdempotencyRecord) else None)
 
@@ -200,8 +207,8 @@ class Runs:
         *,
         tool_results: Sequence[ToolAnswer] = (),
         approvals: Sequence[Approval] = (),
-        once: Once | None = None,
-    ) -> RunFeed:
+        once: IdempotentRequest | None = None,
+    ) -> RunPosition:
         """Go on with a waiting run, or try an interrupted one again; returns once that is durable.
 
         Raises RunNotWaiting, AlreadyDecided, InvalidRequest, RunNotFound, AgentUnavailable, Draining.
@@ -209,23 +216,23 @@ class Runs:
 
         def decide(state: State) -> Sequence[EventDraft]:
             self._registry.active(state.agent)
-            return resume_run(state, run_id, tool_results, approvals, now=now())
+            return resume_run(state, run_id, tool_results, approvals, now=make_timestamp())
 
-        return await self._begin(key, decide, run_id, once)
+        return await self._begin_once(key, decide, run_id, once)
 
 
-def _ended_active(events: Sequence[RecordedEvent], state: State) -> bool:
+def _has_ended_active_run(events: Sequence[RecordedEvent], state: State) -> bool:
     """Whether the active run was ended by these events, after which `state` holds; not so if a queued one was."""
     ended = any(isinstance(event.fact, RunEnded) for event in events)
     return ended and (state.run is None or any(isinstance(event.fact, RunStarted) for event in events))
 
 
-def _last_seq(state: State, run_id: str) -> int:
+def _find_last_seq(state: State, run_id: str) -> int:
     """The last event that may be the run's: while it waits, the session may have been changed besides."""
     run = find_run(state, run_id)
     return state.seq if run is None or run.status == "waiting" else run.last_seq
 
 
-def _goes_on(state: State, run_id: str) -> bool:
+def _is_going_on(state: State, run_id: str) -> bool:
     run = find_run(state, run_id)
     return run is not None and run.status in ("running", "queued")

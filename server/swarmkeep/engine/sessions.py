@@ -15,12 +15,12 @@ from swarmkeep.domain.events import MessageAdded, SessionEvent, SessionForked, S
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import SessionStatus, State
 from swarmkeep.domain.views import SessionView, view_session
-from swarmkeep.engine.conductor import Conductor
-from swarmkeep.engine.conflicts import Conflicts
-from swarmkeep.engine.inputs import checked_id, checked_messages, checked_object
-from swarmkeep.engine.killpoints import reach
-from swarmkeep.engine.once import Once, once_only
-from swarmkeep.engine.registry import Registry
+from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.conflicts import ConflictCounter
+from swarmkeep.engine.failpoints import reach
+from swarmkeep.engine.idempotency import IdempotentRequest, run_once
+from swarmkeep.engine.inputs import check_id, check_messages, check_object
+from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.ports import AppendResult, IdempotencyRecord, SessionKey, SessionPage
 
@@ -30,10 +30,10 @@ Json = dict[str, Any]
 class Sessions:
     """Sessions of every tenant; each call names its own."""
 
-    def __init__(self, store: Archive, registry: Registry, conductor: Conductor) -> None:
+    def __init__(self, store: Archive, registry: Registry, conductor: Worker) -> None:
         self._store = store
         self._registry = registry
-        self._conductor = conductor
+        self._worker = conductor
 
     async def create(
         self,
@@ -44,7 +44,7 @@ class Sessions:
         context_variables: Json | None = None,
         metadata: Json | None = None,
         messages: list[Json] | None = None,
-        once: Once | None = None,
+        once: IdempotentRequest | None = None,
     ) -> tuple[SessionView, bool]:
         """Make a session, by default with the first agent; True if it was made by this request.
 
@@ -52,22 +52,22 @@ class Sessions:
         Raises SessionExists, AgentNotFound, InvalidRequest, IdempotencyMismatch.
         """
         name = self._registry.get(agent).name if agent is not None else self._registry.default
-        key = _named(tenant, session_id, once)
+        key = _choose_key(tenant, session_id, once)
         facts = create_session(
             name,
-            checked_object(context_variables or {}, "/context_variables"),
-            checked_object(metadata or {}, "/metadata"),
-            checked_messages(messages or [], "/messages"),
+            check_object(context_variables or {}, "/context_variables"),
+            check_object(metadata or {}, "/metadata"),
+            check_messages(messages or [], "/messages"),
         )
         drafts = draft_events(name, facts, None)
         mark = None if once is None else once.mark()
         try:
-            made = await once_only(self._store, key, once, lambda: self._store.append(key, State(), drafts, mark=mark))
+            made = await run_once(self._store, key, once, lambda: self._store.append(key, State(), drafts, mark=mark))
         except SeqConflict:
-            return await self._made_before(key, facts), False
-        return await self._view(key, made), True
+            return await self._view_existing(key, facts), False
+        return await self._view_after(key, made), True
 
-    async def _view(self, key: SessionKey, made: AppendResult | IdempotencyRecord) -> SessionView:
+    async def _view_after(self, key: SessionKey, made: AppendResult | IdempotencyRecord) -> SessionView:
         """The session as a change left it, whether it was made now or before."""
         if isinstance(made, IdempotencyRecord):
             return view_session(key.id, await self._store.state(key, at=made.seq))
@@ -75,7 +75,7 @@ class Sessions:
             reach(event.type)
         return view_session(key.id, made.state)
 
-    async def _made_before(self, key: SessionKey, facts: Sequence[SessionEvent]) -> SessionView:
+    async def _view_existing(self, key: SessionKey, facts: Sequence[SessionEvent]) -> SessionView:
         events = await self._store.read(key, upto=len(facts) + 1)
         made, after = events[: len(facts)], events[len(facts) :]
         same = [encode(event.fact) for event in made] == [encode(fact) for fact in facts]
@@ -114,13 +114,13 @@ class Sessions:
         context_variables: Json | None = None,
         metadata: Json | None = None,
         if_match: int | None = None,
-        once: Once | None = None,
+        once: IdempotentRequest | None = None,
     ) -> SessionView:
         """Merge patches; writers of different keys do not disturb each other. Raises SeqMismatch for `if_match`."""
         if agent is not None:
             agent = self._registry.get(agent).name
-        context = checked_object(context_variables or {}, "/context_variables")
-        labels = checked_object(metadata or {}, "/metadata")
+        context = check_object(context_variables or {}, "/context_variables")
+        labels = check_object(metadata or {}, "/metadata")
 
         def decide(state: State) -> Sequence[EventDraft]:
             if if_match is not None and state.seq != if_match:
@@ -129,12 +129,12 @@ class Sessions:
             run_id = state.run.id if state.run is not None else None
             return draft_events(state.agent, facts, run_id)
 
-        ledger = self._conductor.ledger(key, await self._store.state(key))
+        ledger = self._worker.ledger(key, await self._store.state(key))
         mark = None if once is None else once.mark()
-        changed = await once_only(self._store, key, once, lambda: ledger.commit(decide, mark=mark))
+        changed = await run_once(self._store, key, once, lambda: ledger.commit(decide, mark=mark))
         if isinstance(changed, IdempotencyRecord):
-            return await self._view(key, changed)
-        self._conductor.publish(key, changed)
+            return await self._view_after(key, changed)
+        self._worker.publish(key, changed)
         return view_session(key.id, ledger.state)
 
     async def fork(
@@ -145,7 +145,7 @@ class Sessions:
         session_id: str | None = None,
         metadata: Json | None = None,
         agent: str | None = None,
-        once: Once | None = None,
+        once: IdempotentRequest | None = None,
     ) -> SessionView:
         """A new session with this one's history up to `at` (by default all of it), its hashes included.
 
@@ -154,11 +154,11 @@ class Sessions:
         """
         if agent is not None:
             agent = self._registry.get(agent).name
-        target = _named(key.tenant, session_id, once)
-        labels = checked_object(metadata or {}, "/metadata")
+        target = _choose_key(key.tenant, session_id, once)
+        labels = check_object(metadata or {}, "/metadata")
         mark = None if once is None else once.mark()
 
-        conflicts = Conflicts(key.id)
+        conflicts = ConflictCounter(key.id)
 
         async def copy() -> AppendResult:
             while True:
@@ -167,7 +167,7 @@ class Sessions:
                 forked = SessionForked(from_session_id=key.id, from_seq=base.seq, from_hash=base.hash)
                 facts = [
                     forked,
-                    *await self._later_redactions(key, base, hollow),
+                    *await self._describe_copied_redactions(key, base, hollow),
                     *update_session(base, agent=agent, metadata=labels),
                 ]
                 drafts = draft_events(base.agent, facts, None)
@@ -177,15 +177,17 @@ class Sessions:
                     # The source was redacted, or deleted and made anew, while it was looked at.
                     if conflict.session_id != key.id or target == key:
                         raise
-                    conflicts.met(base)
+                    conflicts.count_conflict(base)
 
         try:
-            made = await once_only(self._store, target, once, copy)
+            made = await run_once(self._store, target, once, copy)
         except SeqConflict:
             raise SessionExists(target.id) from None
-        return await self._view(target, made)
+        return await self._view_after(target, made)
 
-    async def _later_redactions(self, key: SessionKey, base: State, hollow: Mapping[int, str]) -> list[SessionEvent]:
+    async def _describe_copied_redactions(
+        self, key: SessionKey, base: State, hollow: Mapping[int, str]
+    ) -> list[SessionEvent]:
         """What a fork has to tell of removed payloads in its copy, if the event that tells of them is not copied."""
         if not hollow:
             return []
@@ -211,7 +213,7 @@ class Sessions:
         Raises SessionBusy while a run is active, unless forced, SeqMismatch for `if_match`, and SessionDamaged, unless
         forced.
         """
-        conflicts = Conflicts(key.id)
+        conflicts = ConflictCounter(key.id)
         while True:
             state = await self._store.state(key)
             if not force:
@@ -222,9 +224,9 @@ class Sessions:
             try:
                 await self._store.delete(key, expected=expected, by=by, reason=reason)
             except SeqConflict:
-                conflicts.met(state)
+                conflicts.count_conflict(state)
                 continue
-            self._conductor.abandon(key)
+            self._worker.abandon(key)
             return
 
     async def events(
@@ -237,7 +239,7 @@ class Sessions:
         return events
 
 
-def _named(tenant: str, session_id: str | None, once: Once | None) -> SessionKey:
+def _choose_key(tenant: str, session_id: str | None, once: IdempotentRequest | None) -> SessionKey:
     if session_id is not None:
-        return SessionKey(tenant, checked_id(session_id))
+        return SessionKey(tenant, check_id(session_id))
     return SessionKey(tenant, f"sess_{uuid4().hex}" if once is None else once.session_id(tenant))

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from swarmkeep.agent import NotJsonError, Result, Tool, ToolArgumentsError, to_result
 from swarmkeep.domain.decisions.turns import ToolOutcome
 from swarmkeep.domain.state import ToolCall
-from swarmkeep.engine.values import plain_object
+from swarmkeep.engine.values import copy_plain_object
 
 Json = dict[str, Any]
 
@@ -22,7 +22,7 @@ class ToolTimeout(Exception):
     """The tool did not return in the time it was given."""
 
 
-class Caller(Protocol):
+class ToolRunner(Protocol):
     """Where tools run."""
 
     async def __call__(self, function: Callable[[], Any], *, is_async: bool, seconds: float | None) -> Any:
@@ -31,7 +31,7 @@ class Caller(Protocol):
 
 
 async def call_tool(
-    tool: Tool, call: ToolCall, context: Json, caller: Caller, seconds: float | None
+    tool: Tool, call: ToolCall, context: Json, caller: ToolRunner, seconds: float | None
 ) -> tuple[ToolOutcome, Result]:
     """Run a call against a copy of the context; a failed call leaves the context as it was.
 
@@ -45,10 +45,10 @@ async def call_tool(
 
     limit = tool.timeout or seconds
     try:
-        copy = plain_object(context)
+        copy = copy_plain_object(context)
         bound = tool.bind(call.arguments, context_variables=copy, tool_call_id=call.id)
         result = to_result(await caller(bound, is_async=tool.is_async, seconds=limit))
-        after = plain_object({**copy, **result.context_variables}, "context_variables")
+        after = copy_plain_object({**copy, **result.context_variables}, "context_variables")
         return outcome("ok", result.value, after), result
     except ToolArgumentsError as error:
         return outcome("error", f"Error: {error}"), Result()
@@ -58,19 +58,21 @@ async def call_tool(
     except NotJsonError as error:
         return outcome("error", f"Error: {call.name} gave something that JSON cannot hold: {error}"), Result()
     except BaseException as error:
-        if _is_for_us(error):
+        if _stops_this_program(error):
             raise
-        return outcome("error", f"Error: {call.name} failed: {type(error).__name__}: {_words(error)}"), Result()
+        return outcome(
+            "error", f"Error: {call.name} failed: {type(error).__name__}: {_read_error_text(error)}"
+        ), Result()
 
 
-def _words(error: BaseException) -> str:
+def _read_error_text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # the text of an exception is the tool's code, too
         return "(it has no text)"
 
 
-def _is_for_us(error: BaseException) -> bool:
+def _stops_this_program(error: BaseException) -> bool:
     """Whether it is this program that is to stop, rather than the tool that gave up with the same word."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task() if _loop_is_running() else None
@@ -78,14 +80,14 @@ def _is_for_us(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt | GeneratorExit)
 
 
-def unknown_tool(call: ToolCall, known: Sequence[str]) -> ToolOutcome:
+def make_unknown_tool_outcome(call: ToolCall, known: Sequence[str]) -> ToolOutcome:
     names = ", ".join(known) or "none"
     return ToolOutcome(
         status="error", content=f"Error: there is no function called {call.name!r}. Valid functions: {names}."
     )
 
 
-class InThreads:
+class ThreadRunner:
     """Async tools on the loop, others each in a thread of its own: neither can hold up anybody else.
 
     The threads are daemons: one that never returns is abandoned, its late result dropped, and it does not keep the
@@ -95,7 +97,7 @@ class InThreads:
     async def __call__(self, function: Callable[[], Any], *, is_async: bool, seconds: float | None) -> Any:
         try:
             async with asyncio.timeout(seconds) as limit:
-                value = function() if is_async else await _in_thread(function)
+                value = function() if is_async else await _run_in_thread(function)
                 # A plain function may wrap an async one and hand its coroutine through.
                 return await value if inspect.isawaitable(value) else value
         except TimeoutError:
@@ -104,25 +106,25 @@ class InThreads:
             raise
 
 
-class Inline:
+class InlineRunner:
     """For the synchronous loop: tools run in the caller's thread, as in Swarm; nothing here ever suspends."""
 
     async def __call__(self, function: Callable[[], Any], *, is_async: bool, seconds: float | None) -> Any:
         if not is_async:
-            value = function() if seconds is None else _blocking(function, seconds)
+            value = function() if seconds is None else _run_with_timeout(function, seconds)
             if not inspect.isawaitable(value):
                 return value
             function, is_async = (lambda: value), True
 
         def run() -> Any:
-            return asyncio.run(_awaited(function, seconds))
+            return asyncio.run(_await_call(function, seconds))
 
         # A loop may already be running in this thread (in a notebook, say); another cannot be started beside it.
-        return _blocking(run, None) if _loop_is_running() else run()
+        return _run_with_timeout(run, None) if _loop_is_running() else run()
 
 
-async def _awaited(function: Callable[[], Any], seconds: float | None) -> Any:
-    return await InThreads()(function, is_async=True, seconds=seconds)
+async def _await_call(function: Callable[[], Any], seconds: float | None) -> Any:
+    return await ThreadRunner()(function, is_async=True, seconds=seconds)
 
 
 def _loop_is_running() -> bool:
@@ -133,16 +135,16 @@ def _loop_is_running() -> bool:
     return True
 
 
-def _blocking(function: Callable[[], Any], seconds: float | None) -> Any:
+def _run_with_timeout(function: Callable[[], Any], seconds: float | None) -> Any:
     box: list[Callable[[], Any]] = []
-    thread = _start(function, box.append)
+    thread = _start_thread(function, box.append)
     thread.join(seconds)
     if not box:
         raise ToolTimeout
     return box[0]()
 
 
-async def _in_thread(function: Callable[[], Any]) -> Any:
+async def _run_in_thread(function: Callable[[], Any]) -> Any:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Callable[[], Any]] = loop.create_future()
 
@@ -157,18 +159,18 @@ async def _in_thread(function: Callable[[], Any]) -> Any:
             # The loop has closed: nobody waits for this result any more.
             return
 
-    _start(function, deliver)
+    _start_thread(function, deliver)
     return (await done)()
 
 
-def _start(function: Callable[[], Any], deliver: Callable[[Callable[[], Any]], None]) -> threading.Thread:
+def _start_thread(function: Callable[[], Any], deliver: Callable[[Callable[[], Any]], None]) -> threading.Thread:
     context = contextvars.copy_context()
 
     def work() -> None:
         try:
             value = context.run(function)
         except BaseException as error:
-            deliver(_raiser(error))
+            deliver(_make_raiser(error))
         else:
             deliver(lambda: value)
 
@@ -177,7 +179,7 @@ def _start(function: Callable[[], Any], deliver: Callable[[Callable[[], Any]], N
     return thread
 
 
-def _raiser(error: BaseException) -> Callable[[], Any]:
+def _make_raiser(error: BaseException) -> Callable[[], Any]:
     def raise_it() -> Any:
         # A StopIteration cannot pass through a coroutine as itself; an interrupt from a thread is nobody's Ctrl-C.
         if isinstance(error, StopIteration | KeyboardInterrupt | GeneratorExit):

@@ -8,7 +8,7 @@ from typing import Any
 from swarmkeep.agent import Agent
 from swarmkeep.domain.codec import MalformedJson, decode
 from swarmkeep.domain.messages import read_tool_calls
-from swarmkeep.engine.swarm import AsyncSwarm
+from swarmkeep.engine.swarm.swarm import AsyncSwarm
 
 INSTRUCTIONS = (
     "You judge conversations between a user and an assistant that may call functions. You are given a claim and a "

@@ -18,10 +18,10 @@ from swarmkeep.domain.decisions.commands import StartRun
 from swarmkeep.domain.decisions.resuming import Approval
 from swarmkeep.domain.errors import DomainError
 from swarmkeep.domain.events import RunOptions
+from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
-from swarmkeep.engine.model import ChatModel
-from swarmkeep.engine.registry import Registry
+from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.evals.cases import Case, Expect
 from swarmkeep.evals.judging import Judge
 from swarmkeep.evals.observing import Observation, find_problems, observe, shorten

@@ -29,8 +29,8 @@ def run_demo_loop(
 
     from swarmkeep.cli.chat.loop import Chat
     from swarmkeep.cli.terminal import escape_unencodable, is_interactive, put
-    from swarmkeep.engine.model import ChatModel
-    from swarmkeep.engine.swarm import Swarm
+    from swarmkeep.engine.models.model import ChatModel
+    from swarmkeep.engine.swarm.swarm import Swarm
     from swarmkeep.repl.memory import MemorySessions
 
     sessions = MemorySessions(

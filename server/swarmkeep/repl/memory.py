@@ -27,20 +27,20 @@ from swarmkeep.domain.events import SessionForked
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import Run, State
 from swarmkeep.domain.views import collect_runs, find_run, view_run, view_session
-from swarmkeep.engine.blocking import finish, iterate
-from swarmkeep.engine.conversation import Conversation
-from swarmkeep.engine.ledger import Decide, MemoryLedger, now
-from swarmkeep.engine.live import Hub
-from swarmkeep.engine.model import ChatModel
-from swarmkeep.engine.registry import OpenRegistry
-from swarmkeep.engine.tools import Inline
+from swarmkeep.engine.agents.registry import OpenRegistry
+from swarmkeep.engine.models.model import ChatModel
+from swarmkeep.engine.session_log import Decide, MemorySessionLog, make_timestamp
+from swarmkeep.engine.streaming import Hub
+from swarmkeep.engine.swarm.blocking import iterate_blocking, run_blocking
+from swarmkeep.engine.swarm.session import MemorySession
+from swarmkeep.engine.tools import InlineRunner
 from swarmkeep.store.hashing import seal
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
 
 Json = dict[str, Any]
 
 
-class MemoryEventLog(MemoryLedger):
+class MemoryEventLog(MemorySessionLog):
     """A session in memory with all its events, as a database would have them."""
 
     def __init__(self, session_id: str, events: Sequence[RecordedEvent] = ()) -> None:
@@ -50,7 +50,7 @@ class MemoryEventLog(MemoryLedger):
         self.state = fold(self.events)
 
     def record(self, drafts: Sequence[EventDraft]) -> list[RecordedEvent]:
-        recorded = [sealed.event for sealed in seal(self.session_id, self.state, drafts, at=now())]
+        recorded = [sealed.event for sealed in seal(self.session_id, self.state, drafts, at=make_timestamp())]
         self.events, self.state = [*self.events, *recorded], fold(recorded, self.state)
         return recorded
 
@@ -71,15 +71,15 @@ class MemorySessions:
         self._debug = debug
         self._raises = raises
         self._registry = OpenRegistry([agent])
-        self._registry.admits(agent)
+        self._registry.admit(agent)
         self._logs: dict[str, MemoryEventLog] = {}
 
     def open(self, session_id: str | None, agent: str | None) -> MemoryChatSession:
         """Speak with the session of this id, or with a new one. Raises SessionNotFound."""
         ledger = self._made() if session_id is None else self._ledger(session_id)
-        conversation = Conversation(self._model, Inline(), self._registry, ledger, debug=self._debug)
+        conversation = MemorySession(self._model, InlineRunner(), self._registry, ledger, debug=self._debug)
         if session_id is None:
-            finish(conversation.begin(agent or self._agent.name, self._context))
+            run_blocking(conversation.begin(agent or self._agent.name, self._context))
         return MemoryChatSession(ledger, conversation, stream=self._stream, raises=self._raises)
 
     def look_up(self, writes: bool) -> AbstractContextManager[MemorySessions]:
@@ -100,7 +100,7 @@ class MemorySessions:
         base = self._state(session_id, at)
         fork = self._made(self._ledger(session_id).events[: base.seq])
         forked = SessionForked(from_session_id=session_id, from_seq=base.seq, from_hash=base.hash)
-        finish(fork.commit(lambda state: draft_events(base.agent, [forked], None)))
+        run_blocking(fork.commit(lambda state: draft_events(base.agent, [forked], None)))
         return self.session(fork.session_id)
 
     def _made(self, events: Sequence[RecordedEvent] = ()) -> MemoryEventLog:
@@ -128,7 +128,7 @@ class MemoryChatSession:
 
     place = "in memory"
 
-    def __init__(self, ledger: MemoryEventLog, conversation: Conversation, *, stream: bool, raises: bool) -> None:
+    def __init__(self, ledger: MemoryEventLog, conversation: MemorySession, *, stream: bool, raises: bool) -> None:
         self.session_id: str | None = ledger.session_id
         self._ledger = ledger
         self._conversation = conversation
@@ -152,7 +152,7 @@ class MemoryChatSession:
 
     def decide(self, run_id: str, approvals: Sequence[client.Approval]) -> Iterator[client.StreamItem]:
         decided = msgspec.convert(approvals, list[Approval])
-        return self._follow(run_id, lambda state: resume_run(state, run_id, approvals=decided, now=now()))
+        return self._follow(run_id, lambda state: resume_run(state, run_id, approvals=decided, now=make_timestamp()))
 
     def active(self) -> client.Run | None:
         run = self._ledger.state.run
@@ -166,14 +166,14 @@ class MemoryChatSession:
         run = self._ledger.state.run
         if run is not None:
             partial = self._hub.partial(self._key, run.id)
-            for event in finish(self._ledger.commit(lambda state: cancel_run(state, run.id, partial))):
+            for event in run_blocking(self._ledger.commit(lambda state: cancel_run(state, run.id, partial))):
                 self._hub.publish(self._key, event)
 
     def close(self) -> None:
         """Nothing to do: the session stays as long as the process."""
 
     def _follow(self, run_id: str, decide: Decide) -> Iterator[client.StreamItem]:
-        with closing(iterate(self._conversation.advance(decide))) as items:
+        with closing(iterate_blocking(self._conversation.advance(decide))) as items:
             for item in items:
                 self._hub.publish(self._key, item)
                 yield to_client_item(item)

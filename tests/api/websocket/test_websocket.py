@@ -333,7 +333,7 @@ async def test_a_server_that_stops_says_come_again(service: RunningServer, model
 async def test_a_server_that_drains_takes_no_runs(plain: RunningServer) -> None:
     session = await plain.session()
     async with connect_session(plain, session) as viewer:
-        plain.engine.runs.draining = True
+        plain.engine.runs.is_draining = True
         answer = await viewer.answer("run.create", input="more")
         assert (answer.event, answer.data["code"]) == ("error", "draining")
 

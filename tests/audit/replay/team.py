@@ -15,8 +15,8 @@ from swarmkeep.domain.events import RunOptions
 from swarmkeep.domain.state import Run
 from swarmkeep.engine.engine import Engine
 from swarmkeep.store.ports import SessionKey
-from tests.engine.house import KEY, ended
-from tests.engine.talks import open_async
+from tests.engine.cluster import KEY, wait_for_end
+from tests.engine.swarm.runners import open_async
 from tests.support.logs import Dice
 from tests.support.scripted import ScriptedModel
 from tests.support.scripted.replies import Call, Completion
@@ -123,7 +123,7 @@ class GeneratedConversation:
             context_variables=dice.pick(({}, {"run": run_id})),
         )
         await engine.runs.start(KEY, wish)
-        view = await ended(engine, run_id)
+        view = await wait_for_end(engine, run_id)
         while view.status == "waiting":
             if dice.chance(15):
                 await engine.runs.cancel(KEY, run_id)
@@ -131,7 +131,7 @@ class GeneratedConversation:
                 state = await engine.store.state(KEY)
                 assert state.run is not None
                 await engine.runs.resume(KEY, run_id, **self._make_answers(state.run))
-            view = await ended(engine, run_id)
+            view = await wait_for_end(engine, run_id)
 
     def _make_answers(self, run: Run) -> Json:
         dice = self.dice

@@ -23,20 +23,20 @@ from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
 from swarmkeep.domain.events import UnknownFact
 from swarmkeep.domain.redaction import redact_payload
+from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.engine import Engine
-from swarmkeep.engine.model import ChatModel
-from swarmkeep.engine.registry import Registry
+from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.store import open_store
 from swarmkeep.store.upcast import upcast
 from tests.audit.replay.team import TEAM, GeneratedConversation, a, b, open_scripted_model, remember, to_b
-from tests.engine.house import KEY, House, begin, log, run
+from tests.engine.cluster import KEY, EngineCluster, open_session, read_log, run_to_end
 from tests.support.logs import SeededDice, any_logs
 from tests.support.scripted import ScriptedModel
 
 
 @asynccontextmanager
-async def generate_sessions(house: House, seed: int) -> AsyncGenerator[tuple[Engine, list[SessionKey]]]:
+async def generate_sessions(house: EngineCluster, seed: int) -> AsyncGenerator[tuple[Engine, list[SessionKey]]]:
     """An engine, and the sessions that a generated life on it has left."""
     whims = GeneratedConversation(SeededDice(seed))
     async with open_scripted_model(whims) as (_, client):
@@ -45,20 +45,20 @@ async def generate_sessions(house: House, seed: int) -> AsyncGenerator[tuple[Eng
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_the_same_agents_match_whatever_happened(house: House, seed: int) -> None:
+async def test_the_same_agents_match_whatever_happened(house: EngineCluster, seed: int) -> None:
     async with generate_sessions(house, seed) as (engine, keys):
         for key in keys:
             replayed = await replay_session(engine.store, engine.registry, key)
-            events = await log(engine, key)
+            events = await read_log(engine, key)
             assert replayed.divergences == []
             assert replayed.matches
             assert replayed.last_seq == events[-1].seq
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_the_same_agents_match_whatever_was_redacted(house: House, seed: int) -> None:
+async def test_the_same_agents_match_whatever_was_redacted(house: EngineCluster, seed: int) -> None:
     async with generate_sessions(house, seed) as (engine, (key, _)):
-        events = await log(engine, key)
+        events = await read_log(engine, key)
         texts = await engine.store.blobs(key, sorted(_collect_text_names(events)))
     emptied = [replace_by_stand_in(event) for event in events]
     for number, event in enumerate(emptied):
@@ -72,7 +72,7 @@ async def test_the_same_agents_match_whatever_was_redacted(house: House, seed: i
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_the_same_agents_match_in_a_fork_of_any_point(house: House, seed: int) -> None:
+async def test_the_same_agents_match_in_a_fork_of_any_point(house: EngineCluster, seed: int) -> None:
     async with generate_sessions(house, seed) as (engine, (key, _)):
         for seq in range(1, (await engine.sessions.get(key)).seq + 1):
             fork = SessionKey(key.tenant, f"fork-{seq}")
@@ -83,17 +83,17 @@ async def test_the_same_agents_match_in_a_fork_of_any_point(house: House, seed: 
 # What is different today is named.
 
 
-async def record_talk(house: House, model: ScriptedModel) -> tuple[list[RecordedEvent], dict[str, str]]:
+async def record_talk(house: EngineCluster, model: ScriptedModel) -> tuple[list[RecordedEvent], dict[str, str]]:
     """A asks for the weather, keeps something, hands over to B, which forgets it and answers."""
     engine = await house.engine(*TEAM)
-    await begin(engine)
+    await open_session(engine)
     model.call("look", {"city": "Oslo"})
     model.call("remember", {"key": "k"})
     model.call("to_b")
     model.call("forget")
     model.say("Done.")
-    await run(engine)
-    events = await log(engine)
+    await run_to_end(engine)
+    events = await read_log(engine)
     return events, await engine.store.blobs(KEY, sorted(_collect_text_names(events)))
 
 
@@ -103,7 +103,7 @@ def _collect_text_names(events: Iterable[RecordedEvent]) -> set[str]:
 
 
 @pytest.fixture
-async def talk(house: House, model: ScriptedModel) -> tuple[list[RecordedEvent], dict[str, str]]:
+async def talk(house: EngineCluster, model: ScriptedModel) -> tuple[list[RecordedEvent], dict[str, str]]:
     return await record_talk(house, model)
 
 
@@ -277,7 +277,7 @@ def test_a_kind_that_there_is_not_is_refused() -> None:
 
 
 async def test_it_calls_no_tool_no_model_writes_nothing_and_needs_no_network(
-    house: House, model: ScriptedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready_url: str
+    house: EngineCluster, model: ScriptedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready_url: str
 ) -> None:
     file = tmp_path / "effects"
 
@@ -289,12 +289,12 @@ async def test_it_calls_no_tool_no_model_writes_nothing_and_needs_no_network(
 
     team = Agent(name="A", functions=[effect])
     engine = await house.engine(team)
-    await begin(engine)
+    await open_session(engine)
     model.call("effect")
     model.say("Done.")
-    await run(engine)
+    await run_to_end(engine)
     assert file.read_text() == "done\n"
-    before = await log(engine)
+    before = await read_log(engine)
     store = open_store(ready_url, read_only=True)
     await store.ping()
     connect = socket.socket.connect
@@ -309,10 +309,10 @@ async def test_it_calls_no_tool_no_model_writes_nothing_and_needs_no_network(
     await store.close()
     assert (replayed.matches, replayed.turns) == (True, 2)
     assert file.read_text() == "done\n"
-    assert await log(engine) == before
+    assert await read_log(engine) == before
 
 
-async def test_a_session_that_is_not_there_is_refused(house: House) -> None:
+async def test_a_session_that_is_not_there_is_refused(house: EngineCluster) -> None:
     engine = await house.engine(a, b)
     with pytest.raises(SessionNotFound):
         await replay_session(engine.store, engine.registry, SessionKey("default", "nobody"))

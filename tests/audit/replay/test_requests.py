@@ -10,17 +10,28 @@ from swarmkeep.audit.replay.requests import rebuild_request
 from swarmkeep.domain.errors import EventNotFound, RequestNotKept
 from swarmkeep.domain.events import MessageAdded
 from swarmkeep.engine.engine import Engine
-from swarmkeep.engine.model import ChatModel
+from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.store.ports import SessionKey
 from tests.audit.replay.team import TEAM, GeneratedConversation, open_scripted_model
-from tests.engine.house import KEY, LIMITS, House, begin, cut, ended, log, run, until, wish
+from tests.engine.cluster import (
+    KEY,
+    LIMITS,
+    EngineCluster,
+    kill_engine,
+    make_start_run,
+    open_session,
+    read_log,
+    run_to_end,
+    wait_for_end,
+    wait_for_state,
+)
 from tests.support.logs import SeededDice
 from tests.support.scripted import ScriptedModel
 
 
 async def find_answers(engine: Engine, key: SessionKey = KEY) -> list[int]:
     """The seqs of the model's answers, in order."""
-    facts = [(event.seq, event.fact) for event in await log(engine, key)]
+    facts = [(event.seq, event.fact) for event in await read_log(engine, key)]
     return [
         seq
         for seq, fact in facts
@@ -33,7 +44,7 @@ async def rebuild_all(engine: Engine, key: SessionKey = KEY) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(100, 106))
-async def test_every_request_of_any_conversation_is_rebuilt_to_the_byte(house: House, seed: int) -> None:
+async def test_every_request_of_any_conversation_is_rebuilt_to_the_byte(house: EngineCluster, seed: int) -> None:
     whims = GeneratedConversation(SeededDice(seed))
     async with open_scripted_model(whims) as (model, client):
         engine = await house.engine(*TEAM, model=ChatModel(client))
@@ -45,50 +56,50 @@ async def test_every_request_of_any_conversation_is_rebuilt_to_the_byte(house: H
         assert shared == sent[: len(shared)]
 
 
-async def test_a_request_with_a_part_of_the_history_is_rebuilt(house: House, model: ScriptedModel) -> None:
+async def test_a_request_with_a_part_of_the_history_is_rebuilt(house: EngineCluster, model: ScriptedModel) -> None:
     engine = await house.engine(Agent(name="A"), limits=replace(LIMITS, history_turns=2))
-    await begin(engine)
+    await open_session(engine)
     for number in range(4):
         model.say(f"answer {number}")
-        await run(engine, f"question {number}", f"r{number}")
+        await run_to_end(engine, f"question {number}", f"r{number}")
     assert len(model.requests[-1]["messages"]) < 8
     assert await rebuild_all(engine) == model.raw_requests
 
 
 async def test_the_shortened_request_is_rebuilt_not_the_one_that_was_too_long(
-    house: House, model: ScriptedModel
+    house: EngineCluster, model: ScriptedModel
 ) -> None:
     engine = await house.engine(Agent(name="A"))
-    await begin(engine)
+    await open_session(engine)
     for number in range(3):
         model.say(f"answer {number}")
-        await run(engine, f"question {number}", f"r{number}")
+        await run_to_end(engine, f"question {number}", f"r{number}")
     model.fail(400, code="context_length_exceeded")
     model.say("short")
-    await run(engine, "and now?", "last")
+    await run_to_end(engine, "and now?", "last")
     assert (await rebuild_all(engine))[-1] == model.raw_requests[-1] != model.raw_requests[-2]
 
 
-async def test_the_request_after_a_take_over_is_rebuilt(house: House, model: ScriptedModel) -> None:
+async def test_the_request_after_a_take_over_is_rebuilt(house: EngineCluster, model: ScriptedModel) -> None:
     engine = await house.engine(Agent(name="A"))
-    await begin(engine)
+    await open_session(engine)
     model.hang()
-    await engine.runs.start(KEY, wish())
+    await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
-    await cut(engine)
+    await kill_engine(engine)
     model.say("again")
     other = await house.engine(Agent(name="A"))
-    await ended(other)
-    await until(other, lambda state: state.run is None)
+    await wait_for_end(other)
+    await wait_for_state(other, lambda state: state.run is None)
     assert await rebuild_all(other) == model.raw_requests[-1:]
     model.release()
 
 
-async def test_what_is_no_answer_has_no_request(house: House, model: ScriptedModel) -> None:
+async def test_what_is_no_answer_has_no_request(house: EngineCluster, model: ScriptedModel) -> None:
     engine = await house.engine(Agent(name="A"))
-    await begin(engine)
+    await open_session(engine)
     model.say("hi")
-    await run(engine)
+    await run_to_end(engine)
     for seq in (1, 2, 3):
         with pytest.raises(EventNotFound):
             await rebuild_request(engine.store, KEY, seq)
@@ -97,12 +108,12 @@ async def test_what_is_no_answer_has_no_request(house: House, model: ScriptedMod
 
 
 async def test_a_request_whose_texts_or_messages_are_gone_is_refused_by_name(
-    house: House, model: ScriptedModel
+    house: EngineCluster, model: ScriptedModel
 ) -> None:
     engine = await house.engine(Agent(name="A"))
-    await begin(engine)
+    await open_session(engine)
     model.say("hi")
-    await run(engine)
+    await run_to_end(engine)
     (seq,) = await find_answers(engine)
     marked = (
         """UPDATE events SET payload = substr(payload, 1, length(payload) - 1) || ',"redacted":true}' WHERE seq = 3"""

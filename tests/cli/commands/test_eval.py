@@ -11,7 +11,7 @@ from tests.cli.command_line import ACME, CommandLine
 from tests.cli.conftest import RecordedSession
 from tests.support.scripted import ScriptedModel
 
-AGENTS = Path(__file__).resolve().parents[2] / "agents" / "swarmkeep_agents"
+AGENTS = Path(__file__).resolve().parents[3] / "agents" / "swarmkeep_agents"
 
 ROUTING = """
 agents: swarmkeep_agents.triage

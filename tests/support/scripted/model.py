@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import msgspec
 
-from swarmkeep.engine.offline.request import request_problems
+from swarmkeep.engine.models.offline.request_rules import find_request_problems
 from tests.support.scripted.exchange import MODEL, POLL_SECONDS, Exchange, Json, ServerClosing
 from tests.support.scripted.replies import (
     Call,
@@ -277,7 +277,7 @@ class ScriptedModel:
             return {}, [f"the body is not JSON: {problem}"]
         if not isinstance(request, dict):
             return {}, ["the body is not an object"]
-        return request, request_problems(request) if self._strict else []
+        return request, find_request_problems(request) if self._strict else []
 
     def _record(self, request: Json, headers: dict[str, str], body: bytes) -> int:
         with self._changed:

@@ -13,8 +13,8 @@ from swarmkeep.api.auth.rate_limits import RateLimiter
 from swarmkeep.api.http_errors import Forbidden, Unauthenticated
 from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
 from swarmkeep.engine.engine import Engine
-from swarmkeep.engine.inputs import checked_id
-from swarmkeep.engine.once import Once
+from swarmkeep.engine.idempotency import IdempotentRequest
+from swarmkeep.engine.inputs import check_id
 from swarmkeep.store.api_keys import ApiKey
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
 
@@ -101,7 +101,7 @@ class Principal:
         if self.api_key is not None and self.api_key.role == "read":
             raise Forbidden("this API key may only read")
 
-    async def once(self) -> Once | None:
+    async def once(self) -> IdempotentRequest | None:
         """The request's `Idempotency-Key`, if it has one, with a digest of all that the request says.
 
         Raises InvalidRequest.
@@ -113,7 +113,7 @@ class Principal:
             raise InvalidRequest(detail, "/header/Idempotency-Key")
         said = "\n".join((self._request.method, self._request.url.path, self._request.headers.get("if-match", "")))
         body = await self._request.body()
-        return Once(key, hashlib.sha256(said.encode() + b"\n" + body).hexdigest())
+        return IdempotentRequest(key, hashlib.sha256(said.encode() + b"\n" + body).hexdigest())
 
     def key(self, session_id: str) -> SessionKey:
         """The caller's session of that id; one that no session can have is not worth a look.
@@ -121,7 +121,7 @@ class Principal:
         Raises SessionNotFound.
         """
         try:
-            return SessionKey(self.tenant, checked_id(session_id))
+            return SessionKey(self.tenant, check_id(session_id))
         except InvalidRequest:
             raise SessionNotFound(session_id) from None
 

@@ -15,7 +15,7 @@ from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.errors import problem_specs
 from swarmkeep.api.parameters import Cursor, Limit
 from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.engine.registry import Registry
+from swarmkeep.engine.agents.registry import Registry
 
 Json = dict[str, Any]
 AgentName = Annotated[str, PathParameter(description="The agent's name; any characters, slashes included.")]
@@ -43,7 +43,7 @@ class AgentList(msgspec.Struct, frozen=True, kw_only=True):
 def agent_view(registry: Registry, agent: Agent) -> AgentView:
     return AgentView(
         name=agent.name,
-        model=registry.model_of(agent),
+        model=registry.choose_model(agent),
         instructions=agent.instructions if isinstance(agent.instructions, str) else None,
         tools=agent.tool_schemas(),
         handoffs=registry.handoffs(agent),

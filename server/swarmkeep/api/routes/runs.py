@@ -23,10 +23,10 @@ from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import Decision, RunOptions
 from swarmkeep.domain.views import RunView, collect_runs, view_run
-from swarmkeep.engine.inputs import checked_messages, checked_object
-from swarmkeep.engine.killpoints import REQUEST_PARSED, reach
-from swarmkeep.engine.once import Once
-from swarmkeep.engine.runs import RunFeed
+from swarmkeep.engine.failpoints import REQUEST_PARSED, reach
+from swarmkeep.engine.idempotency import IdempotentRequest
+from swarmkeep.engine.inputs import check_messages, check_object
+from swarmkeep.engine.runs import RunPosition
 from swarmkeep.store.ports import SessionKey
 
 Json = dict[str, Any]
@@ -49,7 +49,7 @@ class NewRun(Body, frozen=True, kw_only=True):
     execute_tools: bool = True
     on_busy: OnBusy = "reject"
 
-    def to_command(self, once: Once | None) -> StartRun:
+    def to_command(self, once: IdempotentRequest | None) -> StartRun:
         if self.stream and self.background:
             raise InvalidRequest("a run in the background cannot be streamed here; join its stream", "/background")
         options = RunOptions(
@@ -57,10 +57,10 @@ class NewRun(Body, frozen=True, kw_only=True):
         )
         return StartRun(
             run_id=f"run_{uuid4().hex}",
-            messages=checked_messages(self.input, "/input"),
+            messages=check_messages(self.input, "/input"),
             options=options,
             agent=self.agent,
-            context_variables=checked_object(self.context_variables or {}, "/context_variables"),
+            context_variables=check_object(self.context_variables or {}, "/context_variables"),
             idempotency_key=None if once is None else once.key,
             on_busy=self.on_busy,
         )
@@ -97,7 +97,9 @@ class RunList(msgspec.Struct, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
-def run_stream_response(caller: Principal, key: SessionKey, feed: RunFeed, after: int | None = None) -> Response[Any]:
+def run_stream_response(
+    caller: Principal, key: SessionKey, feed: RunPosition, after: int | None = None
+) -> Response[Any]:
     return StreamResponse(run_frames(caller, key, feed, after), EVENT_STREAM)
 
 
@@ -223,7 +225,9 @@ async def resume_run(
     return JsonResponse(await caller.engine.runs.wait(key, run_id, since=feed.seq if feed.repeated else None))
 
 
-async def submit_resume(caller: Principal, key: SessionKey, run_id: str, data: Resume, once: Once | None) -> RunFeed:
+async def submit_resume(
+    caller: Principal, key: SessionKey, run_id: str, data: Resume, once: IdempotentRequest | None
+) -> RunPosition:
     """Give the run what it waits for; returns once that is durable."""
     return await caller.engine.runs.resume(
         key,

@@ -14,7 +14,7 @@ from swarmkeep.api.routes.runs import NewRun, Resume, submit_resume
 from swarmkeep.domain.codec import MalformedJson, decode, encode
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.views import RunView
-from swarmkeep.engine.once import Once
+from swarmkeep.engine.idempotency import IdempotentRequest
 from swarmkeep.store.ports import SessionKey
 
 MAX_REF_CHARACTERS = 128
@@ -90,9 +90,11 @@ async def execute_command(caller: Principal, key: SessionKey, command: SocketCom
             return await runs.cancel(key, command.run_id, once=once)
 
 
-def _idempotency_record(key: SessionKey, command: SocketCommand) -> Once | None:
+def _idempotency_record(key: SessionKey, command: SocketCommand) -> IdempotentRequest | None:
     """The command's idempotency key, with a digest of all that it says, save by what name it is answered."""
     if command.idempotency_key is None:
         return None
     said = encode(structs.replace(command, ref=None))
-    return Once(command.idempotency_key, hashlib.sha256(b"live " + key.id.encode() + b"\n" + said).hexdigest())
+    return IdempotentRequest(
+        command.idempotency_key, hashlib.sha256(b"live " + key.id.encode() + b"\n" + said).hexdigest()
+    )

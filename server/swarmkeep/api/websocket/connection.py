@@ -31,7 +31,7 @@ from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import RunNotFound, SessionNotFound
 from swarmkeep.domain.events import RunEnded, RunWaiting
-from swarmkeep.engine.live import follow
+from swarmkeep.engine.streaming import follow
 from swarmkeep.store.ports import SessionKey
 
 log = logging.getLogger(__name__)

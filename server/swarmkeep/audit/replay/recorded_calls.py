@@ -11,17 +11,17 @@ from swarmkeep.domain.decisions.turns import ToolOutcome
 from swarmkeep.domain.events import ContextUpdated, MessageAdded
 from swarmkeep.domain.patch import apply
 from swarmkeep.domain.state import State, ToolCall
-from swarmkeep.engine.calls import Calls
-from swarmkeep.engine.policy import Policy
-from swarmkeep.engine.registry import Registry
-from swarmkeep.engine.tools import Caller, unknown_tool
-from swarmkeep.engine.values import plain_object
+from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.policy import LoopPolicy
+from swarmkeep.engine.tool_calls import ToolCalls
+from swarmkeep.engine.tools import ToolRunner, make_unknown_tool_outcome
+from swarmkeep.engine.values import copy_plain_object
 
 
-class RecordedCalls(Calls):
+class RecordedCalls(ToolCalls):
     """Carries out nothing."""
 
-    def __init__(self, recording: RecordedLog, registry: Registry, caller: Caller, policy: Policy) -> None:
+    def __init__(self, recording: RecordedLog, registry: Registry, caller: ToolRunner, policy: LoopPolicy) -> None:
         super().__init__(registry, caller, policy)
         self._recording = recording
 
@@ -34,7 +34,7 @@ class RecordedCalls(Calls):
             # Why it failed is not known any more: maybe there was no such function then.
             self._recording.note_redacted()
             return outcome
-        was_unknown = outcome.content.startswith(unknown_tool(call, ()).content.removesuffix("none."))
+        was_unknown = outcome.content.startswith(make_unknown_tool_outcome(call, ()).content.removesuffix("none."))
         if tool is None and not was_unknown:
             self._recording.note("missing_tool", call.name, sorted(self._registry.tools(agent)))
         elif tool is not None and was_unknown:
@@ -47,7 +47,9 @@ class RecordedCalls(Calls):
 
     def _check_arguments(self, state: State, tool: Tool, call: ToolCall) -> None:
         try:
-            tool.bind(call.arguments, context_variables=plain_object(state.context_variables), tool_call_id=call.id)
+            tool.bind(
+                call.arguments, context_variables=copy_plain_object(state.context_variables), tool_call_id=call.id
+            )
         except ToolArgumentsError as error:
             self._recording.note("arguments", f"{call.name}: {call.arguments}", str(error))
 

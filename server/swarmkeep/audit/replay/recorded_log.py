@@ -31,7 +31,7 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.state import State
-from swarmkeep.engine.ledger import Decide
+from swarmkeep.engine.session_log import Decide
 
 
 class EndOfRecordedLog(Exception):

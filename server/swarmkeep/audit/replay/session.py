@@ -22,9 +22,9 @@ from swarmkeep.domain.errors import SessionNotFound
 from swarmkeep.domain.events import MessageAdded, RequestRecord, RunError
 from swarmkeep.domain.request import ModelRequest, Profile, build_request
 from swarmkeep.domain.state import Run, State
+from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.loop import Loop
-from swarmkeep.engine.model import Delta, Reply, TurnFailed
-from swarmkeep.engine.registry import Registry
+from swarmkeep.engine.models.model import Delta, Reply, TurnFailed
 from swarmkeep.store.ports import EventStore, SessionKey
 
 

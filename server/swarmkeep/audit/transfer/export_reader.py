@@ -21,7 +21,7 @@ from swarmkeep.audit.verify.problems import Problems
 from swarmkeep.domain.errors import InvalidImport, InvalidRequest
 from swarmkeep.domain.events import SessionCreated
 from swarmkeep.domain.request import digest, list_text_hashes
-from swarmkeep.engine.inputs import checked_id
+from swarmkeep.engine.inputs import check_id
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import SealedBatch
 
@@ -115,7 +115,7 @@ def _read_session_start(lines: ExportLines, record: EventLine) -> ExportedSessio
     if record.begin is None:
         raise lines.make_error("here was to be the first event of a session")
     try:
-        session_id = checked_id(record.sealed.event.session_id)
+        session_id = check_id(record.sealed.event.session_id)
     except InvalidRequest as error:
         raise lines.make_error(str(error)) from None
     return ExportedSession(session_id=session_id, begin=record.begin, line=lines.line, offset=lines.offset)

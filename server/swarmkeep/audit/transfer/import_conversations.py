@@ -24,7 +24,7 @@ from swarmkeep.domain.envelope import EventDraft, encode_payload
 from swarmkeep.domain.errors import InvalidImport, InvalidRequest, SeqConflict, SessionExists
 from swarmkeep.domain.events import MessageAdded
 from swarmkeep.domain.state import State
-from swarmkeep.engine.inputs import checked_id, checked_messages, checked_object
+from swarmkeep.engine.inputs import check_id, check_messages, check_object
 from swarmkeep.store.hashing import seal
 from swarmkeep.store.ports import EventStore, SessionKey
 
@@ -108,11 +108,11 @@ def _plan_session(
     as_id: str | None,
 ) -> ImportPlan:
     try:
-        checked_id(as_id or conversation.id or "x", "")
-        messages = checked_messages([_as_object(message) for message in conversation.messages], "")
+        check_id(as_id or conversation.id or "x", "")
+        messages = check_messages([_as_object(message) for message in conversation.messages], "")
         name = agent or conversation.agent or _find_last_speaker(messages) or default_agent
-        metadata = checked_object({**conversation.metadata, "imported": {"from": form, **conversation.origin}}, "")
-        variables = checked_object(conversation.context_variables, "")
+        metadata = check_object({**conversation.metadata, "imported": {"from": form, **conversation.origin}}, "")
+        variables = check_object(conversation.context_variables, "")
     except InvalidRequest as error:
         raise conversation.make_error(str(error), error.errors[0]["pointer"]) from None
     if not name:

@@ -14,7 +14,7 @@ from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import InvalidImport, SeqConflict, SessionExists
 from swarmkeep.domain.events import RunError, RunInterrupted, Usage
 from swarmkeep.domain.state import State
-from swarmkeep.engine.inputs import checked_id
+from swarmkeep.engine.inputs import check_id
 from swarmkeep.store.ports import EventStore, SessionKey
 
 ImportOutcome = Literal["imported", "present"]
@@ -52,7 +52,7 @@ async def import_export(
     Raises InvalidImport, and SessionExists for another session under the same id; nothing was recorded then.
     """
     if as_id is not None:
-        checked_id(as_id, "/query/as")
+        check_id(as_id, "/query/as")
     places = await asyncio.to_thread(_verify_file, file)
     if as_id is not None and len(places) != 1:
         raise InvalidImport(f"a new id is for one session; this file has {len(places)}", line=1)

@@ -12,13 +12,13 @@ from swarmkeep.cli.background import Background
 from swarmkeep.cli.sources.conversion import to_client_item, to_client_run, to_start_run
 from swarmkeep.domain.decisions import resuming
 from swarmkeep.engine import loop
+from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
-from swarmkeep.engine.loading import load_registry
-from swarmkeep.engine.model import ChatModel
-from swarmkeep.engine.provider import model_client
-from swarmkeep.engine.retries import Retries
-from swarmkeep.engine.runs import RunFeed
+from swarmkeep.engine.models.model import ChatModel
+from swarmkeep.engine.models.provider import make_model_client
+from swarmkeep.engine.models.retries import Retries
+from swarmkeep.engine.runs import RunPosition
 from swarmkeep.settings import Settings
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.ports import DEFAULT_TENANT, EventStore, SessionKey
@@ -62,7 +62,7 @@ class LocalChatSession:
         self._agent = agent
         self._key = SessionKey(tenant or DEFAULT_TENANT, session_id or f"sess_{uuid4().hex}")
         store = cast(Archive, SingleSessionStore(open_store(settings.database_url), self._key))
-        self._client = model_client(settings)
+        self._client = make_model_client(settings)
         model = ChatModel(self._client, Retries(count=settings.model_retries))
         self._engine = Engine(store, registry, model, read_limits(settings))
         self._background = Background()
@@ -123,7 +123,7 @@ class LocalChatSession:
         finally:
             self._background.close()
 
-    def _follow(self, feed: RunFeed) -> Iterator[StreamItem]:
+    def _follow(self, feed: RunPosition) -> Iterator[StreamItem]:
         items: Iterator[loop.Item] = self._background.iterate(self._engine.runs.stream(self._key, feed))
         yield from map(to_client_item, items)
         yield Done(run=self._run(feed.run_id))

@@ -111,7 +111,7 @@ def _check_here(
     import msgspec
 
     from swarmkeep.audit.replay.session import replay
-    from swarmkeep.engine.loading import load_registry
+    from swarmkeep.engine.agents.loading import load_registry
     from swarmkeep_client import Replay
 
     settings = load_settings(agents=agents, model=model)

@@ -18,8 +18,8 @@ from pydantic import SecretStr
 
 from swarmkeep import __version__
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model
-from swarmkeep.engine.loading import load_registry
-from swarmkeep.engine.registry import AgentsError, Registry
+from swarmkeep.engine.agents.loading import load_registry
+from swarmkeep.engine.agents.registry import AgentsError, Registry
 from swarmkeep.settings import Settings, is_loopback
 from swarmkeep.store import schema
 from swarmkeep.store.api_keys import ApiKeyStore
@@ -124,7 +124,7 @@ def _check_model(settings: Settings, registry: Registry | None, *, online: bool)
     if settings.offline:
         yield CheckResult("model", "ok", OFFLINE_NOTE)
         return
-    names = sorted({registry.model_of(agent) for agent in registry}) if registry is not None else []
+    names = sorted({registry.choose_model(agent) for agent in registry}) if registry is not None else []
     place = settings.openai_base_url or "OpenAI"
     key = "with a key" if settings.openai_api_key else "without a key"
     asked = "" if online else "; --online asks it"
@@ -134,9 +134,9 @@ def _check_model(settings: Settings, registry: Registry | None, *, online: bool)
 
 
 async def _ask_provider(settings: Settings, names: list[str]) -> CheckResult:
-    from swarmkeep.engine.provider import provider_client
+    from swarmkeep.engine.models.provider import make_provider_client
 
-    client = provider_client(settings, timeout_seconds=PROVIDER_TIMEOUT_SECONDS)
+    client = make_provider_client(settings, timeout_seconds=PROVIDER_TIMEOUT_SECONDS)
     async with client:
         try:
             known = [model.id async for model in client.models.list()]

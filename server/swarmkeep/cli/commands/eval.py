@@ -128,10 +128,10 @@ def _open_bench(
     background: Any,
 ) -> CaseRunner:
     from swarmkeep.cli.chat.local import read_limits
-    from swarmkeep.engine.loading import load_registry
-    from swarmkeep.engine.model import ChatModel
-    from swarmkeep.engine.provider import model_client
-    from swarmkeep.engine.retries import Retries
+    from swarmkeep.engine.agents.loading import load_registry
+    from swarmkeep.engine.models.model import ChatModel
+    from swarmkeep.engine.models.provider import make_model_client
+    from swarmkeep.engine.models.retries import Retries
     from swarmkeep.evals.judging import Judge
     from swarmkeep.evals.running import CaseRunner
     from swarmkeep.store.sql.store import open_store
@@ -140,7 +140,7 @@ def _open_bench(
     asks = any(case.recorded is None or case.is_judged for case in cases)
     if asks and not has_model(settings):
         raise Refused(NO_MODEL)
-    client = model_client(settings) if asks else None
+    client = make_model_client(settings) if asks else None
     if client is not None:
         stack.callback(lambda: background.run(client.close()))
     recorded = None
@@ -148,7 +148,7 @@ def _open_bench(
         store = recorded = open_store(settings.database_url, read_only=True)
         stack.callback(lambda: background.run(store.close()))
         background.run(store.ping())
-    judge = judge_model or settings.model or registry.model_of(registry.get(registry.default))
+    judge = judge_model or settings.model or registry.choose_model(registry.get(registry.default))
     return CaseRunner(
         registry,
         None if client is None else ChatModel(client, Retries(count=settings.model_retries)),

@@ -23,10 +23,10 @@ from swarmkeep.cli.sources.conversion import to_client_event, to_session_state
 from swarmkeep.domain.codec import decode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.usage import UsageQuery
+from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.engine import Engine
-from swarmkeep.engine.lookout import follow_elsewhere
-from swarmkeep.engine.model import Delta, Reply
-from swarmkeep.engine.registry import Registry
+from swarmkeep.engine.models.model import Delta, Reply
+from swarmkeep.engine.worker.watcher import follow_from_log
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
 from swarmkeep_client import (
@@ -118,7 +118,7 @@ class DatabaseSource:
     def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
         key = self._key(session_id)
         self._background.run(self._sessions.state(key))
-        items = follow_elsewhere(self._store, key, after=after, poll_seconds=POLL_SECONDS)
+        items = follow_from_log(self._store, key, after=after, poll_seconds=POLL_SECONDS)
         for item in self._background.iterate(items):
             if isinstance(item, RecordedEvent) and (not types or item.type in types):
                 yield to_client_event(item)

@@ -1,0 +1,196 @@
+"""The agents that are served, by name: what the log calls "Sales Agent" is looked up here."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from swarmkeep.agent import Agent, Tool
+from swarmkeep.domain.codec import encode_text
+from swarmkeep.domain.errors import AgentNotFound, AgentUnavailable
+from swarmkeep.domain.request import Profile
+from swarmkeep.engine.tools import ToolRunner
+
+Json = dict[str, Any]
+
+
+class AgentsError(ValueError):
+    """The agents cannot be served as they are; the sentence says which and why."""
+
+
+class Registry:
+    """Agents by name, the first being the default. `model` is for agents that name none themselves.
+
+    `aliases` are names that agents had before, with those that they have now: for sessions that know the old ones.
+    """
+
+    def __init__(
+        self, agents: Iterable[Agent] = (), *, model: str | None = None, aliases: Mapping[str, str] | None = None
+    ) -> None:
+        self._model = model
+        self._aliases = dict(aliases or {})
+        self._agents: dict[str, Agent] = {}
+        # Encoding schemas costs more than a turn; an agent's functions seldom change.
+        self._schemas: dict[str, tuple[tuple[object, ...], str | None]] = {}
+        for agent in agents:
+            for found in (agent, *_find_reachable(agent)):
+                self._add(found)
+
+    def _add(self, agent: Agent) -> None:
+        known = self._agents.setdefault(agent.name, agent)
+        if known is not agent:
+            raise AgentsError(f"two agents are called {agent.name!r}; names must be unique, rename one of them")
+
+    def check_aliases(self) -> None:
+        """Raises AgentsError for an alias that leads to no agent, or that is itself an agent's name."""
+        for old, new in self._aliases.items():
+            if old in self._agents:
+                raise AgentsError(f"{old!r} is the name of an agent, so it cannot be an alias of {new!r}")
+            if new not in self._agents:
+                raise AgentsError(f"the alias {old!r} leads to {new!r}, and no agent is called that")
+
+    def admit(self, agent: Agent) -> bool:
+        """Whether this agent may be handed over to: it must be served, for the log keeps no more than its name."""
+        return agent.name in self._agents
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._agents)
+
+    @property
+    def default(self) -> str:
+        """The name of the first agent."""
+        return next(iter(self._agents))
+
+    def __iter__(self) -> Iterator[Agent]:
+        return iter(self._agents.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._agents or name in self._aliases
+
+    def get(self, name: str) -> Agent:
+        """The agent of that name, or of the one that it has now. Raises AgentNotFound."""
+        found = self._agents.get(self._aliases.get(name, name))
+        if found is None:
+            raise AgentNotFound(name, self.names)
+        return found
+
+    def active(self, name: str) -> Agent:
+        """The agent that a session's state names. Raises AgentUnavailable: it was there once."""
+        found = self._agents.get(self._aliases.get(name, name))
+        if found is None:
+            raise AgentUnavailable(name, self.names)
+        return found
+
+    def choose_model(self, agent: Agent) -> str:
+        return self._model if self._model and "model" not in agent.model_fields_set else agent.model
+
+    async def make_profile(self, agent: Agent, context_variables: Mapping[str, Any], caller: ToolRunner) -> Profile:
+        """The agent as its model sees it now. Raises whatever its instructions raise.
+
+        Instructions that are made by a function are made where tools run, as they may take as long.
+        """
+        if isinstance(agent.instructions, str):
+            instructions = agent.instructions
+        else:
+            render = partial(agent.render_instructions, dict(context_variables))
+            instructions = await caller(render, is_async=False, seconds=None)
+        return Profile(
+            name=agent.name,
+            model=self.choose_model(agent),
+            instructions=instructions,
+            tools=self._encode_schemas(agent),
+            tool_choice=agent.tool_choice,
+            parallel_tool_calls=agent.parallel_tool_calls,
+        )
+
+    def _encode_schemas(self, agent: Agent) -> str | None:
+        version = (agent, *agent.functions)
+        cached = self._schemas.get(agent.name)
+        # By identity, and kept alive for it: two agents may be equal, and a dead function's id may be used again.
+        if cached is None or list(map(id, cached[0])) != list(map(id, version)):
+            schemas = agent.tool_schemas()
+            cached = (version, encode_text(schemas) if schemas else None)
+            self._schemas[agent.name] = cached
+        return cached[1]
+
+    def tools(self, agent: Agent) -> Mapping[str, Tool]:
+        return agent.tools()
+
+    def handoffs(self, agent: Agent) -> list[str]:
+        """Names of the agents that this one's functions mention, and so may hand over to."""
+        return list(dict.fromkeys(other.name for other in _find_mentioned(agent) if other.name in self._agents))
+
+
+class OpenRegistry(Registry):
+    """For a run that lives in one process: whatever agent a function returns is taken in."""
+
+    def _add(self, agent: Agent) -> None:
+        # Two agents of one name are no harm here: each is known by the function that hands over to it.
+        self._agents.setdefault(agent.name, agent)
+
+    def admit(self, agent: Agent) -> bool:
+        self._agents[agent.name] = agent
+        return True
+
+
+def _find_reachable(agent: Agent) -> Iterator[Agent]:
+    seen: dict[int, Agent] = {id(agent): agent}
+    waiting = [agent]
+    while waiting:
+        for other in _find_mentioned(waiting.pop()):
+            if id(other) not in seen:
+                seen[id(other)] = other
+                waiting.append(other)
+                yield other
+
+
+def _find_mentioned(agent: Agent) -> Iterator[Agent]:
+    for function in agent.functions:
+        yield from find_agents_in(function)
+
+
+def find_agents_in(function: Callable[..., Any]) -> Iterator[Agent]:
+    """The agents that a function's code refers to: as globals, in its closure, or bound to it.
+
+    Read from the code, not by calling it: a function with an effect must not run to draw a graph.
+    """
+    bound = [*getattr(function, "args", ()), *getattr(function, "keywords", {}).values()]
+    plain = getattr(function, "func", function)
+    if not isinstance(plain, types.FunctionType):
+        # An agent may be kept by a method's object, or by an object that is called itself.
+        bound += list(getattr(getattr(plain, "__self__", plain), "__dict__", {}).values())
+    if not isinstance(plain, types.FunctionType | types.MethodType):
+        plain = vars(type(plain)).get("__call__")
+    plain = inspect.unwrap(getattr(plain, "__func__", plain))
+    if isinstance(plain, types.FunctionType):
+        bound += list(_iterate_referenced(plain, plain.__code__))
+        bound += [cell.cell_contents for cell in plain.__closure__ or () if _is_filled(cell)]
+    for value in bound:
+        yield from _pick_agents(value)
+
+
+def _iterate_referenced(function: types.FunctionType, code: types.CodeType) -> Iterator[Any]:
+    for name in code.co_names:
+        if name in function.__globals__:
+            yield function.__globals__[name]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _iterate_referenced(function, constant)
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _pick_agents(value: Any) -> Iterator[Agent]:
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+    for item in values:
+        if isinstance(item, Agent):
+            yield item

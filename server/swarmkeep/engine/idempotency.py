@@ -1,0 +1,49 @@
+"""Idempotency keys: the same request, sent again, has its effect once and its answer as often as it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+from uuid import NAMESPACE_URL, uuid5
+
+import msgspec
+
+from swarmkeep.domain.errors import DomainError, IdempotencyMismatch
+from swarmkeep.store.ports import EventStore, IdempotencyRecord, IdempotencyRecordExists, SessionKey
+
+T = TypeVar("T")
+
+
+class IdempotentRequest(msgspec.Struct, frozen=True):
+    """A key that the caller chose, and a digest of the request it came with."""
+
+    key: str
+    digest: str
+
+    def mark(self, run_id: str | None = None) -> IdempotencyRecord:
+        return IdempotencyRecord(key=self.key, digest=self.digest, run_id=run_id)
+
+    def session_id(self, tenant: str) -> str:
+        """The id of a session that this request makes without naming one: the same each time it is sent."""
+        return f"sess_{uuid5(NAMESPACE_URL, f'{tenant}/{self.key}').hex}"
+
+
+async def run_once(
+    store: EventStore, key: SessionKey, once: IdempotentRequest | None, effect: Callable[[], Awaitable[T]]
+) -> T | IdempotencyRecord:
+    """Carry out `effect`, whose append carries the mark of `once`; or give the mark that an earlier one left.
+
+    A refusal may only mean that the effect is there already: then the mark answers instead.
+    Raises IdempotencyMismatch when the key came with another request.
+    """
+    try:
+        return await effect()
+    except IdempotencyRecordExists as known:
+        return known.mark
+    except DomainError:
+        mark = None if once is None else await store.mark(key, once.key)
+        if once is None or mark is None:
+            raise
+        if mark.digest != once.digest:
+            raise IdempotencyMismatch(once.key) from None
+        return mark

@@ -1,0 +1,181 @@
+"""What went wrong at the model's end, as data: a stable code, whether trying again makes sense, and whether at once."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from html import unescape
+from typing import Any
+
+import msgspec
+
+from swarmkeep.domain.events import RunError
+from swarmkeep.engine.models.assembly import MalformedReply, ReportedError
+
+CONTEXT_TOO_LONG = "context_length_exceeded"
+
+_ERRORS_BY_STATUS = {
+    400: ("provider_bad_request", False),
+    401: ("provider_authentication", False),
+    403: ("provider_permission", False),
+    404: ("provider_not_found", False),
+    408: ("provider_timeout", True),
+    409: ("provider_conflict", True),
+    413: (CONTEXT_TOO_LONG, False),
+    422: ("provider_bad_request", False),
+    429: ("provider_rate_limited", True),
+}
+_TOO_LONG_PHRASES = (CONTEXT_TOO_LONG, "maximum context length", "context window", "context size", "too many tokens")
+_FILTERED_PHRASES = ("content_filter", "content management policy")
+_MAX_MESSAGE_CHARACTERS = 2000
+
+
+class ProviderFailure(msgspec.Struct, frozen=True):
+    """Why one model call gave no usable reply.
+
+    `passing`: the same call may be made again by itself, as long as nobody was shown any of it. `wait_seconds` is how
+    long the provider asks to wait before that.
+    """
+
+    error: RunError
+    is_transient: bool = False
+    wait_seconds: float | None = None
+
+
+def describe_failure(error: Exception) -> ProviderFailure:
+    """Describe an exception that a client raised; the message is the provider's, without a traceback.
+
+    A call that ran out of time is not passing: the model may be at work on it still, and would be asked to do the same
+    once more. Neither is an answer that came whole and made no sense. What never reached the model, or was turned away
+    before it began, is.
+    """
+    openai, httpx2 = sys.modules.get("openai"), sys.modules.get("httpx2")
+    if isinstance(error, ReportedError):
+        return _describe_reported_error(error.body)
+    if isinstance(error, MalformedReply):
+        return ProviderFailure(
+            RunError(code=error.code, message=str(error), retryable=error.retryable), error.is_transient
+        )
+    if openai is not None and isinstance(error, openai.OpenAIError):
+        return _describe_client_error(openai, httpx2, error)
+    if httpx2 is not None and isinstance(error, httpx2.TimeoutException):
+        return ProviderFailure(_make_timeout_error("the model fell silent in mid-answer"))
+    if httpx2 is not None and isinstance(error, httpx2.HTTPError):
+        text = f"the model's answer was cut off: {error}"
+        return ProviderFailure(RunError(code="provider_stream_cut", message=text, retryable=True), is_transient=True)
+    return ProviderFailure(RunError(code="model_client_error", message=f"{type(error).__name__}: {error}"))
+
+
+def _describe_client_error(openai: Any, httpx2: Any, error: Any) -> ProviderFailure:
+    if isinstance(error, openai.APIStatusError):
+        return _describe_status_error(error)
+    if isinstance(error, openai.APITimeoutError):
+        connecting = httpx2 is not None and isinstance(error.__cause__, httpx2.ConnectTimeout)
+        if not connecting:
+            return ProviderFailure(_make_timeout_error("the model did not answer in time"))
+    if isinstance(error, openai.APIConnectionError):
+        reason = error.__cause__ or error
+        text = f"the model cannot be reached: {str(reason) or type(reason).__name__}"
+        return ProviderFailure(RunError(code="provider_unreachable", message=text, retryable=True), is_transient=True)
+    if isinstance(error, openai.APIError) and isinstance(error.body, dict):
+        # What a stream reports, as the client's own reading of streams raises it.
+        return _describe_reported_error(error.body)
+    return ProviderFailure(RunError(code="model_client_error", message=f"{type(error).__name__}: {error}"))
+
+
+def _make_timeout_error(message: str) -> RunError:
+    return RunError(code="provider_timeout", message=message, retryable=True)
+
+
+def _describe_status_error(error: Any) -> ProviderFailure:
+    status: int = error.status_code
+    headers: Mapping[str, str] = error.response.headers
+    found = _make_status_error(status, _text_or_empty(getattr(error, "code", None)), _get_message(error))
+    told = headers.get("x-should-retry")
+    passing = told != "false" and (found.retryable or told == "true")
+    return ProviderFailure(found, passing, _read_wait_seconds(headers))
+
+
+def _describe_reported_error(body: Mapping[str, Any]) -> ProviderFailure:
+    """An error that came where an answer or a piece of one was expected, so without a status of its own."""
+    code, told = body.get("code"), body.get("message")
+    message = told if isinstance(told, str) and told else f"the model reported an error: {dict(body)}"
+    status = next((value for value in (code, body.get("status")) if _is_status(value)), None)
+    if status is not None:
+        found = _make_status_error(int(status), "", message)
+        return ProviderFailure(found, found.retryable)
+    signs = " ".join(_text_or_empty(value) for value in (code, body.get("type")))
+    if "rate_limit" in signs:
+        found = RunError(code="provider_rate_limited", message=message[:_MAX_MESSAGE_CHARACTERS], retryable=True)
+    else:
+        found = _refine_error(
+            RunError(code="provider_error", message=message[:_MAX_MESSAGE_CHARACTERS], retryable=True), signs
+        )
+    return ProviderFailure(found, found.retryable)
+
+
+def _is_status(value: object) -> bool:
+    return str(value).isdecimal() and 400 <= int(str(value)[:4]) < 600
+
+
+def _make_status_error(status: int, provider_code: str, message: str) -> RunError:
+    code, retryable = _ERRORS_BY_STATUS.get(status, ("provider_error", status >= 500))
+    found = RunError(code=code, message=message[:_MAX_MESSAGE_CHARACTERS], retryable=retryable, provider_status=status)
+    # A server that is out of order may mention anything.
+    return found if status >= 500 else _refine_error(found, provider_code)
+
+
+def _refine_error(found: RunError, signs: str) -> RunError:
+    """The error under the name of what its words and the provider's own code tell, if they do."""
+    haystack = f"{signs} {found.message}".lower()
+    for code, words in (
+        (CONTEXT_TOO_LONG, _TOO_LONG_PHRASES),
+        ("content_filter", _FILTERED_PHRASES),
+        ("provider_quota_exceeded", ("insufficient_quota",)),
+    ):
+        if any(word in haystack for word in words):
+            return msgspec.structs.replace(found, code=code, retryable=False)
+    return found
+
+
+def _get_message(error: Any) -> str:
+    body = error.body
+    if isinstance(body, dict):
+        text = body.get("message")
+    else:
+        text = read_page_title(error.response.text) if is_web_page(error.response) else None
+    return text if isinstance(text, str) and text else str(error)
+
+
+def is_web_page(response: Any) -> bool:
+    """Whether an answer is a web page, which no model sends but many a proxy does."""
+    return str(response.headers.get("content-type", "")).partition(";")[0].strip().lower() == "text/html"
+
+
+def read_page_title(text: str) -> str:
+    """What a web page says that it is, in one line."""
+    found = re.search(r"<(title|h1)[^>]*>(.*?)</\1", text, flags=re.IGNORECASE | re.DOTALL)
+    title = " ".join(unescape(re.sub(r"<[^>]*>", " ", found.group(2))).split()) if found else ""
+    return f"a web page instead of an answer: {title[:200]}" if title else "a web page instead of an answer"
+
+
+def _text_or_empty(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _read_wait_seconds(headers: Mapping[str, str]) -> float | None:
+    """What `Retry-After` asks for, in seconds or as a date; and its finer form in milliseconds."""
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers.get(name, "")) / unit
+        except ValueError:
+            continue
+        # Written as a number, `nan` and `inf` ask for nothing that can be done.
+        return max(0.0, seconds) if seconds < float("inf") else None
+    try:
+        return max(0.0, parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,47 @@
+"""The client of the configured model: of a provider, or the offline one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from pydantic import SecretStr
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+
+# A host that answers at all does so within this time; a model may take much longer.
+_CONNECT_SECONDS = 10.0
+
+
+class ModelSettings(Protocol):
+    """What settings say about the model."""
+
+    offline: bool
+    openai_api_key: SecretStr | None
+    openai_base_url: str | None
+    model_timeout_seconds: float
+
+
+def make_model_client(settings: ModelSettings) -> AsyncOpenAI:
+    """An asynchronous client of the configured model; the caller closes it."""
+    from swarmkeep.engine.models.offline import make_offline_client
+
+    if settings.offline:
+        return make_offline_client()
+    return make_provider_client(settings, timeout_seconds=settings.model_timeout_seconds)
+
+
+def make_provider_client(settings: ModelSettings, *, timeout_seconds: float) -> AsyncOpenAI:
+    """An asynchronous openai client, which asks once; the caller closes it. Servers of one's own often need no key."""
+    from httpx2 import Timeout
+    from openai import AsyncOpenAI
+
+    key = settings.openai_api_key
+    timeout = Timeout(timeout_seconds, connect=min(timeout_seconds, _CONNECT_SECONDS))
+    return AsyncOpenAI(
+        api_key=(key.get_secret_value() if key is not None else None) or "none",
+        base_url=settings.openai_base_url,
+        timeout=timeout,
+        max_retries=0,
+    )

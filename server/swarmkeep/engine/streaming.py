@@ -1,0 +1,219 @@
+"""What happens now, for whoever looks on: an in-process hub for speed, the log for truth."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager
+from enum import Enum, auto
+from itertools import zip_longest
+
+import msgspec
+
+from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed, RunStarted
+from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
+from swarmkeep.store.ports import EventStore, SessionKey
+
+# How many characters of events a reader may be behind by, and how many events it takes from the log at once.
+_MAX_FEED_CHARACTERS = 1_000_000
+_PAGE_SIZE = 200
+
+
+class LogChange(Enum):
+    """A sign that the log holds more than the feed was given."""
+
+    STIR = auto()
+
+
+LOG_CHANGED = LogChange.STIR
+
+
+class Feed:
+    """One reader's view of a session. Bounded, in number and in size: a reader that falls behind loses the oldest items
+    here, and finds the durable ones in the log."""
+
+    def __init__(self, size: int) -> None:
+        self._items: deque[Item] = deque()
+        self._size = size
+        self._character_count = 0
+        self._arrived = asyncio.Event()
+        self._log_has_changed = False
+
+    def put(self, item: Item) -> None:
+        self._items.append(item)
+        self._character_count += _count_characters(item)
+        while len(self._items) > self._size or (self._character_count > _MAX_FEED_CHARACTERS and len(self._items) > 1):
+            self._take_oldest()
+        self._arrived.set()
+
+    def signal_log_change(self) -> None:
+        """Send the reader to the log."""
+        self._log_has_changed = True
+        self._arrived.set()
+
+    def _take_oldest(self) -> Item:
+        item = self._items.popleft()
+        self._character_count -= _count_characters(item)
+        return item
+
+    async def get(self, seconds: float) -> Item | LogChange | None:
+        """The next item, STIR when it is time to read the log, or None when nothing came within that time."""
+        if not (self._items or self._log_has_changed):
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return None
+        if self._log_has_changed:
+            self._log_has_changed = False
+            return LOG_CHANGED
+        return self._take_oldest()
+
+
+def _count_characters(item: Item) -> int:
+    return len(item.payload) if isinstance(item, RecordedEvent) else 0
+
+
+def _merge_deltas(passing: list[Item]) -> Iterator[Item]:
+    """The message in progress for somebody who joins in its middle: texts that follow each other in one piece."""
+    texts: list[str] = []
+    for item, following in zip_longest(passing, passing[1:]):
+        if not isinstance(item, MessageDelta) or item.delta.get("tool_calls"):
+            yield item
+            continue
+        texts.append(item.delta.get("content") or "")
+        if not isinstance(following, MessageDelta) or following.delta.get("tool_calls"):
+            yield msgspec.structs.replace(item, delta={**item.delta, "content": "".join(texts)})
+            texts.clear()
+
+
+class Hub:
+    """Passes items from the run that makes them to the readers in the same process.
+
+    Of what passes, only the message in progress is kept, so that whoever joins in its middle has all of it.
+    """
+
+    def __init__(self, *, feed_size: int = 4096) -> None:
+        self._feeds: dict[SessionKey, set[Feed]] = {}
+        self._partial_items: dict[SessionKey, list[Item]] = {}
+        self._feed_size = feed_size
+        self._observers: list[Callable[[RecordedEvent], None]] = []
+
+    def watch(self, watcher: Callable[[RecordedEvent], None]) -> None:
+        """Have each event that this process records shown to `watcher`, whatever its session."""
+        self._observers.append(watcher)
+
+    def publish(self, key: SessionKey, item: Item) -> None:
+        self._keep_partial(key, item)
+        if isinstance(item, RecordedEvent):
+            for watcher in self._observers:
+                watcher(item)
+        for feed in self._feeds.get(key, ()):
+            feed.put(item)
+
+    def _keep_partial(self, key: SessionKey, item: Item) -> None:
+        if isinstance(item, MessageStarted):
+            self._partial_items[key] = [item]
+        elif isinstance(item, MessageDelta):
+            self._partial_items.setdefault(key, []).append(item)
+        elif _ends_message(item) and (passing := self._partial_items.get(key)) and passing[0].run_id == item.run_id:
+            del self._partial_items[key]
+
+    def partial(self, key: SessionKey, run_id: str) -> str:
+        """What the model has said so far in a message of that run which is not complete yet."""
+        deltas = [item for item in self._partial_items.get(key, ()) if isinstance(item, MessageDelta)]
+        return "".join(item.delta.get("content") or "" for item in deltas if item.run_id == run_id)
+
+    def drop_partial(self, key: SessionKey) -> None:
+        """Forget the message in progress: nobody goes on with it here."""
+        self._partial_items.pop(key, None)
+
+    def signal_log_change(self, key: SessionKey) -> None:
+        """Have the session's readers look into the log: another process has added to it."""
+        for feed in self._feeds.get(key, ()):
+            feed.signal_log_change()
+
+    def has_readers(self, key: SessionKey) -> bool:
+        return key in self._feeds
+
+    def sessions(self) -> Iterable[SessionKey]:
+        """Those that somebody looks at."""
+        return self._feeds.keys()
+
+    @property
+    def reader_count(self) -> int:
+        return sum(map(len, self._feeds.values()))
+
+    @contextmanager
+    def subscribe(self, key: SessionKey) -> Iterator[Feed]:
+        feed = Feed(self._feed_size)
+        for item in _merge_deltas(self._partial_items.get(key, [])):
+            feed.put(item)
+        self._feeds.setdefault(key, set()).add(feed)
+        try:
+            yield feed
+        finally:
+            feeds = self._feeds[key]
+            feeds.discard(feed)
+            if not feeds:
+                del self._feeds[key]
+
+
+def _ends_message(event: RecordedEvent) -> bool:
+    """Whether with this event nothing more comes of what its run's model was saying; a patch, say, does not end it."""
+    fact = event.fact
+    return isinstance(fact, RunStarted | RunResumed | RunEnded) or (
+        isinstance(fact, MessageAdded) and fact.completion is not None
+    )
+
+
+def _note_event(event: RecordedEvent, spoken: dict[str | None, int]) -> int:
+    """The event's seq, noted in `spoken` where it ends what the event's run was saying."""
+    if _ends_message(event):
+        spoken[event.run_id] = event.seq
+    return event.seq
+
+
+async def read_pages(
+    store: EventStore, key: SessionKey, *, after: int, upto: int | None = None
+) -> AsyncGenerator[RecordedEvent]:
+    """Events from the log, a page at a time: a reader holds no more than that, however long the session is."""
+    more = True
+    while more:
+        events = await store.read(key, after=after, upto=upto, limit=_PAGE_SIZE)
+        for event in events:
+            yield event
+            after = event.seq
+        more = len(events) == _PAGE_SIZE
+
+
+async def follow(
+    store: EventStore, hub: Hub, key: SessionKey, *, after: int, poll_seconds: float
+) -> AsyncGenerator[Item | None]:
+    """Every event after `after`, once and in order, and what passes in between; never ends by itself.
+
+    Gives None when nothing has happened for `poll_seconds`, for the reader to give a sign of life. Of what other
+    processes record the hub has to be told (see Lookout): then the log is read.
+    """
+    with hub.subscribe(key) as feed:
+        spoken: dict[str | None, int] = {}
+        while True:
+            async with aclosing(read_pages(store, key, after=after)) as events:
+                async for event in events:
+                    yield event
+                    after = _note_event(event, spoken)
+            while (item := await feed.get(poll_seconds)) is not LOG_CHANGED:
+                if item is None:
+                    yield None
+                elif not isinstance(item, RecordedEvent):
+                    # Pieces of a message that has meanwhile been given whole are stale.
+                    if item.seq >= spoken.get(item.run_id, 0):
+                        yield item
+                elif item.seq == after + 1:
+                    yield item
+                    after = _note_event(item, spoken)
+                elif item.seq > after:
+                    break

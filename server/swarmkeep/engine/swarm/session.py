@@ -1,0 +1,121 @@
+"""A session in this process alone, and what advances it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from typing import Any
+
+from swarmkeep.domain.decisions.commands import create_session
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.messages import ROLES
+from swarmkeep.domain.state import Run, State
+from swarmkeep.engine.agents.registry import OpenRegistry
+from swarmkeep.engine.loop import Item, Loop
+from swarmkeep.engine.models.model import ChatModel, TurnFailed
+from swarmkeep.engine.session_log import Decide, MemorySessionLog
+from swarmkeep.engine.tools import ToolRunner
+from swarmkeep.engine.values import copy_plain_object
+
+Json = dict[str, Any]
+
+
+class SwarmRunError(RuntimeError):
+    """The run could not go on: `code` says why. What a client raises is raised as it is, not as this."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class MemorySession:
+    """The loop over a ledger in memory. It is the loop's policy, too: there are no limits but those of each run."""
+
+    tool_seconds = None
+    # As Swarm does, it tells its caller that the history is too long, and leaves the rest to them.
+    shortens_history = False
+
+    def __init__(
+        self,
+        model: ChatModel,
+        caller: ToolRunner,
+        registry: OpenRegistry,
+        ledger: MemorySessionLog,
+        *,
+        debug: bool = False,
+    ) -> None:
+        self._model = _FailureKeeper(model)
+        self._tool_runner = caller
+        self._registry = registry
+        self._session_log = ledger
+        self._debug = debug
+
+    def streams(self, run: Run) -> bool:
+        return run.options.stream
+
+    def approval_expires_at(self) -> str | None:
+        return None
+
+    def time_limit(self, run: Run) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    @property
+    def state(self) -> State:
+        return self._session_log.state
+
+    async def begin(self, agent: str, context: Mapping[str, Any], messages: Sequence[Json] = ()) -> None:
+        """Make the session. Raises ValueError for what is no message, and NotJsonError."""
+        history = [_check_message(message, index) for index, message in enumerate(messages)]
+        facts = create_session(agent, copy_plain_object(context, "context_variables"), {}, history)
+        await self._session_log.commit(lambda state: draft_events(agent, facts, None))
+
+    async def advance(self, decide: Decide) -> AsyncGenerator[Item]:
+        """Record a decision, and do what follows from it; gives what happens, as it happens."""
+        self._model.failure = None
+        begun = await self._session_log.commit(decide)
+        for event in begun:
+            self._print_event(event)
+            yield event
+        loop = Loop(self._session_log, self._registry, self._model, self._tool_runner, self, begun)
+        async with aclosing(loop.advance()) as items:
+            async for item in items:
+                self._print_event(item)
+                yield item
+
+    def raise_failure(self) -> None:
+        """Raise what the last run failed with, if it did: what the client raised, or else a RunError."""
+        finished = self.state.finished
+        if not finished or finished[-1].error is None:
+            return
+        if self._model.failure is not None:
+            raise self._model.failure
+        raise SwarmRunError(finished[-1].error.code, finished[-1].error.message)
+
+    def _print_event(self, item: Item) -> None:
+        if self._debug and isinstance(item, RecordedEvent):
+            print(f"[{item.at}] {item.type} {item.agent}: {item.fact}")
+
+
+class _FailureKeeper:
+    """Keeps what the client raised, so that the caller gets it as Swarm's callers do."""
+
+    def __init__(self, model: ChatModel) -> None:
+        self._model = model
+        self.failure: BaseException | None = None
+
+    async def ask(self, request: Any, *, stream: bool) -> AsyncGenerator[Any]:
+        try:
+            async with aclosing(self._model.ask(request, stream=stream)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        except TurnFailed as failed:
+            self.failure = failed.__cause__
+            raise
+
+
+def _check_message(message: Any, index: int) -> Json:
+    plain = copy_plain_object(message, f"messages[{index}]")
+    if plain.get("role") not in ROLES:
+        raise ValueError(f"messages[{index}].role is {plain.get('role')!r}; it must be one of {', '.join(ROLES)}")
+    return plain

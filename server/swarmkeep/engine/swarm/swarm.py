@@ -1,0 +1,188 @@
+"""Swarm and AsyncSwarm: the loop on a list in memory, with the interface of OpenAI's Swarm."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from swarmkeep.agent import Agent, Response
+from swarmkeep.domain.decisions.commands import StartRun, start_run
+from swarmkeep.domain.events import MessageAdded, RunOptions
+from swarmkeep.engine.agents.registry import OpenRegistry
+from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
+from swarmkeep.engine.models.model import ChatModel
+from swarmkeep.engine.session_log import MemorySessionLog
+from swarmkeep.engine.swarm.blocking import ASYNC_CLIENT_MESSAGE, iterate_blocking, run_blocking
+from swarmkeep.engine.swarm.session import MemorySession
+from swarmkeep.engine.tools import InlineRunner, ThreadRunner, ToolRunner
+from swarmkeep.engine.values import copy_plain_object
+
+Json = dict[str, Any]
+
+
+class _SwarmRun:
+    """One call of `run`: a fresh conversation in memory, and what comes of it."""
+
+    def __init__(
+        self,
+        model: ChatModel,
+        caller: ToolRunner,
+        agent: Agent,
+        messages: Sequence[Json],
+        context_variables: Mapping[str, Any],
+        options: RunOptions,
+        debug: bool,
+    ) -> None:
+        self._registry = OpenRegistry([agent])
+        self._registry.admit(agent)
+        self._session = MemorySession(model, caller, self._registry, MemorySessionLog(), debug=debug)
+        self._command = StartRun(run_id="run", messages=(), options=options)
+        self._input_count = len(messages)
+        # In memory nothing is waited for; and what is wrong with the input is said at once.
+        run_blocking(self._session.begin(agent.name, context_variables, messages))
+
+    async def items(self) -> AsyncGenerator[Item]:
+        async with aclosing(self._session.advance(lambda state: start_run(state, self._command))) as items:
+            async for item in items:
+                yield item
+        self._session.raise_failure()
+
+    async def iterate_frames(self) -> AsyncGenerator[Json]:
+        """The frames of a streamed run, in Swarm's shape."""
+        speaker: str | None = None
+        async with aclosing(self.items()) as items:
+            async for item in items:
+                if isinstance(item, MessageStarted):
+                    yield {"delim": "start"}
+                    speaker = item.agent
+                elif isinstance(item, MessageDelta):
+                    # The sender and the role come with the first piece of a message.
+                    yield {**item.delta, "role": "assistant", "sender": speaker} if speaker else dict(item.delta)
+                    speaker = None
+                elif isinstance(item.fact, MessageAdded) and item.fact.completion is not None:
+                    yield {"delim": "end"}
+        yield {"response": self.response()}
+
+    def response(self) -> Response:
+        state = self._session.state
+        return Response(
+            messages=[dict(entry.message) for entry in state.messages[self._input_count :]],
+            agent=self._registry.get(state.agent),
+            context_variables=copy_plain_object(state.context_variables),
+        )
+
+
+def _make_options(model: str | None, max_turns: float, execute_tools: bool, stream: bool) -> RunOptions:
+    turns = None if math.isinf(max_turns) else int(max_turns)
+    return RunOptions(max_turns=turns, model=model, execute_tools=execute_tools, stream=stream)
+
+
+def _refuse_client(client: Any, name: str, reason: str) -> None:
+    """Refuse an official client, or a subclass, of the wrong kind; of any other object the kind shows only in use."""
+    openai = sys.modules.get("openai")
+    if openai is not None and isinstance(client, getattr(openai, name)):
+        raise TypeError(reason)
+
+
+class Swarm:
+    """Runs agents in this process, in this thread, keeping nothing: Swarm's own interface on Swarmkeep's loop.
+
+    `client` is any object with OpenAI's synchronous Chat Completions interface; by default `openai.OpenAI()`.
+    """
+
+    def __init__(self, client: Any = None) -> None:
+        if client is None:
+            from openai import OpenAI
+
+            client = OpenAI()
+        _refuse_client(client, "AsyncOpenAI", ASYNC_CLIENT_MESSAGE)
+        self.client = client
+        self._model = ChatModel(client)
+
+    def run(
+        self,
+        agent: Agent,
+        messages: Sequence[Json],
+        context_variables: Mapping[str, Any] = {},
+        model_override: str | None = None,
+        stream: bool = False,
+        debug: bool = False,
+        max_turns: float = math.inf,
+        execute_tools: bool = True,
+    ) -> Any:
+        """Let the agent answer, with as many turns, tool calls and handoffs as that takes.
+
+        `max_turns` counts model calls. Nothing given is changed: the new messages, the agent that is active in the end
+        and the context variables come back in the Response. With `stream=True` an iterator of deltas between
+        `{"delim": "start"}` and `{"delim": "end"}`, and last `{"response": Response}`.
+
+        Raises what the client raises; a tool's exception is a message to the model instead.
+        """
+        options = _make_options(model_override, max_turns, execute_tools, stream)
+        answer = _SwarmRun(self._model, InlineRunner(), agent, messages, context_variables, options, debug)
+        if stream:
+            return iterate_blocking(answer.iterate_frames())
+        run_blocking(_drain(answer))
+        return answer.response()
+
+    def run_and_stream(self, agent: Agent, messages: Sequence[Json], *args: Any, **kwargs: Any) -> Iterator[Json]:
+        """`run(..., stream=True)`, under the name that Swarm has for it."""
+        deltas: Iterator[Json] = self.run(agent, messages, *args, **{**kwargs, "stream": True})
+        return deltas
+
+
+class AsyncSwarm:
+    """Swarm over an asynchronous client, by default `openai.AsyncOpenAI()`; plain functions run in threads."""
+
+    def __init__(self, client: Any = None) -> None:
+        if client is None:
+            from openai import AsyncOpenAI
+
+            client = AsyncOpenAI()
+        _refuse_client(client, "OpenAI", "the client is synchronous and would block the event loop: use Swarm with it")
+        self.client = client
+        self._model = ChatModel(client)
+
+    def run(
+        self,
+        agent: Agent,
+        messages: Sequence[Json],
+        context_variables: Mapping[str, Any] = {},
+        model_override: str | None = None,
+        stream: bool = False,
+        debug: bool = False,
+        max_turns: float = math.inf,
+        execute_tools: bool = True,
+    ) -> Any:
+        """As `Swarm.run`, to be awaited; with `stream=True` an asynchronous iterator, awaited first or not."""
+        options = _make_options(model_override, max_turns, execute_tools, stream)
+        answer = _SwarmRun(self._model, ThreadRunner(), agent, messages, context_variables, options, debug)
+        return _FrameStream(answer.iterate_frames()) if stream else _run_to_response(answer)
+
+
+class _FrameStream:
+    """The frames of a run: `async for frame in swarm.run(...)`, and the same after an `await`."""
+
+    def __init__(self, frames: AsyncGenerator[Json]) -> None:
+        self._frames = frames
+
+    def __aiter__(self) -> AsyncIterator[Json]:
+        return self._frames
+
+    def __await__(self) -> Generator[Any, None, _FrameStream]:
+        return self
+        yield
+
+
+async def _run_to_response(answer: _SwarmRun) -> Response:
+    await _drain(answer)
+    return answer.response()
+
+
+async def _drain(answer: _SwarmRun) -> None:
+    async with aclosing(answer.items()) as items:
+        async for _ in items:
+            pass

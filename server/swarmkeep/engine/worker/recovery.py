@@ -1,0 +1,122 @@
+"""Taking over what nobody advances: fold, and go on with what comes next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.resuming import expire_approvals
+from swarmkeep.domain.decisions.turns import end_run
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
+from swarmkeep.domain.errors import LeaseLost, SessionNotFound
+from swarmkeep.domain.events import RunError, RunInterrupted, RunResumed
+from swarmkeep.domain.state import Run, State
+from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.retrying import log_failure
+from swarmkeep.engine.session_log import StoreSessionLog, make_timestamp
+from swarmkeep.store.ports import EventStore, SessionKey
+
+log = logging.getLogger(__name__)
+
+# After a server's death there may be hundreds. So many at a time leave connections for everything else.
+_MAX_CONCURRENT = 4
+_PAGE_SIZE = 100
+
+
+class Recovery:
+    """Finds the sessions that have something to run and nobody who does it, and begins with what there is to do.
+
+    `take_up` is given the ledger that then holds the lease, and what was recorded.
+    """
+
+    def __init__(
+        self,
+        store: EventStore,
+        registry: Registry,
+        max_recoveries: int,
+        *,
+        ledger: Callable[[SessionKey, State], StoreSessionLog],
+        drives: Callable[[SessionKey], bool],
+        take_up: Callable[[StoreSessionLog, list[RecordedEvent]], None],
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._max_recoveries = max_recoveries
+        self._open_session_log = ledger
+        self._is_advancing = drives
+        self._continue_session = take_up
+        self._failed_keys: set[SessionKey] = set()
+
+    async def recover(self) -> None:
+        """Take over whatever is found, page after page while that gets on."""
+        while await self._recover_page():
+            pass
+
+    async def _recover_page(self) -> bool:
+        """Take over a page of what is found; True if it is worth looking for more."""
+        # Those that failed before are found again, each time and first: they must not fill the page.
+        known = len(self._failed_keys)
+        found = await self._store.find_abandoned(limit=_PAGE_SIZE + known)
+        keys = [key for key in found if not self._is_advancing(key) and key not in self._failed_keys]
+        failed = [key for key in found if key in self._failed_keys]
+        keys += random.sample(failed, min(len(failed), _PAGE_SIZE))
+        # Other servers find the same ones: in another order, so that each gets a share.
+        random.shuffle(keys)
+        gate = asyncio.Semaphore(_MAX_CONCURRENT)
+        taken = await asyncio.gather(*(self._recover_limited(gate, key) for key in keys))
+        if len(found) < _PAGE_SIZE + known:
+            self._failed_keys.intersection_update(found)
+            return False
+        return any(taken) or len(self._failed_keys) > known
+
+    async def _recover_limited(self, gate: asyncio.Semaphore, key: SessionKey) -> bool:
+        async with gate:
+            return await self._try_take_over(key)
+
+    async def _try_take_over(self, key: SessionKey) -> bool:
+        try:
+            taken = await self._take_over(key)
+        except (LeaseLost, SessionNotFound):
+            # Another process was quicker, or the session was deleted.
+            return False
+        except Exception as error:
+            # One that cannot be read keeps nobody from the others. It is said once.
+            if key not in self._failed_keys:
+                log_failure(log, error, f"session {key.id}: its run could not be taken over")
+            self._failed_keys.add(key)
+            return False
+        self._failed_keys.discard(key)
+        return taken
+
+    async def _take_over(self, key: SessionKey) -> bool:
+        ledger = self._open_session_log(key, await self._store.state(key))
+        events = await ledger.commit(self._decide_take_over)
+        run = ledger.state.run
+        if ledger.lease is not None and run is not None:
+            log.info("session %s: took over run %s", key.id, run.id)
+        self._continue_session(ledger, events)
+        return bool(events)
+
+    def _decide_take_over(self, state: State) -> list[EventDraft] | None:
+        run = state.run
+        if run is None:
+            # What waits in the queue follows by itself.
+            return [] if state.queue else None
+        if run.status != "running":
+            return expire_approvals(state, make_timestamp())
+        error = self._find_final_error(state, run)
+        if error is not None:
+            return draft_events(state.agent, end_run(state, run, RunInterrupted, "interrupted", error), run.id)
+        return draft_events(state.agent, [RunResumed(reason="recovery")], run.id)
+
+    def _find_final_error(self, state: State, run: Run) -> RunError | None:
+        if state.agent not in self._registry:
+            return RunError(code="agent_unavailable", message=f"agent {state.agent!r} is not served here")
+        if run.recoveries >= self._max_recoveries:
+            return RunError(
+                code="too_many_recoveries", message=f"the run was taken over {run.recoveries} times in vain"
+            )
+        return None

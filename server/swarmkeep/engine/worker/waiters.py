@@ -1,0 +1,46 @@
+"""Who waits, in this process, for a run to end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from swarmkeep.store.ports import SessionKey
+
+
+class Waiters:
+    """Futures that are done when there is reason to look at a run again."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[SessionKey, dict[str, set[asyncio.Future[None]]]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(waiting) for runs in self._waiting.values() for waiting in runs.values())
+
+    def sessions(self) -> Iterable[SessionKey]:
+        return self._waiting.keys()
+
+    @contextmanager
+    def add_waiter(self, key: SessionKey, run_id: str) -> Iterator[asyncio.Future[None]]:
+        """A future that is done when the run ends or waits, or its session moved elsewhere."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        runs = self._waiting.setdefault(key, {})
+        waiting = runs.setdefault(run_id, set())
+        waiting.add(waiter)
+        try:
+            yield waiter
+        finally:
+            waiting.discard(waiter)
+            if not waiting:
+                runs.pop(run_id, None)
+            if not runs:
+                self._waiting.pop(key, None)
+
+    def wake(self, key: SessionKey, run_id: str | None = None) -> None:
+        """Have those look again who wait for a run of this session, or for this run."""
+        for name, waiting in self._waiting.get(key, {}).items():
+            if run_id in (None, name):
+                for waiter in waiting:
+                    if not waiter.done():
+                        waiter.set_result(None)

@@ -1,0 +1,106 @@
+"""Noticing what other processes record."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
+
+from swarmkeep.engine.loop import Item
+from swarmkeep.engine.streaming import Hub, follow
+from swarmkeep.store.ports import EventStore, SessionKey
+
+log = logging.getLogger(__name__)
+
+
+class Watcher:
+    """Looks where the sessions end that somebody here is interested in: all of them with one query, at each poll, and
+    at once those of which the database says that they have moved.
+
+    `interest` gives the sessions; `moved` is told those that end elsewhere than when last seen.
+    """
+
+    def __init__(
+        self,
+        store: EventStore,
+        interest: Callable[[], Iterable[SessionKey]],
+        moved: Callable[[set[SessionKey]], Awaitable[None]],
+        poll_seconds: float,
+    ) -> None:
+        self._store = store
+        self._list_watched_keys = interest
+        self._on_sessions_moved = moved
+        self._poll_seconds = poll_seconds
+        self._seen_seqs: dict[SessionKey, int] = {}
+        self._hinted_keys: set[SessionKey] = set()
+        self._hint_arrived = asyncio.Event()
+
+    def note(self, key: SessionKey, seq: int) -> None:
+        """This process has shown by itself what the session holds up to there."""
+        self._seen_seqs[key] = max(seq, self._seen_seqs.get(key, 0))
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        hearing = asyncio.create_task(self._store.listen(self._note_hint))
+        try:
+            await self._poll()
+        finally:
+            hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)
+
+    def _note_hint(self, key: SessionKey) -> None:
+        self._hinted_keys.add(key)
+        self._hint_arrived.set()
+
+    async def _poll(self) -> None:
+        clock = asyncio.get_running_loop().time
+        due = clock()
+        while True:
+            if clock() >= due:
+                keys = set(self._list_watched_keys())
+                self._seen_seqs = {key: seq for key, seq in self._seen_seqs.items() if key in keys}
+                due = clock() + self._poll_seconds
+            else:
+                keys = self._hinted_keys.intersection(self._list_watched_keys())
+            self._hinted_keys.clear()
+            self._hint_arrived.clear()
+            await self._check_heads(keys)
+            try:
+                async with asyncio.timeout_at(due):
+                    await self._hint_arrived.wait()
+            except TimeoutError:
+                continue
+
+    async def _check_heads(self, keys: set[SessionKey]) -> None:
+        if not keys:
+            return
+        try:
+            heads = await self._store.heads(keys)
+            seqs = {key: heads[key].seq if key in heads else 0 for key in keys}
+            moved = {key for key, seq in seqs.items() if self._seen_seqs.get(key) != seq}
+            self._seen_seqs |= seqs
+            if moved:
+                await self._on_sessions_moved(moved)
+        except Exception as error:
+            # Whoever needs the database notices by himself; here the next poll does.
+            log.debug("could not look at %d sessions: %s", len(keys), error)
+
+
+async def follow_from_log(
+    store: EventStore, key: SessionKey, *, after: int, poll_seconds: float
+) -> AsyncGenerator[Item | None]:
+    """As `follow`, in a process that advances no sessions itself."""
+    hub = Hub()
+
+    async def moved(keys: set[SessionKey]) -> None:
+        hub.signal_log_change(key)
+
+    looking = asyncio.create_task(Watcher(store, lambda: [key], moved, poll_seconds).run())
+    try:
+        async with aclosing(follow(store, hub, key, after=after, poll_seconds=poll_seconds)) as items:
+            async for item in items:
+                yield item
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)

@@ -1,0 +1,237 @@
+"""Runs as tasks: each advanced by one process at a time, taken over when that process dies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import aclosing
+from uuid import uuid4
+
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.turns import Ending, end_run
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
+from swarmkeep.domain.errors import DomainError, LeaseLost
+from swarmkeep.domain.events import RunEnded, RunError, RunFailed, RunInterrupted, RunWaiting, StopReason
+from swarmkeep.domain.state import State
+from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.limits import Limits, SessionPolicy
+from swarmkeep.engine.loop import Loop
+from swarmkeep.engine.models.model import Model
+from swarmkeep.engine.models.pauses import Pauses, ServerStopping
+from swarmkeep.engine.retrying import log_failure
+from swarmkeep.engine.session_log import Decide, StoreSessionLog
+from swarmkeep.engine.streaming import Hub
+from swarmkeep.engine.tools import ThreadRunner, ToolRunner
+from swarmkeep.engine.worker.recovery import Recovery
+from swarmkeep.engine.worker.tasks import SessionTasks
+from swarmkeep.engine.worker.waiters import Waiters
+from swarmkeep.engine.worker.watcher import Watcher
+from swarmkeep.store.ports import Claim, EventStore, Lease, SessionKey
+
+log = logging.getLogger(__name__)
+
+
+_LOST_MESSAGE = "session %s: the run was ended or taken over by another process"
+# How often to look for runs that nobody advances: a take-over comes that much after the lease's end at the latest.
+_RECOVERY_INTERVAL_SECONDS = 1.0
+_NOT_INTERRUPTED_MESSAGE = "session %s: the run could not be interrupted; recovery will go on"
+# A database that cannot be reached does not keep a server from stopping.
+_INTERRUPT_TIMEOUT_SECONDS = 5.0
+
+
+class Worker:
+    """Advances the sessions whose lease this process holds, keeps the leases, and takes over abandoned runs.
+
+    The parts: `Drivers` are the tasks, `Recovery` finds what nobody does, `Lookout` notices what others did.
+    """
+
+    def __init__(
+        self, store: EventStore, registry: Registry, model: Model, hub: Hub, limits: Limits, pauses: Pauses
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._model = model
+        self._hub = hub
+        self._limits = limits
+        self._pauses = pauses
+        self._tool_runner: ToolRunner = ThreadRunner()
+        self._background_tasks: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+        self.claim = Claim(owner=uuid4().hex, lease_seconds=limits.lease_seconds)
+        self.waiters = Waiters()
+        self.tasks = SessionTasks(self._advance, self._on_task_end)
+        self._watcher = Watcher(store, self._list_watched_keys, self._on_sessions_moved, limits.poll_seconds)
+        self._recovery = Recovery(
+            store,
+            registry,
+            limits.max_recoveries,
+            ledger=self.ledger,
+            drives=self.is_advancing,
+            take_up=self.go_on,
+        )
+
+    def ledger(self, key: SessionKey, state: State) -> StoreSessionLog:
+        # A server that stops leaves the queue to others.
+        return StoreSessionLog(self._store, key, state, self.claim, begins_queued=lambda: not self._is_stopping)
+
+    def publish(self, key: SessionKey, events: list[RecordedEvent]) -> None:
+        """Show recorded events to those who look on, and to those who wait for a run to end."""
+        for event in events:
+            self._watcher.note(key, event.seq)
+            self._hub.publish(key, event)
+            if isinstance(event.fact, RunEnded | RunWaiting):
+                self.waiters.wake(key, event.run_id)
+
+    def go_on(self, ledger: StoreSessionLog, events: list[RecordedEvent]) -> None:
+        """Show what was recorded in a session, and advance it from there if it is this process's to advance."""
+        self.publish(ledger.key, events)
+        if ledger.lease is not None:
+            self.tasks.start_task(ledger, events)
+
+    @property
+    def active_session_count(self) -> int:
+        return len(self.tasks)
+
+    def is_advancing(self, key: SessionKey) -> bool:
+        return key in self.tasks
+
+    def abandon(self, key: SessionKey) -> None:
+        """Stop working on a session whose run was ended by somebody: a model call is dropped, a late result ignored."""
+        self.tasks.abandon(key)
+
+    def _on_task_end(self, key: SessionKey) -> None:
+        """Nobody advances this session here any more: whoever waits for it looks again."""
+        self._hub.drop_partial(key)
+        self.waiters.wake(key)
+
+    async def _advance(self, ledger: StoreSessionLog, begun: list[RecordedEvent]) -> None:
+        """Run after run, until there is none left that is this process's to advance."""
+        while True:
+            try:
+                return await self._run_loop(ledger, begun)
+            except ServerStopping:
+                return await self._interrupt(ledger)
+            except LeaseLost:
+                return log.warning(_LOST_MESSAGE, ledger.key.id)
+            except DomainError as error:
+                # The session was deleted, or moved on without this run.
+                return log.info("session %s: %s", ledger.key.id, error)
+            except Exception:
+                log.exception("session %s: the run stopped on an unexpected error", ledger.key.id)
+                begun = await self._record_failure(ledger)
+                if not begun or ledger.lease is None:
+                    return None
+
+    async def _run_loop(self, ledger: StoreSessionLog, begun: list[RecordedEvent]) -> None:
+        policy = SessionPolicy(self._limits, self._hub, ledger.key)
+        loop = Loop(ledger, self._registry, self._model, self._tool_runner, policy, begun)
+        async with aclosing(loop.advance()) as items:
+            async for item in items:
+                if isinstance(item, RecordedEvent):
+                    self.publish(ledger.key, [item])
+                else:
+                    self._hub.publish(ledger.key, item)
+
+    async def _record_failure(self, ledger: StoreSessionLog) -> list[RecordedEvent]:
+        """Record the run as failed, and what then begins; nothing if that was not possible."""
+        error = RunError(code="internal_error", message="the server met an unexpected error; its log says more")
+        try:
+            events = await ledger.commit(_decide_end(RunFailed, "error", error))
+        except Exception:
+            log.exception("session %s: the failure could not be recorded; recovery will go on", ledger.key.id)
+            return []
+        self.publish(ledger.key, events)
+        return events
+
+    async def start(self) -> None:
+        """Begin to renew leases and to look after abandoned runs, the first time before this returns."""
+        # First the leases: with many to take over, the first ones would run out again.
+        self._background_tasks = [asyncio.create_task(work()) for work in (self._renew_leases, self._watcher.run)]
+        await self.recover()
+        self._background_tasks.append(asyncio.create_task(self._recover_regularly()))
+
+    async def recover(self) -> None:
+        await self._recovery.recover()
+
+    async def _recover_regularly(self) -> None:
+        pause = min(self._limits.lease_seconds / 3, _RECOVERY_INTERVAL_SECONDS)
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                if not self._is_stopping:
+                    await self.recover()
+            except Exception as error:
+                log_failure(log, error, "abandoned runs could not be looked for; the next attempt follows")
+
+    async def _renew_leases(self) -> None:
+        # On its own, because nothing else may hold it up.
+        renewal = self._limits.lease_seconds / 3
+        pause = renewal
+        while True:
+            await asyncio.sleep(pause)
+            pause = renewal
+            try:
+                if leases := self.tasks.leases():
+                    await self._drop_lost(
+                        leases, await self._store.renew(leases, lease_seconds=self.claim.lease_seconds)
+                    )
+            except Exception as error:
+                log_failure(log, error, "leases could not be renewed; the next attempt follows")
+                pause = min(renewal, _RECOVERY_INTERVAL_SECONDS)
+
+    async def _drop_lost(self, leases: Mapping[SessionKey, Lease], lost: Iterable[SessionKey]) -> None:
+        for key in lost:
+            if self.tasks.lost(key, leases[key]):
+                log.warning(_LOST_MESSAGE, key.id)
+
+    def _list_watched_keys(self) -> set[SessionKey]:
+        return {*self._hub.sessions(), *self.waiters.sessions(), *self.tasks.leases()}
+
+    async def _on_sessions_moved(self, keys: set[SessionKey]) -> None:
+        leases = {key: lease for key, lease in self.tasks.leases().items() if key in keys}
+        heads = await self._store.heads(leases) if leases else {}
+        await self._drop_lost(leases, [key for key in leases if key not in heads or heads[key].lease != leases[key]])
+        for key in keys:
+            self._hub.signal_log_change(key)
+            self.waiters.wake(key)
+
+    async def stop(self) -> None:
+        """Give running runs their grace time; what still runs then is interrupted, and may be resumed.
+
+        What only waits to ask its model again is interrupted at once.
+        """
+        self._is_stopping = True
+        self._pauses.end()
+        stopped = await self.tasks.stop(self._limits.grace_seconds)
+        await asyncio.gather(*(self._interrupt(ledger) for ledger in stopped))
+        # Last: a lease that is not renewed while its run has its grace time could be taken over.
+        keepers, self._background_tasks = self._background_tasks, []
+        for keeper in keepers:
+            keeper.cancel()
+        await asyncio.gather(*keepers, return_exceptions=True)
+
+    async def _interrupt(self, ledger: StoreSessionLog) -> None:
+        error = RunError(code="draining", message="the server was stopped; resume the run to go on", retryable=True)
+        try:
+            async with asyncio.timeout(_INTERRUPT_TIMEOUT_SECONDS):
+                self.publish(ledger.key, await ledger.commit(_decide_end(RunInterrupted, "interrupted", error)))
+        except DomainError as refused:
+            # Another process has taken over, or the session was deleted.
+            log.info("session %s: %s", ledger.key.id, refused)
+        except TimeoutError:
+            log.warning(_NOT_INTERRUPTED_MESSAGE, ledger.key.id)
+        except Exception:
+            log.exception(_NOT_INTERRUPTED_MESSAGE, ledger.key.id)
+
+
+def _decide_end(ending: Ending, stop_reason: StopReason, error: RunError) -> Decide:
+    """Decide to end the run that is running, if one is."""
+
+    def decide(state: State) -> list[EventDraft] | None:
+        run = state.run
+        if run is None or run.status != "running":
+            return None
+        return draft_events(state.agent, end_run(state, run, ending, stop_reason, error), run.id)
+
+    return decide

@@ -1,0 +1,279 @@
+"""Clients that talk, while servers die at random moments and come back."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+from swarmkeep_client import Client, Done, RunNotCompleted, Session, SwarmkeepError
+from tests.chaos.cluster import Acknowledgements, ServerCluster, wait_until_quiet
+from tests.chaos.plans import Json, call_step, say_step
+from tests.chaos.records import LogRows
+from tests.chaos.storm.report import Row
+from tests.support.processes import ServerProcess
+
+# How long a server lives before it is killed: some die as they start, others get to take over a good deal.
+LIFETIME_SECONDS = (0.05, 4.0)
+RUNS_PER_SESSION = 15
+# While everything dies all the time, an answer may need several servers. After that the session is stuck.
+STORM_SECONDS = 90.0
+TAKE_OVER_LINE = re.compile(r"^(\S+ \S+) INFO \S+: session \S+: took over run (\S+)$", re.MULTILINE)
+
+
+class ServerSlot:
+    """A place where a server stands, one after the other; `lives` are when each began and when it was killed."""
+
+    def __init__(self, house: ServerCluster) -> None:
+        self.server: ServerProcess = house.server()
+        self.lifetimes: list[list[float]] = [[time.time(), float("inf")]]
+
+    def kill(self) -> None:
+        self.server.kill()
+        self.lifetimes[-1][1] = time.time()
+
+    def start(self) -> None:
+        self.lifetimes.append([time.time(), float("inf")])
+        self.server.start()
+
+    def find_death_after(self, moment: float) -> float:
+        return next(death for begin, death in self.lifetimes if death > moment)
+
+    def read_take_overs(self) -> Iterator[tuple[str, float]]:
+        """The runs that its servers took over, and when."""
+        for at, run_id in TAKE_OVER_LINE.findall(self.server.output()):
+            yield run_id, datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp()
+
+
+class StormClient:
+    """One client, on whichever server it finds; it posts everything until it is answered and notes what it was told."""
+
+    def __init__(self, storm: Storm, number: int) -> None:
+        self.storm = storm
+        self.dice = random.Random(storm.seed * 1000 + number)
+        self.witnesses: dict[str, Acknowledgements] = {}
+        self.posted: dict[str, int | None] = {}
+        self.resend_count = 0
+        self.stuck: list[str] = []
+
+    def talk(self) -> None:
+        while not self.storm.ended.is_set():
+            session_id = f"s-{uuid4().hex}"
+            if self._create(session_id):
+                self.witnesses[session_id] = Acknowledgements()
+                self._converse(session_id)
+
+    def _create(self, session_id: str) -> bool:
+        with suppress(SwarmkeepError):
+            self.storm.client(self.dice.randrange(self.storm.size)).sessions.create(id=session_id)
+            return True
+        return False
+
+    def _converse(self, session_id: str) -> None:
+        for _ in range(RUNS_PER_SESSION):
+            if self.storm.ended.is_set():
+                return
+            if not self._say(session_id, uuid4().hex):
+                self.stuck.append(session_id)
+                return
+
+    def _say(self, session_id: str, token: str) -> bool:
+        """Post a message until it is answered, under one key and on any server; whether it was, before long."""
+        message = json.dumps({"plan": self._choose_plan(), "token": token})
+        deadline = time.monotonic() + STORM_SECONDS
+        streamed = self.dice.random() < 0.3
+        while time.monotonic() < deadline:
+            place = self.dice.randrange(self.storm.size)
+            # Which of several attempts it was that began the run, nobody knows.
+            self.posted[token] = place if token not in self.posted else None
+            try:
+                self._post(self.storm.client(place).sessions.get(session_id), message, token, streamed)
+                return True
+            except RunNotCompleted as ended:
+                self.witnesses[session_id].run(ended.run)
+                return True
+            except SwarmkeepError:
+                self.resend_count += 1
+                time.sleep(0.05)
+        return False
+
+    def _post(self, session: Session, message: str, token: str, streamed: bool) -> None:
+        witness = self.witnesses[session.id]
+        witness.session(session)
+        if not streamed:
+            witness.run(session.run(message, idempotency_key=token))
+            return
+        for item in session.stream(message, idempotency_key=token):
+            witness.item(item)
+            if isinstance(item, Done):
+                witness.run(item.run)
+
+    def _choose_plan(self) -> list[Json]:
+        pause = self.dice.choice((0.0, 0.0, 0.05, 0.3))
+        done = say_step("Done, and done, and done.", delay=pause)
+        pay, put = ("pay", {"what": "a"}), ("put", {"what": "b"})
+        keep = ("remember", {"key": "k", "value": uuid4().hex})
+        return self.dice.choice(
+            (
+                [done],
+                [call_step(pay, delay=pause), done],
+                [call_step(pay, put, keep, ("visit", {"what": "c"})), done],
+                [call_step(put), call_step(("to_boss", {}), pay), call_step(("to_clerk", {}), keep), done],
+            )
+        )
+
+
+class Storm:
+    def __init__(self, house: ServerCluster, *, servers: int, talkers: int, kills: int, seed: int) -> None:
+        self.house = house
+        self.size = servers
+        self.kills = kills
+        self.seed = seed
+        self.ended = threading.Event()
+        self.slots = [ServerSlot(house) for _ in range(servers)]
+        self._clients = [house.client(slot.server) for slot in self.slots]
+        self._talkers = [StormClient(self, number) for number in range(talkers)]
+        self._remaining_kills = threading.Semaphore(kills)
+        self._failures: list[BaseException] = []
+
+    def client(self, place: int) -> Client:
+        return self._clients[place]
+
+    def run(self) -> None:
+        """Let it happen; returns when the last server was killed and all have come back."""
+        talking = [threading.Thread(target=self._run_guarded, args=(talker.talk,)) for talker in self._talkers]
+        killing = [
+            threading.Thread(target=self._run_guarded, args=(self._kill_repeatedly, slot, place))
+            for place, slot in enumerate(self.slots)
+        ]
+        for thread in (*talking, *killing):
+            thread.start()
+        for thread in killing:
+            thread.join()
+        self.ended.set()
+        for thread in talking:
+            thread.join()
+        if self._failures:
+            raise self._failures[0]
+
+    def _run_guarded(self, work: Callable[..., None], *given: Any) -> None:
+        try:
+            work(*given)
+        except BaseException as failure:
+            self._failures.append(failure)
+            self.ended.set()
+
+    def _kill_repeatedly(self, slot: ServerSlot, place: int) -> None:
+        dice = random.Random(self.seed * 1000 + 500 + place)
+        while not self._failures and self._remaining_kills.acquire(blocking=False):
+            self.ended.wait(dice.uniform(*LIFETIME_SECONDS))
+            slot.kill()
+            slot.start()
+
+    def check_aftermath(self, row: Row) -> list[str]:
+        """Fill in the figures, and return whatever broke a promise."""
+        row.kills += sum(death < float("inf") for slot in self.slots for _, death in slot.lifetimes)
+        problems: list[str] = []
+        posted: dict[str, int | None] = {}
+        for talker in self._talkers:
+            posted |= talker.posted
+            problems += [f"{session_id} gave no answer in the storm" for session_id in talker.stuck]
+            for session_id, witness in talker.witnesses.items():
+                problems += self._check_session(session_id, witness, row)
+        took_over = self._read_take_overs()
+        for talker in self._talkers:
+            for session_id in talker.witnesses:
+                log = self.house.log(session_id)
+                problems += _find_double_posts(log, posted)
+                row.taken_over += self._measure_take_overs(log, posted, took_over)
+        row.posted += len(posted)
+        row.sent_again += sum(talker.resend_count for talker in self._talkers)
+        row.tool_calls += len(self.house.effects.count())
+        row.double_starts += len(self.house.effects.list_repeated())
+        problems += [f"{call_id} began twice" for call_id in self.house.effects.list_repeated()]
+        row.stuck += sum(len(talker.stuck) for talker in self._talkers)
+        return problems
+
+    def _check_session(self, session_id: str, witness: Acknowledgements, row: Row) -> list[str]:
+        session = self.client(0).sessions.get(session_id)
+        row.acknowledged += len(witness.runs)
+        try:
+            wait_until_quiet(session)
+            assert session.run("And then?").status == "completed"
+        except (AssertionError, SwarmkeepError) as stuck:
+            row.stuck += 1
+            return [f"{session_id} is stuck: {stuck}"]
+        log = self.house.log(session_id)
+        lost = witness.list_missing(log)
+        row.lost += len(lost)
+        return [f"{session_id}: {problem}" for problem in (*log.problems(), *(f"lost: {one}" for one in lost))]
+
+    def _read_take_overs(self) -> dict[str, list[tuple[float, int]]]:
+        """For each run, when it was taken over and by which slot."""
+        found: dict[str, list[tuple[float, int]]] = {}
+        for place, slot in enumerate(self.slots):
+            for run_id, moment in slot.read_take_overs():
+                found.setdefault(run_id, []).append((moment, place))
+        return found
+
+    def _measure_take_overs(
+        self, log: LogRows, posted: dict[str, int | None], took_over: dict[str, list[tuple[float, int]]]
+    ) -> Iterator[float]:
+        """How long each take-over came after the death that made it necessary.
+
+        The clock runs from that death, or from the moment since which there has always been a server to do it. Where
+        it is not known which server died, it is the first that did.
+        """
+        owner: dict[str, int | None] = {}
+        before = 0.0
+        for event, data in zip(log.events, log.data, strict=True):
+            moment, run_id = _parse_seconds(event.at), event.run_id or ""
+            if event.type == "run.resumed" and data["reason"] == "recovery":
+                place = owner.get(run_id)
+                places = [place] if place is not None else range(self.size)
+                death = min(self.slots[place].find_death_after(before) for place in places)
+                if death < moment:
+                    yield moment - max(death, self._find_served_since(moment))
+                taker = [place for at, place in took_over.get(run_id, []) if 0 <= at - moment < 0.5]
+                owner[run_id] = taker[0] if len(taker) == 1 else None
+            elif run_id and (token := _read_token(data)):
+                owner[run_id] = posted.get(token)
+            before = moment
+
+    def _find_served_since(self, moment: float) -> float:
+        """Since when, up to that moment, at least one server was there at any time."""
+        lives = sorted((life for slot in self.slots for life in slot.lifetimes if life[0] <= moment), reverse=True)
+        since = moment
+        for begin, end in lives:
+            if end >= since:
+                since = min(since, begin)
+        return since
+
+
+def _parse_seconds(at: str) -> float:
+    return datetime.fromisoformat(at).timestamp()
+
+
+def _read_token(data: Json) -> str | None:
+    """The token in a user's message, if it is one of ours."""
+    message = data.get("message") or {}
+    if message.get("role") != "user":
+        return None
+    try:
+        token = json.loads(message["content"])["token"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return str(token)
+
+
+def _find_double_posts(log: LogRows, posted: dict[str, int | None]) -> list[str]:
+    """However often a message was sent, it was sent under one key, so it may be there once."""
+    tokens = [token for data in log.data if (token := _read_token(data))]
+    return [f"{log.session_id}: a message is there twice" for token in set(tokens) if tokens.count(token) > 1]

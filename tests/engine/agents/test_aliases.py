@@ -1,0 +1,124 @@
+"""An agent that got another name: its sessions go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from swarmkeep import Agent, tool
+from swarmkeep.domain.decisions.resuming import Approval
+from swarmkeep.domain.errors import AgentNotFound, AgentUnavailable
+from swarmkeep.domain.views import RunView
+from swarmkeep.engine.agents.loading import load_registry
+from swarmkeep.engine.agents.registry import AgentsError, Registry
+from tests.engine.cluster import KEY, EngineCluster, open_session, read_log, read_state, run_to_end, wait_for_end
+from tests.support.scripted import ScriptedModel
+
+
+@tool(requires_approval=True)
+def refund(order: str) -> str:
+    """Pay an order back."""
+    return f"refunded {order}"
+
+
+OLD = Agent(name="Refunds", instructions="old", functions=[refund])
+NEW = Agent(name="Returns", instructions="new", functions=[refund])
+ALIASES = {"Refunds": "Returns"}
+
+
+async def hold_conversation(house: EngineCluster) -> RunView:
+    """A run with the agent as it was called before."""
+    engine = await house.engine(OLD)
+    await open_session(engine)
+    return await run_to_end(engine, run_id="r0")
+
+
+async def test_a_session_of_a_renamed_agent_goes_on_under_the_new_name(
+    house: EngineCluster, model: ScriptedModel
+) -> None:
+    model.say("hello")
+    await hold_conversation(house)
+    renamed = await house.engine(NEW, aliases=ALIASES)
+    model.say("hello again")
+    view = await run_to_end(renamed)
+    assert (view.status, view.agent) == ("completed", "Returns")
+    events = await read_log(renamed)
+    assert [event.agent for event in events][-1] == "Returns"
+    assert sum(event.type == "session.updated" for event in events) == 1
+    assert (await read_state(renamed)).agent == "Returns"
+
+
+async def test_without_an_alias_the_agents_that_there_are_are_named(house: EngineCluster, model: ScriptedModel) -> None:
+    model.say("hello")
+    await hold_conversation(house)
+    renamed = await house.engine(NEW)
+    with pytest.raises(AgentUnavailable) as refused:
+        await run_to_end(renamed)
+    assert refused.value.known_agents == ["Returns"]
+    # And the session can be read.
+    assert (await read_state(renamed)).agent == "Refunds"
+
+
+async def test_a_run_that_waits_goes_on_after_a_renaming(house: EngineCluster, model: ScriptedModel) -> None:
+    model.call("refund", {"order": "A-17"}, id="c1")
+    view = await hold_conversation(house)
+    assert view.status == "waiting"
+    renamed = await house.engine(NEW, aliases=ALIASES)
+    model.say("done")
+    await renamed.runs.resume(KEY, view.id, approvals=[Approval(tool_call_id="c1", decision="approve")])
+    assert (await wait_for_end(renamed, view.id)).status == "completed"
+
+
+async def test_an_old_name_may_be_asked_for(house: EngineCluster, model: ScriptedModel) -> None:
+    engine = await house.engine(Agent(name="Front"), NEW, aliases=ALIASES)
+    session, _ = await engine.sessions.create("default", session_id=KEY.id, agent="Refunds")
+    assert session.agent == "Returns"
+    assert (await engine.sessions.update(KEY, agent="Front")).agent == "Front"
+    assert (await engine.sessions.update(KEY, agent="Refunds")).agent == "Returns"
+
+
+def test_a_registry_knows_both_names() -> None:
+    registry = Registry([NEW], aliases=ALIASES)
+    assert registry.get("Refunds") is registry.active("Refunds") is NEW
+    assert ("Refunds" in registry, registry.names) == (True, ["Returns"])
+    with pytest.raises(AgentNotFound):
+        registry.get("refunds")
+
+
+def load_aliased(folder: Path, aliases: str) -> Registry:
+    (folder / "renamed_team.py").write_text(
+        dedent(f"""
+        from swarmkeep import Agent
+        returns = Agent(name="Returns")
+        ALIASES = {aliases}
+        """)
+    )
+    return load_registry([str(folder / "renamed_team.py")])
+
+
+@pytest.fixture(autouse=True)
+def clean_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "renamed_team", raising=False)
+
+
+def test_aliases_stand_beside_the_agents(tmp_path: Path) -> None:
+    assert load_aliased(tmp_path, "{'Refunds': 'Returns', 'Money back': 'Returns'}").get("Money back").name == "Returns"
+
+
+@pytest.mark.parametrize(
+    ("aliases", "said"),
+    [
+        ("{'Refunds': 'Nobody'}", "no agent is called that"),
+        ("{'Returns': 'Returns'}", "is the name of an agent"),
+        ("['Refunds']", "a dict of names"),
+        ("{'Refunds': returns}", "a dict of names"),
+    ],
+)
+def test_aliases_that_lead_nowhere_are_refused(tmp_path: Path, aliases: str, said: str) -> None:
+    with pytest.raises(AgentsError, match=said):
+        load_aliased(tmp_path, aliases)

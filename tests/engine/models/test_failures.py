@@ -1,0 +1,244 @@
+"""What goes wrong at the model's end is data: a code that stays, whether to try again, and the provider's status."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+
+from swarmkeep.domain.events import RunError
+from swarmkeep.engine.models.model import ChatModel
+from tests.engine.models.test_transports import HELLO, expect_failure, make_request
+from tests.engine.swarm.runners import open_async
+from tests.support.scripted import ScriptedModel
+
+Json = dict[str, Any]
+STREAM = pytest.mark.parametrize("stream", [False, True])
+
+
+async def expect_error(client: AsyncOpenAI, stream: bool) -> RunError:
+    return (await expect_failure(ChatModel(client), make_request(HELLO, stream=stream), stream=stream)).error
+
+
+@STREAM
+@pytest.mark.parametrize(
+    ("status", "code", "retryable"),
+    [
+        (400, "provider_bad_request", False),
+        (401, "provider_authentication", False),
+        (403, "provider_permission", False),
+        (404, "provider_not_found", False),
+        (408, "provider_timeout", True),
+        (409, "provider_conflict", True),
+        (413, "context_length_exceeded", False),
+        (418, "provider_error", False),
+        (422, "provider_bad_request", False),
+        (429, "provider_rate_limited", True),
+        (500, "provider_error", True),
+        (502, "provider_error", True),
+        (503, "provider_error", True),
+        (529, "provider_error", True),
+    ],
+)
+async def test_each_status_has_its_code(
+    model: ScriptedModel, async_client: AsyncOpenAI, status: int, code: str, retryable: bool, stream: bool
+) -> None:
+    model.fail(status, message="no such luck")
+    error = await expect_error(async_client, stream)
+    assert error == RunError(code=code, message="no such luck", retryable=retryable, provider_status=status)
+
+
+@pytest.mark.parametrize(
+    ("status", "provider_code", "message", "code"),
+    [
+        (400, "context_length_exceeded", "too long", "context_length_exceeded"),
+        (400, None, "This model's maximum context length is 8192 tokens.", "context_length_exceeded"),
+        (400, "content_filter", "blocked", "content_filter"),
+        (404, "model_not_found", "The model `gpt-9` does not exist.", "provider_not_found"),
+        (429, "insufficient_quota", "You exceeded your current quota.", "provider_quota_exceeded"),
+        (500, None, "crashed: context window of the worker", "provider_error"),
+    ],
+)
+async def test_what_the_provider_says_makes_it_more_precise(
+    model: ScriptedModel, async_client: AsyncOpenAI, status: int, provider_code: str | None, message: str, code: str
+) -> None:
+    model.fail(status, code=provider_code, message=message)
+    error = await expect_error(async_client, stream=False)
+    assert error.code == code
+    assert error.message == message
+    assert error.retryable is (status == 500)
+
+
+PAGE = "<html><head><title>502 Bad\nGateway &amp; more</title></head><body><h1>nginx</h1></body></html>"
+
+
+@STREAM
+async def test_an_error_page_of_some_proxy(model: ScriptedModel, async_client: AsyncOpenAI, stream: bool) -> None:
+    model.raw(PAGE, status=502, content_type="text/html")
+    error = await expect_error(async_client, stream)
+    assert (error.code, error.retryable, error.provider_status) == ("provider_error", True, 502)
+    assert error.message == "a web page instead of an answer: 502 Bad Gateway & more"
+
+
+@STREAM
+async def test_a_page_where_an_answer_was_expected(
+    model: ScriptedModel, async_client: AsyncOpenAI, stream: bool
+) -> None:
+    model.raw("<html><h1>Welcome to nginx!</h1></html>", content_type="text/html; charset=utf-8")
+    error = await expect_error(async_client, stream)
+    assert (error.code, error.retryable, error.provider_status) == ("provider_web_page", False, None)
+    assert error.message.endswith("a web page instead of an answer: Welcome to nginx!")
+
+
+@STREAM
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ('{"choices": [', "provider_not_json"),
+        ("", "provider_not_json"),
+        ("<html>", "provider_not_json"),
+        ("[" * 20_000, "provider_not_json"),
+        ("[]", "provider_malformed"),
+        ("null", "provider_malformed"),
+        ("{}", "provider_empty_answer"),
+        ('{"choices": null}', "provider_empty_answer"),
+        ('{"choices": []}', "provider_empty_answer"),
+        ('{"choices": [{"message": null}]}', "provider_empty_answer"),
+        ('{"choices": [{"text": "a completion of old"}]}', "provider_empty_answer"),
+        ("\xff\xfe", "provider_not_json"),
+    ],
+)
+async def test_an_answer_that_is_no_completion(
+    model: ScriptedModel, async_client: AsyncOpenAI, body: str, code: str, stream: bool
+) -> None:
+    model.raw(body.encode("latin-1"), content_type="application/json")
+    error = await expect_error(async_client, stream)
+    assert (error.code, error.retryable, error.provider_status) == (code, True, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("<html>Welcome to nginx!</html>", "provider_stream_cut"),
+        ("", "provider_stream_cut"),
+        (": working on it\n\n", "provider_stream_cut"),
+        ("data: [DONE]\n\n", "provider_empty_answer"),
+        ('data: {"choices": []}\n\ndata: [DONE]\n\n', "provider_empty_answer"),
+        ('data: {"choices": [\n\n', "provider_not_json"),
+        ("data: []\n\n", "provider_malformed"),
+        ('data: {"choices": [5]}\n\n', "provider_malformed"),
+        ('data: {"error": {"message": "overloaded"}}\n\n', "provider_error"),
+        ('data: {"error": "overloaded"}\n\n', "provider_error"),
+    ],
+)
+async def test_a_stream_that_is_none(model: ScriptedModel, async_client: AsyncOpenAI, body: str, code: str) -> None:
+    model.raw(body, content_type="text/event-stream")
+    error = await expect_error(async_client, stream=True)
+    assert (error.code, error.retryable) == (code, True)
+
+
+@STREAM
+@pytest.mark.parametrize(
+    ("reported", "code", "retryable", "status"),
+    [
+        ({"message": "out of memory"}, "provider_error", True, None),
+        ({"message": "out of memory", "code": 500}, "provider_error", True, 500),
+        ({"message": "slow down", "code": "429"}, "provider_rate_limited", True, 429),
+        ({"message": "slow down", "type": "rate_limit_error"}, "provider_rate_limited", True, None),
+        ({"message": "no", "code": 401}, "provider_authentication", False, 401),
+        ({"message": "no", "code": "context_length_exceeded"}, "context_length_exceeded", False, None),
+        ({"message": "blocked", "code": "content_filter"}, "content_filter", False, None),
+        ({"message": "no", "code": 99999999999, "type": None}, "provider_error", True, None),
+    ],
+)
+async def test_an_error_in_the_place_of_an_answer(
+    model: ScriptedModel,
+    async_client: AsyncOpenAI,
+    reported: Json,
+    code: str,
+    retryable: bool,
+    status: int | None,
+    stream: bool,
+) -> None:
+    if stream:
+        model.chunks([{"choices": [{"index": 0, "delta": {"content": "Half"}}]}, {"error": reported}])
+    else:
+        model.raw({"error": reported})
+    failed = await expect_failure(ChatModel(async_client), make_request(HELLO, stream=stream), stream=stream)
+    expected = RunError(code=code, message=reported["message"], retryable=retryable, provider_status=status)
+    assert failed.error == expected
+    assert failed.partial == ("Half" if stream else "")
+
+
+@STREAM
+async def test_an_answer_that_the_filter_stopped(model: ScriptedModel, async_client: AsyncOpenAI, stream: bool) -> None:
+    model.say("This is how to", finish_reason="content_filter")
+    failed = await expect_failure(ChatModel(async_client), make_request(HELLO, stream=stream), stream=stream)
+    assert (failed.error.code, failed.error.retryable) == ("content_filter", False)
+    assert failed.partial == "This is how to"
+
+
+async def test_half_a_stream_keeps_what_was_said(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+    model.half_stream(["Half ", "a sen"])
+    failed = await expect_failure(ChatModel(async_client), make_request(HELLO, stream=True), stream=True)
+    assert (failed.error.code, failed.error.retryable) == ("provider_stream_cut", True)
+    assert failed.partial == "Half a sen"
+
+
+async def test_a_stream_that_ends_without_saying_why_is_cut(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+    model.chunks([{"choices": [{"index": 0, "delta": {"content": "Half a"}}]}], done=False)
+    failed = await expect_failure(ChatModel(async_client), make_request(HELLO, stream=True), stream=True)
+    assert (failed.error.code, failed.partial) == ("provider_stream_cut", "Half a")
+
+
+async def test_half_an_answer(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+    model.half_stream("Half")
+    error = await expect_error(async_client, stream=False)
+    assert error.retryable
+    assert error.code in ("provider_unreachable", "provider_stream_cut")
+
+
+async def test_a_model_that_does_not_answer_in_time(model: ScriptedModel) -> None:
+    model.hang()
+    async with open_async(model.url, timeout=0.05) as client:
+        error = await expect_error(client, stream=False)
+    assert error == RunError(code="provider_timeout", message="the model did not answer in time", retryable=True)
+
+
+async def test_a_model_that_falls_silent_in_mid_answer(model: ScriptedModel) -> None:
+    model.hang("Well, ")
+    async with open_async(model.url, timeout=0.2) as client:
+        failed = await expect_failure(ChatModel(client), make_request(HELLO, stream=True), stream=True)
+    assert (failed.error.code, failed.error.retryable) == ("provider_timeout", True)
+    assert failed.partial == "Well, "
+
+
+@STREAM
+async def test_a_model_that_is_not_there(stream: bool) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
+    async with open_async(url) as client:
+        error = await expect_error(client, stream)
+    assert (error.code, error.retryable, error.provider_status) == ("provider_unreachable", True, None)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/v1?key=secret", "http://user:secret@127.0.0.1:1/v1"])
+async def test_no_message_shows_a_secret(url: str) -> None:
+    async with open_async(url, api_key="sk-secret") as client:
+        assert "secret" not in (await expect_error(client, stream=False)).message
+
+
+async def test_the_message_is_never_empty(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+    script: list[Callable[[], None]] = [
+        lambda: model.raw("", status=500),
+        lambda: model.raw({"error": {"message": ""}}, status=500),
+        lambda: model.raw({"error": "plain text"}, status=500),
+        lambda: model.raw({"message": "flat"}, status=500),
+    ]
+    for answer in script:
+        answer()
+        assert (await expect_error(async_client, stream=False)).message

@@ -1,0 +1,437 @@
+"""What readers see: every durable event once and in order from any server, and what passes while it passes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from swarmkeep import Agent
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
+from swarmkeep.domain.events import (
+    CompletionRecord,
+    ContextUpdated,
+    MessageAdded,
+    RunCancelled,
+    RunCompleted,
+    RunOptions,
+    RunStarted,
+)
+from swarmkeep.engine import streaming
+from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
+from swarmkeep.engine.streaming import Feed, Hub, follow
+from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.sql.store import SqlStore
+from tests.engine.cluster import (
+    KEY,
+    EngineCluster,
+    collect_stream,
+    make_start_run,
+    open_session,
+    pick_recorded,
+    read_log,
+    read_state,
+    run_to_end,
+    take_items,
+    wait_for_state,
+    wait_until,
+)
+from tests.support.logs import record_draft
+from tests.support.scripted import ScriptedModel
+
+SECONDS = 20.0
+
+
+def make_event(seq: int, fact: Any = None, run_id: str | None = "r1") -> RecordedEvent:
+    return record_draft(EventDraft(fact or ContextUpdated(patch={}), run_id, "A"), seq - 1, "")
+
+
+def make_delta(text: str, seq: int = 1, run_id: str = "r1") -> MessageDelta:
+    return MessageDelta(run_id, "A", seq, {"content": text})
+
+
+REPLY = MessageAdded(message={"role": "assistant", "content": "hi"}, completion=CompletionRecord())
+
+
+# Feeds and the hub.
+
+
+async def test_a_feed_gives_what_it_got_in_order() -> None:
+    feed = Feed(10)
+    assert await feed.get(0) is None
+    feed.put(make_delta("a"))
+    feed.put(make_delta("b"))
+    assert [await feed.get(SECONDS), await feed.get(SECONDS)] == [make_delta("a"), make_delta("b")]
+    assert await feed.get(0) is None
+
+
+async def test_a_feed_wakes_its_reader() -> None:
+    feed = Feed(10)
+    reader = asyncio.create_task(feed.get(SECONDS))
+    await asyncio.sleep(0)
+    feed.put(make_delta("a"))
+    assert await reader == make_delta("a")
+
+
+async def test_a_feed_is_bounded_and_loses_the_oldest() -> None:
+    feed = Feed(3)
+    for n in range(100):
+        feed.put(make_delta(str(n)))
+    assert [await feed.get(SECONDS) for _ in range(3)] == [make_delta("97"), make_delta("98"), make_delta("99")]
+    assert await feed.get(0) is None
+
+
+async def test_a_hub_forgets_readers_that_left() -> None:
+    hub = Hub()
+    assert not hub.has_readers(KEY)
+    with hub.subscribe(KEY) as one, hub.subscribe(KEY) as other:
+        assert hub.has_readers(KEY)
+        assert hub.reader_count == 2
+        hub.publish(KEY, make_delta("a"))
+        assert await one.get(0) == await other.get(0) == make_delta("a")
+    assert not hub.has_readers(KEY)
+    assert hub.reader_count == 0
+
+
+async def test_who_joins_gets_the_message_in_progress() -> None:
+    hub = Hub()
+    begun = MessageStarted("r1", "A", 1)
+    for item in (begun, make_delta("a"), make_delta("b")):
+        hub.publish(KEY, item)
+    assert hub.partial(KEY, "r1") == "ab"
+    assert hub.partial(KEY, "r2") == ""
+    with hub.subscribe(KEY) as feed:
+        assert [await feed.get(0) for _ in range(2)] == [begun, make_delta("ab")]
+
+
+async def test_a_message_that_is_whole_is_not_in_progress() -> None:
+    for end in (REPLY, RunCompleted(stop_reason="end_turn"), RunCancelled(stop_reason="cancelled")):
+        hub = Hub()
+        hub.publish(KEY, make_delta("a"))
+        hub.publish(KEY, make_event(2, end))
+        assert hub.partial(KEY, "r1") == ""
+
+
+async def test_what_else_happens_does_not_disturb_the_message_in_progress() -> None:
+    hub = Hub()
+    hub.publish(KEY, make_delta("a"))
+    hub.publish(KEY, make_event(2, ContextUpdated(patch={"a": 1})))
+    hub.publish(KEY, make_event(3, ContextUpdated(patch={"a": 1}), run_id=None))
+    hub.publish(KEY, make_event(4, RunCancelled(stop_reason="cancelled"), run_id="queued"))
+    hub.publish(KEY, make_delta("b"))
+    assert hub.partial(KEY, "r1") == "ab"
+    hub.drop_partial(KEY)
+    assert hub.partial(KEY, "r1") == ""
+
+
+# Following.
+
+
+class ListedLog:
+    """A log that a test fills, in the place of a store."""
+
+    def __init__(self) -> None:
+        self.events: list[RecordedEvent] = []
+
+    async def read(self, key: Any, *, after: int = 0, **rest: Any) -> list[RecordedEvent]:
+        return [event for event in self.events if event.seq > after]
+
+    def add(self, fact: Any = None, run_id: str = "r1") -> RecordedEvent:
+        self.events.append(make_event(len(self.events) + 1, fact, run_id))
+        return self.events[-1]
+
+
+def follow_shelf(shelf: ListedLog, hub: Hub, after: int = 0, poll: float = SECONDS) -> AsyncGenerator[Item | None]:
+    return follow(shelf, hub, KEY, after=after, poll_seconds=poll)  # type: ignore[arg-type]
+
+
+async def test_what_is_in_the_log_comes_first_and_then_what_happens() -> None:
+    shelf, hub = ListedLog(), Hub()
+    old = [shelf.add(), shelf.add()]
+    async with aclosing(follow_shelf(shelf, hub)) as items:
+        assert await take_items(items, 2) == old
+        new = shelf.add()
+        hub.publish(KEY, new)
+        assert await take_items(items, 1) == [new]
+    assert hub.reader_count == 0
+
+
+async def test_an_event_that_is_read_and_published_is_given_once() -> None:
+    shelf, hub = ListedLog(), Hub()
+    async with aclosing(follow_shelf(shelf, hub, poll=0.001)) as items:
+        assert await anext(items) is None
+        for _ in range(5):
+            made = shelf.add()
+            hub.signal_log_change(KEY)
+            assert await take_items(items, 1) == [made]
+            hub.publish(KEY, made)
+        hub.publish(KEY, last := shelf.add())
+        assert await take_items(items, 1) == [last]
+
+
+async def test_events_of_another_server_are_found_in_the_log() -> None:
+    shelf, hub = ListedLog(), Hub()
+    async with aclosing(follow_shelf(shelf, hub)) as items:
+        mine = shelf.add()
+        assert await take_items(items, 1) == [mine]
+        theirs, next_one = shelf.add(), shelf.add()
+        # Nobody tells of theirs, but the number of the next one does.
+        hub.publish(KEY, next_one)
+        assert await take_items(items, 2) == [theirs, next_one]
+
+
+async def test_a_reader_that_is_stirred_looks_into_the_log() -> None:
+    shelf, hub = ListedLog(), Hub(feed_size=2)
+    async with aclosing(follow_shelf(shelf, hub)) as items:
+        made = [shelf.add()]
+        assert await take_items(items, 1) == made
+        theirs = shelf.add()
+        hub.signal_log_change(KEY)
+        # However much passes in between, the sign is not lost.
+        for _ in range(10):
+            hub.publish(KEY, make_delta("a", seq=2))
+        assert theirs in await take_items(items, 3)
+
+
+async def test_a_slow_reader_finds_in_the_log_what_its_feed_lost() -> None:
+    shelf, hub = ListedLog(), Hub(feed_size=2)
+    async with aclosing(follow_shelf(shelf, hub)) as items:
+        made = [shelf.add()]
+        assert await take_items(items, 1) == made
+        for _ in range(50):
+            hub.publish(KEY, shelf.add())
+        assert await take_items(items, 50) == shelf.events[1:]
+
+
+async def test_pieces_of_a_message_that_was_given_whole_are_stale() -> None:
+    shelf, hub = ListedLog(), Hub(feed_size=3)
+    async with aclosing(follow_shelf(shelf, hub)) as items:
+        shelf.add(RunStarted(options=RunOptions()))
+        await take_items(items, 1)
+        whole = shelf.add(REPLY)
+        later = shelf.add()
+        hub.publish(KEY, later)
+        hub.publish(KEY, make_delta("stale", seq=1))
+        hub.publish(KEY, make_delta("fresh", seq=3))
+        assert await take_items(items, 3) == [whole, later, make_delta("fresh", seq=3)]
+
+
+async def test_a_patch_in_the_middle_of_a_message_does_not_silence_it() -> None:
+    shelf, hub = ListedLog(), Hub()
+    async with aclosing(follow_shelf(shelf, hub)) as items:
+        shelf.add(RunStarted(options=RunOptions()))
+        await take_items(items, 1)
+        hub.publish(KEY, make_delta("a"))
+        patch = shelf.add()
+        hub.publish(KEY, patch)
+        cancelled = shelf.add(RunCancelled(stop_reason="cancelled"), run_id="queued")
+        hub.publish(KEY, cancelled)
+        hub.publish(KEY, make_delta("b"))
+        assert await take_items(items, 4) == [make_delta("a"), patch, cancelled, make_delta("b")]
+
+
+async def test_silence_is_a_sign_of_life() -> None:
+    async with aclosing(follow_shelf(ListedLog(), Hub(), poll=0.001)) as items:
+        assert [await anext(items) for _ in range(3)] == [None] * 3
+
+
+async def test_readers_that_come_and_go_leave_nothing() -> None:
+    shelf, hub = ListedLog(), Hub()
+    shelf.add()
+    before = asyncio.all_tasks()
+    for _ in range(1000):
+        async with aclosing(follow_shelf(shelf, hub)) as items:
+            await anext(items)
+    assert hub.reader_count == 0
+    assert not hub.has_readers(KEY)
+    assert asyncio.all_tasks() == before
+
+
+# On a database, with engines.
+
+
+def look() -> str:
+    return "rain"
+
+
+AGENT = Agent(name="A", functions=[look])
+
+
+def list_seqs(items: list[Item]) -> list[int]:
+    return [item.seq for item in pick_recorded(items)]
+
+
+async def follow_all(engine: Engine, upto: int) -> list[int]:
+    items = follow(engine.store, engine.hub, KEY, after=0, poll_seconds=0.01)
+    async with aclosing(items):
+        found: list[int] = []
+        async with asyncio.timeout(SECONDS):
+            async for item in items:
+                if isinstance(item, RecordedEvent):
+                    found.append(item.seq)
+                    if item.seq >= upto:
+                        break
+    return found
+
+
+async def test_readers_on_two_servers_see_every_event_once_and_in_order(
+    house: EngineCluster, model: ScriptedModel
+) -> None:
+    one, two = await house.engine(AGENT), await house.engine(AGENT)
+    await open_session(one)
+    readers = [asyncio.create_task(follow_all(engine, 16)) for engine in (one, two, two)]
+    for n, engine in enumerate((one, two, one)):
+        model.call("look")
+        model.say("Rain.")
+        await run_to_end(engine, run_id=f"r{n}")
+    assert len(await read_log(one)) >= 16
+    for reader in readers:
+        assert await reader == list(range(1, 17))
+
+
+async def test_a_reader_that_reconnects_after_every_event_misses_nothing(
+    house: EngineCluster, model: ScriptedModel
+) -> None:
+    one, two = await house.engine(AGENT), await house.engine(AGENT)
+    await open_session(one)
+    model.call("look")
+    model.say("Rain.")
+    await one.runs.start(KEY, make_start_run())
+    found: list[int] = []
+    feed = await two.runs.feed(KEY, "r1")
+    after = feed.after
+    async with asyncio.timeout(SECONDS):
+        for n in range(100):
+            engine = (one, two)[n % 2]
+            async with aclosing(engine.runs.stream(KEY, feed, after=after)) as items:
+                async for item in items:
+                    if isinstance(item, RecordedEvent):
+                        found.append(after := item.seq)
+                        break
+                else:
+                    break
+    assert found == [event.seq for event in await read_log(one) if event.run_id == "r1"]
+
+
+async def test_a_joiner_gets_the_message_in_progress_and_the_rest_of_it(
+    house: EngineCluster, model: ScriptedModel
+) -> None:
+    engine = await house.engine(AGENT)
+    await open_session(engine)
+    model.hang("Once upon ", then="a time.")
+    await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
+    await wait_until(lambda: engine.hub.partial(KEY, "r1") == "Once upon ")
+    feed = await engine.runs.feed(KEY, "r1")
+    async with aclosing(engine.runs.stream(KEY, feed)) as items:
+        seen = await take_items(items, 4)
+        model.release()
+        async with asyncio.timeout(SECONDS):
+            seen += [item async for item in items if item is not None]
+    texts = [item.delta.get("content") or "" for item in seen if isinstance(item, MessageDelta)]
+    assert "".join(texts) == "Once upon a time."
+    assert next(type(item) for item in seen if not isinstance(item, RecordedEvent)) is MessageStarted
+    assert [item.type for item in pick_recorded(seen)] == [
+        "run.started",
+        "message.added",
+        "message.added",
+        "run.completed",
+    ]
+
+
+async def test_a_message_goes_on_through_a_patch_and_a_cancel_keeps_all_of_it(
+    house: EngineCluster, model: ScriptedModel
+) -> None:
+    engine = await house.engine(AGENT)
+    await open_session(engine)
+    model.hang("Once upon ", then="a time.")
+    await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
+    await wait_until(lambda: engine.hub.partial(KEY, "r1") == "Once upon ")
+    await engine.sessions.update(KEY, context_variables={"a": 1})
+    await engine.runs.start(KEY, make_start_run(run_id="r2", on_busy="queue"))
+    await engine.runs.cancel(KEY, "r2")
+    view = await engine.runs.cancel(KEY, "r1")
+    assert view.output_text == "Once upon "
+
+
+async def test_a_run_that_nobody_watches_is_not_streamed(house: EngineCluster, model: ScriptedModel) -> None:
+    engine = await house.engine(AGENT)
+    await open_session(engine)
+    model.say("Hello.")
+    await run_to_end(engine)
+    assert "stream" not in model.requests[0]
+    model.say("Hello.")
+    await run_to_end(engine, run_id="r2", options=RunOptions(stream=True))
+    assert model.requests[1]["stream"] is True
+
+
+async def test_a_stream_of_a_run_gives_its_own_events_and_ends_with_it(
+    house: EngineCluster, model: ScriptedModel
+) -> None:
+    engine = await house.engine(AGENT)
+    await open_session(engine)
+    for run_id in ("r1", "r2"):
+        model.call("look")
+        model.say("Rain.")
+        await run_to_end(engine, run_id=run_id)
+    for run_id in ("r1", "r2"):
+        mine = [event.seq for event in await read_log(engine) if event.run_id == run_id]
+        assert list_seqs(await collect_stream(engine, run_id)) == mine
+        assert list_seqs(await collect_stream(engine, run_id, after=mine[2])) == mine[3:]
+        assert list_seqs(await collect_stream(engine, run_id, after=mine[-1])) == []
+        assert list_seqs(await collect_stream(engine, run_id, after=10**6)) == []
+
+
+async def test_the_stream_of_a_run_that_has_ended_reads_the_log_in_pages(
+    house: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await house.engine(Agent(name="A"))
+    await open_session(engine)
+    for number in range(3):
+        model.say("Hello.")
+        await run_to_end(engine, run_id=f"r{number}")
+    reads: list[int] = []
+    read = SqlStore.read
+
+    async def counted(self: SqlStore, key: SessionKey, **bounds: Any) -> list[RecordedEvent]:
+        found = await read(self, key, **bounds)
+        reads.append(len(found))
+        return found
+
+    monkeypatch.setattr(SqlStore, "read", counted)
+    monkeypatch.setattr(streaming, "_PAGE_SIZE", 3)
+    own = [event.seq for event in await engine.store.read(KEY) if event.run_id == "r1"]
+    reads.clear()
+    assert [event.seq for event in pick_recorded(await collect_stream(engine, "r1"))] == own
+    # What came after the run is not read for it.
+    assert (reads[-2:], max(reads)) == ([3, 1], 3)
+
+
+async def test_many_readers_of_a_run_see_the_same(house: EngineCluster, model: ScriptedModel) -> None:
+    engine = await house.engine(AGENT)
+    await open_session(engine)
+    model.hang("Hel", then="lo")
+    await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
+    readers = [asyncio.create_task(collect_stream(engine)) for _ in range(20)]
+    await wait_until(lambda: engine.hub.reader_count == 20)
+    model.release()
+    found = await asyncio.gather(*readers)
+    assert {tuple(list_seqs(items)) for items in found} == {tuple(event.seq for event in (await read_log(engine))[1:])}
+    for items in found:
+        texts = [item.delta.get("content") or "" for item in items if isinstance(item, MessageDelta)]
+        assert "".join(texts) == "Hello"
+
+
+async def test_a_reader_that_goes_away_does_not_end_the_run(house: EngineCluster, model: ScriptedModel) -> None:
+    engine = await house.engine(AGENT)
+    await open_session(engine)
+    model.hang("Hel", then="lo")
+    feed = await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
+    async with aclosing(engine.runs.stream(KEY, feed)) as items:
+        await take_items(items, 3)
+    model.release()
+    await wait_for_state(engine, lambda state: state.run is None)
+    assert (await read_state(engine)).messages[-1].message["content"] == "Hello"

@@ -1,0 +1,187 @@
+"""The database goes away while runs go on: they wait for it, and nothing is lost, doubled or called a failure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from swarmkeep import Agent
+from swarmkeep.engine.engine import Engine
+from swarmkeep.store.ports import OutcomeUnknown, StoreUnavailable
+from tests.engine.cluster import (
+    KEY,
+    EngineCluster,
+    expire_leases,
+    kill_engine,
+    make_start_run,
+    open_session,
+    read_log,
+    read_types,
+    run_to_end,
+    wait_for_end,
+    wait_for_state,
+)
+from tests.support.scripted import ScriptedModel
+
+SECONDS = 20.0
+PLAIN = ["session.created", "run.started", "message.added", "message.added", "run.completed"]
+
+
+class Outage:
+    """Stands between an engine and its store. `fails` says what becomes of an append before, or after, it was made."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.failures = 0
+        self.failed = asyncio.Event()
+        self.before: Callable[[], Exception | None] = lambda: None
+        self.after: Callable[[], Exception | None] = lambda: None
+        self._append = engine.store.append
+        engine.store.append = self.append  # type: ignore[method-assign]
+
+    async def append(self, *args: Any, **kwargs: Any) -> Any:
+        self._raise(self.before())
+        appended = await self._append(*args, **kwargs)
+        error = self.after()
+        if isinstance(error, OutcomeUnknown):
+            error.appended = appended
+        self._raise(error)
+        return appended
+
+    def _raise(self, error: Exception | None) -> None:
+        if error is not None:
+            self.failures += 1
+            self.failed.set()
+            raise error
+
+
+def fail_times(count: int, error: type[Exception]) -> Callable[[], Exception | None]:
+    """That error so many times, and then none."""
+    left = [error("the database is gone")] * count
+    return lambda: left.pop() if left else None
+
+
+@pytest.fixture
+async def engine(house: EngineCluster) -> Engine:
+    engine = await house.engine(Agent(name="A"))
+    await open_session(engine)
+    return engine
+
+
+async def start_run_with_outage(engine: Engine, model: ScriptedModel) -> Outage:
+    """A run in the middle of its model call; then the trouble may begin."""
+    model.hang(then="Hello.")
+    await engine.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    return Outage(engine)
+
+
+async def test_a_run_waits_for_its_database(engine: Engine, model: ScriptedModel) -> None:
+    outage = await start_run_with_outage(engine, model)
+    outage.before = fail_times(4, StoreUnavailable)
+    model.release()
+    view = await wait_for_end(engine)
+    assert (view.status, view.output_text) == ("completed", "Hello.")
+    assert outage.failures == 4
+    assert model.request_count == 1
+    assert await read_types(engine) == PLAIN
+
+
+async def test_a_commit_that_was_made_after_all_is_not_made_again(engine: Engine, model: ScriptedModel) -> None:
+    outage = await start_run_with_outage(engine, model)
+    outage.after = fail_times(1, OutcomeUnknown)
+    model.release()
+    assert (await wait_for_end(engine)).output_text == "Hello."
+    assert outage.failures == 1
+    assert await read_types(engine) == PLAIN
+
+
+async def test_of_many_attempts_of_unknown_outcome_one_counts(engine: Engine, model: ScriptedModel) -> None:
+    outage = await start_run_with_outage(engine, model)
+    unsure, made = fail_times(2, StoreUnavailable), fail_times(1, OutcomeUnknown)
+    outage.before, outage.after = unsure, made
+    model.release()
+    assert (await wait_for_end(engine)).output_text == "Hello."
+    assert outage.failures == 3
+    assert await read_types(engine) == PLAIN
+
+
+async def test_a_tool_whose_start_was_in_doubt_runs_once(house: EngineCluster, model: ScriptedModel) -> None:
+    calls: list[str] = []
+
+    def pay() -> str:
+        calls.append("pay")
+        return "paid"
+
+    engine = await house.engine(Agent(name="A", functions=[pay]))
+    await open_session(engine)
+    model.hang()
+    await engine.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    await kill_engine(engine)
+    model.call("pay", id="c1")
+    model.say("Paid.")
+    heir = await house.engine(Agent(name="A", functions=[pay]), start=False)
+    outage = Outage(heir)
+    # In turn: the take-over, the call's start, its result.
+    outcomes = [OutcomeUnknown("?"), OutcomeUnknown("?"), OutcomeUnknown("?")]
+    outage.after = lambda: outcomes.pop() if outcomes else None
+    await heir.start()
+    assert (await wait_for_end(heir)).output_text == "Paid."
+    assert calls == ["pay"]
+    assert outage.failures == 3
+
+
+async def test_a_start_that_was_recorded_after_all_is_answered_and_driven(engine: Engine, model: ScriptedModel) -> None:
+    outage = Outage(engine)
+    outage.after = fail_times(1, OutcomeUnknown)
+    model.say("Hello.")
+    assert (await run_to_end(engine)).output_text == "Hello."
+    assert outage.failures == 1
+    assert await read_types(engine) == PLAIN
+
+
+async def test_a_caller_is_refused_at_once_while_there_is_no_database(engine: Engine, model: ScriptedModel) -> None:
+    outage = Outage(engine)
+    outage.before = lambda: StoreUnavailable("the database is gone")
+    with pytest.raises(StoreUnavailable):
+        await engine.runs.start(KEY, make_start_run())
+    assert outage.failures == 1
+    outage.before = lambda: None
+    model.say("Hello.")
+    assert (await run_to_end(engine)).status == "completed"
+
+
+async def test_a_run_that_was_taken_over_during_the_outage_is_left_to_its_heir(
+    house: EngineCluster, engine: Engine, model: ScriptedModel
+) -> None:
+    outage = await start_run_with_outage(engine, model)
+    outage.before = lambda: StoreUnavailable("the database is gone")
+    model.release()
+    async with asyncio.timeout(SECONDS):
+        await outage.failed.wait()
+    model.say("Alive.")
+    # To the others it is as good as dead.
+    await expire_leases(engine)
+    heir = await house.engine(Agent(name="A"))
+    assert (await wait_for_end(heir)).output_text == "Alive."
+    before = await read_log(heir)
+    outage.before = lambda: None
+    await wait_for_state(engine, lambda state: not engine._worker.is_advancing(KEY))
+    assert await read_log(heir) == before
+
+
+async def test_a_server_stops_although_its_database_is_gone(
+    house: EngineCluster, engine: Engine, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarmkeep.engine.worker.worker._INTERRUPT_TIMEOUT_SECONDS", 0.05)
+    outage = await start_run_with_outage(engine, model)
+    outage.before = lambda: StoreUnavailable("the database is gone")
+    model.release()
+    async with asyncio.timeout(SECONDS):
+        await outage.failed.wait()
+        await engine.drain()
+    outage.before = lambda: None
+    assert (await engine.runs.get(KEY, "r1")).status == "running"

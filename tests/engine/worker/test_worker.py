@@ -1,0 +1,788 @@
+"""Runs outlive the server that began them: leases, take-overs, and what a server does on its way out."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from openai import AsyncOpenAI
+from sqlalchemy import delete
+
+from swarmkeep import Agent, Result, ToolCallId, tool
+from swarmkeep.domain.decisions.resuming import Approval
+from swarmkeep.domain.errors import Draining, RunNotWaiting, SessionNotFound
+from swarmkeep.domain.events import RunOptions
+from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.limits import Limits
+from swarmkeep.engine.models.model import ChatModel
+from swarmkeep.engine.models.pauses import Pauses
+from swarmkeep.engine.models.retries import Retries
+from swarmkeep.engine.worker import recovery
+from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.sql.store import SqlStore
+from swarmkeep.store.sql.tables import events
+from tests.engine.cluster import (
+    KEY,
+    LIMITS,
+    EngineCluster,
+    ToolGate,
+    expire_leases,
+    kill_engine,
+    list_contents,
+    make_start_run,
+    open_session,
+    read_log,
+    read_state,
+    read_types,
+    run_to_end,
+    wait_for_end,
+    wait_for_state,
+    wait_until,
+)
+from tests.support.rules import find_body_faults
+from tests.support.scripted import ScriptedModel
+
+Json = dict[str, Any]
+SECONDS = 20.0
+
+
+def look(city: str) -> str:
+    return f"rain in {city}"
+
+
+AGENT = Agent(name="A", functions=[look])
+
+
+async def open_engine(house: EngineCluster, *agents: Agent, limits: Limits = LIMITS) -> Engine:
+    engine = await house.engine(*(agents or [AGENT]), limits=limits)
+    await open_session(engine)
+    return engine
+
+
+async def read_resume_reasons(engine: Engine) -> list[str]:
+    return [event.fact.reason for event in await read_log(engine) if event.type == "run.resumed"]  # type: ignore[union-attr]
+
+
+# Cut at each step, and taken over.
+
+
+async def test_a_run_cut_in_a_model_call_asks_again(house: EngineCluster, model: ScriptedModel) -> None:
+    one = await open_engine(house)
+    model.hang()
+    await one.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
+    await model.wait_for_requests_async(1)
+    await kill_engine(one)
+    model.say("Hello.")
+    two = await house.engine(AGENT)
+    view = await wait_for_end(two)
+    assert (view.status, view.output_text) == ("completed", "Hello.")
+    assert model.raw_requests[0] == model.raw_requests[1]
+    assert await read_types(two) == [
+        "session.created", "run.started", "message.added", "run.resumed", "message.added", "run.completed",
+    ]  # fmt: skip
+    assert await read_resume_reasons(two) == ["recovery"]
+
+
+async def test_a_run_cut_in_a_tool_does_not_run_it_again(house: EngineCluster, model: ScriptedModel) -> None:
+    gate, calls = ToolGate(), []
+
+    def send() -> str:
+        calls.append("send")
+        gate.enter()
+        return "sent"
+
+    agent = Agent(name="A", functions=[send])
+    one = await open_engine(house, agent)
+    model.call("send", id="c1")
+    await one.runs.start(KEY, make_start_run())
+    await gate.wait_until_reached()
+    await kill_engine(one)
+    model.say("I do not know.")
+    two = await house.engine(agent)
+    view = await wait_for_end(two)
+    await gate.open()
+    assert view.status == "completed"
+    assert calls == ["send"]
+    [message] = [message for message in model.requests[1]["messages"] if message["role"] == "tool"]
+    assert "send had been started when the process stopped" in message["content"]
+    [entry] = [entry for entry in (await read_state(two)).messages if entry.role == "tool"]
+    assert entry.tool is not None
+    assert entry.tool.status == "unknown_outcome"
+
+
+async def test_an_idempotent_tool_runs_again_with_the_same_id(house: EngineCluster, model: ScriptedModel) -> None:
+    gate = ToolGate()
+    ids: list[str] = []
+
+    @tool(idempotent=True)
+    def pay(tool_call_id: ToolCallId) -> str:
+        ids.append(tool_call_id)
+        if len(ids) == 1:
+            gate.enter()
+        return f"paid {len(ids)}"
+
+    agent = Agent(name="A", functions=[pay])
+    one = await open_engine(house, agent)
+    model.call("pay", id="c1")
+    await one.runs.start(KEY, make_start_run())
+    await gate.wait_until_reached()
+    await kill_engine(one)
+    model.say("Paid.")
+    two = await house.engine(agent)
+    view = await wait_for_end(two)
+    assert list_contents(view.messages)[-2:] == ["paid 2", "Paid."]
+    assert ids == ["c1", "c1"]
+    starts = [event.fact for event in await read_log(two) if event.type == "tool.started"]
+    assert [(fact.tool_call_id, fact.attempt) for fact in starts] == [("c1", 1), ("c1", 2)]  # type: ignore[union-attr]
+    await gate.open()
+
+
+async def test_a_run_cut_between_two_tools_goes_on_with_the_second(house: EngineCluster, model: ScriptedModel) -> None:
+    gate, calls = ToolGate(), []
+
+    def first(context_variables: Json) -> Result:
+        calls.append("first")
+        return Result("one", context_variables={"n": 1})
+
+    @tool(idempotent=True)
+    def second(context_variables: Json) -> str:
+        calls.append("second")
+        if len(calls) == 2:
+            gate.enter()
+        return f"two after {context_variables['n']}"
+
+    agent = Agent(name="A", functions=[first, second])
+    one = await open_engine(house, agent)
+    model.calls([("first", {}, "c1"), ("second", {}, "c2")])
+    await one.runs.start(KEY, make_start_run())
+    await gate.wait_until_reached()
+    await kill_engine(one)
+    model.say("Done.")
+    two = await house.engine(agent)
+    view = await wait_for_end(two)
+    assert list_contents(view.messages)[-3:] == ["one", "two after 1", "Done."]
+    assert calls == ["first", "second", "second"]
+    await gate.open()
+
+
+async def test_a_run_cut_after_a_handoff_goes_on_with_the_new_agent(house: EngineCluster, model: ScriptedModel) -> None:
+    def hand_over() -> Agent:
+        return sales
+
+    sales = Agent(name="Sales", instructions="Sell.")
+    triage = Agent(name="Triage", functions=[hand_over])
+    one = await open_engine(house, triage, sales)
+    model.call("hand_over")
+    model.hang()
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(2)
+    await kill_engine(one)
+    model.say("What would you like?")
+    two = await house.engine(triage, sales)
+    assert (await wait_for_end(two)).agent == "Sales"
+    assert model.requests[2]["messages"][0]["content"] == "Sell."
+
+
+async def test_a_waiting_run_survives_without_anybody(house: EngineCluster, model: ScriptedModel) -> None:
+    launched: list[str] = []
+
+    @tool(requires_approval=True)
+    def launch() -> str:
+        launched.append("launch")
+        return "launched"
+
+    agent = Agent(name="A", functions=[launch])
+    one = await open_engine(house, agent)
+    model.call("launch", id="c1")
+    assert (await run_to_end(one)).status == "waiting"
+    await kill_engine(one)
+    two = await house.engine(agent)
+    assert (await two.runs.get(KEY, "r1")).status == "waiting"
+    assert await read_resume_reasons(two) == []
+    model.say("Launched.")
+    await two.runs.resume(KEY, "r1", approvals=[Approval(tool_call_id="c1", decision="approve")])
+    assert (await wait_for_end(two)).output_text == "Launched."
+    assert launched == ["launch"]
+
+
+async def test_queued_runs_follow_after_a_take_over(house: EngineCluster, model: ScriptedModel) -> None:
+    one = await open_engine(house)
+    model.hang()
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    await one.runs.start(KEY, make_start_run("next", "r2", on_busy="queue"))
+    await kill_engine(one)
+    model.say("One.")
+    model.say("Two.")
+    two = await house.engine(AGENT)
+    assert (await wait_for_end(two)).output_text == "One."
+    assert (await wait_for_end(two, "r2")).output_text == "Two."
+
+
+@pytest.mark.parametrize("step", range(2, 7))
+async def test_a_run_cut_after_any_commit_comes_to_its_end(
+    house: EngineCluster, model: ScriptedModel, step: int
+) -> None:
+    """The server stops right after its n-th commit of the run, whichever that is."""
+    calls: list[str] = []
+
+    def note(text: str) -> str:
+        calls.append(text)
+        return f"noted {text}"
+
+    agent = Agent(name="A", functions=[note])
+    one = await open_engine(house, agent)
+    stopped = asyncio.Event()
+    stop_after(one, step, stopped)
+    # The script follows what the model is shown, so that it is the same however often it is asked.
+    model.call("note", {"text": "x"}, id="c1", when=lambda request: count_answers(request) == 0)
+    model.call("note", {"text": "y"}, id="c2", when=lambda request: count_answers(request) == 1)
+    model.say("Done.", when=lambda request: count_answers(request) == 2)
+    await one.runs.start(KEY, make_start_run())
+    async with asyncio.timeout(SECONDS):
+        await stopped.wait()
+    await kill_engine(one)
+    two = await house.engine(agent)
+    view = await wait_for_end(two)
+    assert view.status == "completed"
+    assert view.output_text == "Done."
+    assert len(calls) == len(set(calls)), "a tool ran twice"
+    events = await read_log(two)
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    for body in model.raw_requests:
+        assert not find_body_faults(body)
+
+
+def count_answers(request: Json) -> int:
+    return sum(message["role"] == "tool" for message in request["messages"])
+
+
+def stop_after(engine: Engine, step: int, stopped: asyncio.Event) -> None:
+    """Let the engine never hear that its commit number `step` from now was made."""
+    append = engine.store.append
+    left = step
+
+    async def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal left
+        appended = await append(*args, **kwargs)
+        left -= 1
+        if left == 0:
+            stopped.set()
+            await asyncio.Event().wait()
+        return appended
+
+    engine.store.append = counted  # type: ignore[method-assign]
+
+
+# When it is hopeless.
+
+
+async def test_a_run_whose_agent_is_gone_is_interrupted_and_can_be_tried_again(
+    house: EngineCluster, model: ScriptedModel
+) -> None:
+    one = await open_engine(house)
+    model.hang()
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    await kill_engine(one)
+    without = await house.engine(Agent(name="Other"))
+    view = await wait_for_end(without)
+    assert (view.status, view.stop_reason) == ("interrupted", "interrupted")
+    assert view.error is not None
+    assert view.error.code == "agent_unavailable"
+    again = await house.engine(AGENT)
+    model.say("Here I am.")
+    await again.runs.resume(KEY, "r1")
+    view = await wait_for_end(again)
+    assert (view.status, view.error, view.output_text) == ("completed", None, "Here I am.")
+
+
+async def test_a_run_that_is_taken_over_too_often_is_interrupted(house: EngineCluster, model: ScriptedModel) -> None:
+    limits = Limits(lease_seconds=30, grace_seconds=0.05, max_recoveries=2)
+    engine = await open_engine(house, limits=limits)
+    model.hang()
+    await engine.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    for n in (2, 3):
+        await kill_engine(engine)
+        model.hang()
+        engine = await house.engine(AGENT, limits=limits)
+        await model.wait_for_requests_async(n)
+    await kill_engine(engine)
+    engine = await house.engine(AGENT, limits=limits)
+    view = await wait_for_end(engine)
+    assert view.status == "interrupted"
+    assert view.error is not None
+    assert view.error.code == "too_many_recoveries"
+    assert await read_resume_reasons(engine) == ["recovery", "recovery"]
+    model.say("At last.")
+    await engine.runs.resume(KEY, "r1")
+    assert (await wait_for_end(engine)).output_text == "At last."
+
+
+async def test_a_run_that_gets_on_may_be_taken_over_as_often_as_it_takes(
+    house: EngineCluster, model: ScriptedModel
+) -> None:
+    limits = Limits(lease_seconds=30, grace_seconds=0.05, max_recoveries=1)
+    engine = await open_engine(house, limits=limits)
+    model.hang()
+    await engine.runs.start(KEY, make_start_run())
+    for n in range(3):
+        await model.wait_for_requests_async(2 * n + 1)
+        await kill_engine(engine)
+        model.call("look", {"city": "Oslo"})
+        model.hang()
+        engine = await house.engine(AGENT, limits=limits)
+        await model.wait_for_requests_async(2 * n + 3)
+    await kill_engine(engine)
+    model.say("Done.")
+    engine = await house.engine(AGENT, limits=limits)
+    assert (await wait_for_end(engine)).status == "completed"
+
+
+# Leases.
+
+
+async def test_what_another_server_advances_is_left_to_it(house: EngineCluster, model: ScriptedModel) -> None:
+    one = await open_engine(house)
+    model.hang(then="Hello.")
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    two = await house.engine(AGENT)
+    await two._worker.recover()
+    assert not two._worker.is_advancing(KEY)
+    model.release()
+    assert (await wait_for_end(two)).output_text == "Hello."
+    assert await read_resume_reasons(two) == []
+
+
+async def test_what_this_server_advances_itself_is_not_taken_over_from_itself(
+    house: EngineCluster, model: ScriptedModel
+) -> None:
+    engine = await open_engine(house)
+    model.hang(then="Hello.")
+    await engine.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    await expire_leases(engine)
+    await engine._worker.recover()
+    model.release()
+    assert (await wait_for_end(engine)).output_text == "Hello."
+    assert model.request_count == 1
+
+
+async def test_of_many_servers_one_takes_over(house: EngineCluster, model: ScriptedModel) -> None:
+    one = await open_engine(house)
+    model.hang()
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    await kill_engine(one)
+    model.hang(then="Hello.")
+    engines = [await house.engine(AGENT, start=False) for _ in range(4)]
+    await asyncio.gather(*(engine._worker.recover() for engine in engines))
+    [heir] = [engine for engine in engines if engine._worker.is_advancing(KEY)]
+    await model.wait_for_requests_async(2)
+    model.release()
+    assert (await wait_for_end(heir)).output_text == "Hello."
+    assert await read_resume_reasons(one) == ["recovery"]
+    assert model.request_count == 2
+
+
+async def test_a_server_that_was_taken_over_from_records_nothing_more(
+    house: EngineCluster, model: ScriptedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = await open_engine(house)
+    model.hang(then="From the grave.")
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    waiting = asyncio.create_task(wait_for_end(one))
+    # It is only slow, not dead; its lease runs out all the same.
+    await expire_leases(one)
+    model.call("look", {"city": "Oslo"}, id="c1", when=lambda request: count_answers(request) == 0)
+    model.say("Alive.", when=lambda request: count_answers(request) == 1)
+    two = await house.engine(AGENT)
+    assert (await wait_for_end(two)).output_text == "Alive."
+    before = await read_log(two)
+    model.release()
+    await wait_for_state(one, lambda state: not one._worker.is_advancing(KEY))
+    assert await read_log(two) == before
+    # Those who wait at the old server are given the new one's answer.
+    assert (await waiting).output_text == "Alive."
+
+
+async def test_a_zombie_is_stopped_at_its_next_commit_in_the_middle_of_the_others_run(
+    house: EngineCluster, model: ScriptedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = await open_engine(house)
+    model.hang(then="From the grave.")
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    await expire_leases(one)
+    gate = ToolGate()
+    model.call("slow", id="c1")
+    two = await house.engine(Agent(name="A", functions=[_make_gated_tool(gate)]))
+    await gate.wait_until_reached()
+    model.release()
+    await wait_for_state(one, lambda state: not one._worker.is_advancing(KEY))
+    assert "by another process" in caplog.text
+    model.say("Alive.")
+    await gate.open()
+    assert list_contents((await wait_for_end(two)).messages)[-2:] == ["ok", "Alive."]
+
+
+def _make_gated_tool(gate: ToolGate) -> Any:
+    def slow() -> str:
+        gate.enter()
+        return "ok"
+
+    return slow
+
+
+async def test_a_zombie_that_stops_does_not_interrupt_the_others_run(
+    house: EngineCluster, model: ScriptedModel
+) -> None:
+    one = await open_engine(house)
+    model.hang()
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    await expire_leases(one)
+    model.hang(then="Alive.")
+    two = await house.engine(AGENT)
+    await model.wait_for_requests_async(2)
+    await one.drain()
+    model.release()
+    view = await wait_for_end(two)
+    assert (view.status, view.output_text) == ("completed", "Alive.")
+
+
+async def test_leases_are_renewed_while_runs_go_on(
+    house: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed = asyncio.Event()
+    renew = SqlStore.renew
+
+    async def noticed(self: SqlStore, leases: Any, *, lease_seconds: float) -> set[SessionKey]:
+        lost = await renew(self, leases, lease_seconds=lease_seconds)
+        renewed.set()
+        return lost
+
+    monkeypatch.setattr(SqlStore, "renew", noticed)
+    engine = await open_engine(house, limits=Limits(lease_seconds=0.03, grace_seconds=0.05, poll_seconds=0.01))
+    model.hang(then="Hello.")
+    await engine.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    async with asyncio.timeout(SECONDS):
+        await renewed.wait()
+    model.release()
+    assert (await wait_for_end(engine)).status == "completed"
+    assert await read_resume_reasons(engine) == []
+
+
+async def test_a_server_looks_after_abandoned_runs_by_itself(house: EngineCluster, model: ScriptedModel) -> None:
+    one = await open_engine(house)
+    model.hang()
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    two = await house.engine(AGENT, limits=Limits(lease_seconds=0.15, grace_seconds=0.05, poll_seconds=0.01))
+    model.say("Hello.")
+    await kill_engine(one)
+    view = await wait_for_end(two)
+    assert (view.status, view.output_text) == ("completed", "Hello.")
+
+
+async def test_a_database_that_fails_for_a_while_does_not_end_the_care_for_leases(
+    house: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried, mended = asyncio.Event(), asyncio.Event()
+    abandoned = SqlStore.find_abandoned
+
+    async def failing(self: SqlStore, *, limit: int = 100) -> list[SessionKey]:
+        if not mended.is_set():
+            tried.set()
+            raise OSError("the database went away")
+        return await abandoned(self, limit=limit)
+
+    one = await open_engine(house)
+    model.hang()
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    two = await house.engine(AGENT, limits=Limits(lease_seconds=0.03, grace_seconds=0.05, poll_seconds=0.01))
+    monkeypatch.setattr(SqlStore, "find_abandoned", failing)
+    async with asyncio.timeout(SECONDS):
+        await tried.wait()
+    model.say("Hello.")
+    await kill_engine(one)
+    mended.set()
+    assert (await wait_for_end(two)).status == "completed"
+    assert "abandoned runs could not be looked for" in caplog.text
+
+
+async def test_sessions_that_cannot_be_read_do_not_hide_the_others(
+    house: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(recovery, "_PAGE_SIZE", 2)
+    one = await house.engine(AGENT)
+    # They are found in the order of their ids, so the last one would never be.
+    keys = [await open_session(one, SessionKey(KEY.tenant, f"s{number}")) for number in range(6)]
+    for key in keys:
+        model.hang()
+        await one.runs.start(key, make_start_run())
+    await model.wait_for_requests_async(len(keys))
+    await kill_engine(one)
+    damaged = [key.id for key in keys[:-1]]
+    damage = delete(events).where(events.c.session_id.in_(damaged), events.c.seq == 3)
+    await one.store.database.write(lambda connection: connection.execute(damage))  # type: ignore[attr-defined]
+    model.say("Hello.")
+    two = await house.engine(AGENT)
+    assert (await wait_for_end(two, key=keys[-1])).output_text == "Hello."
+    complaints = [name for name in damaged if f"session {name}: its run could not be taken over" in caplog.text]
+    assert complaints == damaged
+
+
+# What other servers do.
+
+
+async def test_a_run_that_was_ended_elsewhere_stops_here_at_once(house: EngineCluster, model: ScriptedModel) -> None:
+    one, two = await open_engine(house), await house.engine(AGENT)
+    model.hang()
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    waiting = asyncio.create_task(wait_for_end(one))
+    await two.runs.cancel(KEY, "r1")
+    # The model never answers; the call is dropped, and whoever waits is told.
+    await model.wait_for_disconnects_async(1)
+    assert (await waiting).status == "cancelled"
+    assert not one._worker.is_advancing(KEY)
+
+
+async def test_a_change_made_elsewhere_does_not_stop_a_run(house: EngineCluster, model: ScriptedModel) -> None:
+    one, two = await open_engine(house), await house.engine(AGENT)
+    model.hang(then="Hello.")
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    for n in range(5):
+        await two.sessions.update(KEY, context_variables={"n": n})
+    await wait_for_state(one, lambda state: state.context_variables == {"n": 4})
+    await one._worker._on_sessions_moved({KEY})
+    assert one._worker.is_advancing(KEY)
+    model.release()
+    assert (await wait_for_end(one)).output_text == "Hello."
+
+
+async def test_a_session_that_was_deleted_elsewhere_is_let_go(house: EngineCluster, model: ScriptedModel) -> None:
+    one, two = await open_engine(house), await house.engine(AGENT)
+    model.hang()
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    waiting = asyncio.create_task(wait_for_end(one))
+    await two.sessions.delete(KEY, force=True)
+    await model.wait_for_disconnects_async(1)
+    with pytest.raises(SessionNotFound):
+        await waiting
+
+
+async def test_a_run_begins_although_the_tool_of_the_one_before_will_not_end(
+    house: EngineCluster, model: ScriptedModel
+) -> None:
+    reached, end = asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> str:
+        reached.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await end.wait()
+        return "never"
+
+    engine = await open_engine(house, Agent(name="A", functions=[stubborn]))
+    model.call("stubborn")
+    await engine.runs.start(KEY, make_start_run())
+    await reached.wait()
+    model.say("Here I am.")
+    assert (await run_to_end(engine, "Hello?", "r2", on_busy="interrupt")).output_text == "Here I am."
+    end.set()
+
+
+# Stopping.
+
+
+async def test_a_server_that_stops_lets_its_runs_end(house: EngineCluster, model: ScriptedModel) -> None:
+    engine = await open_engine(house, limits=Limits(lease_seconds=30, grace_seconds=SECONDS))
+    model.hang(then="Hello.")
+    await engine.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    stopping = asyncio.create_task(engine.drain())
+    await wait_until(lambda: engine.runs.is_draining)
+    with pytest.raises(Draining):
+        await engine.runs.start(KEY, make_start_run(run_id="r2"))
+    model.release()
+    await stopping
+    assert (await engine.runs.get(KEY, "r1")).output_text == "Hello."
+
+
+async def test_what_still_runs_after_the_grace_time_is_interrupted_and_can_go_on_elsewhere(
+    house: EngineCluster, model: ScriptedModel
+) -> None:
+    one = await open_engine(house)
+    model.hang()
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    waiting = asyncio.create_task(wait_for_end(one))
+    await one.drain()
+    view = await waiting
+    assert (view.status, view.stop_reason) == ("interrupted", "interrupted")
+    assert view.error is not None
+    assert (view.error.code, view.error.retryable) == ("draining", True)
+    await model.wait_for_disconnects_async(1)
+    two = await house.engine(AGENT)
+    model.say("Hello.")
+    await two.runs.resume(KEY, "r1")
+    view = await wait_for_end(two)
+    assert (view.status, view.error) == ("completed", None)
+
+
+async def test_what_only_waits_to_ask_again_is_interrupted_as_soon_as_the_server_is_to_stop(
+    house: EngineCluster, model: ScriptedModel, async_client: AsyncOpenAI
+) -> None:
+    pauses = Pauses()
+    patient = ChatModel(async_client, Retries(count=1), pauses.wait)
+    # Longer than the test may take: if it were waited for, this would fail.
+    limits = replace(LIMITS, grace_seconds=3600)
+    one = await house.engine(AGENT, model=patient, limits=limits, pauses=pauses)
+    await open_session(one)
+    model.fail(429, headers={"retry-after": "50"})
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    async with asyncio.timeout(SECONDS):
+        await one.drain()
+    view = await one.runs.get(KEY, "r1")
+    assert (view.status, view.error and view.error.code) == ("interrupted", "draining")
+    two = await house.engine(AGENT)
+    model.say("Hello.")
+    await two.runs.resume(KEY, "r1")
+    assert (await wait_for_end(two)).output_text == "Hello."
+
+
+async def test_a_tool_that_blocks_does_not_hold_up_the_stop(house: EngineCluster, model: ScriptedModel) -> None:
+    gate = ToolGate()
+    agent = Agent(name="A", functions=[_make_gated_tool(gate)])
+    one = await open_engine(house, agent)
+    model.call("slow", id="c1")
+    await one.runs.start(KEY, make_start_run())
+    await gate.wait_until_reached()
+    async with asyncio.timeout(SECONDS):
+        await one.drain()
+    assert not gate.passed.is_set()
+    two = await house.engine(agent)
+    model.say("I see.")
+    await two.runs.resume(KEY, "r1")
+    view = await wait_for_end(two)
+    assert "had been started when the process stopped" in list_contents(view.messages)[2]
+    await gate.open()
+    assert gate.count == 1
+
+
+async def test_what_waits_in_the_queue_of_a_server_that_stops_runs_elsewhere(
+    house: EngineCluster, model: ScriptedModel
+) -> None:
+    one = await open_engine(house)
+    model.hang()
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    await one.runs.start(KEY, make_start_run("next", "r2", on_busy="queue"))
+    await one.drain()
+    assert (await one.runs.get(KEY, "r1")).status == "interrupted"
+    await expire_leases(one)
+    model.say("Two.")
+    two = await house.engine(AGENT)
+    assert (await wait_for_end(two, "r2")).output_text == "Two."
+
+
+async def test_a_server_that_stops_does_not_begin_with_its_queue(house: EngineCluster, model: ScriptedModel) -> None:
+    one = await open_engine(house, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
+    model.hang(then="One.")
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    for run_id in ("r2", "r3"):
+        await one.runs.start(KEY, make_start_run(run_id, run_id, on_busy="queue"))
+    stopping = asyncio.create_task(one.drain())
+    await wait_until(lambda: one.runs.is_draining)
+    model.release()
+    await stopping
+    assert [(await one.runs.get(KEY, run_id)).status for run_id in ("r1", "r2", "r3")] == [
+        "completed", "queued", "queued",
+    ]  # fmt: skip
+    # Nobody has to wait for a lease: there is none.
+    model.say("Two.")
+    model.say("Three.")
+    two = await house.engine(AGENT)
+    assert [(await wait_for_end(two, run_id)).output_text for run_id in ("r2", "r3")] == ["Two.", "Three."]
+
+
+async def test_a_cancel_on_a_server_that_stops_leaves_the_queue_to_others(
+    house: EngineCluster, model: ScriptedModel
+) -> None:
+    one = await open_engine(house, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
+    model.hang()
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    await one.runs.start(KEY, make_start_run("next", "r2", on_busy="queue"))
+    stopping = asyncio.create_task(one.drain())
+    await wait_until(lambda: one.runs.is_draining)
+    await one.runs.cancel(KEY, "r1")
+    await stopping
+    assert (await one.runs.get(KEY, "r2")).status == "queued"
+    model.say("Two.")
+    two = await house.engine(AGENT)
+    assert (await wait_for_end(two, "r2")).output_text == "Two."
+
+
+async def test_only_the_last_run_can_be_tried_again(house: EngineCluster, model: ScriptedModel) -> None:
+    one = await open_engine(house)
+    model.hang()
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    await one.drain()
+    two = await house.engine(AGENT)
+    model.say("Two.")
+    await run_to_end(two, "next", "r2")
+    with pytest.raises(RunNotWaiting):
+        await two.runs.resume(KEY, "r1")
+    for body in model.raw_requests:
+        assert not find_body_faults(body)
+
+
+async def test_to_stop_twice_is_to_stop_once(house: EngineCluster) -> None:
+    engine = await house.engine(AGENT)
+    await engine.drain()
+    await engine.stop()
+
+
+# Nothing is left.
+
+
+async def test_threads_of_abandoned_tools_end_with_their_tools(house: EngineCluster, model: ScriptedModel) -> None:
+    gate = ToolGate()
+    engine = await open_engine(house, Agent(name="A", functions=[_make_gated_tool(gate)]))
+    model.call("slow")
+    await engine.runs.start(KEY, make_start_run())
+    await gate.wait_until_reached()
+    await engine.runs.cancel(KEY, "r1")
+    await gate.open()
+    for thread in threading.enumerate():
+        if thread.name == "swarmkeep-tool":
+            await asyncio.to_thread(thread.join, SECONDS)
+            assert not thread.is_alive()
+
+
+async def test_many_runs_leave_nothing_behind(house: EngineCluster, model: ScriptedModel) -> None:
+    engine = await open_engine(house)
+    for n in range(30):
+        model.say("Hello.")
+        view = await run_to_end(engine, run_id=f"r{n}")
+        assert view.status == "completed"
+    conductor = engine._worker
+    assert (len(conductor.tasks), len(conductor.waiters)) == (0, 0)
+    assert (engine.hub._feeds, engine.hub._partial_items) == ({}, {})
