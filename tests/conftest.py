@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from swarmkeep.store.schema import upgrade
+from tests.support import hypothesis_profiles, scratch
 from tests.support import postgres as support
 from tests.support.postgres import Postgres
 
-# What these share is started once and used by all of their tests: that wants one process.
+hypothesis_profiles.load()
+
+# The folder of the PostgreSQL server that all processes of a test run share.
+POSTGRES_HOME = pytest.StashKey[Path]()
+
+# What these share is started once and used by all of their tests: that wants one process. The largest groups are begun
+# with, so that the single tests fill up what they leave.
 ONE_PROCESS_FOLDERS = ("chaos", "web")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    # Where pytest makes the tests' folders; those of its workers are in the first process's.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(scratch.root()))
+    worker = getattr(config, "workerinput", None)
+    config.stash[POSTGRES_HOME] = Path(worker["postgres_home"]) if worker else support.new_home()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["postgres_home"] = str(node.config.stash[POSTGRES_HOME])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    # The run's first process ends last, and well even where a worker did not.
+    if not hasattr(config, "workerinput") and POSTGRES_HOME in config.stash:
+        support.end(config.stash[POSTGRES_HOME])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,9 +54,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
+def postgres(pytestconfig: pytest.Config) -> Iterator[Postgres]:
     """A running PostgreSQL, started when the first test asks for it."""
-    with support.postgres_for_tests() as server:
+    with support.postgres_for_tests(pytestconfig.stash[POSTGRES_HOME]) as server:
         yield server
 
 
@@ -57,7 +85,7 @@ def database_url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("template") / "swarmkeep.db"
-    _upgrade(f"sqlite:///{path}")
+    upgrade(f"sqlite:///{path}")
     return path
 
 
@@ -69,11 +97,9 @@ def sqlite_ready(sqlite_url: str, sqlite_template: Path) -> str:
 
 
 @pytest.fixture
-def postgres_ready(postgres: Postgres) -> Iterator[str]:
+def postgres_ready(postgres: Postgres) -> str:
     """A PostgreSQL database with this release's schema and nothing in it."""
-    url = postgres.create(postgres.template("schema", _upgrade))
-    yield url
-    postgres.drop(url)
+    return postgres.reused("schema", _upgrade)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -8,8 +8,9 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from types import FrameType
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from swarmkeep.api.application import build_api
 from swarmkeep.api.auth.context import Service
 from swarmkeep.api.auth.keyring import Keyring
 from swarmkeep.api.auth.rate_limits import RateLimiter
+from swarmkeep.api.limits import ServerLimits
 from swarmkeep.api.metrics import MeasuredStore, Metrics
 from swarmkeep.connections import BoundedConnection
 from swarmkeep.engine.agents.loading import load_registry
@@ -44,6 +46,7 @@ log = logging.getLogger(__name__)
 
 # How long answers may take to reach their clients once the last run has ended.
 _CLOSING_SECONDS = 5
+LIMITS = ServerLimits()
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -51,8 +54,23 @@ class ServeError(Exception):
     """Why the server does not start, in a sentence for whoever started it."""
 
 
-def create_app(settings: Settings) -> Litestar:
+def create_app(settings: Settings, limits: ServerLimits = LIMITS) -> Litestar:
     """The application for any ASGI server. What it opens, it opens when it starts.
+
+    Raises as `lifespan_of` does.
+    """
+    return build_api(
+        lifespan=lifespan_of(settings, limits),
+        max_body_bytes=settings.max_body_bytes,
+        max_import_bytes=settings.max_import_bytes,
+        cors_origins=settings.cors_origins,
+    )
+
+
+def lifespan_of(
+    settings: Settings, limits: ServerLimits = LIMITS
+) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+    """All that the routes answer from: opened when the application starts, closed when it stops.
 
     Raises AgentsError, BadDatabaseUrl, and ServeError if no model is configured.
     """
@@ -71,12 +89,11 @@ def create_app(settings: Settings) -> Litestar:
         if settings.migrate or isinstance(location, SqliteFile):
             await asyncio.to_thread(upgrade, settings.database_url)
         client = make_model_client(settings)
-        limits = msgspec.convert(settings, Limits, from_attributes=True)
         pauses = Pauses()
         model = ChatModel(client, Retries(count=settings.model_retries), pauses.wait)
         store = open_store(settings.database_url)
         metrics = _build_metrics(settings)
-        engine = Engine(cast(Archive, MeasuredStore(store, metrics)), registry, model, limits, pauses)
+        engine = Engine(cast(Archive, MeasuredStore(store, metrics)), registry, model, _engine_limits(settings), pauses)
         _register_gauges(metrics, engine, store)
         try:
             await store.ping()
@@ -84,19 +101,14 @@ def create_app(settings: Settings) -> Litestar:
             # Before the engine starts, which takes runs over that others have left.
             await _refuse_to_be_open(settings, keyring)
             await engine.start()
-            app.state.service = _build_service(settings, engine, keyring)
+            app.state.service = _build_service(settings, engine, keyring, limits)
             app.state.metrics = metrics
             yield
         finally:
             await engine.stop()
             await client.close()
 
-    return build_api(
-        lifespan=lifespan,
-        max_body_bytes=settings.max_body_bytes,
-        max_import_bytes=settings.max_import_bytes,
-        cors_origins=settings.cors_origins,
-    )
+    return lifespan
 
 
 async def _refuse_to_be_open(settings: Settings, keyring: Keyring) -> None:
@@ -107,16 +119,21 @@ async def _refuse_to_be_open(settings: Settings, keyring: Keyring) -> None:
         )
 
 
-def _build_service(settings: Settings, engine: Engine, keyring: Keyring) -> Service:
+def _build_service(settings: Settings, engine: Engine, keyring: Keyring, limits: ServerLimits) -> Service:
     own = {_bracket_host(settings.host), *settings.allowed_hosts}
-    limit = settings.rate_limit_per_minute
+    rate = settings.rate_limit_per_minute
     return Service(
         engine,
         keyring,
         hosts=LOOPBACK_NAMES | {name.lower() for name in own},
         origins=frozenset(settings.cors_origins),
-        rates=None if limit is None else RateLimiter(limit),
+        rates=None if rate is None else RateLimiter(rate),
+        limits=limits,
     )
+
+
+def _engine_limits(settings: Settings) -> Limits:
+    return msgspec.convert(settings, Limits, from_attributes=True)
 
 
 def _build_metrics(settings: Settings) -> Metrics:
@@ -153,11 +170,12 @@ def serve(settings: Settings) -> None:
         raise _explain_error(error, settings) from error
 
 
-def build_http_config(app: Litestar, settings: Settings) -> Config:
+def build_http_config(app: Litestar, settings: Settings, limits: ServerLimits = LIMITS) -> Config:
     """How the application is served over HTTP."""
+    connection = partial(BoundedConnection, head_seconds=limits.head_seconds, stalled_seconds=limits.stalled_seconds)
     return Config(
         app,
-        http=BoundedConnection,
+        http=cast(type[BoundedConnection], connection),
         lifespan="off",
         log_config=None,
         access_log=False,

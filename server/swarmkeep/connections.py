@@ -15,12 +15,12 @@ class BoundedConnection(HttpToolsProtocol):
     answer back by reading none of it.
     """
 
-    head_seconds = 30.0
     head_bytes = 65_536
-    stalled_seconds = 60.0
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, head_seconds: float, stalled_seconds: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._head_seconds = head_seconds
+        self._stalled_seconds = stalled_seconds
         self._in_head = False
         self._head_size = 0
         self._head_limit: asyncio.TimerHandle | None = None
@@ -67,7 +67,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _await_head(self) -> None:
         if self._head_limit is None:
-            self._head_limit = self.loop.call_later(self.head_seconds, self.transport.abort)
+            self._head_limit = self.loop.call_later(self._head_seconds, self.transport.abort)
 
     def _end_head(self) -> None:
         self._in_head = False
@@ -88,7 +88,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _watch_reader(self) -> None:
         self._unsent = self.transport.get_write_buffer_size()
-        self._stall_limit = self.loop.call_later(self.stalled_seconds, self._check_reader)
+        self._stall_limit = self.loop.call_later(self._stalled_seconds, self._check_reader)
 
     def _check_reader(self) -> None:
         if self.transport.get_write_buffer_size() < self._unsent:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.api.server import RunningServer, server_settings, start_server
+from tests.api.server import RunningServer, scripted, server_settings, start_server
 from tests.support.scripted import ScriptedModel
 
 
@@ -20,10 +20,7 @@ def model() -> Iterator[ScriptedModel]:
 @pytest.fixture
 async def service(ready_url: str, model: ScriptedModel) -> AsyncIterator[RunningServer]:
     """A server on each kind of database in turn."""
-    given = server_settings(
-        database_url=ready_url, offline=False, openai_api_key="test", openai_base_url=model.url, model_retries=0
-    )
-    async with start_server(given) as running:
+    async with start_server(scripted(ready_url, model)) as running:
         yield running
 
 

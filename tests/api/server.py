@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
 
 import httpx2
 from litestar import Litestar
+from litestar.datastructures import State
+from uvicorn import Config
 from uvicorn.server import ServerState
 
+from swarmkeep.api.application import build_api
 from swarmkeep.api.auth.context import Service as Inside
-from swarmkeep.app import build_http_config, create_app
+from swarmkeep.api.limits import ServerLimits
+from swarmkeep.app import build_http_config, lifespan_of
 from swarmkeep.engine.engine import Engine
 from swarmkeep.settings import Settings
+from tests.support.scripted import ScriptedModel
 
 Json = dict[str, Any]
 PATIENCE_SECONDS = 20.0
@@ -27,7 +33,8 @@ class RunningServer:
     def __init__(self, app: Litestar, url: str) -> None:
         self.app = app
         self.url = url
-        self.client = httpx2.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS)
+        # Nothing is encrypted: to read every authority's certificate would take longer than most tests.
+        self.client = httpx2.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS, verify=False)
 
     @property
     def service(self) -> Inside:
@@ -172,11 +179,47 @@ def server_settings(**given: Any) -> Settings:
     return Settings(_env_file=None, **values)  # type: ignore[call-arg]
 
 
+def scripted(database_url: str, model: ScriptedModel, **given: Any) -> Settings:
+    """Settings of a server whose model says what the test wrote, and which asks it once."""
+    asked = {"openai_api_key": "test", "openai_base_url": model.url, "model_retries": 0}
+    return server_settings(database_url=database_url, offline=False, **(asked | given))
+
+
+_free: dict[tuple[Any, ...], list[Litestar]] = defaultdict(list)
+
+
+@contextmanager
+def application(given: Settings, limits: ServerLimits) -> Iterator[Litestar]:
+    """The application, as `create_app` makes it: all that is behind its routes is new, the routes themselves are not.
+
+    To make them takes longer than most tests, so that each set is used by one test after another.
+    """
+    routes = {
+        "max_body_bytes": given.max_body_bytes,
+        "max_import_bytes": given.max_import_bytes,
+        "cors_origins": tuple(given.cors_origins),
+    }
+    free = _free[tuple(routes.values())]
+    opened = lifespan_of(given, limits)
+    app = free.pop() if free else build_api(lifespan=lambda app: app.state.opened(app), **routes)
+    before = app.state.dict()
+    app.state.opened = opened
+    yield app
+    app.state = State(before)
+    free.append(app)
+
+
 @asynccontextmanager
-async def start_server(given: Settings) -> AsyncIterator[RunningServer]:
+async def start_server(given: Settings, limits: ServerLimits | None = None) -> AsyncIterator[RunningServer]:
     """The application on a port of its own, without the pauses of a server process; see test_serve for that."""
-    app = create_app(given)
-    config = build_http_config(app, given)
+    limits = limits or ServerLimits()
+    with application(given, limits) as app:
+        async with _listening(app, build_http_config(app, given, limits)) as service:
+            yield service
+
+
+@asynccontextmanager
+async def _listening(app: Litestar, config: Config) -> AsyncIterator[RunningServer]:
     config.load()
     state = ServerState()
     before = asyncio.all_tasks()

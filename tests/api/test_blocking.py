@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.api.server import RunningServer
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
@@ -63,6 +65,7 @@ async def test_blocking_tools_and_instructions_hold_up_nobody(tmp_path: Path) ->
             await service.client.aclose()
 
 
+@pytest.mark.long
 async def test_two_hundred_runs_that_wait_for_a_model_hold_up_nobody(
     service: RunningServer, model: ScriptedModel
 ) -> None:

@@ -19,6 +19,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.app.test_serve import ServeProcess
+from tests.support.hypothesis_profiles import examples
 
 
 @schemathesis.serializer("application/x-ndjson")
@@ -28,7 +29,7 @@ def serialize_unchanged(ctx: Any, value: Any) -> bytes:
 
 
 # Few of each, because starting the generators costs more than the requests.
-EXAMPLES = 25
+EXAMPLES = examples(25)
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.server import RunningServer, server_settings, start_server
+from tests.api.server import RunningServer, scripted, start_server
 from tests.support.scripted import ScriptedModel
 
 Json = dict[str, Any]
@@ -16,10 +16,7 @@ Json = dict[str, Any]
 @pytest.fixture
 async def patient(ready_url: str, model: ScriptedModel) -> AsyncIterator[RunningServer]:
     """A server that asks its provider once more, on each kind of database in turn."""
-    given = server_settings(
-        database_url=ready_url, offline=False, openai_api_key="test", openai_base_url=model.url, model_retries=1
-    )
-    async with start_server(given) as running:
+    async with start_server(scripted(ready_url, model, model_retries=1)) as running:
         yield running
 
 

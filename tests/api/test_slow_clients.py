@@ -8,13 +8,30 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 
-from swarmkeep.api import bodies
 from swarmkeep.api.body_limits import MAX_FILES, UNCOUNTED_BYTES, BodyLimits
-from swarmkeep.connections import BoundedConnection
-from tests.api.server import RunningServer, check_problem
+from swarmkeep.api.limits import ServerLimits
+from tests.api.server import RunningServer, check_problem, server_settings, start_server
 
 PATIENCE_SECONDS = 20
 HEAD = b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\n"
+
+
+LIMITS = {
+    "body": ServerLimits(body_seconds=0.05),
+    "head": ServerLimits(head_seconds=0.05),
+    "next head": ServerLimits(head_seconds=0.5),
+}
+
+
+@pytest.fixture
+async def hasty(request: pytest.FixtureRequest, sqlite_ready: str) -> AsyncIterator[RunningServer]:
+    """A server that does not wait for one thing."""
+    async with start_server(server_settings(database_url=sqlite_ready), LIMITS[request.param]) as running:
+        yield running
+
+
+def in_haste(for_what: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("hasty", [for_what], indirect=True)
 
 
 @asynccontextmanager
@@ -48,35 +65,31 @@ async def read_rest(reader: asyncio.StreamReader) -> bytes:
     ],
     ids=["no body", "a piece", "chunks", "trailers", "asked first", "with a key"],
 )
+@in_haste("body")
 async def test_a_body_that_does_not_come_is_not_waited_for(
-    plain: RunningServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sent: bytes
+    hasty: RunningServer, caplog: pytest.LogCaptureFixture, sent: bytes
 ) -> None:
-    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.05)
-    async with open_connection(plain) as (reader, writer):
+    async with open_connection(hasty) as (reader, writer):
         writer.write(sent)
         answer = (await read_rest(reader)).removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"connection: close" in answer.lower()
     assert b'"code":"request_timeout"' in answer
-    assert (await plain.get("/v1/sessions")).json()["data"] == []
+    assert (await hasty.get("/v1/sessions")).json()["data"] == []
     assert caplog.text == ""
 
 
 @pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET", HEAD, HEAD + b"X-Slow: "], ids=range(5))
-async def test_a_request_that_does_not_begin_is_not_waited_for(
-    plain: RunningServer, monkeypatch: pytest.MonkeyPatch, sent: bytes
-) -> None:
-    monkeypatch.setattr(BoundedConnection, "head_seconds", 0.05)
-    async with open_connection(plain) as (reader, writer):
+@in_haste("head")
+async def test_a_request_that_does_not_begin_is_not_waited_for(hasty: RunningServer, sent: bytes) -> None:
+    async with open_connection(hasty) as (reader, writer):
         writer.write(sent)
         assert await read_rest(reader) == b""
 
 
-async def test_the_second_request_of_a_connection_has_its_time_as_well(
-    plain: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(BoundedConnection, "head_seconds", 0.05)
-    async with open_connection(plain) as (reader, writer):
+@in_haste("head")
+async def test_the_second_request_of_a_connection_has_its_time_as_well(hasty: RunningServer) -> None:
+    async with open_connection(hasty) as (reader, writer):
         writer.write(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health/l")
         assert (await read_rest(reader)).count(b"HTTP/1.1 200 ") == 1
 
@@ -102,12 +115,10 @@ async def test_a_large_head_within_the_limit_is_read(plain: RunningServer) -> No
     assert answer.status_code == 200
 
 
-async def test_a_body_without_end_is_refused_at_its_limit_and_then_cut_off(
-    plain: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(BoundedConnection, "head_seconds", 0.5)
+@in_haste("next head")
+async def test_a_body_without_end_is_refused_at_its_limit_and_then_cut_off(hasty: RunningServer) -> None:
     piece = b"186a0\r\n" + b" " * 100_000 + b"\r\n"
-    async with open_connection(plain) as (reader, writer):
+    async with open_connection(hasty) as (reader, writer):
         answer = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
         await send_until_cut_off(writer, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", piece)
         assert (await answer).startswith(b"HTTP/1.1 413 ")
@@ -164,11 +175,9 @@ async def test_bodies_that_arrive_slowly_hold_no_more_than_so_much_memory(plain:
     assert (await plain.client.post("/v1/sessions", json={"metadata": {"a": "x" * 500_000}})).status_code == 201
 
 
-async def test_a_file_that_does_not_come_is_not_waited_for(
-    plain: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.05)
-    async with send_partial_body(plain, "/v1/import", 1000, 100_000) as reader:
+@in_haste("body")
+async def test_a_file_that_does_not_come_is_not_waited_for(hasty: RunningServer) -> None:
+    async with send_partial_body(hasty, "/v1/import", 1000, 100_000) as reader:
         assert b'"code":"request_timeout"' in await read_rest(reader)
 
 

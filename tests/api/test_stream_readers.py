@@ -12,11 +12,17 @@ from typing import Any
 
 import pytest
 
-from swarmkeep.connections import BoundedConnection
+from swarmkeep.api.limits import ServerLimits
+from swarmkeep.cli.sources.database import NoModel
 from swarmkeep.engine import streaming
+from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loop import MessageDelta, MessageStarted
 from swarmkeep.engine.streaming import Hub, follow
-from tests.api.server import Frame, RunningServer, durable_frames, server_settings, start_server
+from swarmkeep.store.sql.store import open_store
+from tests.api.server import Frame, RunningServer, durable_frames, scripted, start_server
+from tests.api.team import front
 from tests.api.test_streams import content_of, wait_until, wait_until_nobody_reads
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
@@ -27,9 +33,7 @@ TEAM = str(Path(__file__).with_name("team.py"))
 @pytest.fixture
 async def pair(ready_url: str, model: ScriptedModel) -> AsyncIterator[tuple[RunningServer, RunningServer]]:
     """Two servers on one database, of each kind in turn."""
-    given = server_settings(
-        database_url=ready_url, offline=False, openai_api_key="test", openai_base_url=model.url, model_retries=0
-    )
+    given = scripted(ready_url, model)
     async with start_server(given) as one, start_server(given) as other:
         yield one, other
 
@@ -110,6 +114,7 @@ def read_over_http(server: ServerProcess, path: str, last_seen: int, count: int 
     return found
 
 
+@pytest.mark.long
 def test_a_stream_is_cut_after_every_frame_and_rejoined_in_turn_on_two_processes(
     ready_url: str, model: ScriptedModel, tmp_path: Path
 ) -> None:
@@ -165,29 +170,29 @@ async def test_who_joins_late_gets_the_message_so_far_in_one_piece() -> None:
         assert piece.delta["content"] == "".join(f"{number} " for number in range(1000))
 
 
-async def test_a_reader_that_falls_behind_costs_little_and_misses_no_event(
-    service: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(streaming, "_FEED_CHARACTERS", 50_000)
-    engine = service.engine
-    session = await service.session()
-    key = streaming.SessionKey("default", session.rpartition("/")[2])
+async def test_a_reader_that_falls_behind_costs_little_and_misses_no_event(ready_url: str) -> None:
+    engine = Engine(open_store(ready_url), Registry([front]), NoModel(), Limits(feed_characters=50_000))
+    key = streaming.SessionKey("default", "s")
+    await engine.sessions.create(key.tenant, session_id=key.id)
     reader = follow(engine.store, engine.hub, key, after=0, poll_seconds=0.05)
     got = [await anext(reader)]
     for number in range(60):
-        await service.patch(session, {"metadata": {"text": str(number) * 10_000}})
+        await engine.sessions.update(key, metadata={"text": str(number) * 10_000})
     (feed,) = engine.hub._feeds[key]
     assert sum(len(item.payload) for item in feed._items if isinstance(item, streaming.RecordedEvent)) <= 50_000
     while not (got and isinstance(got[-1], streaming.RecordedEvent) and got[-1].seq == 61):
         got.append(await anext(reader))
     await reader.aclose()
+    await engine.stop()
     assert [item.seq for item in got if isinstance(item, streaming.RecordedEvent)] == list(range(1, 62))
 
 
-async def test_a_reader_that_stops_reading_is_let_go_and_can_come_back(
-    service: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(BoundedConnection, "stalled_seconds", 0.2)
+async def test_a_reader_that_stops_reading_is_let_go_and_can_come_back(ready_url: str, model: ScriptedModel) -> None:
+    async with start_server(scripted(ready_url, model), ServerLimits(stalled_seconds=0.2)) as service:
+        await _stop_reading_and_come_back(service)
+
+
+async def _stop_reading_and_come_back(service: RunningServer) -> None:
     session = await service.session()
     for number in range(20):
         await service.patch(session, {"metadata": {"text": str(number % 10) * 1_000_000}})
@@ -240,6 +245,7 @@ async def connect_and_leave(url: str, request: str, read: int) -> AsyncIterator[
         writer.transport.abort()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files cannot be counted here")
 async def test_a_thousand_readers_that_come_and_go_leave_nothing_behind(
     service: RunningServer, model: ScriptedModel

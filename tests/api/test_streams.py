@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from swarmkeep.api import streams
-from tests.api.server import Frame, RunningServer, check_problem, durable_frames
+from swarmkeep.api.limits import ServerLimits
+from tests.api.server import (
+    Frame,
+    RunningServer,
+    check_problem,
+    durable_frames,
+    scripted,
+    server_settings,
+    start_server,
+)
 from tests.support.scripted import ScriptedModel
 
 
@@ -161,52 +169,54 @@ async def test_only_the_types_asked_for_are_followed(service: RunningServer, mod
         assert [(await stream.next()).event for _ in range(2)] == ["run.started", "run.completed"]
 
 
-async def test_following_ends_with_the_session(service: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "GONE_SECONDS", 0.0)
-    session = await service.session()
-    async with service.stream(f"{session}/events") as stream:
+@pytest.fixture
+async def strict(ready_url: str, model: ScriptedModel) -> AsyncIterator[RunningServer]:
+    """A server that looks at once whether a session is gone."""
+    async with start_server(scripted(ready_url, model), ServerLimits(gone_seconds=0.0)) as running:
+        yield running
+
+
+async def test_following_ends_with_the_session(strict: RunningServer) -> None:
+    session = await strict.session()
+    async with strict.stream(f"{session}/events") as stream:
         await stream.next()
-        await service.delete(session)
+        await strict.delete(session)
         assert await stream.read_rest() == []
-    await wait_until_nobody_reads(service)
+    await wait_until_nobody_reads(strict)
 
 
-async def test_following_ends_when_another_session_gets_the_id(
-    service: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(streams, "GONE_SECONDS", 0.0)
-    session = await service.session(id="s", messages=[{"role": "user", "content": "hi"}])
-    async with service.stream(f"{session}/events") as stream:
+async def test_following_ends_when_another_session_gets_the_id(strict: RunningServer) -> None:
+    session = await strict.session(id="s", messages=[{"role": "user", "content": "hi"}])
+    async with strict.stream(f"{session}/events") as stream:
         await stream.until("message.added")
-        await service.delete(session)
-        await service.session(id="s")
+        await strict.delete(session)
+        await strict.session(id="s")
         assert await stream.read_rest() == []
 
 
 async def test_a_run_stream_ends_without_done_when_the_session_is_deleted(
-    service: RunningServer, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+    strict: RunningServer, model: ScriptedModel
 ) -> None:
-    monkeypatch.setattr(streams, "GONE_SECONDS", 0.0)
     model.hang()
-    session = await service.session()
-    async with service.stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST") as stream:
+    session = await strict.session()
+    async with strict.stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST") as stream:
         await stream.until("message.started")
-        await service.delete(f"{session}?force=true")
+        await strict.delete(f"{session}?force=true")
         assert "done" not in [frame.event for frame in await stream.read_rest()]
     await model.wait_for_disconnects_async(1)
-    await wait_until_nobody_reads(service)
+    await wait_until_nobody_reads(strict)
 
 
-async def test_a_silent_stream_gives_signs_of_life(plain: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "PING_SECONDS", 0.0)
-    session = await plain.session()
-    async with plain.stream(f"{session}/events?after=1") as stream:
-        assert [(await stream.next()).comment for _ in range(3)] == ["ping"] * 3
+async def test_a_silent_stream_gives_signs_of_life(sqlite_ready: str) -> None:
+    async with start_server(server_settings(database_url=sqlite_ready), ServerLimits(ping_seconds=0.0)) as lively:
+        session = await lively.session()
+        async with lively.stream(f"{session}/events?after=1") as stream:
+            assert [(await stream.next()).comment for _ in range(3)] == ["ping"] * 3
 
 
 def test_signs_of_life_come_at_least_every_15_seconds() -> None:
     # The clock is looked at once per poll, whose default is half a second.
-    assert streams.PING_SECONDS + 1 <= 15
+    assert ServerLimits().ping_seconds + 1 <= 15
 
 
 async def test_readers_that_come_and_go_leave_nothing_behind(service: RunningServer) -> None:

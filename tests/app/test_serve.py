@@ -136,6 +136,7 @@ def test_a_stop_gives_runs_their_time_and_says_at_once_that_it_is_not_ready(
         running.close()
 
 
+@pytest.mark.long
 def test_stragglers_are_interrupted_and_can_be_resumed(tmp_path: Path, model: ScriptedModel) -> None:
     model.hang()
     with ServeProcess(tmp_path, SWARMKEEP_GRACE_SECONDS="0.1", **model_environment(model)) as server:
@@ -154,6 +155,7 @@ def test_stragglers_are_interrupted_and_can_be_resumed(tmp_path: Path, model: Sc
         assert (status, resumed["output_text"]) == (200, "Here I am again.")
 
 
+@pytest.mark.long
 def test_asked_twice_it_ends_at_once(tmp_path: Path, model: ScriptedModel) -> None:
     model.hang()
     with ServeProcess(tmp_path, SWARMKEEP_GRACE_SECONDS="600", **model_environment(model)) as server:
@@ -210,6 +212,7 @@ def test_postgresql_is_migrated_only_when_told_to(postgres_url: str, tmp_path: P
         assert server.stop() == 0
 
 
+@pytest.mark.long
 def test_it_listens_on_any_loopback_address(tmp_path: Path) -> None:
     if not _has_ipv6():
         pytest.skip("this machine has no IPv6")

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import asyncpg  # type: ignore[import-untyped]
+import pytest
 
 from swarmkeep.audit.redact import redact
 from swarmkeep.store import schema
@@ -52,6 +53,7 @@ async def _remove_all(url: str) -> None:
     await store.close()
 
 
+@pytest.mark.long
 def test_tables_that_were_vacuumed_hold_nothing_of_what_was_removed() -> None:
     with private_postgres() as server:
         url = server.url

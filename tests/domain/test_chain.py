@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from swarmkeep.domain.chain import Chain
+from tests.support.hypothesis_profiles import examples
 
 Pair = tuple[Chain[Any], list[Any]]
 
@@ -80,7 +81,7 @@ class ChainsAndLists(RuleBasedStateMachine):
             assert list(reversed(chain)) == plain[::-1]
 
 
-ChainsAndLists.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
+ChainsAndLists.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=25)
 TestChainsAndLists = ChainsAndLists.TestCase
 
 

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from swarmkeep.domain.codec import MalformedJson, decode, encode, encode_text, replace_surrogates
+from tests.support.hypothesis_profiles import examples
 from tests.support.logs import json_values, texts
 from tests.support.rules import is_same, parse_strict_json
 
@@ -23,7 +24,7 @@ class Point(msgspec.Struct):
 @given(value=json_values(20))
 @example("\ud800")
 @example({"\udfff": [-0.0, 2**64, 5e-324, 1.7976931348623157e308, "\0"]})
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_a_value_comes_back_as_it_was(value: Any) -> None:
     encoded = encode(value)
     assert is_same(decode(encoded), value)
@@ -34,7 +35,7 @@ def test_a_value_comes_back_as_it_was(value: Any) -> None:
 
 
 @given(value=json_values(20))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_what_python_writes_is_read_alike(value: Any) -> None:
     for text in (json.dumps(value), json.dumps(value, indent=1)):
         assert is_same(decode(text), value)
@@ -42,7 +43,7 @@ def test_what_python_writes_is_read_alike(value: Any) -> None:
 
 
 @given(text=texts(30))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_text_without_surrogates_is_left_alone_and_any_text_becomes_utf_8(text: str) -> None:
     mended = replace_surrogates({"a": [text, {text: None}]})
     plain = mended["a"][0]
@@ -96,7 +97,7 @@ def test_bytes_that_are_not_utf_8_are_refused(data: bytes) -> None:
 
 
 @given(data=st.binary(max_size=30) | st.text(st.sampled_from('[]{}":,\\ud80 1e+-.nultrefas\0'), max_size=20))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_anything_is_either_json_or_malformed(data: bytes | str) -> None:
     try:
         value = decode(data)

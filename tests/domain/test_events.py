@@ -43,6 +43,7 @@ from swarmkeep.domain.events import (
     UnknownFact,
     Usage,
 )
+from tests.support.hypothesis_profiles import examples
 from tests.support.logs import any_logs, record_draft
 
 USER = {"role": "user", "content": "hello", "sender": "user"}
@@ -197,7 +198,7 @@ def test_the_public_form_of_an_event_shows_the_stored_text_itself() -> None:
 
 
 @for_any(events=any_logs())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_every_fact_of_any_log_comes_back_from_its_payload(events: list[RecordedEvent]) -> None:
     for event in events:
         assert repr(decode_fact(event.type, event.payload)) == repr(event.fact)

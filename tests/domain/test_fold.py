@@ -19,6 +19,7 @@ from swarmkeep.domain.fold import evolve, fold
 from swarmkeep.domain.request import build_request
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import collect_runs, find_run, view_run, view_session
+from tests.support.hypothesis_profiles import examples
 from tests.support.logs import (
     PROFILES,
     RandomSession,
@@ -66,7 +67,7 @@ def test_a_seed_gives_the_same_log_each_time() -> None:
 
 
 @for_any(events=any_logs(), data=st.data())
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 def test_a_log_folds_to_the_same_state_however_it_is_split(events: list[RecordedEvent], data: st.DataObject) -> None:
     whole = repr(fold(events))
     cut = data.draw(st.integers(0, len(events)))
@@ -77,14 +78,14 @@ def test_a_log_folds_to_the_same_state_however_it_is_split(events: list[Recorded
 
 
 @for_any(events=any_logs())
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_a_log_read_from_its_payloads_folds_to_the_same_state(events: list[RecordedEvent]) -> None:
     read = [replace(event, fact=decode_fact(event.type, event.payload)) for event in events]
     assert repr(fold(read)) == repr(fold(events))
 
 
 @for_any(events=any_logs())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_folding_on_leaves_every_earlier_state_and_every_event_as_it_was(events: list[RecordedEvent]) -> None:
     facts = repr(events)
     seen = [(state, repr(state)) for state in states(events)]
@@ -96,7 +97,7 @@ def test_folding_on_leaves_every_earlier_state_and_every_event_as_it_was(events:
 
 
 @for_any(events=any_logs())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_any_state_can_be_asked_anything(events: list[RecordedEvent]) -> None:
     for state in states(events):
         next_step(state)
@@ -107,7 +108,7 @@ def test_any_state_can_be_asked_anything(events: list[RecordedEvent]) -> None:
 
 
 @for_any(events=random_logs(moves=30))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_run_s_messages_are_its_own(events: list[RecordedEvent]) -> None:
     state = fold(events)
     for run in collect_runs(state):
@@ -118,7 +119,7 @@ def test_a_run_s_messages_are_its_own(events: list[RecordedEvent]) -> None:
 
 
 @for_any(talk=random_sessions(moves=30))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_the_parts_of_a_log_agree(talk: RandomSession) -> None:
     assert repr(fold(talk.events)) == repr(talk.state)
     assert [draft.fact for commit in talk.commits for draft in commit] == [event.fact for event in talk.events]
@@ -127,6 +128,6 @@ def test_the_parts_of_a_log_agree(talk: RandomSession) -> None:
 
 
 def test_no_seeded_log_makes_the_fold_or_a_request_fail() -> None:
-    for seed in range(300):
+    for seed in range(examples(300)):
         state = fold(make_hostile_log(SeededDice(seed), moves=6))
         assert find_faults(build_request(state, PROFILES[seed % len(PROFILES)]).messages) == []

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from swarmkeep.domain.patch import apply, diff, merge
+from tests.support.hypothesis_profiles import examples
 from tests.support.logs import json_objects, json_values
 from tests.support.rules import is_same
 
@@ -120,7 +121,7 @@ def test_types_count(old: Any, new: Any) -> None:
 @example({"a": {"b": {"c": 1}}}, {"a": {"b": {"c": None}}})
 @example({"a~1": {"/": 1}}, {"a/": {"~1": None}})
 @example({"\ud800": 1}, {"\ud800": 1.0})
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_change_applied_gives_what_was_changed_to(before: Json, after: Json) -> None:
     copies = copy.deepcopy((before, after))
     patch, nulls = diff(before, after)
@@ -129,7 +130,7 @@ def test_a_change_applied_gives_what_was_changed_to(before: Json, after: Json) -
 
 
 @given(before=json_objects(20), data=st.data())
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_a_small_change_is_a_small_patch_and_no_change_is_none(before: Json, data: st.DataObject) -> None:
     assert diff(before, copy.deepcopy(before)) == ({}, ())
     key = data.draw(st.sampled_from([*before, "new"]))
@@ -143,7 +144,7 @@ def test_a_small_change_is_a_small_patch_and_no_change_is_none(before: Json, dat
     before=json_objects(),
     nulls=st.lists(st.text(st.sampled_from("/~01a"), max_size=6) | st.text(string.printable, max_size=4), max_size=4),
 )
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_any_list_of_pointers_can_be_applied(before: Json, nulls: list[str]) -> None:
     copied = copy.deepcopy(before)
     apply(before, {}, tuple(nulls))

@@ -30,6 +30,7 @@ from tests.domain.given import (
     user_said,
     when,
 )
+from tests.support.hypothesis_profiles import examples
 from tests.support.logs import (
     ARGUMENTS,
     PROFILES,
@@ -340,7 +341,7 @@ def check_request(state: State, profile: Profile, stream: bool = False) -> None:
 
 
 @for_any(events=any_logs(), profile=profiles(), stream=st.booleans())
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_any_prefix_of_any_log_gives_a_valid_request(
     events: list[RecordedEvent], profile: Profile, stream: bool
 ) -> None:
@@ -352,7 +353,7 @@ def test_any_prefix_of_any_log_gives_a_valid_request(
 
 
 def test_the_end_of_every_seeded_log_gives_a_valid_request() -> None:
-    for seed in range(250):
+    for seed in range(examples(250)):
         for events in (make_random_log(SeededDice(seed)), make_hostile_log(SeededDice(seed), moves=6)):
             check_request(fold(events), PROFILES[seed % len(PROFILES)], stream=seed % 2 == 0)
 
@@ -365,7 +366,7 @@ MESSAGES = st.fixed_dictionaries(
 
 @for_any(message=MESSAGES)
 @example(message={"role": "assistant", "content": None, "tool_calls": [None, {"id": "c1", "function": {"name": 1}}]})
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_no_message_makes_a_request_invalid(message: Json) -> None:
     check_request(given(MessageAdded(message=message), user_said()), PROFILE)
 

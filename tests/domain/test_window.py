@@ -28,6 +28,7 @@ from tests.domain.given import (
     user_said,
     when,
 )
+from tests.support.hypothesis_profiles import examples
 from tests.support.logs import any_logs
 from tests.support.rules import find_body_faults, find_faults
 
@@ -141,7 +142,7 @@ def test_the_record_says_where_the_history_began() -> None:
 
 
 @for_any(events=any_logs(), turns=st.integers(1, 4))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_any_part_of_any_history_is_a_request_that_models_accept(events: list[RecordedEvent], turns: int) -> None:
     for upto in range(1, len(events) + 1):
         state = fold(events[:upto])
@@ -152,7 +153,7 @@ def test_any_part_of_any_history_is_a_request_that_models_accept(events: list[Re
 
 
 @for_any(events=any_logs())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_turns_are_counted_as_they_are_cut(events: list[RecordedEvent]) -> None:
     messages = fold(events).messages
     turns = count_turns(messages)

@@ -12,11 +12,8 @@ from openai import AsyncOpenAI, OpenAI
 from swarmkeep.store import schema
 from tests.engine.cluster import EngineCluster
 from tests.engine.swarm.runners import open_async, open_sync
-from tests.support import hypothesis_profiles
 from tests.support.postgres import Postgres
 from tests.support.scripted import ScriptedModel
-
-hypothesis_profiles.load()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from swarmkeep import Agent
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
@@ -20,7 +21,6 @@ from swarmkeep.domain.events import (
     RunOptions,
     RunStarted,
 )
-from swarmkeep.engine import streaming
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
 from swarmkeep.engine.streaming import Feed, Hub, follow
@@ -28,6 +28,7 @@ from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.store import SqlStore
 from tests.engine.cluster import (
     KEY,
+    LIMITS,
     EngineCluster,
     collect_stream,
     make_start_run,
@@ -61,7 +62,7 @@ REPLY = MessageAdded(message={"role": "assistant", "content": "hi"}, completion=
 
 
 async def test_a_feed_gives_what_it_got_in_order() -> None:
-    feed = Feed(10)
+    feed = Feed(10, 1000)
     assert await feed.get(0) is None
     feed.put(make_delta("a"))
     feed.put(make_delta("b"))
@@ -70,7 +71,7 @@ async def test_a_feed_gives_what_it_got_in_order() -> None:
 
 
 async def test_a_feed_wakes_its_reader() -> None:
-    feed = Feed(10)
+    feed = Feed(10, 1000)
     reader = asyncio.create_task(feed.get(SECONDS))
     await asyncio.sleep(0)
     feed.put(make_delta("a"))
@@ -78,7 +79,7 @@ async def test_a_feed_wakes_its_reader() -> None:
 
 
 async def test_a_feed_is_bounded_and_loses_the_oldest() -> None:
-    feed = Feed(3)
+    feed = Feed(3, 1000)
     for n in range(100):
         feed.put(make_delta(str(n)))
     assert [await feed.get(SECONDS) for _ in range(3)] == [make_delta("97"), make_delta("98"), make_delta("99")]
@@ -388,7 +389,7 @@ async def test_a_stream_of_a_run_gives_its_own_events_and_ends_with_it(
 async def test_the_stream_of_a_run_that_has_ended_reads_the_log_in_pages(
     house: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = await house.engine(Agent(name="A"))
+    engine = await house.engine(Agent(name="A"), limits=replace(LIMITS, page_events=3))
     await open_session(engine)
     for number in range(3):
         model.say("Hello.")
@@ -402,7 +403,6 @@ async def test_the_stream_of_a_run_that_has_ended_reads_the_log_in_pages(
         return found
 
     monkeypatch.setattr(SqlStore, "read", counted)
-    monkeypatch.setattr(streaming, "_PAGE_SIZE", 3)
     own = [event.seq for event in await engine.store.read(KEY) if event.run_id == "r1"]
     reads.clear()
     assert [event.seq for event in pick_recorded(await collect_stream(engine, "r1"))] == own

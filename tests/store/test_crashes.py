@@ -82,9 +82,9 @@ async def crash_writer(url: str, folder: Path, where: str, which: int) -> list[t
     ("where", "which"),
     [
         ("INSERT INTO events", 1),
-        ("UPDATE sessions", 2),
-        ("INSERT INTO session_labels", 3),
-        ("before_commit", 4),
+        pytest.param("UPDATE sessions", 2, marks=pytest.mark.long),
+        pytest.param("INSERT INTO session_labels", 3, marks=pytest.mark.long),
+        pytest.param("before_commit", 4, marks=pytest.mark.long),
         ("after_commit", 3),
         pytest.param("INSERT INTO sessions", 1, marks=pytest.mark.chaos),
         pytest.param("INSERT INTO idempotency", 3, marks=pytest.mark.chaos),

@@ -19,6 +19,7 @@ from swarmkeep.store import schema
 from swarmkeep.store.ports import IdempotencyRecord, StoreUnavailable
 from swarmkeep.store.sql.store import SqlStore, open_store
 from swarmkeep.store.sqlite import connections
+from swarmkeep.store.sqlite.database import SqliteDatabase
 from swarmkeep.store.urls import SqliteFile
 from tests.store.sessions import KEY, OTHER, begin_session, draft_user_messages, list_seqs, new_key
 from tests.support.processes import Process
@@ -71,14 +72,14 @@ async def test_a_writer_waits_for_another_process(store: SqlStore, locked: sqlit
     assert (await write).seq == 1
 
 
-async def test_a_writer_that_waited_in_vain_says_so(
-    store: SqlStore, locked: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "BUSY_SECONDS", 0.05)
+async def test_a_writer_that_waited_in_vain_says_so(path: Path, locked: sqlite3.Connection) -> None:
+    database = SqliteDatabase(SqliteFile(path), busy_seconds=0.05)
+    store = SqlStore(database, display=str(path))
     with pytest.raises(Overloaded):
         await begin_session(store)
     locked.execute("COMMIT")
     assert (await begin_session(store)).seq == 1
+    await store.close()
 
 
 async def test_reading_does_not_wait_for_a_writer(store: SqlStore, path: Path) -> None:
@@ -241,6 +242,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 """
 
 
+@pytest.mark.long
 async def test_several_processes_write_one_file(store: SqlStore, sqlite_ready: str, tmp_path: Path) -> None:
     await begin_session(store)
     root = Path(__file__).parents[2]

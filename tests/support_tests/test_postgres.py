@@ -8,7 +8,7 @@ import sqlite3
 import asyncpg
 import pytest
 
-from tests.support.postgres import Postgres, private_postgres, replace_database
+from tests.support.postgres import Postgres, end, new_home, postgres_for_tests, private_postgres, replace_database
 
 
 async def _list_tables(url: str) -> list[str]:
@@ -16,6 +16,14 @@ async def _list_tables(url: str) -> list[str]:
     try:
         rows = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
         return [row["tablename"] for row in rows]
+    finally:
+        await connection.close()
+
+
+async def _rows(url: str) -> int:
+    connection = await asyncpg.connect(url)
+    try:
+        return int(await connection.fetchval("SELECT count(*) FROM ready"))
     finally:
         await connection.close()
 
@@ -57,6 +65,47 @@ async def test_a_template_is_prepared_once_and_copied(postgres: Postgres) -> Non
     assert len(prepared) == 1
 
 
+def test_an_emptied_database_is_as_good_as_a_new_one(postgres: Postgres) -> None:
+    def prepare(url: str) -> None:
+        asyncio.run(_execute(url, "CREATE TABLE ready (id integer)"))
+
+    url = postgres.reused("emptied", prepare)
+    asyncio.run(_execute(url, "INSERT INTO ready VALUES (1)"))
+    assert postgres.reused("emptied", prepare) == url
+    assert asyncio.run(_rows(url)) == 0
+    asyncio.run(_execute(url, "ALTER TABLE ready ADD COLUMN changed integer"))
+    other = postgres.reused("emptied", prepare)
+    assert other != url
+    assert asyncio.run(_list_tables(other)) == ["ready"]
+
+
+def test_whoever_is_connected_to_an_emptied_database_is_cut_off(postgres: Postgres) -> None:
+    async def hold(url: str) -> None:
+        connection = await asyncpg.connect(url)
+        await connection.execute("BEGIN; LOCK TABLE ready")
+        assert await asyncio.to_thread(postgres.reused, "held", prepare) == url
+        with pytest.raises((asyncpg.InterfaceError, asyncpg.PostgresConnectionError)):
+            await connection.execute("COMMIT")
+
+    def prepare(url: str) -> None:
+        asyncio.run(_execute(url, "CREATE TABLE ready (id integer)"))
+
+    asyncio.run(hold(postgres.reused("held", prepare)))
+
+
+def test_a_shared_server_is_started_once_and_ended_whoever_used_it() -> None:
+    home = new_home()
+    with postgres_for_tests(home) as one, postgres_for_tests(home) as other:
+        assert one.url == other.url
+    url = other.url
+    assert asyncio.run(_list_tables(url)) == []
+    end(home)
+    assert not home.exists()
+    with pytest.raises((ConnectionRefusedError, FileNotFoundError)):
+        asyncio.run(_list_tables(url))
+
+
+@pytest.mark.long
 def test_a_private_server_can_crash_and_come_back() -> None:
     with private_postgres() as server:
         url = server.create()

@@ -16,15 +16,14 @@ from litestar.serialization import default_serializer
 from litestar.types import Serializer
 
 from swarmkeep.api.http_errors import RequestTimeout, UnsupportedMediaType
+from swarmkeep.api.limits import ServerLimits
 from swarmkeep.domain.codec import MalformedJson, decode, encode
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.engine.inputs import make_invalid_request
 
 T = TypeVar("T")
 
-# How long a body may take to arrive, as a whole.
-BODY_SECONDS = 60.0
-# A file has so much longer, a second for each of these many bytes.
+# A file has longer than a body, by a second for each of these many bytes.
 SLOWEST_BYTES_PER_SECOND = 100_000
 
 
@@ -40,8 +39,9 @@ class JsonRequest(Request[Any, Any, State]):
     _arrived: Callable[[int], None] = staticmethod(lambda count: None)
 
     async def body(self) -> bytes:
-        with self.app.state.arrivals.body() as self._arrived, _limit_time(BODY_SECONDS):
-            async with asyncio.timeout(BODY_SECONDS):
+        seconds = self._body_seconds
+        with self.app.state.arrivals.body() as self._arrived, _limit_time(seconds):
+            async with asyncio.timeout(seconds):
                 body = await super().body()
         # The framework asks no further where there is nothing; here an empty body has a meaning.
         return body or b"{}"
@@ -57,12 +57,13 @@ class JsonRequest(Request[Any, Any, State]):
 
         Raises RequestTimeout, InvalidRequest, Overloaded.
         """
-        with self.app.state.arrivals.file(), _limit_time(BODY_SECONDS):
+        seconds = self._body_seconds
+        with self.app.state.arrivals.file(), _limit_time(seconds):
             now = asyncio.get_running_loop().time
             began, size = now(), 0
             async with aclosing(self.stream()) as pieces:
                 while True:
-                    async with asyncio.timeout_at(began + BODY_SECONDS + size / SLOWEST_BYTES_PER_SECOND):
+                    async with asyncio.timeout_at(began + seconds + size / SLOWEST_BYTES_PER_SECOND):
                         piece = await anext(pieces, None)
                     if piece is None:
                         return
@@ -76,6 +77,11 @@ class JsonRequest(Request[Any, Any, State]):
         if self._body == b"" and not wanted.may_be_absent:
             raise InvalidRequest("a JSON object is needed as the body")
         return parse_json(body, wanted, "the body")
+
+    @property
+    def _body_seconds(self) -> float:
+        limits: ServerLimits = self.app.state.service.limits
+        return limits.body_seconds
 
     @property
     def _body_type(self) -> type[Body]:

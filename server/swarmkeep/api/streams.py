@@ -20,12 +20,6 @@ from swarmkeep.store.ports import SessionKey
 PING = comment("ping")
 STOPPING = comment("the server is shutting down")
 
-# Half of what is promised: an idle stream looks at the clock only now and then.
-PING_SECONDS = 7.5
-# How soon a reader learns that the session was deleted: nothing else tells, for its rows are simply gone. And how soon
-# one whose key was revoked hears no more.
-RECHECK_SECONDS = 2.0
-
 
 async def session_frames(
     caller: Principal, key: SessionKey, after: int, types: Sequence[str] = ()
@@ -76,7 +70,7 @@ async def _frames(
                 wanted = item is not None and (not types or (isinstance(item, RecordedEvent) and item.type in types))
                 part = item_frame(item) if item is not None and wanted else b""
                 now = time.monotonic()
-                if not part and now - heard >= PING_SECONDS:
+                if not part and now - heard >= caller.service.limits.ping_seconds:
                     part = PING
                 if part:
                     heard = now
@@ -89,11 +83,12 @@ async def readable_items(
     caller: Principal, key: SessionKey, items: AsyncGenerator[Item | None], leave: asyncio.Event
 ) -> AsyncGenerator[Item | None]:
     """The items, for as long as it is still the same session, the caller may read it and nobody is asked to leave."""
+    gone_seconds = caller.service.limits.gone_seconds
     last, looked = 0, time.monotonic()
     asked = looked
     async with aclosing(items):
         async for item in items:
-            if time.monotonic() - asked >= RECHECK_SECONDS:
+            if time.monotonic() - asked >= gone_seconds:
                 if not await caller.is_still_allowed():
                     return
                 asked = time.monotonic()
@@ -101,7 +96,7 @@ async def readable_items(
                 last = item.seq
             elif item is None and leave.is_set():
                 return
-            elif item is None and time.monotonic() - looked >= RECHECK_SECONDS:
+            elif item is None and time.monotonic() - looked >= gone_seconds:
                 # A session with fewer events than were seen is another one that has got the id.
                 head = await caller.engine.store.head(key)
                 if head is None or head.seq < last:

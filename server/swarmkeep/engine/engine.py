@@ -30,7 +30,7 @@ class Engine:
         self.limits = limits or Limits()
         self.store = store
         self.registry = registry
-        self.hub = Hub()
+        self.hub = Hub(feed_characters=self.limits.feed_characters)
         self._worker = Worker(store, registry, model, self.hub, self.limits, pauses or Pauses())
         self.sessions = Sessions(store, registry, self._worker)
         self.runs = Runs(store, registry, self._worker, self.hub, self.limits)

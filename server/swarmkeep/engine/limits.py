@@ -18,7 +18,10 @@ from swarmkeep.store.ports import SessionKey
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds. `max_recoveries`: take-overs of one turn before a run is given up as interrupted.
 
-    `loop_turns` and `history_turns` are written into each run's options.
+    `loop_turns` and `history_turns` are written into each run's options. The last four are nobody's to set:
+    `interrupt_seconds`, because a database that cannot be reached does not keep a server from stopping;
+    `recovery_sessions`, how many abandoned sessions are looked at in one go; `feed_characters`, how far a reader may be
+    behind before it is sent to the log; `page_events`, how many events a reader takes from there at once.
     """
 
     lease_seconds: float = 15.0
@@ -30,6 +33,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_recoveries: int = 5
     loop_turns: int | None = None
     history_turns: int | None = None
+    interrupt_seconds: float = 5.0
+    recovery_sessions: int = 100
+    feed_characters: int = 1_000_000
+    page_events: int = 200
 
 
 class SessionPolicy:

@@ -129,7 +129,7 @@ class Runs:
         view = await self.get(key, run_id, at=since)
         if view.status not in ("running", "queued"):
             return view
-        async with aclosing(read_pages(self._store, key, after=since)) as events:
+        async with aclosing(self._pages(key, after=since)) as events:
             async for event in events:
                 if event.run_id == run_id and isinstance(event.fact, RunEnded | RunWaiting):
                     return await self.get(key, run_id, at=event.seq)
@@ -167,12 +167,19 @@ class Runs:
         state = await self._store.state(key)
         if not _is_going_on(state, feed.run_id):
             upto = _find_last_seq(state, feed.run_id)
-            async with aclosing(read_pages(self._store, key, after=last, upto=upto)) as events:
+            async with aclosing(self._pages(key, after=last, upto=upto)) as events:
                 async for event in events:
                     if event.run_id == feed.run_id:
                         yield event
             return
-        items = follow(self._store, self._hub, key, after=last, poll_seconds=self._limits.poll_seconds)
+        items = follow(
+            self._store,
+            self._hub,
+            key,
+            after=last,
+            poll_seconds=self._limits.poll_seconds,
+            page_events=self._limits.page_events,
+        )
         async with aclosing(items):
             async for item in items:
                 if item is None:
@@ -181,6 +188,9 @@ class Runs:
                     yield item
                     if isinstance(item, RecordedEvent) and await self._is_last_event(key, item):
                         return
+
+    def _pages(self, key: SessionKey, *, after: int, upto: int | None = None) -> AsyncGenerator[RecordedEvent]:
+        return read_pages(self._store, key, after=after, upto=upto, page_events=self._limits.page_events)
 
     async def _is_last_event(self, key: SessionKey, event: RecordedEvent) -> bool:
         """Whether this event was the run's last; a run that waited or was interrupted may have gone on since."""

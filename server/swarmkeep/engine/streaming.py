@@ -16,10 +16,6 @@ from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed, RunStart
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
 from swarmkeep.store.ports import EventStore, SessionKey
 
-# How many characters of events a reader may be behind by, and how many events it takes from the log at once.
-_MAX_FEED_CHARACTERS = 1_000_000
-_PAGE_SIZE = 200
-
 
 class LogChange(Enum):
     """A sign that the log holds more than the feed was given."""
@@ -34,9 +30,10 @@ class Feed:
     """One reader's view of a session. Bounded, in number and in size: a reader that falls behind loses the oldest items
     here, and finds the durable ones in the log."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, max_characters: int) -> None:
         self._items: deque[Item] = deque()
         self._size = size
+        self._max_characters = max_characters
         self._character_count = 0
         self._arrived = asyncio.Event()
         self._log_has_changed = False
@@ -44,7 +41,7 @@ class Feed:
     def put(self, item: Item) -> None:
         self._items.append(item)
         self._character_count += _count_characters(item)
-        while len(self._items) > self._size or (self._character_count > _MAX_FEED_CHARACTERS and len(self._items) > 1):
+        while len(self._items) > self._size or (self._character_count > self._max_characters and len(self._items) > 1):
             self._take_oldest()
         self._arrived.set()
 
@@ -96,10 +93,11 @@ class Hub:
     Of what passes, only the message in progress is kept, so that whoever joins in its middle has all of it.
     """
 
-    def __init__(self, *, feed_size: int = 4096) -> None:
+    def __init__(self, *, feed_size: int = 4096, feed_characters: int = 1_000_000) -> None:
         self._feeds: dict[SessionKey, set[Feed]] = {}
         self._partial_items: dict[SessionKey, list[Item]] = {}
         self._feed_size = feed_size
+        self._feed_characters = feed_characters
         self._observers: list[Callable[[RecordedEvent], None]] = []
 
     def watch(self, watcher: Callable[[RecordedEvent], None]) -> None:
@@ -149,7 +147,7 @@ class Hub:
 
     @contextmanager
     def subscribe(self, key: SessionKey) -> Iterator[Feed]:
-        feed = Feed(self._feed_size)
+        feed = Feed(self._feed_size, self._feed_characters)
         for item in _merge_deltas(self._partial_items.get(key, [])):
             feed.put(item)
         self._feeds.setdefault(key, set()).add(feed)
@@ -178,20 +176,20 @@ def _note_event(event: RecordedEvent, spoken: dict[str | None, int]) -> int:
 
 
 async def read_pages(
-    store: EventStore, key: SessionKey, *, after: int, upto: int | None = None
+    store: EventStore, key: SessionKey, *, after: int, upto: int | None = None, page_events: int = 200
 ) -> AsyncGenerator[RecordedEvent]:
     """Events from the log, a page at a time: a reader holds no more than that, however long the session is."""
     more = True
     while more:
-        events = await store.read(key, after=after, upto=upto, limit=_PAGE_SIZE)
+        events = await store.read(key, after=after, upto=upto, limit=page_events)
         for event in events:
             yield event
             after = event.seq
-        more = len(events) == _PAGE_SIZE
+        more = len(events) == page_events
 
 
 async def follow(
-    store: EventStore, hub: Hub, key: SessionKey, *, after: int, poll_seconds: float
+    store: EventStore, hub: Hub, key: SessionKey, *, after: int, poll_seconds: float, page_events: int = 200
 ) -> AsyncGenerator[Item | None]:
     """Every event after `after`, once and in order, and what passes in between; never ends by itself.
 
@@ -201,7 +199,7 @@ async def follow(
     with hub.subscribe(key) as feed:
         spoken: dict[str | None, int] = {}
         while True:
-            async with aclosing(read_pages(store, key, after=after)) as events:
+            async with aclosing(read_pages(store, key, after=after, page_events=page_events)) as events:
                 async for event in events:
                     yield event
                     after = _note_event(event, spoken)

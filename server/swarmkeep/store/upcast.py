@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -12,11 +12,13 @@ from swarmkeep.domain.events import FACTS, SessionEvent, UnknownFact
 
 Json = dict[str, Any]
 
-UPCASTERS: dict[tuple[str, int], Callable[[Json], Json]] = {}
+Upcasters = Mapping[tuple[str, int], Callable[[Json], Json]]
+
+UPCASTERS: Upcasters = {}
 """By type and version: lifts that version's payload to the next version's. Pure; facts keep their meaning."""
 
 
-def upcast(type: str, version: int, payload: str) -> SessionEvent:
+def upcast(type: str, version: int, payload: str, upcasters: Upcasters = UPCASTERS) -> SessionEvent:
     """The fact that a stored payload states. Total: what this release cannot read becomes an UnknownFact.
 
     That is so for types and versions of a later release, and for a payload that somebody damaged, which `verify` finds.
@@ -29,7 +31,7 @@ def upcast(type: str, version: int, payload: str) -> SessionEvent:
             return decode(payload, cls)  # type: ignore[return-value]
         value = decode(payload)
         for old in range(version, cls.version):
-            value = UPCASTERS[type, old](value)
+            value = upcasters[type, old](value)
         return msgspec.convert(value, cls)  # type: ignore[return-value]
     except (MalformedJson, msgspec.ValidationError, LookupError, TypeError):
         return _make_unknown(payload)

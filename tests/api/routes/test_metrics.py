@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families as families
 
-from swarmkeep.api.auth import keyring
 from tests.api.auth.keys import bearer_headers, key_store
 from tests.api.server import RunningServer, check_problem, server_settings, start_server
 from tests.support.scripted import USAGE, ScriptedModel
@@ -81,10 +79,7 @@ async def test_callers_choose_no_label(plain: RunningServer) -> None:
     assert value_of(found, "http_requests_total", method="GET", route="/v1/sessions/{session_id}", status="404") == 20
 
 
-async def test_a_server_with_keys_shows_nothing_without_its_token(
-    sqlite_ready: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keyring, "FRESH_SECONDS", 0.0)
+async def test_a_server_with_keys_shows_nothing_without_its_token(sqlite_ready: str) -> None:
     async with start_server(server_settings(database_url=sqlite_ready)) as server:
         assert (await server.get("/metrics")).status_code == 200
         _, secret = await key_store(server).create("default", name="desk")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from swarmkeep.api.limits import ServerLimits
 from tests.api.auth.keys import bearer_headers, create_key, key_store
 from tests.api.server import RunningServer, server_settings, start_server
 from tests.api.test_streams import wait_until, wait_until_nobody_reads
@@ -203,13 +204,13 @@ async def test_what_the_query_may_say(plain: RunningServer, query: str) -> None:
         assert (await viewer.closed())[0] == 4400
 
 
-async def test_a_deleted_session_ends_its_connections(plain: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swarmkeep.api.streams.RECHECK_SECONDS", 0)
-    session = await plain.session()
-    async with connect_session(plain, session, "?after=1") as viewer:
-        await plain.delete(session)
-        await viewer.problem("session_not_found")
-        assert (await viewer.closed())[0] == 4404
+async def test_a_deleted_session_ends_its_connections(sqlite_ready: str) -> None:
+    async with start_server(server_settings(database_url=sqlite_ready), ServerLimits(gone_seconds=0.0)) as strict:
+        session = await strict.session()
+        async with connect_session(strict, session, "?after=1") as viewer:
+            await strict.delete(session)
+            await viewer.problem("session_not_found")
+            assert (await viewer.closed())[0] == 4404
 
 
 ORIGINS: list[tuple[dict[str, Any], bool]] = [

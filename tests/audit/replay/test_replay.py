@@ -31,6 +31,7 @@ from swarmkeep.store.sql.store import open_store
 from swarmkeep.store.upcast import upcast
 from tests.audit.replay.team import TEAM, GeneratedConversation, a, b, open_scripted_model, remember, to_b
 from tests.engine.cluster import KEY, EngineCluster, open_session, read_log, run_to_end
+from tests.support.hypothesis_profiles import examples
 from tests.support.logs import SeededDice, any_logs
 from tests.support.scripted import ScriptedModel
 
@@ -319,7 +320,7 @@ async def test_a_session_that_is_not_there_is_refused(house: EngineCluster) -> N
 
 
 @for_any(any_logs())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_no_log_stops_it_with_an_error(events: list[RecordedEvent]) -> None:
     replayed = replay(events, Registry(TEAM), {})
     assert replayed.last_seq <= len(events)

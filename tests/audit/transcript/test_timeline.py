@@ -36,6 +36,7 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.fold import fold
 from tests.domain.given import RUN, calling_message, make_run_started, model_reply, user_said
+from tests.support.hypothesis_profiles import examples
 from tests.support.logs import any_logs, record_drafts
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "refund", "arguments": '{"order": "A-17"}'}}
@@ -52,7 +53,7 @@ def build_last_entry(*facts: SessionEvent) -> TimelineEntry:
 
 
 @for_any(any_logs())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_every_event_of_any_log_has_a_scene_in_its_place(events: list[RecordedEvent]) -> None:
     scenes = list(build_timeline(events))
     assert [(scene.seq, scene.type, scene.at) for scene in scenes] == [
@@ -63,7 +64,7 @@ def test_every_event_of_any_log_has_a_scene_in_its_place(events: list[RecordedEv
 
 
 @for_any(any_logs())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_told_in_two_parts_it_is_the_same(events: list[RecordedEvent]) -> None:
     half = len(events) // 2
     parts = [*build_timeline(events[:half]), *build_timeline(events[half:], fold(events[:half]))]
@@ -71,7 +72,7 @@ def test_told_in_two_parts_it_is_the_same(events: list[RecordedEvent]) -> None:
 
 
 @for_any(any_logs())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_an_event_comes_back_from_its_line_to_the_byte(events: list[RecordedEvent]) -> None:
     for event in events:
         read = parse_event_line(encode(view_event(event)))

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from swarmkeep.audit.transfer import export_reader
 from swarmkeep.audit.transfer.export_lines import EventLine, read_export_line
-from swarmkeep.audit.transfer.export_reader import verify_export
+from swarmkeep.audit.transfer.export_reader import ExportLines, verify_export
 from swarmkeep.audit.transfer.import_export import import_export
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import InvalidImport
@@ -153,9 +152,9 @@ def test_something_else_is_refused(text: bytes, line: int, why: str) -> None:
     assert why in str(error)
 
 
-def test_lines_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export_reader, "MAX_LINE_BYTES", 100)
-    assert "longer than 100 bytes" in str(read_refusal(b'{"session_id":"' + b"y" * 200))
+def test_lines_without_end_are_refused() -> None:
+    with pytest.raises(InvalidImport, match="longer than 100 bytes"):
+        ExportLines(io.BytesIO(b'{"session_id":"' + b"y" * 200), max_line_bytes=100).next()
 
 
 def test_what_no_database_holds_is_refused(text: bytes) -> None:

@@ -38,6 +38,7 @@ from swarmkeep.store.sql.store import SqlStore, open_store
 from swarmkeep.store.sql.tables import events
 from tests.golden.conversations import BLOBS
 from tests.golden.make import FORK, SHOP, describe_state, fill_store
+from tests.support.hypothesis_profiles import examples
 
 TENANT = "default"
 
@@ -245,7 +246,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(agents=st.lists(TEXTS, min_size=1, max_size=3), content=st.dictionaries(TEXTS, JSON, max_size=3), run=TEXTS)
 def test_whatever_was_accepted_comes_through(
     agents: Sequence[str], content: dict[str, Any], run: str, tmp_path: Path

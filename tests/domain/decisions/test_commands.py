@@ -62,6 +62,7 @@ from tests.domain.given import (
     user_said,
     when,
 )
+from tests.support.hypothesis_profiles import examples
 from tests.support.logs import json_objects
 from tests.support.rules import is_same
 
@@ -107,7 +108,7 @@ def test_a_value_of_another_type_is_a_change() -> None:
 
 
 @for_any(before=json_objects(), patch=json_objects())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_an_update_is_a_merge_patch_and_asking_twice_changes_nothing_more(before: Json, patch: Json) -> None:
     state = given(SessionCreated(agent="triage", context_variables=before, metadata=before))
     state = when(state, *update_session(state, context_variables=patch, metadata=patch))
@@ -348,7 +349,7 @@ def test_a_change_of_the_context_is_a_fact_of_its_call() -> None:
 
 
 @for_any(before=json_objects(), after=json_objects())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_context_after_a_result_is_what_the_tool_left(before: Json, after: Json) -> None:
     state = given(
         SessionCreated(agent="triage", context_variables=before),

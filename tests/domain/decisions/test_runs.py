@@ -47,9 +47,10 @@ from tests.domain.given import (
     tool_call,
     user_said,
 )
+from tests.support.hypothesis_profiles import examples
 from tests.support.logs import RandomSession, SeededDice, make_random_log, random_logs, random_sessions
 
-SEEDS = range(200)
+SEEDS = range(examples(200))
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,7 @@ def check_lives(events: list[RecordedEvent]) -> None:
 
 
 @for_any(events=random_logs(moves=30))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_a_run_ends_once_and_one_runs_at_a_time(events: list[RecordedEvent]) -> None:
     check_lives(events)
 
@@ -310,7 +311,7 @@ def count_commits_left(state: State) -> int:
 
 
 @for_any(talk=random_sessions(moves=25))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_after_any_commit_a_session_can_be_finished(talk: RandomSession) -> None:
     state = State()
     for commit in talk.commits:
@@ -319,7 +320,7 @@ def test_after_any_commit_a_session_can_be_finished(talk: RandomSession) -> None
 
 
 @for_any(talk=random_sessions(moves=25))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_session_that_is_not_idle_or_waiting_has_a_next_step(talk: RandomSession) -> None:
     state = State()
     for event in talk.events:

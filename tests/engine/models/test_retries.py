@@ -109,7 +109,7 @@ async def test_a_model_that_ran_out_of_time_is_not_set_to_work_twice(model: Scri
     assert (failed.error.code, model.request_count) == ("provider_timeout", 1)
 
 
-async def test_a_model_that_comes_back_is_found(model: ScriptedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_model_that_comes_back_is_found(model: ScriptedModel) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]
@@ -120,11 +120,10 @@ async def test_a_model_that_comes_back_is_found(model: ScriptedModel, monkeypatc
         if len(waited) == 2:
             back.start()
 
-    monkeypatch.setattr("swarmkeep.engine.models.model.asyncio.sleep", wait)
     back = ScriptedModel(port=port)
     back.say("Here I am.")
     async with open_async(f"http://127.0.0.1:{port}/v1") as client:
-        _, reply = await collect_reply(ChatModel(client, Retries(count=2)), make_request(HELLO), stream=False)
+        _, reply = await collect_reply(ChatModel(client, Retries(count=2), wait), make_request(HELLO), stream=False)
     back.close()
     assert reply.message["content"] == "Here I am."
     assert 0.25 <= waited[0] <= 0.5 <= waited[1] <= 1.0
@@ -152,7 +151,6 @@ def format_http_date(seconds: float) -> str:
 async def test_a_provider_that_says_when_is_not_asked_sooner(
     model: ScriptedModel,
     openai: AsyncOpenAI,
-    monkeypatch: pytest.MonkeyPatch,
     status: int,
     headers: Callable[[], dict[str, str]],
     shortest: float,
@@ -163,10 +161,9 @@ async def test_a_provider_that_says_when_is_not_asked_sooner(
     async def wait(seconds: float) -> None:
         waited.append(seconds)
 
-    monkeypatch.setattr("swarmkeep.engine.models.model.asyncio.sleep", wait)
     model.fail(status, headers=headers())
     model.say("At last.")
-    await collect_reply(ChatModel(openai, Retries(count=1)), make_request(HELLO), stream=False)
+    await collect_reply(ChatModel(openai, Retries(count=1), wait), make_request(HELLO), stream=False)
     assert len(waited) == 1
     assert shortest <= waited[0] <= longest
 

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from swarmkeep import Agent
 from swarmkeep.engine.engine import Engine
 from swarmkeep.store.ports import OutcomeUnknown, StoreUnavailable
 from tests.engine.cluster import (
     KEY,
+    LIMITS,
     EngineCluster,
     expire_leases,
     kill_engine,
@@ -173,10 +175,9 @@ async def test_a_run_that_was_taken_over_during_the_outage_is_left_to_its_heir(
     assert await read_log(heir) == before
 
 
-async def test_a_server_stops_although_its_database_is_gone(
-    house: EngineCluster, engine: Engine, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("swarmkeep.engine.worker.worker._INTERRUPT_TIMEOUT_SECONDS", 0.05)
+async def test_a_server_stops_although_its_database_is_gone(house: EngineCluster, model: ScriptedModel) -> None:
+    engine = await house.engine(Agent(name="A"), limits=replace(LIMITS, interrupt_seconds=0.05))
+    await open_session(engine)
     outage = await start_run_with_outage(engine, model)
     outage.before = lambda: StoreUnavailable("the database is gone")
     model.release()

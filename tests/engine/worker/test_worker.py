@@ -20,7 +20,6 @@ from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.models.pauses import Pauses
 from swarmkeep.engine.models.retries import Retries
-from swarmkeep.engine.worker import recovery
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.store import SqlStore
 from swarmkeep.store.sql.tables import events
@@ -520,9 +519,8 @@ async def test_a_database_that_fails_for_a_while_does_not_end_the_care_for_lease
 
 
 async def test_sessions_that_cannot_be_read_do_not_hide_the_others(
-    house: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    house: EngineCluster, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(recovery, "_PAGE_SIZE", 2)
     one = await house.engine(AGENT)
     # They are found in the order of their ids, so the last one would never be.
     keys = [await open_session(one, SessionKey(KEY.tenant, f"s{number}")) for number in range(6)]
@@ -535,7 +533,7 @@ async def test_sessions_that_cannot_be_read_do_not_hide_the_others(
     damage = delete(events).where(events.c.session_id.in_(damaged), events.c.seq == 3)
     await one.store.database.write(lambda connection: connection.execute(damage))  # type: ignore[attr-defined]
     model.say("Hello.")
-    two = await house.engine(AGENT)
+    two = await house.engine(AGENT, limits=replace(LIMITS, recovery_sessions=2))
     assert (await wait_for_end(two, key=keys[-1])).output_text == "Hello."
     complaints = [name for name in damaged if f"session {name}: its run could not be taken over" in caplog.text]
     assert complaints == damaged

@@ -18,6 +18,7 @@ from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH
 from swarmkeep.store.sql.store import SqlStore
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, begin_session, draft_creation, new_key, read_all_rows
+from tests.support.hypothesis_profiles import examples
 
 # `characters` without exclusions includes NUL and lone surrogates.
 TEXT = st.text(st.characters(exclude_categories=()), max_size=20)
@@ -28,6 +29,7 @@ SCALARS = (
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4), max_leaves=20
 )
+
 OBJECTS = st.dictionaries(TEXT, VALUES, max_size=5)
 
 
@@ -36,7 +38,7 @@ def show_exactly(value: Any) -> str:
     return repr(value)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(context=OBJECTS, metadata=OBJECTS, content=VALUES)
 async def test_any_value_comes_back(store: SqlStore, context: Any, metadata: Any, content: Any) -> None:
     session = new_key()

@@ -20,6 +20,7 @@ from swarmkeep.domain.state import State
 from swarmkeep.store.ports import Claim, Lease, SessionKey
 from swarmkeep.store.sql.store import SqlStore, open_store
 from tests.store.sessions import draft_creation, draft_run_completion, draft_run_start, draft_user_messages, list_seqs
+from tests.support.hypothesis_profiles import examples
 
 NAMES = st.sampled_from([(tenant, id) for tenant in ("one", "two") for id in ("a", "b")])
 STORES = st.integers(0, 1)
@@ -178,4 +179,6 @@ def test_the_store_agrees_with_a_plain_list(url: str) -> None:
             self.open = lambda: open_store(url)
             self.prefix = f"{next(numbers)}-"
 
-    run_state_machine_as_test(Machine, settings=settings(max_examples=12, stateful_step_count=20, deadline=None))
+    run_state_machine_as_test(
+        Machine, settings=settings(max_examples=examples(12), stateful_step_count=20, deadline=None)
+    )

@@ -190,12 +190,11 @@ def test_older_versions_are_lifted_step_by_step(monkeypatch: pytest.MonkeyPatch)
         ("message.added", 1): lambda old: {"text": old["words"]},
         ("message.added", 2): lambda old: {"message": {"role": "user", "content": old["text"]}},
     }
-    monkeypatch.setattr(upcast, "UPCASTERS", lifts)
     current = MessageAdded(message={"role": "user", "content": "hi"})
-    assert upcast.upcast("message.added", 1, '{"words":"hi"}') == current
-    assert upcast.upcast("message.added", 2, '{"text":"hi"}') == current
-    assert upcast.upcast("message.added", 3, '{"message":{"role":"user","content":"hi"}}') == current
-    assert upcast.upcast("message.added", 0, '{"words":"hi"}') == UnknownFact(data={"words": "hi"})
+    assert upcast.upcast("message.added", 1, '{"words":"hi"}', lifts) == current
+    assert upcast.upcast("message.added", 2, '{"text":"hi"}', lifts) == current
+    assert upcast.upcast("message.added", 3, '{"message":{"role":"user","content":"hi"}}', lifts) == current
+    assert upcast.upcast("message.added", 0, '{"words":"hi"}', lifts) == UnknownFact(data={"words": "hi"})
 
 
 LATER = {

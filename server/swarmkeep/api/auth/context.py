@@ -11,6 +11,7 @@ from litestar import Request
 from swarmkeep.api.auth.keyring import Keyring
 from swarmkeep.api.auth.rate_limits import RateLimiter
 from swarmkeep.api.http_errors import Forbidden, Unauthenticated
+from swarmkeep.api.limits import ServerLimits
 from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.idempotency import IdempotentRequest
@@ -35,12 +36,14 @@ class Service:
         hosts: frozenset[str] = frozenset(),
         origins: frozenset[str] = frozenset(),
         rates: RateLimiter | None = None,
+        limits: ServerLimits | None = None,
     ) -> None:
         self.engine = engine
         self.keyring = keyring
         self.hosts = hosts
         self.origins = origins
         self.rates = rates
+        self.limits = limits or ServerLimits()
         self.stopping = asyncio.Event()
         self.drained = asyncio.Event()
 

@@ -43,8 +43,9 @@ class ExportedSession(msgspec.Struct, frozen=True, kw_only=True):
 class ExportLines:
     """The lines of a file from one place on, counted, and digested for the end of the document."""
 
-    def __init__(self, file: BinaryIO, *, line: int = 1, offset: int = 0) -> None:
+    def __init__(self, file: BinaryIO, *, line: int = 1, offset: int = 0, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         file.seek(offset)
+        self._max_line_bytes = max_line_bytes
         self._file = file
         self._next_line, self._next_offset = line, offset
         self.line, self.offset, self.size = line, offset, 0
@@ -52,12 +53,12 @@ class ExportLines:
 
     def next(self) -> ExportLine | None:
         """What the next line says; None after the last. Raises InvalidImport."""
-        text = self._file.readline(MAX_LINE_BYTES + 1)
+        text = self._file.readline(self._max_line_bytes + 1)
         if not text:
             return None
         self.line, self.offset = self._next_line, self._next_offset
-        if len(text) > MAX_LINE_BYTES:
-            raise self.make_error(f"the line is longer than {MAX_LINE_BYTES} bytes")
+        if len(text) > self._max_line_bytes:
+            raise self.make_error(f"the line is longer than {self._max_line_bytes} bytes")
         if not text.endswith(b"\n"):
             raise self.make_error("the export is cut off in the middle of this line")
         self.size = len(text)

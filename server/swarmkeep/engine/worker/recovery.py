@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 
 # After a server's death there may be hundreds. So many at a time leave connections for everything else.
 _MAX_CONCURRENT = 4
-_PAGE_SIZE = 100
 
 
 class Recovery:
@@ -37,6 +36,7 @@ class Recovery:
         store: EventStore,
         registry: Registry,
         max_recoveries: int,
+        page_sessions: int,
         *,
         ledger: Callable[[SessionKey, State], StoreSessionLog],
         drives: Callable[[SessionKey], bool],
@@ -45,6 +45,7 @@ class Recovery:
         self._store = store
         self._registry = registry
         self._max_recoveries = max_recoveries
+        self._page_sessions = page_sessions
         self._open_session_log = ledger
         self._is_advancing = drives
         self._continue_session = take_up
@@ -59,15 +60,15 @@ class Recovery:
         """Take over a page of what is found; True if it is worth looking for more."""
         # Those that failed before are found again, each time and first: they must not fill the page.
         known = len(self._failed_keys)
-        found = await self._store.find_abandoned(limit=_PAGE_SIZE + known)
+        found = await self._store.find_abandoned(limit=self._page_sessions + known)
         keys = [key for key in found if not self._is_advancing(key) and key not in self._failed_keys]
         failed = [key for key in found if key in self._failed_keys]
-        keys += random.sample(failed, min(len(failed), _PAGE_SIZE))
+        keys += random.sample(failed, min(len(failed), self._page_sessions))
         # Other servers find the same ones: in another order, so that each gets a share.
         random.shuffle(keys)
         gate = asyncio.Semaphore(_MAX_CONCURRENT)
         taken = await asyncio.gather(*(self._recover_limited(gate, key) for key in keys))
-        if len(found) < _PAGE_SIZE + known:
+        if len(found) < self._page_sessions + known:
             self._failed_keys.intersection_update(found)
             return False
         return any(taken) or len(self._failed_keys) > known

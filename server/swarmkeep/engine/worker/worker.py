@@ -36,8 +36,6 @@ _LOST_MESSAGE = "session %s: the run was ended or taken over by another process"
 # How often to look for runs that nobody advances: a take-over comes that much after the lease's end at the latest.
 _RECOVERY_INTERVAL_SECONDS = 1.0
 _NOT_INTERRUPTED_MESSAGE = "session %s: the run could not be interrupted; recovery will go on"
-# A database that cannot be reached does not keep a server from stopping.
-_INTERRUPT_TIMEOUT_SECONDS = 5.0
 
 
 class Worker:
@@ -66,6 +64,7 @@ class Worker:
             store,
             registry,
             limits.max_recoveries,
+            limits.recovery_sessions,
             ledger=self.ledger,
             drives=self.is_advancing,
             take_up=self.go_on,
@@ -214,7 +213,7 @@ class Worker:
     async def _interrupt(self, ledger: StoreSessionLog) -> None:
         error = RunError(code="draining", message="the server was stopped; resume the run to go on", retryable=True)
         try:
-            async with asyncio.timeout(_INTERRUPT_TIMEOUT_SECONDS):
+            async with asyncio.timeout(self._limits.interrupt_seconds):
                 self.publish(ledger.key, await ledger.commit(_decide_end(RunInterrupted, "interrupted", error)))
         except DomainError as refused:
             # Another process has taken over, or the session was deleted.

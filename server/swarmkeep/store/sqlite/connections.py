@@ -23,10 +23,10 @@ Mode = Literal["rw", "rwc", "ro", "immutable"]
 BUSY_SECONDS = 10.0
 
 
-def make_engine(file: SqliteFile, mode: Mode, *, begin: str, busy_seconds: float | None = None) -> Engine:
+def make_engine(file: SqliteFile, mode: Mode, *, begin: str, busy_seconds: float = BUSY_SECONDS) -> Engine:
     """An engine with one connection, used by one thread at a time. `begin` starts its transactions.
 
-    A lock that another process holds is waited for `busy_seconds`, by default BUSY_SECONDS.
+    A lock that another process holds is waited for `busy_seconds`.
     """
 
     def open_file() -> sqlite3.Connection:
@@ -37,7 +37,7 @@ def make_engine(file: SqliteFile, mode: Mode, *, begin: str, busy_seconds: float
         raw = sqlite3.connect(
             f"{file.path.as_uri()}?{query}",
             uri=True,
-            timeout=BUSY_SECONDS if busy_seconds is None else busy_seconds,
+            timeout=busy_seconds,
             isolation_level=None,
             check_same_thread=False,
         )
@@ -74,8 +74,8 @@ def _configure(raw: sqlite3.Connection, mode: Mode) -> None:
         raw.execute("PRAGMA journal_mode = WAL")
 
 
-def connect(file: SqliteFile, mode: Mode) -> Connection:
-    return make_engine(file, mode, begin="BEGIN IMMEDIATE").connect()
+def connect(file: SqliteFile, mode: Mode, *, busy_seconds: float = BUSY_SECONDS) -> Connection:
+    return make_engine(file, mode, begin="BEGIN IMMEDIATE", busy_seconds=busy_seconds).connect()
 
 
 def raise_store_error(error: Exception, file: SqliteFile) -> NoReturn:

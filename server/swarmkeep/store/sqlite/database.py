@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.store.driver_errors import translate_sqlite_error
 from swarmkeep.store.ports import OutcomeUnknown, SessionKey, StoreUnavailable
-from swarmkeep.store.sqlite.connections import ReadOnlyFile, connect, raise_store_error
+from swarmkeep.store.sqlite.connections import BUSY_SECONDS, ReadOnlyFile, connect, raise_store_error
 from swarmkeep.store.urls import SqliteFile
 
 T = TypeVar("T")
@@ -58,9 +58,17 @@ class _CommitFailed(_RolledBack):
 class SqliteDatabase:
     """A SQLite file as a Database. Threads and connections are made when first needed."""
 
-    def __init__(self, file: SqliteFile, *, read_only: bool = False, max_waiting: int = 1000) -> None:
+    def __init__(
+        self,
+        file: SqliteFile,
+        *,
+        read_only: bool = False,
+        max_waiting: int = 1000,
+        busy_seconds: float = BUSY_SECONDS,
+    ) -> None:
         self._file = file
         self._max_waiting = max_waiting
+        self._busy_seconds = busy_seconds
         self._read_only = read_only
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
@@ -115,7 +123,7 @@ class SqliteDatabase:
         elif self._open_files and not self._read_only:
             # Nothing was written, but those that read have made the log's files, and may not remove them.
             with contextlib.suppress(Exception):
-                _discard(connect(self._file, "rw"))
+                _discard(connect(self._file, "rw", busy_seconds=self._busy_seconds))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -138,7 +146,7 @@ class SqliteDatabase:
         scrub = False
         while (batch := self._take(scrub)) is not None:
             try:
-                connection = connection or connect(self._file, "rw")
+                connection = connection or connect(self._file, "rw", busy_seconds=self._busy_seconds)
                 if batch:
                     _commit(connection, batch, self._file.display)
                     scrub = scrub or any(job.erases and not job.failed for job in batch)

@@ -1,0 +1,21 @@
+"""How long a client may take, and how soon one that waits is told something."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What is promised of every server, so that nobody sets it; tests have no patience and pass less.
+
+    `head_seconds` and `body_seconds`: for a request to arrive, a file longer by its size. `stalled_seconds`: until a
+    reader that takes nothing is let go. `ping_seconds`: of silence on a stream, half of what is promised, because an
+    idle stream looks at the clock only now and then. `gone_seconds`: how soon a reader learns that the session was
+    deleted, for nothing else tells when rows are simply gone, and how soon one whose key was revoked hears no more.
+    """
+
+    head_seconds: float = 30.0
+    body_seconds: float = 60.0
+    stalled_seconds: float = 60.0
+    ping_seconds: float = 7.5
+    gone_seconds: float = 2.0
