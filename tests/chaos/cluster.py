@@ -18,7 +18,6 @@ import httpx2
 from swarmkeep_client import Client, ConnectionFailed, Event, Run, Session, StreamItem
 from tests.chaos.plans import PATIENCE_SECONDS, PlannedModel, wait_until
 from tests.chaos.records import Effects, LogRows, read_log
-from tests.chaos.warm import Nursery, WarmServer
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 
@@ -33,7 +32,7 @@ TEAM = Path(__file__).with_name("team.py")
 class ServerCluster:
     """As a context manager it ends whatever still runs, and fails if the model was asked something invalid."""
 
-    def __init__(self, nursery: Nursery, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path) -> None:
         self.url = url
         self.folder = folder
         self.planned_model = PlannedModel()
@@ -41,7 +40,6 @@ class ServerCluster:
         self.effects = Effects(folder / "effects.jsonl")
         self.doors = folder / "doors"
         self.doors.mkdir()
-        self._nursery = nursery
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -64,19 +62,20 @@ class ServerCluster:
             **env,
             **({} if kill_at is None else {"KILL_AT": kill_at}),
         }
-        options: dict[str, Any] = {
-            "database_url": self.url,
-            "agents": [str(agents)],
-            "offline": False,
-            "env": {
+        server = ServerProcess(
+            self.folder,
+            database_url=self.url,
+            agents=[str(agents)],
+            offline=False,
+            cold=cold,
+            env={
                 "OPENAI_BASE_URL": self.model.url,
                 "OPENAI_API_KEY": "test",
                 "CHAOS_EFFECTS": str(self.effects.path),
                 "CHAOS_DOORS": str(self.doors),
                 **{f"SWARMKEEP_{name}": value for name, value in settings.items()},
             },
-        }
-        server = ServerProcess(self.folder, **options) if cold else WarmServer(self._nursery, self.folder, **options)
+        )
         server.start()
         self._stack.push(server.__exit__)
         return server

@@ -14,17 +14,9 @@ from swarmkeep.store import schema
 from tests.chaos.cluster import LEASE_SECONDS, ServerCluster
 from tests.chaos.parallel import OpenCluster, ParallelTests, read_kind
 from tests.chaos.storm.report import Report
-from tests.chaos.warm import Nursery
 from tests.support.postgres import Postgres
 
 REPORT = Report(LEASE_SECONDS)
-
-
-@pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
 
 
 @pytest.fixture(scope="session")
@@ -36,9 +28,7 @@ def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def build(
-    request: pytest.FixtureRequest, nursery: Nursery, empty_file: Path, tmp_path_factory: pytest.TempPathFactory
-) -> OpenCluster:
+def build(request: pytest.FixtureRequest, empty_file: Path, tmp_path_factory: pytest.TempPathFactory) -> OpenCluster:
     """Makes houses, each with a new database of the kind that it is asked for. Threads may share it."""
     alone = threading.Lock()
 
@@ -58,7 +48,7 @@ def build(
     def build(kind: str) -> Iterator[ServerCluster]:
         with alone:
             folder = tmp_path_factory.mktemp("house")
-        with database(kind, folder) as url, ServerCluster(nursery, url, folder) as house:
+        with database(kind, folder) as url, ServerCluster(url, folder) as house:
             yield house
 
     return build

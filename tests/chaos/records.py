@@ -70,9 +70,9 @@ class LogRows:
 
     def problems(self, *, at_rest: bool = True) -> list[str]:
         """Whatever breaks a promise about logs; `at_rest`: every run should have ended or wait for somebody."""
-        return [*self._check_chain(), *self._check_requests(), *self._check_runs(at_rest), *self._check_calls()]
+        return [*self._chain(), *self._requests(), *self._runs(at_rest), *self._calls()]
 
-    def _check_chain(self) -> Iterator[str]:
+    def _chain(self) -> Iterator[str]:
         previous = GENESIS
         for place, row in enumerate(self.rows, 1):
             event = row.event
@@ -85,14 +85,14 @@ class LogRows:
             if commitment != row.commitment or previous.hex() != event.hash:
                 yield f"event {event.seq} does not hash to what is stored"
 
-    def _check_requests(self) -> Iterator[str]:
+    def _requests(self) -> Iterator[str]:
         state = State()
         for event in self.events:
             state = evolve(state, event)
             if wrong := find_faults(build_request(state, PROFILE).messages):
                 yield f"after event {event.seq} the request is not valid: {wrong}"
 
-    def _check_runs(self, at_rest: bool) -> Iterator[str]:
+    def _runs(self, at_rest: bool) -> Iterator[str]:
         where: dict[str, str] = {}
         for event in self.events:
             run_id = event.run_id
@@ -109,7 +109,7 @@ class LogRows:
         if at_rest:
             yield from (f"{run} is {place}" for run, place in where.items() if place in ("queued", "running"))
 
-    def _check_calls(self) -> Iterator[str]:
+    def _calls(self) -> Iterator[str]:
         done: set[str] = set()
         for event, data in zip(self.events, self.data, strict=True):
             if event.type == "tool.started" and data["tool_call_id"] in done:

@@ -16,7 +16,6 @@ from swarmkeep_client import Session, SwarmkeepError
 from tests.chaos.cluster import Acknowledgements, ServerCluster, wait_until_quiet
 from tests.chaos.plans import call_step, make_plan, say_step, wait_until
 from tests.chaos.reader import BackgroundReader
-from tests.chaos.warm import Nursery
 from tests.support.postgres import PrivatePostgres, private_postgres
 
 # Longer than any of these outages, so that what goes on does so without anybody taking over.
@@ -33,9 +32,9 @@ def server() -> Iterator[PrivatePostgres]:
 
 
 @pytest.fixture
-def house(server: PrivatePostgres, nursery: Nursery, tmp_path: Path) -> Iterator[ServerCluster]:
+def house(server: PrivatePostgres, tmp_path: Path) -> Iterator[ServerCluster]:
     url = server.create(server.template("schema", schema.upgrade))
-    with ServerCluster(nursery, url, tmp_path) as house:
+    with ServerCluster(url, tmp_path) as house:
         yield house
     server.drop(url)
 

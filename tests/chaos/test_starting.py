@@ -11,18 +11,17 @@ from swarmkeep.store import schema
 from tests.chaos.cluster import ServerCluster, wait_until_quiet
 from tests.chaos.parallel import DATABASE_KINDS, run_in_parallel
 from tests.chaos.plans import make_plan, say_step
-from tests.chaos.warm import Nursery
 
 STARTERS = 6
 QUEUED = 5
 
 
 @pytest.fixture
-def empty_house(request: pytest.FixtureRequest, nursery: Nursery, tmp_path: Path) -> ServerCluster:
+def empty_house(request: pytest.FixtureRequest, tmp_path: Path) -> ServerCluster:
     """On a database that has nothing in it, not even tables."""
     kind = request.node.callspec.params["kind"]
     url = f"sqlite:///{tmp_path / 'new.db'}" if kind == "sqlite" else request.getfixturevalue("postgres_url")
-    return ServerCluster(nursery, url, tmp_path)
+    return ServerCluster(url, tmp_path)
 
 
 @pytest.mark.parametrize("kind", DATABASE_KINDS)

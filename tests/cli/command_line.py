@@ -5,21 +5,24 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 
 from swarmkeep.cli import main
+from tests.support import warm
 from tests.support.processes import POLL_SECONDS, Process, clean_environment
 
 # Generous: what these tests check is never how long something takes.
 PATIENCE_SECONDS = 120.0
 ACME = "swarmkeep_agents.acme"
+SWARMKEEP = (sys.executable, "-m", "swarmkeep")
 
 
 @dataclass(frozen=True)
@@ -44,15 +47,16 @@ class CommandLine:
     folder: Path
 
     def __call__(self, *arguments: str, text: str = "", env: dict[str, str] | None = None) -> Result:
-        finished = subprocess.run(
-            [sys.executable, "-m", "swarmkeep", *arguments],
-            cwd=self.folder,
+        return self.to(None, *arguments, text=text, env=env)
+
+    def to(self, stdout: int | None, *arguments: str, text: str = "", env: dict[str, str] | None = None) -> Result:
+        """Its output goes to this file, if there is one."""
+        finished = warm.run(
+            [*SWARMKEEP, *arguments],
+            folder=self.folder,
             env=clean_environment({"PYTHONIOENCODING": "utf-8", **(env or {})}),
-            input=text,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=PATIENCE_SECONDS,
-            check=False,
+            text=text,
+            stdout=stdout,
         )
         return Result(finished.returncode, finished.stdout, finished.stderr)
 
@@ -75,7 +79,7 @@ class CommandLine:
         return result.err
 
     def running(self, *arguments: str, env: dict[str, str] | None = None) -> Process:
-        return Process([sys.executable, "-m", "swarmkeep", *arguments], folder=self.folder, env=clean_environment(env))
+        return Process([*SWARMKEEP, *arguments], folder=self.folder, env=clean_environment(env))
 
 
 def wait_for_line(process: Process, number: int) -> str:
@@ -86,6 +90,10 @@ def wait_for_line(process: Process, number: int) -> str:
             raise process.failure(f"said no line {number}")
         time.sleep(POLL_SECONDS)
     return lines[number]
+
+
+# To build all commands takes longer than most of them take, and nothing of a call is kept in them.
+get_command = cache(typer.main.get_command)
 
 
 @dataclass(frozen=True)
@@ -108,6 +116,7 @@ class InProcessCommandLine(CommandLine):
             patch.setattr(sys, "stdin", io.StringIO(text))
             patch.setattr(sys, "stdout", out)
             patch.setattr(sys, "stderr", err)
+            patch.setattr(typer.main, "get_command", get_command)
             try:
                 main()
             except SystemExit as end:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pty
 import select
-import subprocess
-import termios
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.cli.command_line import PATIENCE_SECONDS
-from tests.support.processes import clean_environment
+from tests.support.processes import clean_environment, start
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 AGAIN_SECONDS = 5.0
@@ -24,24 +21,27 @@ AGAIN_SECONDS = 5.0
 class Terminal:
     """Runs a program at a pseudo-terminal of its own; killed at the end if it still runs."""
 
-    def __init__(self, command: Sequence[str], *, folder: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], *, folder: Path, env: Mapping[str, str] | None = None, cold: bool = False
+    ) -> None:
         self.shown = ""
+        self._cold = cold
         self._command = list(command)
         self._folder = folder
         self._env = clean_environment({"TERM": "xterm-256color", "COLUMNS": "200", **(env or {})})
 
     def __enter__(self) -> Self:
         self._ours, theirs = pty.openpty()
-        self._process = subprocess.Popen(
+        self._process = start(
             self._command,
-            cwd=self._folder,
+            folder=self._folder,
             env=self._env,
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            start_new_session=True,
             # Without a controlling terminal, Ctrl-C would be a character like any other.
-            preexec_fn=_take_terminal,
+            take_terminal=True,
+            cold=self._cold,
         )
         os.close(theirs)
         return self
@@ -98,7 +98,3 @@ class Terminal:
             return False
         self.shown += data.decode(errors="replace")
         return bool(data)
-
-
-def _take_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from swarmkeep import __version__
 from swarmkeep.cli import app
 from tests.cli.command_line import CommandLine
+from tests.support.processes import clean_environment
 
 runner = CliRunner()
 
@@ -94,6 +96,21 @@ main()
 """
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (shown.returncode, shown.stdout, shown.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("command", [["swarmkeep"], ["python", "-m", "swarmkeep"]], ids=" ".join)
+def test_what_is_installed_starts_cold(command: list[str], tmp_path: Path) -> None:
+    folder = Path(sys.executable).parent
+    shown = subprocess.run(
+        [folder / command[0], *command[1:], "--version"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, f"swarmkeep {__version__}\n", "")
 
 
 def test_the_version_is_told(cli: CommandLine) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from swarmkeep.store import schema
 from tests.cli.command_line import ACME, CommandLine
-from tests.support.processes import clean_environment
 
 MODULES = {
     "broken.py": "import nothing_of_that_name\n",
@@ -173,13 +170,5 @@ def test_an_output_that_is_full_is_told(process: CommandLine, command: list[str]
     assert process("chat", "--offline", "--agents", ACME, text="Hello!\n").code == 0
     (session,) = process("sessions", "list", "--json").json
     with Path("/dev/full").open("w") as full:
-        ended = subprocess.run(
-            [sys.executable, "-m", "swarmkeep", *command, session["id"]],
-            cwd=process.folder,
-            env=clean_environment(),
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    assert (ended.returncode, ended.stderr) == (1, "error: cannot write the output: No space left on device\n")
+        told = process.to(full.fileno(), *command, session["id"])
+    assert (told.code, told.err) == (1, "error: cannot write the output: No space left on device\n")

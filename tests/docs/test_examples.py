@@ -12,6 +12,7 @@ import pytest
 
 from tests.docs.offline_endpoint import offline_endpoint
 from tests.docs.pages import PAGES, README, ROOT
+from tests.support import warm
 from tests.support.markdown import ADDRESS, read_blocks
 from tests.support.processes import Process, ServerProcess, free_port
 
@@ -48,7 +49,7 @@ def test_every_block_of_the_page_works(page: Path, model: str, tmp_path: Path, r
     if any(POSTGRES in block.code for block in running):
         replaced[POSTGRES] = request.getfixturevalue("postgres_url")
     port = free_port()
-    env = _make_environment(shop.parent, model)
+    env = _make_environment(tmp_path, shop.parent, model)
     with ExitStack() as stack:
         if any(block.serves for block in running):
             env["SWARMKEEP_PORT"] = str(port)
@@ -71,12 +72,15 @@ def _make_shop(folder: Path) -> Path:
     return file
 
 
-def _make_environment(folder: Path, model: str) -> dict[str, str]:
+def _make_environment(above: Path, folder: Path, model: str) -> dict[str, str]:
+    commands = above / "commands"
+    commands.mkdir()
+    warm.shell_command(commands)
     # A refusal of the server's is no error to curl, unless it is told so.
     (folder / ".curlrc").write_text("fail-with-body\nsilent\nshow-error\n", encoding="utf-8")
     return {
         "CURL_HOME": str(folder),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "PYTHONPATH": str(ROOT),
         "OPENAI_BASE_URL": f"http://{model}/v1",
         "OPENAI_API_KEY": "a-key-of-the-docs",

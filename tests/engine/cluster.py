@@ -102,7 +102,7 @@ async def kill_engine(engine: Engine) -> None:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks)
-    conductor.tasks._by_session.clear()
+    conductor.tasks._drives.clear()
     conductor._background_tasks = []
     await expire_leases(engine)
 
@@ -166,12 +166,21 @@ async def wait_until(holds: Callable[[], object]) -> None:
 
 
 async def collect_stream(
-    engine: Engine, run_id: str = "r1", key: SessionKey = KEY, *, after: int | None = None
+    engine: Engine,
+    run_id: str = "r1",
+    key: SessionKey = KEY,
+    *,
+    after: int | None = None,
+    found: list[Item] | None = None,
 ) -> list[Item]:
-    """The whole stream of a run."""
+    """The whole stream of a run, added to `found` as it comes."""
+    found = [] if found is None else found
     feed = await engine.runs.feed(key, run_id)
     async with asyncio.timeout(20), aclosing(engine.runs.stream(key, feed, after=after)) as items:
-        return [item async for item in items if item is not None]
+        async for item in items:
+            if item is not None:
+                found.append(item)
+    return found
 
 
 async def take_items(items: AsyncGenerator[Item | None], count: int) -> list[Item]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import itertools
 import os
@@ -10,10 +11,14 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import IO, Any
+
+from tests.support import warm
 
 # A server needs a second or two; a busy machine with two cores much longer.
 START_SECONDS = 60.0
@@ -61,31 +66,68 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**kept, "PYTHONUNBUFFERED": "1", **(extra or {})}
 
 
+def popen(command: Sequence[str], *, take_terminal: bool = False, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a program cold, in a session of its own. `take_terminal`: its input becomes its controlling terminal.
+
+    In the background, shells ignore Ctrl-C, and what is started there inherits that: it is set right.
+    """
+
+    def prepare() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if take_terminal:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    return subprocess.Popen(command, start_new_session=True, preexec_fn=prepare, **options)
+
+
+def start(
+    command: Sequence[str],
+    *,
+    folder: Path,
+    env: Mapping[str, str],
+    stdin: IO[bytes] | int,
+    stdout: IO[bytes] | int,
+    stderr: IO[bytes] | int,
+    take_terminal: bool = False,
+    cold: bool = False,
+) -> subprocess.Popen[bytes] | warm.WarmProcess:
+    """Start a program with these files, open ones, as its standard ones; warm, if it can be and shall be."""
+    if cold or not warm.suits(command, env):
+        return popen(
+            command, cwd=folder, env=env, stdin=stdin, stdout=stdout, stderr=stderr, take_terminal=take_terminal
+        )
+    files = [file if isinstance(file, int) else file.fileno() for file in (stdin, stdout, stderr)]
+    return warm.start(command, folder=folder, env=env, files=files, terminal=take_terminal)
+
+
 class Process:
     """A program in a process group of its own, so that what it starts ends with it.
 
     Its output goes to a file: a pipe that nobody reads would stop it when full. As a context manager it is
-    killed at the end if it still runs.
+    killed at the end if it still runs. `cold` is for starts that matter in themselves; others are warm.
     """
 
-    def __init__(self, command: Sequence[str], *, folder: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], *, folder: Path, env: Mapping[str, str] | None = None, cold: bool = False
+    ) -> None:
+        self.cold = cold
         self.command = list(command)
         self.folder = folder
         self.env = clean_environment(env)
         self.log = folder / f"process-{time.monotonic_ns()}.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | warm.WarmProcess | None = None
 
     def start(self) -> None:
         assert self._process is None or self._process.poll() is not None, "it is running already"
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
+        with self.log.open("ab") as log, open(os.devnull, "rb") as nothing:
+            self._process = start(
                 self.command,
-                cwd=self.folder,
+                folder=self.folder,
                 env=self.env,
-                stdin=subprocess.DEVNULL,
+                stdin=nothing,
                 stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                stderr=log,
+                cold=self.cold,
             )
 
     @property
@@ -177,6 +219,7 @@ class ServerProcess(Process):
         env: Mapping[str, str] | None = None,
         port: int | None = None,
         start_seconds: float = START_SECONDS,
+        cold: bool = False,
     ) -> None:
         self.port = port or free_port()
         self.database_url = database_url or f"sqlite:///{folder / 'swarmkeep.db'}"
@@ -186,7 +229,7 @@ class ServerProcess(Process):
         for agent in agents:
             command += ["--agents", agent]
         command += ["--offline"] if offline else []
-        super().__init__([*command, *arguments], folder=folder, env=env)
+        super().__init__([*command, *arguments], folder=folder, env=env, cold=cold)
 
     @property
     def url(self) -> str:

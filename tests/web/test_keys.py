@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from playwright.sync_api import expect
 
+from tests.support import warm
 from tests.support.processes import ServerProcess, clean_environment
 from tests.web.window import Window
 
 
-def create_key(database_url: str) -> str:
+def create_key(database_url: str, folder: Path) -> str:
     command = [sys.executable, "-m", "swarmkeep", "keys", "create", "--tenant", "acme", "--json"]
-    made = subprocess.run(
-        [*command, "--database-url", database_url], env=clean_environment(), capture_output=True, text=True, check=True
-    )
+    made = warm.run([*command, "--database-url", database_url], folder=folder, env=clean_environment())
+    made.check_returncode()
     return str(json.loads(made.stdout)["key"])
 
 
 def test_a_key_is_asked_for_and_kept_for_the_tab(windows: Callable[..., Window], tmp_path: Path) -> None:
     database_url = f"sqlite:///{tmp_path / 'swarmkeep.db'}"
-    key = create_key(database_url)
+    key = create_key(database_url, tmp_path)
     with ServerProcess(tmp_path, agents=["swarmkeep_agents.weather"], database_url=database_url) as server:
         window = windows(server.url)
         asked: list[str] = []

@@ -9,14 +9,22 @@ from pathlib import Path
 from playwright.sync_api import expect
 
 from tests.support.processes import ServerProcess
+from tests.support.scripted import ScriptedModel
+from tests.web.conftest import TEAM
 from tests.web.window import Api, Window
+
+
+def server_of(model: ScriptedModel, folder: Path) -> ServerProcess:
+    env = {"OPENAI_API_KEY": "test", "OPENAI_BASE_URL": model.url, "SWARMKEEP_LEASE_SECONDS": "2"}
+    return ServerProcess(folder, agents=[str(TEAM)], offline=False, env=env)
 
 
 def test_a_server_that_dies_and_comes_back_loses_and_doubles_nothing(
     windows: Callable[..., Window], tmp_path: Path
 ) -> None:
-    env = {"SWARMKEEP_LEASE_SECONDS": "2", "SWARMKEEP_OFFLINE_DELAY": "0.1"}
-    with ServerProcess(tmp_path, agents=["swarmkeep_agents.weather"], env=env) as server:
+    with ScriptedModel() as model, server_of(model, tmp_path) as server:
+        model.call("get_weather", {"city": "Paris"})
+        model.hang("Paris is sunny", then=", as ever.")
         window, other = windows(server.url).open(), windows(server.url)
         window.say("What is the weather in Paris?")
         other.open_chat(window.session_id)
@@ -24,6 +32,8 @@ def test_a_server_that_dies_and_comes_back_loses_and_doubles_nothing(
             expect(each.draft.locator(".prose")).to_have_text(re.compile(r"\w+ \w+ \w+"))
         server.kill()
         expect(window.page.get_by_text("Connection lost. Trying again…")).to_be_visible()
+        model.release()
+        model.say("Paris is sunny, they say.")
         server.start()
         for each in (window, other):
             each.wait_until_idle()
@@ -37,6 +47,7 @@ def test_a_server_that_dies_and_comes_back_loses_and_doubles_nothing(
             expect(each.answers).to_have_text(said)
             expect(each.calls).to_have_count(sum(len(message.get("tool_calls") or ()) for message in messages))
         # What is said now arrives once, too.
+        model.say("Rome is, too.")
         window.say("And in Rome?")
         for each in (window, other):
             expect(each.questions).to_have_text(["What is the weather in Paris?", "And in Rome?"])

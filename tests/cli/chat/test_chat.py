@@ -152,7 +152,7 @@ def test_what_a_terminal_would_obey_is_shown_instead(
 
 
 def test_a_person_is_prompted_and_ends_with_ctrl_d(cli: CommandLine) -> None:
-    with Terminal([*CHAT, *OFFLINE], folder=cli.folder) as terminal:
+    with Terminal([*CHAT, *OFFLINE], folder=cli.folder, cold=True) as terminal:
         terminal.wait_for("User:")
         terminal.type("Hello, I'd like to buy a lantern.\n")
         # The line that is typed is drawn more than once, so that another prompt alone tells nothing.

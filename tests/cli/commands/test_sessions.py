@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from tests.cli.command_line import ACME, CommandLine, wait_for_line
 from tests.cli.conftest import RecordedSession
-from tests.support.processes import clean_environment
 
 
 def test_a_list_shows_each_session(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
@@ -144,9 +142,10 @@ def test_a_new_event_is_shown_as_it_comes(
 
 
 def test_a_reader_that_stops_listening_is_no_error(process: CommandLine, recorded: RecordedSession) -> None:
-    command = [sys.executable, "-m", "swarmkeep", "events", recorded.session_id, *recorded.options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment()) as shown:
-        assert shown.stdout is not None
-        assert shown.stderr is not None
-        shown.stdout.close()
-        assert b"Traceback" not in shown.stderr.read()
+    gone, pipe = os.pipe()
+    os.close(gone)
+    try:
+        told = process.to(pipe, "events", recorded.session_id, *recorded.options)
+    finally:
+        os.close(pipe)
+    assert "Traceback" not in told.err

@@ -783,4 +783,4 @@ async def test_many_runs_leave_nothing_behind(house: EngineCluster, model: Scrip
         assert view.status == "completed"
     conductor = engine._worker
     assert (len(conductor.tasks), len(conductor.waiters)) == (0, 0)
-    assert (engine.hub._feeds, engine.hub._partial_items) == ({}, {})
+    assert (engine.hub._feeds, engine.hub._passing) == ({}, {})
