@@ -135,22 +135,25 @@ import os, sys
 sys.path.insert(0, {str(ROOT)!r})
 from tests.support.warm.processes import Parent, WarmProcess
 from tests.support.warm.requests import Request
+parent = Parent(loaded=False)
 log = os.open("log", os.O_WRONLY | os.O_CREAT)
 request = Request(["-c", {WITH_A_CHILD!r}], os.getcwd(), os.environ.copy())
-process = WarmProcess(Parent(loaded=False), request, [0, log, log])
-print("pid", process.pid)
+process = WarmProcess(parent, request, [0, log, log])
+print(parent.address, process.pid)
 process.wait()
 """
     log = tmp_path / "log"
     with Process([sys.executable, "-c", program], folder=tmp_path, cold=True) as starter:
-        wait_until(lambda: log.exists() and "child" in log.read_text() and "pid" in starter.output())
+        wait_until(lambda: log.exists() and "child" in log.read_text() and starter.output())
         (parent,) = [
             child for child in psutil.Process(starter.pid).children() if "tests.support.warm.parent" in child.cmdline()
         ]
-        pids = [parent.pid, int(starter.output().split()[-1]), int(log.read_text().split()[-1])]
+        address, pid = starter.output().split()
+        pids = [parent.pid, int(pid), int(log.read_text().split()[-1])]
         assert not any(map(has_ended, pids))
         os.kill(starter.pid, signal.SIGKILL)
         wait_until(lambda: all(map(has_ended, pids)))
+        assert not Path(address).parent.exists()
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import importlib
 import os
 import pkgutil
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -119,6 +120,8 @@ class Parent:
         for pid in self._children:
             _kill(pid)
             os.waitpid(pid, 0)
+        # Whoever made it may have had no time to remove it.
+        shutil.rmtree(Path(self._listener.getsockname()).parent)
         sys.exit()
 
     def _close(self) -> None:

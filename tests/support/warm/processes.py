@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -32,9 +31,9 @@ class Parent:
     """Forks processes as long as this one lives. Unless it is `loaded` they are no warmer than others."""
 
     def __init__(self, *, loaded: bool = True) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="swarmkeep-warm-"))
-        self.resolve_address = str(self.folder / "socket")
-        self._log = self.folder / "log"
+        folder = Path(tempfile.mkdtemp(prefix="swarmkeep-warm-"))
+        self.resolve_address = str(folder / "socket")
+        self._log = folder / "log"
         with socket.socket(socket.AF_UNIX) as listener, self._log.open("wb") as log:
             listener.bind(self.resolve_address)
             listener.listen(128)
@@ -64,7 +63,6 @@ class Parent:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class WarmProcess:
