@@ -10,36 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmkeep.domain.decisions.commands import create_session
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.domain.events import CompletionRecord, MessageAdded, RequestRecord, SessionForked, ToolRecord
+from swarmkeep.domain.events import CompletionRecord, MessageAdded, RequestRecord, SessionForked
 from swarmkeep.domain.state import State
 from swarmkeep.domain.usage import UsageQuery, UsageRow
 from swarmkeep.store import schema
 from swarmkeep.store.hashing import seal
 from swarmkeep.store.ports import SealedBatch, SessionKey
 from swarmkeep.store.sql.store import SqlStore
-from swarmkeep.store.sql.usage import make_usage_row, rebuild_usage
+from swarmkeep.store.sql.usage import make_usage_row
+from tests.store.calls import REPLY, make_reply, make_tool_result, record_calls
 
 Json = dict[str, Any]
-REPLY = {"role": "assistant", "content": "Hi"}
-
-
-def make_reply(model: str | None = "m", ms: float = 10.0, **usage: Any) -> MessageAdded:
-    return MessageAdded(message=REPLY, completion=CompletionRecord(model=model, usage=usage, duration_ms=ms))
-
-
-def make_tool_result(ms: float = 5.0) -> MessageAdded:
-    message = {"role": "tool", "tool_call_id": "c", "content": "ok"}
-    return MessageAdded(message=message, tool=ToolRecord(name="t", status="ok", duration_ms=ms))
-
-
-async def record_calls(
-    store: SqlStore, key: SessionKey, *facts: MessageAdded, agent: str = "Ann", run: str = "r"
-) -> State:
-    begun = draft_events(agent, create_session(agent, {}, {}, []), None)
-    return (await store.append(key, State(), [*begun, *draft_events(agent, facts, run)])).state
 
 
 def make_key(name: str, tenant: str = "default") -> SessionKey:
@@ -118,9 +101,9 @@ async def test_a_fork_counts_its_own_calls_only(store: SqlStore) -> None:
         chunks = [SealedBatch(sealed[start : start + size]) for start in range(0, len(sealed), size)]
         await store.restore(make_key("f"), lambda chunks=chunks: chunks, closing=lambda _: [])  # type: ignore[misc]
         assert [(row.session_id, row.total_tokens) for row in await read_usage(store, "session")] == expected
-        before = await read_usage(store, "day", "session", "run", "agent", "model")
-        await store.database.write(rebuild_usage)
-        assert await read_usage(store, "day", "session", "run", "agent", "model") == before
+        own = [event for event in await store.read(make_key("f")) if event.seq > state.seq]
+        rows = {event.seq: row for event in own if (row := make_usage_row(event)) is not None}
+        assert await store.read_usage_rows(make_key("f"), after=0, upto=own[-1].seq) == rows
         await store.delete(make_key("f"))
 
 

@@ -20,13 +20,11 @@ from swarmkeep.domain.events import CompletionRecord, MessageAdded, SessionForke
 from swarmkeep.domain.usage import UsageGroup, UsagePage, UsageQuery, UsageRow
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.prepared import PreparedStatement
-from swarmkeep.store.sql.queries import read_events
-from swarmkeep.store.sql.tables import sessions, usage
+from swarmkeep.store.sql.tables import usage
 
 Row = dict[str, Any]
 # Above what any call can take; a sum of many still fits a database's integer.
 _MAX_FIGURE = 2**40
-_PAGE_EVENTS = 500
 
 
 _COLUMNS = {
@@ -77,16 +75,6 @@ def read_usage_rows(connection: Connection, key: SessionKey, after: int, upto: i
         # SQLite holds a value of any type in any column.
         if isinstance(row["seq"], int)
     }
-
-
-def rebuild_usage(connection: Connection) -> None:
-    """Write every row anew, from the events."""
-    connection.execute(delete(usage))
-    for row in connection.execute(select(sessions.c.tenant, sessions.c.id)).all():
-        key, after = SessionKey(row.tenant, row.id), 0
-        while events := read_events(connection, key, after=after, limit=_PAGE_EVENTS):
-            record_usage(connection, key, events)
-            after = events[-1].seq
 
 
 def make_usage_row(event: RecordedEvent) -> Row | None:
