@@ -150,7 +150,7 @@ async def test_more_writes_than_may_wait_are_refused_and_the_others_done(opener:
     assert len(done) + len(refused) == 60
     assert done
     assert refused
-    assert len((await store.sessions("default", limit=100)).sessions) == len(done)
+    assert len((await store.list_sessions("default", limit=100)).sessions) == len(done)
     assert (await begin_session(store, new_key())).seq == 1
 
 

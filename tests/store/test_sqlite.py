@@ -108,7 +108,7 @@ async def test_deleted_text_stays_in_no_file(store: SqlStore, path: Path) -> Non
             state,
             draft_user_messages(*[canary * 500] * 20),
             blobs={"h": canary},
-            mark=IdempotencyRecord(key=canary, digest="d"),
+            idempotency=IdempotencyRecord(key=canary, digest="d"),
         )
     ).state
     await store.append(KEY, state, [EventDraft(SessionUpdated(metadata={canary: canary}), canary, canary)])
@@ -149,7 +149,7 @@ async def test_reading_only_leaves_no_trace(sqlite_ready: str, path: Path) -> No
     reader = open_store(sqlite_ready, read_only=True)
     await reader.ping()
     assert await reader.state(KEY) == state
-    assert len((await reader.sessions("default", metadata={"a": "b"})).sessions) == 1
+    assert len((await reader.list_sessions("default", metadata={"a": "b"})).sessions) == 1
     assert list_names(path.parent) == [path.name]
     with pytest.raises(StoreUnavailable, match="reading only"):
         await reader.append(KEY, state, draft_user_messages("x"))

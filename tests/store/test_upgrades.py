@@ -23,7 +23,10 @@ from tests.store.sessions import draft_creation, draft_fork, draft_user_messages
 Rows = dict[str, list[dict[str, Any]]]
 
 # What the rows of an older table have in the columns that came later.
-DEFAULTS = {"sessions": {"due_at": None}, "api_keys": {"role": "write", "last_used_at": None}}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "sessions": {"due_at": None},
+    "api_keys": {"role": "write", "last_used_at": None},
+}
 # Made from the events by the migration that adds it.
 REBUILT = {"usage"}
 
@@ -72,8 +75,8 @@ async def record_everything(store: SqlStore) -> dict[SessionKey, State]:
     await record_calls(store, SessionKey("default", "long"), *(make_reply(total_tokens=n) for n in range(1100)))
     fork = (await store.fork(keys[0], first, keys[2], draft_fork(first))).state
     drafts = draft_events("Ann", [make_reply("y", total_tokens=7)], "r2")
-    mark = IdempotencyRecord(key="k", digest="d", run_id="r2")
-    await store.append(keys[2], fork, drafts, mark=mark, blobs={"name": "text \0"})
+    record = IdempotencyRecord(key="k", digest="d", run_id="r2")
+    await store.append(keys[2], fork, drafts, idempotency=record, blobs={"name": "text \0"})
     plain = (await store.append(SessionKey("default", "m"), State(), draft_creation(metadata={"k": "v"}))).state
     await store.append(SessionKey("default", "m"), plain, draft_user_messages("hi"))
     await store.append(SessionKey("default", "gone"), State(), draft_creation())

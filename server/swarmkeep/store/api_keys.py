@@ -116,7 +116,7 @@ class ApiKeyStore:
         query = select(api_keys.c.id).limit(1)
         return await self._database.read(lambda connection: connection.scalar(query)) is not None
 
-    async def all(self, *, tenant: str | None = None) -> list[ApiKey]:
+    async def list_keys(self, *, tenant: str | None = None) -> list[ApiKey]:
         """Every key, revoked ones included, oldest first."""
         query = select(*_KEY_COLUMNS).order_by(api_keys.c.created_at, api_keys.c.id)
         if tenant is not None:
@@ -127,7 +127,7 @@ class ApiKeyStore:
     async def revoke(self, key_id: str) -> ApiKey:
         """End a key for good. One that was revoked before keeps the time of that.
 
-        Raises KeyNotFound.
+        Raises ApiKeyNotFound.
         """
         columns = api_keys.c
         change = update(api_keys).where(columns.id == key_id, columns.revoked_at.is_(None))

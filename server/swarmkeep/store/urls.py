@@ -41,7 +41,7 @@ class PostgresServer(msgspec.Struct, frozen=True, kw_only=True):
     hosts: str
     database: str
     connect_seconds: float = 10.0
-    prepare: bool = True
+    prepares_statements: bool = True
 
     @property
     def display(self) -> str:
@@ -104,5 +104,5 @@ def _parse_postgres(match: re.Match[str]) -> PostgresServer:
         hosts=hosts or options.get("host", ""),
         database=database or options.get("dbname", ""),
         connect_seconds=float(seconds) or 10.0,
-        prepare="0" not in caching,
+        prepares_statements="0" not in caching,
     )

@@ -30,7 +30,7 @@ def make_key(name: str, tenant: str = "default") -> SessionKey:
 
 
 async def read_usage(store: SqlStore, *by: Any, tenant: str = "default", **query: Any) -> list[UsageRow]:
-    return (await store.usage(tenant, UsageQuery(by=by, **query))).rows
+    return (await store.sum_usage(tenant, UsageQuery(by=by, **query))).rows
 
 
 async def test_calls_are_summed_up_in_groups(store: SqlStore) -> None:
@@ -76,14 +76,14 @@ async def test_groups_come_in_pages(store: SqlStore) -> None:
     seen: list[Any] = []
     cursor = None
     while True:
-        page = await store.usage("default", UsageQuery(by=("agent", "model"), limit=2, cursor=cursor))
+        page = await store.sum_usage("default", UsageQuery(by=("agent", "model"), limit=2, cursor=cursor))
         seen += [(row.agent, row.model) for row in page.rows]
         if (cursor := page.next_cursor) is None:
             break
     assert sorted(seen, key=repr) == sorted([(name, name or None) for name in names], key=repr)
     for bad in ("x", "", "W10", "WyJhIl0"):
         with pytest.raises(InvalidRequest):
-            await store.usage("default", UsageQuery(by=("agent", "model"), cursor=bad))
+            await store.sum_usage("default", UsageQuery(by=("agent", "model"), cursor=bad))
 
 
 async def test_a_fork_counts_its_own_calls_only(store: SqlStore) -> None:
@@ -94,12 +94,12 @@ async def test_a_fork_counts_its_own_calls_only(store: SqlStore) -> None:
     expected = [("a", 5), ("f", 7)]
     assert [(row.session_id, row.total_tokens) for row in await read_usage(store, "session")] == expected
     # Recorded elsewhere and restored here, it is the same.
-    sealed = await store.sealed(make_key("f"))
+    sealed = await store.read_sealed(make_key("f"))
     await store.delete(make_key("f"))
     assert [row.session_id for row in await read_usage(store, "session")] == ["a"]
     for size in (1, 2, 10):
         chunks = [SealedBatch(sealed[start : start + size]) for start in range(0, len(sealed), size)]
-        await store.restore(make_key("f"), lambda chunks=chunks: chunks, closing=lambda _: [])  # type: ignore[misc]
+        await store.restore(make_key("f"), lambda chunks=chunks: chunks, finish=lambda _: [])  # type: ignore[misc]
         assert [(row.session_id, row.total_tokens) for row in await read_usage(store, "session")] == expected
         own = [event for event in await store.read(make_key("f")) if event.seq > state.seq]
         rows = {event.seq: row for event in own if (row := make_usage_row(event)) is not None}

@@ -36,22 +36,22 @@ class Notifications:
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
-        self._told: dict[SessionKey, None] = {}
+        self._pending: dict[SessionKey, None] = {}
         self._wake = asyncio.Event()
         self._open = False
 
-    def tell(self, key: SessionKey) -> None:
+    def notify(self, key: SessionKey) -> None:
         """Have others hear of a session; forgotten while there is no connection."""
         if self._open:
-            self._told[key] = None
+            self._pending[key] = None
             self._wake.set()
 
-    async def run(self, heard: OnChange) -> None:
+    async def run(self, on_change: OnChange) -> None:
         """Hear and tell until cancelled."""
         pause, longest = _RETRY_SECONDS
         while True:
             try:
-                async with self._connection(heard) as connection:
+                async with self._connection(on_change) as connection:
                     pause = _RETRY_SECONDS[0]
                     await self._send_until_closed(connection)
             except Exception as error:
@@ -61,7 +61,7 @@ class Notifications:
             pause = min(2 * pause, longest)
 
     @contextlib.asynccontextmanager
-    async def _connection(self, heard: OnChange) -> Any:
+    async def _connection(self, on_change: OnChange) -> Any:
         connection = await self._connect()
         try:
             mine = connection.get_server_pid()
@@ -69,7 +69,7 @@ class Notifications:
             def receive(_: Any, pid: int, channel: str, payload: str) -> None:
                 if pid != mine:
                     for key in _decode_keys(payload):
-                        heard(key)
+                        on_change(key)
 
             connection.add_termination_listener(lambda _: self._wake.set())
             await connection.add_listener(CHANNEL, receive)
@@ -77,7 +77,7 @@ class Notifications:
             yield connection
         finally:
             self._open = False
-            self._told.clear()
+            self._pending.clear()
             connection.terminate()
 
     async def _send_until_closed(self, connection: Any) -> None:
@@ -88,9 +88,9 @@ class Notifications:
             self._wake.clear()
             if connection.is_closed():
                 raise StoreUnavailable("the connection was closed")
-            told, self._told = list(self._told), {}
+            keys, self._pending = list(self._pending), {}
             async with asyncio.timeout(_SEND_TIMEOUT_SECONDS):
-                for payload in _encode_payloads(told) or ("",):
+                for payload in _encode_payloads(keys) or ("",):
                     await connection.execute(f"SELECT pg_notify('{CHANNEL}', $1)", payload)
             await asyncio.sleep(_SEND_INTERVAL_SECONDS)
 

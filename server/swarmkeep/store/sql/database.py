@@ -29,15 +29,15 @@ class Database(Protocol):
         ...
 
     @property
-    def waiting(self) -> int:
+    def waiting_writes(self) -> int:
         """How many writes have not been committed yet."""
         ...
 
-    def tell(self, key: SessionKey) -> None:
+    def notify(self, key: SessionKey) -> None:
         """Let other processes hear, soon, that a session was changed."""
         ...
 
-    async def listen(self, heard: Callable[[SessionKey], None]) -> None:
+    async def listen(self, on_change: Callable[[SessionKey], None]) -> None:
         """See EventStore."""
         ...
 

@@ -35,7 +35,7 @@ def read_session_rows(connection: Connection, key: SessionKey) -> SessionRows:
         ),
         blobs=dict(_check_blobs(connection, key)),
         idempotency_rows=tuple(_read_rows(connection, idempotency, key)),
-        calls=connection.scalar(select(func.count()).where(*_belongs_to(usage, key))) or 0,
+        usage_row_count=connection.scalar(select(func.count()).where(*_belongs_to(usage, key))) or 0,
     )
 
 

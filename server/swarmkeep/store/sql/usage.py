@@ -92,22 +92,22 @@ def make_usage_row(event: RecordedEvent) -> Row | None:
 
 
 def _count_model_call(completion: CompletionRecord) -> Row:
-    told = completion.usage or {}
-    asked = completion.request.params.get("model") if completion.request is not None else None
+    reported = completion.usage or {}
+    requested = completion.request.params.get("model") if completion.request is not None else None
     return {
-        "model": completion.model or (asked if isinstance(asked, str) else "") or "",
+        "model": completion.model or (requested if isinstance(requested, str) else "") or "",
         "model_calls": 1,
-        "prompt_tokens": _read_count(told, "prompt_tokens"),
-        "completion_tokens": _read_count(told, "completion_tokens"),
-        "total_tokens": _read_count(told, "total_tokens"),
-        "cached_tokens": _read_count(told.get("prompt_tokens_details"), "cached_tokens"),
-        "reasoning_tokens": _read_count(told.get("completion_tokens_details"), "reasoning_tokens"),
+        "prompt_tokens": _read_count(reported, "prompt_tokens"),
+        "completion_tokens": _read_count(reported, "completion_tokens"),
+        "total_tokens": _read_count(reported, "total_tokens"),
+        "cached_tokens": _read_count(reported.get("prompt_tokens_details"), "cached_tokens"),
+        "reasoning_tokens": _read_count(reported.get("completion_tokens_details"), "reasoning_tokens"),
         "model_ms": _read_duration(completion.duration_ms),
     }
 
 
-def _read_count(told: object, name: str) -> int:
-    value = told.get(name) if isinstance(told, dict) else None
+def _read_count(reported: object, name: str) -> int:
+    value = reported.get(name) if isinstance(reported, dict) else None
     return max(0, min(value, _MAX_FIGURE)) if isinstance(value, int) and not isinstance(value, bool) else 0
 
 

@@ -89,13 +89,13 @@ class SqliteDatabase:
         return result
 
     @property
-    def waiting(self) -> int:
+    def waiting_writes(self) -> int:
         return self._jobs.qsize()
 
-    def tell(self, key: SessionKey) -> None:
+    def notify(self, key: SessionKey) -> None:
         """Other processes look by themselves: a file tells nobody."""
 
-    async def listen(self, heard: Callable[[SessionKey], None]) -> None:
+    async def listen(self, on_change: Callable[[SessionKey], None]) -> None:
         """Nothing, ever."""
 
     async def close(self) -> None:
@@ -136,7 +136,7 @@ class SqliteDatabase:
     def _run_writer(self) -> None:
         connection: Connection | None = None
         scrub = False
-        while (batch := self._take(scrub)) is not None:
+        while (batch := self._take_batch(scrub)) is not None:
             try:
                 connection = connection or connect(self._file, "rw")
                 if batch:
@@ -157,7 +157,7 @@ class SqliteDatabase:
                     _truncate_log(connection)
             _discard(connection)
 
-    def _take(self, scrub: bool) -> list[_Job] | None:
+    def _take_batch(self, scrub: bool) -> list[_Job] | None:
         """What waits, at least one job unless there is something to scrub; None when it is time to stop."""
         try:
             first = self._jobs.get(timeout=_TRUNCATE_RETRY_SECONDS if scrub else None)
