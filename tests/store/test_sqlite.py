@@ -1,4 +1,4 @@
-"""What SQLite alone does: group commit, several processes on one file, and reading without a trace."""
+"""SQLite alone: group commit, several processes on one file, and reading without a trace."""
 
 from __future__ import annotations
 
@@ -151,9 +151,9 @@ async def test_reading_only_leaves_no_trace(sqlite_ready: str, path: Path) -> No
     assert await reader.state(KEY) == state
     assert len((await reader.list_sessions("default", metadata={"a": "b"})).sessions) == 1
     assert list_names(path.parent) == [path.name]
-    with pytest.raises(StoreUnavailable, match="reading only"):
+    with pytest.raises(StoreUnavailable, match="read-only"):
         await reader.append(KEY, state, draft_user_messages("x"))
-    with pytest.raises(StoreUnavailable, match="reading only"):
+    with pytest.raises(StoreUnavailable, match="read-only"):
         await reader.delete(KEY)
     await reader.close()
     assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.parent.iterdir()} == before

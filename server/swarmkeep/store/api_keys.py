@@ -33,7 +33,7 @@ _MAX_NAME_CHARS = 200
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a key. `role`: `read` keys change nothing. Times are UTC."""
+    """A key as lists show it. `role`: `read` keys change nothing. Times are UTC."""
 
     id: str
     tenant: str
@@ -70,7 +70,7 @@ class ApiKeyNotFound(Exception):
     """There is no key with this id."""
 
     def __init__(self, key_id: str) -> None:
-        super().__init__(f"no API key has the id {key_id!r}")
+        super().__init__(f"there is no API key with the id {key_id!r}")
 
 
 _KEY_COLUMNS = [api_keys.c[name] for name in ApiKey.__struct_fields__]
@@ -89,9 +89,9 @@ class ApiKeyStore:
         Raises InvalidRequest for a tenant or name that cannot be one.
         """
         if not _TENANT_PATTERN.fullmatch(tenant):
-            raise InvalidRequest("a tenant's name is 1 to 128 characters of A-Z a-z 0-9 . _ : -", "/tenant")
+            raise InvalidRequest("a tenant name must be 1 to 128 characters from A-Z a-z 0-9 . _ : -", "/tenant")
         if len(name) > _MAX_NAME_CHARS or not name.isprintable():
-            raise InvalidRequest(f"a key's name is at most {_MAX_NAME_CHARS} printable characters", "/name")
+            raise InvalidRequest(f"a key name must be at most {_MAX_NAME_CHARS} printable characters", "/name")
         number = secrets.token_hex(8)
         secret = f"swk_{number}_{secrets.token_urlsafe(32)}"
         made = ApiKey(id=f"key_{number}", tenant=tenant, name=name, role=role, created_at=self._now())

@@ -1,4 +1,4 @@
-"""What auditors ask of a store beside what the engine does, and what must not be kept."""
+"""Reads and changes that auditors need beside the engine's, and the values that they return."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ class Archive(EventStore, Protocol):
         ...
 
     async def read_session_rows(self, key: SessionKey) -> SessionRows:
-        """What stands beside a session's events; trusted by nobody who asks for it."""
+        """The rows beside a session's events, which whoever asks for them does not trust."""
         ...
 
     async def read_usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
-        """What is kept of the calls of a session between two seqs, for sums."""
+        """The rows of usage of a session's calls between two seqs, by seq."""
         ...
 
     async def list_session_keys(

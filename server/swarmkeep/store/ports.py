@@ -1,4 +1,4 @@
-"""What the engine asks of a store. Every implementation passes the same tests (tests/store)."""
+"""The store's port: the calls that the engine makes. Every implementation passes tests/store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A wish for the lease, granted with an append if nobody else holds one that has not expired."""
+    """A request for the lease, granted with an append if nobody else holds one that has not expired."""
 
     owner: str
     lease_seconds: float
@@ -50,7 +50,7 @@ class IdempotencyRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppendResult(msgspec.Struct, frozen=True):
-    """What an append recorded, the state after it, and the lease if one was claimed or shown."""
+    """The events that an append recorded, the state after it, and the lease if one was claimed or given."""
 
     events: list[RecordedEvent]
     state: State
@@ -191,11 +191,11 @@ class EventStore(Protocol):
         ...
 
     async def sum_usage(self, tenant: str, query: UsageQuery) -> UsagePage:
-        """What calls took. Raises InvalidRequest for a cursor that this store did not make."""
+        """Sums of what calls took. Raises InvalidRequest for a cursor that this store did not make."""
         ...
 
     async def find_idempotency_record(self, key: SessionKey, idempotency_key: str) -> IdempotencyRecord | None:
-        """What an idempotency key was used for, if it was."""
+        """The record of what an idempotency key was used for, if it was."""
         ...
 
     async def renew(self, leases: Mapping[SessionKey, Lease], *, lease_seconds: float) -> set[SessionKey]:

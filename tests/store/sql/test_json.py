@@ -74,7 +74,9 @@ async def test_nesting_beyond_the_limit_is_refused(store: SqlStore, depth: int) 
     state = await begin_session(store)
     before = await read_all_rows(store)
     fact = ContextUpdated(patch={"deep": nest(depth)})
-    with pytest.raises(InvalidRequest, match=rf"context\.updated: nested deeper than {MAX_PAYLOAD_DEPTH} levels"):
+    with pytest.raises(
+        InvalidRequest, match=rf"context\.updated: the value is nested more than {MAX_PAYLOAD_DEPTH} levels deep"
+    ):
         await store.append(KEY, state, [EventDraft(fact, None, "Triage")])
     assert await read_all_rows(store) == before
 

@@ -30,7 +30,7 @@ Name = tuple[str, str]
 
 
 class Model:
-    """What should be in the store."""
+    """The contents that the store should have."""
 
     def __init__(self) -> None:
         self.logs: dict[SessionKey, list[RecordedEvent]] = {}

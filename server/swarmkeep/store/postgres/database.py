@@ -99,7 +99,7 @@ class PostgresDatabase:
     async def write(self, job: Callable[[Connection], T], *, erases: bool = False) -> T:
         engine = self._open_engines()[0]
         if self._read_only:
-            raise StoreUnavailable(f"the database at {self._server.display} was opened for reading only")
+            raise StoreUnavailable(f"the database at {self._server.display} is open read-only")
         if len(self._writes) >= self._max_waiting:
             raise Overloaded
         # A task of its own: cancelled half way, nobody would know whether it was committed.
@@ -143,7 +143,8 @@ class PostgresDatabase:
                 return await greenlet_spawn(transaction.run, engine.sync_engine)
             except Exception as error:
                 if transaction.committing and is_connection_lost(error):
-                    message = f"the connection to {self._server.display} broke during a commit, which may have worked"
+                    message = f"the connection to {self._server.display} broke during a commit; "
+                    message += "it is not known whether the commit succeeded"
                     raise OutcomeUnknown(message) from error
                 # Before the commit nothing has happened, so to do it again is to do it once.
                 if last or not is_connection_lost(error):

@@ -1,4 +1,5 @@
-"""PostgreSQL's NOTIFY as a hint: one connection that tells other processes which sessions have moved, and hears it."""
+"""Change notifications over PostgreSQL's NOTIFY: one connection sends which sessions changed, and receives the same
+from other processes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ CHANNEL = "swarmkeep"
 
 # PostgreSQL takes at most 7,999 bytes in one notification.
 _MAX_BYTES = 7900
-# What is told within this time is told at once: a server that appends a thousand times a second notifies a hundred.
+# Changes within this time are sent together: a server that appends a thousand times a second notifies a hundred.
 _SEND_INTERVAL_SECONDS = 0.01
 # Nobody else finds out that the other end is gone without a word.
 _CHECK_SECONDS = 15.0
@@ -29,7 +30,7 @@ OnChange = Callable[[SessionKey], None]
 
 
 class Notifications:
-    """Says and hears which sessions have moved, over one connection of its own that comes back when it breaks.
+    """Sends and receives which sessions changed, over one connection of its own that comes back when it breaks.
 
     Never part of a transaction: a commit that notifies waits for every other one that does.
     """
@@ -41,13 +42,13 @@ class Notifications:
         self._open = False
 
     def notify(self, key: SessionKey) -> None:
-        """Have others hear of a session; forgotten while there is no connection."""
+        """Notify other processes that a session changed; forgotten while there is no connection."""
         if self._open:
             self._pending[key] = None
             self._wake.set()
 
     async def run(self, on_change: OnChange) -> None:
-        """Hear and tell until cancelled."""
+        """Send and receive until cancelled."""
         pause, longest = _RETRY_SECONDS
         while True:
             try:
@@ -56,7 +57,7 @@ class Notifications:
                     await self._send_until_closed(connection)
             except Exception as error:
                 # Whatever it is: those who are hinted to look by themselves as well, only later.
-                log.debug("no hints from the database for %g s: %s", pause, error)
+                log.debug("change notifications are off for %g s: %s", pause, error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
 
@@ -119,4 +120,4 @@ def _decode_keys(payload: str) -> Iterator[SessionKey]:
         for tenant, name in pairs:
             yield SessionKey(str(tenant), str(name))
     except (ValueError, TypeError):
-        log.debug("a notification that is not ours: %.100r", payload)
+        log.debug("ignoring a notification from another program: %.100r", payload)

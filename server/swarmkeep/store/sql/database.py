@@ -1,4 +1,4 @@
-"""What SQL runs on: a database that takes jobs, functions of a connection, and says how they went."""
+"""The database under the SQL: takes jobs (functions of a connection) and runs each in a transaction."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Database(Protocol):
 
     @property
     def waiting_writes(self) -> int:
-        """How many writes have not been committed yet."""
+        """The number of writes that have not been committed yet."""
         ...
 
     def notify(self, key: SessionKey) -> None:
-        """Let other processes hear, soon, that a session was changed."""
+        """Notify other processes, soon, that a session changed."""
         ...
 
     async def listen(self, on_change: Callable[[SessionKey], None]) -> None:

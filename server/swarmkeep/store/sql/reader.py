@@ -24,7 +24,7 @@ from swarmkeep.store.sql.usage import read_usage_rows, sum_usage
 
 
 class SqlReader:
-    """What EventStore says of each call holds."""
+    """Implements the reading half of the port."""
 
     def __init__(self, database: Database, *, display: str) -> None:
         self.database = database

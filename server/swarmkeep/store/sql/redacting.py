@@ -1,4 +1,4 @@
-"""Removing payloads: one job, which a transaction holds as a whole."""
+"""Removes payloads in one transaction, with every other copy of them in the session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session that was recorded elsewhere, recorded here as it was: one job, which a transaction holds as a whole."""
+"""Records a session that was recorded elsewhere exactly as it was, in one transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands beside a session's events, exactly as it is stored: for `verify`, which trusts none of it."""
+"""Reads every row of a session but its events exactly as stored, for `verify`, which trusts none of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What model and tool calls took: an index of the events, a row for each call, written with them.
+"""Usage of model and tool calls: an index of the events, one row for each call, written with the event.
 
 It can be rebuilt. A call is counted where it was made: what a fork shares with its original has no rows in the fork.
 """
@@ -78,7 +78,7 @@ def read_usage_rows(connection: Connection, key: SessionKey, after: int, upto: i
 
 
 def make_usage_row(event: RecordedEvent) -> Row | None:
-    """What an event's call took; None for one that is no call."""
+    """The row of an event that is a call; None for any other."""
     fact = event.fact
     if not isinstance(fact, MessageAdded) or (fact.completion is None and fact.tool is None):
         return None
@@ -159,4 +159,4 @@ def _parse_cursor(cursor: str, count: int) -> list[str]:
             return values
     except (ValueError, binascii.Error, MalformedJson, msgspec.ValidationError):
         pass
-    raise InvalidRequest("this is no cursor of this list; take `next_cursor` from the page before", "/cursor")
+    raise InvalidRequest("the cursor is not valid for this list; use `next_cursor` from the previous page", "/cursor")

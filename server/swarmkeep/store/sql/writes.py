@@ -1,4 +1,4 @@
-"""What changes the log: each function is one job, which a transaction holds as a whole."""
+"""Changes of the log: each function is one job, which one transaction holds as a whole."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class SqliteDatabase:
     async def write(self, job: Callable[[Connection], T], *, erases: bool = False) -> T:
         self._check_open()
         if self._read_only:
-            raise StoreUnavailable(f"the database at {self._file.display} was opened for reading only")
+            raise StoreUnavailable(f"the database at {self._file.display} is open read-only")
         if self._jobs.qsize() >= self._max_waiting:
             raise Overloaded
         if self._writer is None:
@@ -93,7 +93,7 @@ class SqliteDatabase:
         return self._jobs.qsize()
 
     def notify(self, key: SessionKey) -> None:
-        """Other processes look by themselves: a file tells nobody."""
+        """Nothing to do: SQLite has no notifications, so other processes poll."""
 
     async def listen(self, on_change: Callable[[SessionKey], None]) -> None:
         """Nothing, ever."""
@@ -158,7 +158,7 @@ class SqliteDatabase:
             _discard(connection)
 
     def _take_batch(self, scrub: bool) -> list[_Job] | None:
-        """What waits, at least one job unless there is something to scrub; None when it is time to stop."""
+        """The jobs that wait, at least one unless there is something to scrub; None when it is time to stop."""
         try:
             first = self._jobs.get(timeout=_TRUNCATE_RETRY_SECONDS if scrub else None)
         except queue.Empty:
