@@ -147,7 +147,9 @@ def _register_gauges(metrics: Metrics, engine: Engine, store: SqlStore) -> None:
         "swarmkeep_sessions_driven", "Sessions that this server has the lease of.", engine.active_session_count
     )
     metrics.add_gauge("swarmkeep_stream_readers", "Open streams.", lambda: engine.hub.reader_count)
-    metrics.add_gauge("swarmkeep_writes_waiting", "Writes that wait for the database.", lambda: store.database.waiting)
+    metrics.add_gauge(
+        "swarmkeep_writes_waiting", "Writes that wait for the database.", lambda: store.database.waiting_writes
+    )
 
 
 def serve(settings: Settings) -> None:

@@ -148,7 +148,7 @@ async def test_an_export_that_breaks_off_says_so_in_the_log(
     async def broken(*args: Any, **options: Any) -> Any:
         raise StoreUnavailable("gone")
 
-    monkeypatch.setattr(plain.engine.store, "sealed", broken)
+    monkeypatch.setattr(plain.engine.store, "read_sealed", broken)
     with pytest.raises(Exception, match="peer closed connection"):
         await plain.get(f"{session}/events", headers={"Accept": "application/x-ndjson"})
     assert "a stream was broken off" in caplog.text

@@ -73,7 +73,9 @@ async def put_canary_everywhere(store: SqlStore, key: SessionKey = KEY) -> State
     first = draft_events(
         "A", [SessionCreated(agent="A", context_variables={"a": LONG, CANARY: 1}, metadata={"m": CANARY})], None
     )
-    state = (await store.append(key, State(), first, mark=IdempotencyRecord(key="make", digest=digest(CANARY)))).state
+    state = (
+        await store.append(key, State(), first, idempotency=IdempotencyRecord(key="make", digest=digest(CANARY)))
+    ).state
     story = [
         RunQueued(options=RunOptions(model=f"{CANARY} x"), messages=({"role": "user", "content": LONG},)),
         RunStarted(options=RunOptions(), idempotency_key=CANARY),
@@ -90,7 +92,7 @@ async def put_canary_everywhere(store: SqlStore, key: SessionKey = KEY) -> State
     ]
     drafts = draft_events("A", story, "r1")
     mark = IdempotencyRecord(key=CANARY, digest=digest(LONG), run_id="r1")
-    return (await store.append(key, state, drafts, blobs={digest(instructions): instructions}, mark=mark)).state
+    return (await store.append(key, state, drafts, blobs={digest(instructions): instructions}, idempotency=mark)).state
 
 
 async def dump_database(store: SqlStore) -> str:
@@ -122,7 +124,7 @@ async def test_nothing_of_what_was_redacted_can_be_read_any_more(store: SqlStore
     told = (await store.read(KEY))[-1].fact
     assert isinstance(told, SessionRedacted)
     assert (told.reason, told.by, told.seqs) == ("asked for", "Lee", tuple(done.seqs))
-    page = await store.sessions("default", metadata={"m": f"{CANARY} too"})
+    page = await store.list_sessions("default", metadata={"m": f"{CANARY} too"})
     assert page.sessions == []
 
 
@@ -205,7 +207,7 @@ async def test_a_request_with_a_used_key_is_refused_and_never_carried_out_again(
             KEY,
             await store.state(KEY),
             draft_user_messages("x"),
-            mark=IdempotencyRecord(key="make", digest=digest(CANARY)),
+            idempotency=IdempotencyRecord(key="make", digest=digest(CANARY)),
         )
     await redact(engine, KEY, [3], "the key itself")
     assert [row["key"] for row in await read_rows(store, idempotency)] == ["make"]

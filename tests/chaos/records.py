@@ -141,7 +141,7 @@ async def _read(url: str, session_id: str) -> LogRows:
     key = SessionKey(DEFAULT_TENANT, session_id)
     rows: list[SealedEvent] = []
     try:
-        while page := await store.sealed(key, after=len(rows), limit=PAGE_SIZE):
+        while page := await store.read_sealed(key, after=len(rows), limit=PAGE_SIZE):
             rows += page
     finally:
         await store.close()

@@ -63,7 +63,7 @@ async def fill_store(store: SqlStore) -> None:
         if isinstance(drafts[0].fact, SessionRedacted):
             state = await redact_events(store, drafts[0])
             continue
-        state = (await store.append(SHOP, state, drafts, blobs=blobs, mark=mark)).state
+        state = (await store.append(SHOP, state, drafts, blobs=blobs, idempotency=mark)).state
     sessions = Engine(store, Registry(), NoModel()).sessions
     await sessions.fork(SHOP, at=FORKED_AT, session_id=FORK.id, metadata={"fork": 1})
 

@@ -12,7 +12,7 @@ from swarmkeep.store.sql.store import SqlStore, open_store
 
 @pytest.fixture
 def url(ready_url: str) -> str:
-    """The database that a test of this room is about."""
+    """The database that the tests of this package run on."""
     return ready_url
 
 

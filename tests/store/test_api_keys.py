@@ -83,9 +83,9 @@ async def test_keys_are_listed_oldest_first_by_tenant(keys: ApiKeyStore, clock: 
     for tenant in ("b", "a", "b"):
         made.append((await keys.create(tenant))[0])
         clock.now += timedelta(seconds=1)
-    assert await keys.all() == made
-    assert await keys.all(tenant="b") == [made[0], made[2]]
-    assert await keys.all(tenant="none") == []
+    assert await keys.list_keys() == made
+    assert await keys.list_keys(tenant="b") == [made[0], made[2]]
+    assert await keys.list_keys(tenant="none") == []
 
 
 async def test_use_is_noted_once_a_minute(keys: ApiKeyStore, clock: ManualClock) -> None:
@@ -94,7 +94,7 @@ async def test_use_is_noted_once_a_minute(keys: ApiKeyStore, clock: ManualClock)
     for seconds in (0, 59, 60):
         clock.now = datetime(2026, 11, 21, tzinfo=UTC) + timedelta(seconds=seconds)
         await keys.note_use(made.id)
-        (found,) = await keys.all()
+        (found,) = await keys.list_keys()
         seen.append(found.last_used_at)
     assert seen == ["2026-11-21T00:00:00.000000Z"] * 2 + ["2026-11-21T00:01:00.000000Z"]
 

@@ -1,4 +1,4 @@
-"""What happens when a database is not there, not ours, too slow or gone for a moment."""
+"""A database that is missing, not ours, too slow, or gone for a moment."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ async def test_a_commit_of_unknown_outcome_is_not_done_again(
             raise ConnectionResetError("cut after the commit")
 
         monkeypatch.setattr(Transaction, "commit", commit_then_break)
-        with pytest.raises(StoreUnavailable, match="may have worked"):
+        with pytest.raises(StoreUnavailable, match="not known whether the commit succeeded"):
             await store.append(KEY, state, draft_user_messages("once"))
         monkeypatch.undo()
         assert (await store.state(KEY)).seq == 2
@@ -150,7 +150,7 @@ async def test_more_writes_than_may_wait_are_refused_and_the_others_done(opener:
     assert len(done) + len(refused) == 60
     assert done
     assert refused
-    assert len((await store.sessions("default", limit=100)).sessions) == len(done)
+    assert len((await store.list_sessions("default", limit=100)).sessions) == len(done)
     assert (await begin_session(store, new_key())).seq == 1
 
 
@@ -191,7 +191,7 @@ async def test_a_store_for_reading_only_refuses_to_write(opener: Opener) -> None
         reader.delete(KEY),
         reader.renew({KEY: Lease("a", 1)}, lease_seconds=1),
     ):
-        with pytest.raises(StoreUnavailable, match="reading only"):
+        with pytest.raises(StoreUnavailable, match="read-only"):
             await call
 
 

@@ -57,7 +57,7 @@ async def main():
         drafts.append(EventDraft(SessionUpdated(metadata={"n": number}), None, "Triage"))
         blobs = {f"h{number}": "text"}
         appended = await store.append(
-            KEY, state, drafts, lease=lease, blobs=blobs, mark=IdempotencyRecord(key=f"k{number}", digest="d")
+            KEY, state, drafts, lease=lease, blobs=blobs, idempotency=IdempotencyRecord(key=f"k{number}", digest="d")
         )
         state, lease = appended.state, appended.lease
         print(state.seq, state.hash, flush=True)
@@ -110,7 +110,9 @@ async def test_a_process_killed_anywhere_leaves_whole_appends(
     assert state.metadata == {"n": last}
     assert [row[2] for row in rows["blobs"]] == [f"h{number}" for number in range(last + 1)]
     assert len(rows["session_labels"]) == len(rows["sessions"]) == 1
-    assert await store.mark(KEY, f"k{last}") == IdempotencyRecord(key=f"k{last}", digest="d", seq=state.seq)
+    assert await store.find_idempotency_record(KEY, f"k{last}") == IdempotencyRecord(
+        key=f"k{last}", digest="d", seq=state.seq
+    )
     assert len(rows["idempotency"]) == last + 1
     # The dead one's lease still runs; its own name may claim it again at once, as a restarted process would.
     appended = await store.append(KEY, state, draft_user_messages("recovered"), lease=Claim("writer", 60))

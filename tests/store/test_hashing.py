@@ -63,7 +63,7 @@ async def test_auditors_get_what_the_hashes_are_made_of(store: SqlStore) -> None
     state = await begin_session(store)
     await store.append(KEY, state, draft_user_messages("a", "b", "c"))
     rows = await read_rows(store, KEY.id)
-    first, second = await store.sealed(KEY, limit=2), await store.sealed(KEY, after=2)
+    first, second = await store.read_sealed(KEY, limit=2), await store.read_sealed(KEY, after=2)
     assert [one.event for one in first + second] == await store.read(KEY)
     assert [(one.salt, one.commitment) for one in first + second] == [(row.salt, row.commitment) for row in rows]
 

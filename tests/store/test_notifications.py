@@ -116,8 +116,8 @@ async def test_anybody_may_notify_anything(postgres_ready: str) -> None:
 async def test_a_store_that_nobody_listens_with_keeps_nothing(store: SqlStore) -> None:
     for _ in range(20):
         await begin_session(store, new_key())
-    notices = getattr(store.database, "_notices", None)
-    assert notices is None or notices._told == {}
+    notifications = getattr(store.database, "_notifications", None)
+    assert notifications is None or notifications._pending == {}
 
 
 async def test_where_there_are_no_hints_none_come(sqlite_ready: str) -> None:

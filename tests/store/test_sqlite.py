@@ -1,4 +1,4 @@
-"""What SQLite alone does: group commit, several processes on one file, and reading without a trace."""
+"""SQLite alone: group commit, several processes on one file, and reading without a trace."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_deleted_text_stays_in_no_file(store: SqlStore, path: Path) -> Non
             state,
             draft_user_messages(*[canary * 500] * 20),
             blobs={"h": canary},
-            mark=IdempotencyRecord(key=canary, digest="d"),
+            idempotency=IdempotencyRecord(key=canary, digest="d"),
         )
     ).state
     await store.append(KEY, state, [EventDraft(SessionUpdated(metadata={canary: canary}), canary, canary)])
@@ -150,11 +150,11 @@ async def test_reading_only_leaves_no_trace(sqlite_ready: str, path: Path) -> No
     reader = open_store(sqlite_ready, read_only=True)
     await reader.ping()
     assert await reader.state(KEY) == state
-    assert len((await reader.sessions("default", metadata={"a": "b"})).sessions) == 1
+    assert len((await reader.list_sessions("default", metadata={"a": "b"})).sessions) == 1
     assert list_names(path.parent) == [path.name]
-    with pytest.raises(StoreUnavailable, match="reading only"):
+    with pytest.raises(StoreUnavailable, match="read-only"):
         await reader.append(KEY, state, draft_user_messages("x"))
-    with pytest.raises(StoreUnavailable, match="reading only"):
+    with pytest.raises(StoreUnavailable, match="read-only"):
         await reader.delete(KEY)
     await reader.close()
     assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.parent.iterdir()} == before

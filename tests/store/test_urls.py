@@ -62,13 +62,13 @@ def test_options_reach_the_driver_in_its_words() -> None:
     assert isinstance(server, PostgresServer)
     assert server.dsn.endswith("?application_name=swarmkeep&sslmode=require&options=-c+x%3Dy")
     assert server.connect_seconds == 3
-    assert server.prepare
+    assert server.prepares_statements
 
 
 def test_a_pooler_s_url_turns_prepared_statements_off() -> None:
     server = locate("postgresql://h/d?statement_cache_size=0&application_name=mine")
     assert isinstance(server, PostgresServer)
-    assert not server.prepare
+    assert not server.prepares_statements
     assert server.dsn.endswith("?application_name=mine")
 
 

@@ -77,7 +77,7 @@ TITLES = {
     "draining": "The server is shutting down",
     "overloaded": "The server is overloaded",
     "store_unavailable": "The database cannot be used",
-    "schema_behind": "The database has not the schema of this release",
+    "schema_behind": "The database does not have this release's schema",
 }
 
 _CODE_OF_STATUS = {

@@ -98,7 +98,7 @@ async def readable_items(
                 return
             elif item is None and time.monotonic() - looked >= gone_seconds:
                 # A session with fewer events than were seen is another one that has got the id.
-                head = await caller.engine.store.head(key)
+                head = await caller.engine.store.read_head(key)
                 if head is None or head.seq < last:
                     return
                 looked = time.monotonic()

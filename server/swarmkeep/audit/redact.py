@@ -115,7 +115,7 @@ async def _redact_session(
         fact = SessionRedacted(seqs=tuple(chosen), reason=reason, by=by, kept=kept)
         mark = None if once is None else once.mark()
         try:
-            made = await engine.store.redact(key, log, texts, EventDraft(fact, None, state.agent), mark=mark)
+            made = await engine.store.redact(key, log, texts, EventDraft(fact, None, state.agent), idempotency=mark)
         except SeqConflict:
             conflicts.count_conflict(state)
             continue
@@ -126,7 +126,7 @@ async def _redact_session(
 
 async def _refuse_other_use(store: Archive, key: SessionKey, once: IdempotentRequest | None) -> None:
     """There is nothing to record a key with; but it may be the one that the removal came with."""
-    mark = None if once is None else await store.mark(key, once.key)
+    mark = None if once is None else await store.find_idempotency_record(key, once.key)
     if once is not None and mark is not None:
         raise IdempotencyRecordExists(mark) if mark.digest == once.digest else IdempotencyMismatch(once.key)
 

@@ -39,9 +39,9 @@ async def run_once(
     try:
         return await effect()
     except IdempotencyRecordExists as known:
-        return known.mark
+        return known.record
     except DomainError:
-        mark = None if once is None else await store.mark(key, once.key)
+        mark = None if once is None else await store.find_idempotency_record(key, once.key)
         if once is None or mark is None:
             raise
         if mark.digest != once.digest:

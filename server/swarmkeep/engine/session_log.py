@@ -139,7 +139,7 @@ class StoreSessionLog:
                     lease=self._claim if begins and self.lease is None else self.lease,
                     lease_seconds=self._claim.lease_seconds,
                     blobs=blobs,
-                    mark=mark,
+                    idempotency=mark,
                 )
             except OutcomeUnknown as unknown:
                 if unknown.appended is not None:
@@ -178,7 +178,7 @@ class StoreSessionLog:
     async def _find_lease_after(self, state: State) -> Lease | None:
         if state.run is None or state.run.status != "running":
             return None
-        head = await self._store.head(self.key)
+        head = await self._store.read_head(self.key)
         current = None if head is None else head.lease
         # One that was held and is not any more stays in the hand: the next append is refused for it.
         return self.lease or (current if current is not None and current.owner == self._claim.owner else None)

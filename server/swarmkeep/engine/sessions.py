@@ -62,7 +62,9 @@ class Sessions:
         drafts = draft_events(name, facts, None)
         mark = None if once is None else once.mark()
         try:
-            made = await run_once(self._store, key, once, lambda: self._store.append(key, State(), drafts, mark=mark))
+            made = await run_once(
+                self._store, key, once, lambda: self._store.append(key, State(), drafts, idempotency=mark)
+            )
         except SeqConflict:
             return await self._view_existing(key, facts), False
         return await self._view_after(key, made), True
@@ -102,7 +104,7 @@ class Sessions:
         cursor: str | None = None,
     ) -> SessionPage:
         """Newest first."""
-        return await self._store.sessions(
+        return await self._store.list_sessions(
             tenant, agent=agent, status=status, metadata=metadata, limit=limit, cursor=cursor
         )
 
@@ -172,7 +174,7 @@ class Sessions:
                 ]
                 drafts = draft_events(base.agent, facts, None)
                 try:
-                    return await self._store.fork(key, base, target, drafts, redacted=len(hollow), mark=mark)
+                    return await self._store.fork(key, base, target, drafts, redacted=len(hollow), idempotency=mark)
                 except SeqConflict as conflict:
                     # The source was redacted, or deleted and made anew, while it was looked at.
                     if conflict.session_id != key.id or target == key:

@@ -33,7 +33,7 @@ _MAX_NAME_CHARS = 200
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a key. `role`: `read` keys change nothing. Times are UTC."""
+    """A key as lists show it. `role`: `read` keys change nothing. Times are UTC."""
 
     id: str
     tenant: str
@@ -70,7 +70,7 @@ class ApiKeyNotFound(Exception):
     """There is no key with this id."""
 
     def __init__(self, key_id: str) -> None:
-        super().__init__(f"no API key has the id {key_id!r}")
+        super().__init__(f"there is no API key with the id {key_id!r}")
 
 
 _KEY_COLUMNS = [api_keys.c[name] for name in ApiKey.__struct_fields__]
@@ -89,9 +89,9 @@ class ApiKeyStore:
         Raises InvalidRequest for a tenant or name that cannot be one.
         """
         if not _TENANT_PATTERN.fullmatch(tenant):
-            raise InvalidRequest("a tenant's name is 1 to 128 characters of A-Z a-z 0-9 . _ : -", "/tenant")
+            raise InvalidRequest("a tenant name must be 1 to 128 characters from A-Z a-z 0-9 . _ : -", "/tenant")
         if len(name) > _MAX_NAME_CHARS or not name.isprintable():
-            raise InvalidRequest(f"a key's name is at most {_MAX_NAME_CHARS} printable characters", "/name")
+            raise InvalidRequest(f"a key name must be at most {_MAX_NAME_CHARS} printable characters", "/name")
         number = secrets.token_hex(8)
         secret = f"swk_{number}_{secrets.token_urlsafe(32)}"
         made = ApiKey(id=f"key_{number}", tenant=tenant, name=name, role=role, created_at=self._now())
@@ -116,7 +116,7 @@ class ApiKeyStore:
         query = select(api_keys.c.id).limit(1)
         return await self._database.read(lambda connection: connection.scalar(query)) is not None
 
-    async def all(self, *, tenant: str | None = None) -> list[ApiKey]:
+    async def list_keys(self, *, tenant: str | None = None) -> list[ApiKey]:
         """Every key, revoked ones included, oldest first."""
         query = select(*_KEY_COLUMNS).order_by(api_keys.c.created_at, api_keys.c.id)
         if tenant is not None:
@@ -127,7 +127,7 @@ class ApiKeyStore:
     async def revoke(self, key_id: str) -> ApiKey:
         """End a key for good. One that was revoked before keeps the time of that.
 
-        Raises KeyNotFound.
+        Raises ApiKeyNotFound.
         """
         columns = api_keys.c
         change = update(api_keys).where(columns.id == key_id, columns.revoked_at.is_(None))

@@ -1,4 +1,4 @@
-"""What auditors ask of a store beside what the engine does, and what must not be kept."""
+"""Reads and changes that auditors need beside the engine's, and the values that they return."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class SessionRows(msgspec.Struct, frozen=True, kw_only=True):
     """The rows of one session but its events, as they are stored. `head` is None where there is no head row.
 
     `last_seq` is the greatest seq that any event has (0: there is none), `forked_at` the last that ends what was
-    copied from elsewhere. `blobs` says of each name whether its text is what it names; `marks` are the rows of
-    idempotency keys, `calls` counts what is kept of calls.
+    copied from elsewhere. `blobs` says of each name whether its text is what it names; `usage_row_count` is
+    the number of rows in the index of usage.
     """
 
     head: Mapping[str, Any] | None
@@ -26,13 +26,13 @@ class SessionRows(msgspec.Struct, frozen=True, kw_only=True):
     labels: frozenset[bytes]
     blobs: Mapping[str, bool]
     idempotency_rows: tuple[Mapping[str, Any], ...]
-    calls: int
+    usage_row_count: int
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether there is no row at all."""
         return self.head is None and not (
-            self.last_seq or self.labels or self.blobs or self.idempotency_rows or self.calls
+            self.last_seq or self.labels or self.blobs or self.idempotency_rows or self.usage_row_count
         )
 
 
@@ -68,7 +68,7 @@ class Archive(EventStore, Protocol):
         stand_ins: Mapping[int, str],
         draft: EventDraft,
         *,
-        mark: IdempotencyRecord | None = None,
+        idempotency: IdempotencyRecord | None = None,
     ) -> AppendResult:
         """Put texts in the place of payloads, for good, and append `draft`, which says so: atomically.
 
@@ -94,14 +94,14 @@ class Archive(EventStore, Protocol):
         ...
 
     async def read_session_rows(self, key: SessionKey) -> SessionRows:
-        """What stands beside a session's events; trusted by nobody who asks for it."""
+        """The rows beside a session's events, which whoever asks for them does not trust."""
         ...
 
     async def read_usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
-        """What is kept of the calls of a session between two seqs, for sums."""
+        """The rows of usage of a session's calls between two seqs, by seq."""
         ...
 
-    async def keys(
+    async def list_session_keys(
         self, tenant: str | None = None, *, after: SessionKey | None = None, limit: int = 500
     ) -> list[SessionKey]:
         """Sessions by tenant and id, those after `after`: every one that has a row of any kind, head row or not."""

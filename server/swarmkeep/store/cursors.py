@@ -1,4 +1,4 @@
-"""Where a list of sessions goes on: the last row shown, in a form that callers pass back untouched."""
+"""Cursors of the session list: the last row of a page, in a form that callers pass back untouched."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def encode_cursor(created_at: str, session_id: str) -> str:
 def parse_cursor(cursor: str) -> tuple[str, str]:
     """The time and id of the last row shown.
 
-    Raises InvalidRequest for text that `cursor_of` did not make.
+    Raises InvalidRequest for text that `encode_cursor` did not make.
     """
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
@@ -30,4 +30,4 @@ def parse_cursor(cursor: str) -> tuple[str, str]:
             return created_at, session_id
     except (ValueError, binascii.Error, MalformedJson, msgspec.ValidationError):
         pass
-    raise InvalidRequest("this is no cursor of this list; take `next_cursor` from the page before", "/cursor")
+    raise InvalidRequest("the cursor is not valid for this list; use `next_cursor` from the previous page", "/cursor")

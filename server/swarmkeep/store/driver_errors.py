@@ -1,4 +1,4 @@
-"""A database's own errors, in the store's words."""
+"""Translates a database's own errors into the store's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _POSTGRES_BUSY = {"40001", "40P01", "55P03"}
 
 
 def missing_schema_error(display: str) -> SchemaBehind:
-    return SchemaBehind(f"the database at {display} has not the schema of this release; {UPGRADE_HINT}")
+    return SchemaBehind(f"the database at {display} does not have this release's schema; {UPGRADE_HINT}")
 
 
 def translate_sqlite_error(error: Exception, display: str) -> Exception:

@@ -1,4 +1,4 @@
-"""The hash chain: what makes a change of the past show.
+"""The hash chain, which makes a change of the past show.
 
 For the event with number `seq`, with all texts in UTF-8 and SHA-256 throughout:
 
@@ -106,17 +106,17 @@ def seal(
 def _encode_payload(fact: SessionEvent) -> tuple[str, SessionEvent]:
     """The text to store, and the fact as it will be read back: whoever holds `fact` may still change what is in it."""
     if isinstance(fact, UnknownFact):
-        raise InvalidRequest("an event of a type that this release does not know can be read, not recorded")
+        raise InvalidRequest("events of an unknown type can be read but not recorded")
     try:
         payload = encode_payload(fact)
         if (
             payload.count("[") + payload.count("{") > MAX_PAYLOAD_DEPTH
             and count_levels(decode(payload)) > MAX_PAYLOAD_DEPTH
         ):
-            raise InvalidRequest(f"{fact.type}: nested deeper than {MAX_PAYLOAD_DEPTH} levels")
+            raise InvalidRequest(f"{fact.type}: the value is nested more than {MAX_PAYLOAD_DEPTH} levels deep")
         return payload, decode_fact(fact.type, payload)
     except RecursionError:
-        raise InvalidRequest(f"{fact.type}: nested deeper than {MAX_PAYLOAD_DEPTH} levels") from None
+        raise InvalidRequest(f"{fact.type}: the value is nested more than {MAX_PAYLOAD_DEPTH} levels deep") from None
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest(f"{fact.type}: {error}") from None
 

@@ -1,4 +1,4 @@
-"""Metadata as labels: what a list can be filtered by, whatever text its keys and values hold."""
+"""Labels: digests of metadata entries, by which the session list is filtered."""
 
 from __future__ import annotations
 

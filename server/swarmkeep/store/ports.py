@@ -1,4 +1,4 @@
-"""What the engine asks of a store. Every implementation passes the same tests (tests/store)."""
+"""The store's port: the calls that the engine makes. Every implementation passes tests/store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A wish for the lease, granted with an append if nobody else holds one that has not expired."""
+    """A request for the lease, granted with an append if nobody else holds one that has not expired."""
 
     owner: str
     lease_seconds: float
@@ -50,7 +50,7 @@ class IdempotencyRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppendResult(msgspec.Struct, frozen=True):
-    """What an append recorded, the state after it, and the lease if one was claimed or shown."""
+    """The events that an append recorded, the state after it, and the lease if one was claimed or given."""
 
     events: list[RecordedEvent]
     state: State
@@ -89,22 +89,23 @@ class EventStore(Protocol):
         lease: Lease | Claim | None = None,
         lease_seconds: float = 15.0,
         blobs: Mapping[str, str] | None = None,
-        mark: IdempotencyRecord | None = None,
+        idempotency: IdempotencyRecord | None = None,
     ) -> AppendResult:
         """Record events at the end of a session: all of them, with everything below, or none.
 
         `base` is the state they were decided on: its seq and hash must still be the session's last (seq 0: there must
         be no such session yet). Times are UTC and set here; hashes continue the chain. `blobs` are texts by content
-        hash; those already there are left. `mark` is kept with the seq of the last event.
+        hash; those already there are left. `idempotency` is kept with the seq of the last event.
 
         A Lease must still be the session's, and is renewed; a Claim takes it, with the next epoch. A lease is for one
         run after the other of whoever holds it: a claim with which another run than that of `base` becomes the active
         one is granted whoever held the lease, one that goes on with the same run only if nobody does. An append after
         which no run is running gives the lease up and moves the epoch on, whoever appends. Without a lease given,
-        the lease is left as it is otherwise. Empty `drafts` are allowed (a claim, a mark) and obey the same rules.
+        the lease is left as it is otherwise. Empty `drafts` are allowed (for a claim or an idempotency record) and obey
+        the same rules.
 
-        Raises SeqConflict (also when the session is gone), LeaseLost, and IdempotencyMismatch or MarkExists when
-        `mark.key` was used before; OutcomeUnknown when the connection broke as it was committed.
+        Raises SeqConflict (also when the session is gone), LeaseLost, IdempotencyMismatch or IdempotencyRecordExists
+        when `idempotency.key` was used before, and OutcomeUnknown when the connection broke as it was committed.
         """
         ...
 
@@ -135,11 +136,11 @@ class EventStore(Protocol):
         drafts: Sequence[EventDraft],
         *,
         redacted: int = 0,
-        mark: IdempotencyRecord | None = None,
+        idempotency: IdempotencyRecord | None = None,
     ) -> AppendResult:
         """Copy the source's events 1..base.seq (and their blobs), hashes included, and append `drafts`: atomically.
 
-        `mark` is kept with the target. Raises SeqConflict, which names the session, if the target exists, or the
+        `idempotency` is kept with the target. Raises SeqConflict, which names the session, if the target exists, or the
         source no longer has the event that `base` ends with, or not `redacted` of the events have lost their payload.
         """
         ...
@@ -147,14 +148,14 @@ class EventStore(Protocol):
     async def restore(
         self,
         key: SessionKey,
-        chunks: Callable[[], Iterable[SealedBatch]],
+        batches: Callable[[], Iterable[SealedBatch]],
         *,
-        closing: Callable[[State], Sequence[EventDraft]],
+        finish: Callable[[State], Sequence[EventDraft]],
     ) -> State:
         """Record a session that was recorded elsewhere, event for event as it was: all of it, or nothing.
 
-        `chunks` begins anew each time it is called, as it is when a connection breaks; what it raises undoes all. The
-        chain is the caller's to verify. What `closing` makes of the last state is recorded with it, as new events.
+        `batches` begins anew each time it is called, as it is when a connection breaks; what it raises undoes all. The
+        chain is the caller's to verify. What `finish` makes of the last state is recorded with it, as new events.
 
         Raises SeqConflict if the session exists.
         """
@@ -169,7 +170,7 @@ class EventStore(Protocol):
         """
         ...
 
-    async def sessions(
+    async def list_sessions(
         self,
         tenant: str,
         *,
@@ -185,16 +186,16 @@ class EventStore(Protocol):
         """
         ...
 
-    async def blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
+    async def read_blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
         """The texts that are stored for a session under these content hashes."""
         ...
 
-    async def usage(self, tenant: str, query: UsageQuery) -> UsagePage:
-        """What calls took. Raises InvalidRequest for a cursor that this store did not make."""
+    async def sum_usage(self, tenant: str, query: UsageQuery) -> UsagePage:
+        """Sums of what calls took. Raises InvalidRequest for a cursor that this store did not make."""
         ...
 
-    async def mark(self, key: SessionKey, idempotency_key: str) -> IdempotencyRecord | None:
-        """What an idempotency key was used for, if it was."""
+    async def find_idempotency_record(self, key: SessionKey, idempotency_key: str) -> IdempotencyRecord | None:
+        """The record of what an idempotency key was used for, if it was."""
         ...
 
     async def renew(self, leases: Mapping[SessionKey, Lease], *, lease_seconds: float) -> set[SessionKey]:
@@ -207,21 +208,21 @@ class EventStore(Protocol):
         """
         ...
 
-    async def heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:
+    async def read_heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:
         """Where these sessions end by now; those that do not exist are left out."""
         ...
 
-    async def head(self, key: SessionKey) -> SessionHead | None:
+    async def read_head(self, key: SessionKey) -> SessionHead | None:
         """Where one session ends, None if there is no such session."""
         ...
 
-    async def listen(self, heard: Callable[[SessionKey], None]) -> None:
-        """Call `heard` with each session that another process has just changed, until cancelled.
+    async def listen(self, on_change: Callable[[SessionKey], None]) -> None:
+        """Call `on_change` with each session that another process has just changed, until cancelled.
 
         These are hints: they may be late, doubled or lost, and where the database cannot give any, none come.
         """
 
-    async def sealed(
+    async def read_sealed(
         self, key: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 1000
     ) -> list[SealedEvent]:
         """Events with the salts and commitments that their hashes are made of, oldest first: for auditors."""
@@ -237,11 +238,11 @@ class EventStore(Protocol):
 
 
 class IdempotencyRecordExists(Exception):
-    """The idempotency key was used before for the same request: `mark` says what it led to."""
+    """The idempotency key was used before for the same request: `idempotency` says what it led to."""
 
-    def __init__(self, mark: IdempotencyRecord) -> None:
-        super().__init__(mark.key)
-        self.mark = mark
+    def __init__(self, record: IdempotencyRecord) -> None:
+        super().__init__(record.key)
+        self.record = record
 
 
 class StoreUnavailable(Exception):

@@ -1,4 +1,4 @@
-"""Which schema a database has, and whether it is this release's."""
+"""Reads a database's schema revision and checks that it is this release's."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _refuse_foreign(connection: Connection) -> None:
         foreign &= set(metadata.tables)
     if foreign:
         raise SchemaBehind(
-            f"the database belongs to another program: it has the table {min(foreign)!r}, and no schema of Swarmkeep; "
-            "give Swarmkeep a database of its own"
+            f"the database belongs to another program: it has a table {min(foreign)!r} but no Swarmkeep schema; "
+            "use a separate database for Swarmkeep"
         )
 
 
@@ -52,6 +52,6 @@ def refuse_unknown(revision: str | None, display: str) -> None:
     if revision is None or revision in REVISIONS:
         return
     raise SchemaBehind(
-        f"the database at {display} is at revision {revision}, which is newer than this release knows "
-        f"({LATEST_REVISION}); install a newer swarmkeep, or run `swarmkeep db downgrade` with the one that made it"
+        f"the database at {display} is at revision {revision}, but this release only knows revisions "
+        f"up to {LATEST_REVISION}; upgrade swarmkeep, or run `swarmkeep db downgrade` with the newer release"
     )

@@ -95,7 +95,7 @@ def _describe_difference(difference: Any) -> str:
     thing = about[-1]
     place = f" of {thing.table.name}" if getattr(thing, "table", None) is not None else ""
     named = f"{kind} {thing.name}{place}" if kind != "column" else f"column {thing.name} of {about[-2]}"
-    return f"missing: {named}" if change == "add" else f"not of this release: {named}"
+    return f"missing: {named}" if change == "add" else f"unexpected: {named}"
 
 
 def _make_config(connection: Connection) -> Config:

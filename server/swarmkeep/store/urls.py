@@ -33,7 +33,10 @@ class SqliteFile(msgspec.Struct, frozen=True):
 
 
 class PostgresServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A PostgreSQL database: what asyncpg.connect takes. `dsn` holds all but the user and the password."""
+    """A PostgreSQL database: what asyncpg.connect takes. `dsn` holds all but the user and the password.
+
+    `prepares_statements` is off where a pooler stands between, which passes on neither settings nor notifications.
+    """
 
     dsn: str
     user: str | None
@@ -41,7 +44,7 @@ class PostgresServer(msgspec.Struct, frozen=True, kw_only=True):
     hosts: str
     database: str
     connect_seconds: float = 10.0
-    prepare: bool = True
+    prepares_statements: bool = True
 
     @property
     def display(self) -> str:
@@ -66,7 +69,7 @@ def locate(url: str) -> Location:
     if url.startswith("sqlite") and (match := _SQLITE_URL.fullmatch(url)) is not None:
         return _parse_sqlite(match)
     if _SCHEME.match(url) is None:
-        raise BadDatabaseUrl(f"{url!r} is no database URL; for a file, write sqlite:///{url or 'FILE'}")
+        raise BadDatabaseUrl(f"{url!r} is not a database URL; for a file, write sqlite:///{url or 'FILE'}")
     raise BadDatabaseUrl(
         f"cannot use a database URL that begins with {url.split(':')[0]!r}; "
         "write sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
@@ -91,7 +94,7 @@ def _parse_postgres(match: re.Match[str]) -> PostgresServer:
     options = dict(pair for pair in parse_qsl(match["query"] or "") if pair[0] not in _IGNORED_PARAMETERS)
     seconds = options.pop("connect_timeout", "10")
     if not seconds.isdecimal():
-        raise BadDatabaseUrl(f"connect_timeout is a number of seconds, not {seconds!r}")
+        raise BadDatabaseUrl(f"connect_timeout must be a number of seconds, not {seconds!r}")
     caching = [options.pop(name, "1") for name in ("statement_cache_size", "prepared_statement_cache_size")]
     name = options.pop("user", None), options.pop("password", None)
     hosts = match["hosts"]
@@ -104,5 +107,5 @@ def _parse_postgres(match: re.Match[str]) -> PostgresServer:
         hosts=hosts or options.get("host", ""),
         database=database or options.get("dbname", ""),
         connect_seconds=float(seconds) or 10.0,
-        prepare="0" not in caching,
+        prepares_statements="0" not in caching,
     )

@@ -107,7 +107,7 @@ async def test_nothing_that_is_sent_as_a_key_breaks_anything(plain: RunningServe
 async def test_use_is_noted_and_nothing_fails_for_it(plain: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     headers = await create_key(plain, "acme")
     assert (await plain.get("/v1/agents", headers=headers)).status_code == 200
-    (found,) = await key_store(plain).all()
+    (found,) = await key_store(plain).list_keys()
     assert found.last_used_at is not None
 
     async def busy(*args: object, **options: object) -> None:
@@ -120,7 +120,7 @@ async def test_use_is_noted_and_nothing_fails_for_it(plain: RunningServer, monke
 
 async def test_whoever_decides_is_named(service: RunningServer, model: ScriptedModel) -> None:
     headers = await create_key(service, "acme", name="Maria")
-    (key,) = await key_store(service).all()
+    (key,) = await key_store(service).list_keys()
     await service.post("/v1/sessions", {"id": "s"}, headers=headers)
     model.call("refund", {"order": "1"}, id="c1")
     model.say("Done.")

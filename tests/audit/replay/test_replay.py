@@ -60,7 +60,7 @@ async def test_the_same_agents_match_whatever_happened(house: EngineCluster, see
 async def test_the_same_agents_match_whatever_was_redacted(house: EngineCluster, seed: int) -> None:
     async with generate_sessions(house, seed) as (engine, (key, _)):
         events = await read_log(engine, key)
-        texts = await engine.store.blobs(key, sorted(_collect_text_names(events)))
+        texts = await engine.store.read_blobs(key, sorted(_collect_text_names(events)))
     emptied = [replace_by_stand_in(event) for event in events]
     for number, event in enumerate(emptied):
         replayed = replay_talk(([*events[:number], event, *events[number + 1 :]], texts))
@@ -95,7 +95,7 @@ async def record_talk(house: EngineCluster, model: ScriptedModel) -> tuple[list[
     model.say("Done.")
     await run_to_end(engine)
     events = await read_log(engine)
-    return events, await engine.store.blobs(KEY, sorted(_collect_text_names(events)))
+    return events, await engine.store.read_blobs(KEY, sorted(_collect_text_names(events)))
 
 
 def _collect_text_names(events: Iterable[RecordedEvent]) -> set[str]:

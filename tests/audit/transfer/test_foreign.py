@@ -266,7 +266,7 @@ async def test_what_cannot_be_read_is_refused_by_its_place(
         await import_value(store, value, form)
     assert why in str(refused.value)
     assert refused.value.line == line
-    assert (await store.sessions(TENANT)).sessions == []
+    assert (await store.list_sessions(TENANT)).sessions == []
 
 
 async def test_nothing_of_a_file_is_recorded_if_one_of_it_is_refused(store: SqlStore) -> None:
@@ -280,7 +280,7 @@ async def test_nothing_of_a_file_is_recorded_if_one_of_it_is_refused(store: SqlS
         await import_value(store, file, as_id="c")
     tried = await import_value(store, {"id": "d", "messages": [USER]}, dry_run=True)
     assert (tried.imported, tried.sessions[0].seq) == (1, 2)
-    assert [session.id for session in (await store.sessions(TENANT)).sessions] == ["b"]
+    assert [session.id for session in (await store.list_sessions(TENANT)).sessions] == ["b"]
 
 
 async def test_hostile_text_comes_through(store: SqlStore) -> None:

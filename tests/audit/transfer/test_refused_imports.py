@@ -179,7 +179,7 @@ async def test_nothing_is_recorded_of_a_file_that_is_refused_at_its_end(store: S
         await record_session(store, name, "hello")
     with pytest.raises(InvalidImport):
         await import_bytes(other, (await export_bytes(store))[:-100])
-    assert (await other.sessions(TENANT)).sessions == []
+    assert (await other.list_sessions(TENANT)).sessions == []
 
 
 class ChangingFile(io.BytesIO):
@@ -205,9 +205,9 @@ async def test_a_file_that_changes_meanwhile_leaves_no_half_session(store: SqlSt
     with pytest.raises(InvalidImport):
         await import_export(other, TENANT, ChangingFile(before, after))
     key = SessionKey(TENANT, "s")
-    assert await other.head(key) is None
+    assert await other.read_head(key) is None
     assert await other.read(key) == []
-    assert await other.blobs(key, [digest("0")]) == {}
+    assert await other.read_blobs(key, [digest("0")]) == {}
     fact = MessageAdded(message={"role": "user", "content": "on"})
     await store.append(key, state, draft_events("Ann", [fact], None))
     with pytest.raises(InvalidImport, match="changed while it was read"):

@@ -100,7 +100,7 @@ async def test_a_round_trip_gives_the_same_bytes(store: SqlStore, other: SqlStor
         assert describe_state(key.id, await other.state(there)) == describe_state(key.id, await store.state(key))
         named = [name for event in await store.read(key) for name in list_text_hashes(event.fact)]
         assert named
-        assert await other.blobs(there, named) == await store.blobs(key, named) == BLOBS
+        assert await other.read_blobs(there, named) == await store.read_blobs(key, named) == BLOBS
 
 
 async def test_lists_show_an_imported_session_as_they_did(store: SqlStore, other: SqlStore) -> None:
@@ -115,7 +115,7 @@ async def test_lists_show_an_imported_session_as_they_did(store: SqlStore, other
     )
     await import_bytes(other, await export_bytes(store))
     for filters in ({}, {"metadata": {"team": "sales"}}, {"agent": "Ann", "status": "idle"}):
-        assert await other.sessions(TENANT, **filters) == await store.sessions(TENANT, **filters)  # type: ignore[arg-type]
+        assert await other.list_sessions(TENANT, **filters) == await store.list_sessions(TENANT, **filters)  # type: ignore[arg-type]
 
 
 def _make_fork_event(base: State) -> Any:
@@ -139,7 +139,7 @@ async def test_a_session_that_has_gone_on_since_is_left_alone(store: SqlStore, o
     fact = SessionUpdated(metadata={"more": True})
     await store.append(SessionKey(TENANT, "s"), state, draft_events("Ann", [fact], None))
     assert (await import_bytes(store, text)).present == 1
-    assert (await store.head(SessionKey(TENANT, "s"))).seq == state.seq + 1  # type: ignore[union-attr]
+    assert (await store.read_head(SessionKey(TENANT, "s"))).seq == state.seq + 1  # type: ignore[union-attr]
 
 
 async def test_another_session_under_the_same_id_is_refused_before_anything_is_recorded(
@@ -150,7 +150,7 @@ async def test_another_session_under_the_same_id_is_refused_before_anything_is_r
     await record_session(other, "taken", "b")
     with pytest.raises(SessionExists):
         await import_bytes(other, await export_bytes(store, "new", "taken"))
-    assert [session.id for session in (await other.sessions(TENANT)).sessions] == ["taken"]
+    assert [session.id for session in (await other.list_sessions(TENANT)).sessions] == ["taken"]
 
 
 async def test_one_session_can_be_given_another_id(store: SqlStore, other: SqlStore) -> None:
@@ -170,7 +170,7 @@ async def test_a_dry_run_records_nothing(store: SqlStore, other: SqlStore) -> No
     await record_session(store, "s", "a")
     report = await import_bytes(other, await export_bytes(store), dry_run=True)
     assert (report.dry_run, report.imported, report.events) == (True, 1, 2)
-    assert await other.head(SessionKey(TENANT, "s")) is None
+    assert await other.read_head(SessionKey(TENANT, "s")) is None
 
 
 async def test_many_events_and_large_ones_pass(store: SqlStore, other: SqlStore) -> None:

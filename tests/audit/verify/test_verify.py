@@ -333,7 +333,7 @@ async def test_a_value_of_any_type_in_any_column_of_a_file_is_found(sqlite_ready
             # What there is can still be shown.
             await store.state(SHOP)
             await store.read(SHOP)
-            await store.sessions("default")
+            await store.list_sessions("default")
             await _execute(store, f"DELETE FROM {table.name} WHERE {where}")
             await _execute(store, f"INSERT INTO {table.name} SELECT * FROM kept")
             await _execute(store, "DROP TABLE kept")
@@ -405,7 +405,7 @@ async def test_a_redaction_that_was_none_is_found(store: SqlStore) -> None:
 async def test_a_session_that_goes_on_meanwhile_is_valid(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     state = await begin_session(store, SHOP)
     state = (await store.append(SHOP, state, draft_user_messages("one", "two"))).state
-    read, appended = SqlStore.sealed, []
+    read, appended = SqlStore.read_sealed, []
 
     async def busy(self: SqlStore, *given: Any, **options: Any) -> Any:
         nonlocal state
@@ -413,11 +413,14 @@ async def test_a_session_that_goes_on_meanwhile_is_valid(store: SqlStore, monkey
             appended.append(1)
             state = (
                 await store.append(
-                    SHOP, state, draft_user_messages("three"), mark=IdempotencyRecord(key=str(state.seq), digest="")
+                    SHOP,
+                    state,
+                    draft_user_messages("three"),
+                    idempotency=IdempotencyRecord(key=str(state.seq), digest=""),
                 )
             ).state
         return await read(self, *given, **options)
 
-    monkeypatch.setattr(SqlStore, "sealed", busy)
+    monkeypatch.setattr(SqlStore, "read_sealed", busy)
     found = await verify(store, SHOP)
     assert (found.valid, found.problems) == (True, [])

@@ -48,7 +48,7 @@ def test_what_cannot_be_done_is_said(cli: CommandLine, where: list[str]) -> None
 
 def test_the_first_key_makes_the_file_and_nothing_else_does(cli: CommandLine) -> None:
     for command in (["keys", "list"], ["keys", "revoke", "key_x"]):
-        assert "there is no database" in cli.expect_refusal(*command)
+        assert "no database at" in cli.expect_refusal(*command)
     assert list(cli.folder.iterdir()) == []
     assert cli("keys", "create").code == 0
     assert len(cli("keys", "list", "--json").json) == 1

@@ -64,7 +64,7 @@ async def test_a_stale_seq_is_refused_and_nothing_is_stored(store: SqlStore) -> 
     before = await read_all_rows(store)
     change = [*draft_user_messages("late"), EventDraft(SessionUpdated(metadata={"x": "y"}), None, "Triage")]
     with pytest.raises(SeqConflict) as refused:
-        await store.append(KEY, old, change, blobs={"h": "text"}, mark=IdempotencyRecord(key="k", digest="d"))
+        await store.append(KEY, old, change, blobs={"h": "text"}, idempotency=IdempotencyRecord(key="k", digest="d"))
     assert refused.value.expected == 1
     assert await read_all_rows(store) == before
 
@@ -113,7 +113,7 @@ async def test_of_many_racers_one_wins_and_the_losers_leave_nothing(opener: Open
                 states[-1],
                 drafts,
                 blobs={f"blob-{round}-{racer}": "text"},
-                mark=IdempotencyRecord(key=f"mark-{round}-{racer}", digest="d"),
+                idempotency=IdempotencyRecord(key=f"mark-{round}-{racer}", digest="d"),
             )
         except SeqConflict:
             return None
@@ -143,14 +143,16 @@ async def test_of_many_empty_appends_with_a_claim_one_wins(opener: Opener) -> No
     with pytest.raises(SeqConflict):
         await stores[0].append(KEY, lost, [])
     with pytest.raises(SeqConflict):
-        await stores[1].append(KEY, await stores[1].state(KEY, at=1), [], mark=IdempotencyRecord(key="k", digest="d"))
+        await stores[1].append(
+            KEY, await stores[1].state(KEY, at=1), [], idempotency=IdempotencyRecord(key="k", digest="d")
+        )
     assert (await stores[1].append(KEY, state, [])).events == []
-    assert await stores[0].mark(KEY, "k") is None
+    assert await stores[0].find_idempotency_record(KEY, "k") is None
 
 
 async def test_nothing_cannot_begin_a_session(store: SqlStore) -> None:
     with pytest.raises(SessionNotFound):
-        await store.append(KEY, State(), [], lease=Claim("a", 60), mark=IdempotencyRecord(key="k", digest="d"))
+        await store.append(KEY, State(), [], lease=Claim("a", 60), idempotency=IdempotencyRecord(key="k", digest="d"))
     await begin_session(store)
     with pytest.raises(SeqConflict):
         await store.append(KEY, State(), [])
@@ -182,7 +184,7 @@ async def test_a_conflict_does_not_hurt_the_appends_that_share_its_commit(store:
         try:
             if number % 3 == 1:
                 return await store.append(
-                    KEY, stale, draft_user_messages("late"), mark=IdempotencyRecord(key=f"m{number}", digest="d")
+                    KEY, stale, draft_user_messages("late"), idempotency=IdempotencyRecord(key=f"m{number}", digest="d")
                 )
             return await store.append(keys[number], states[number], draft_user_messages("fine"))
         except SeqConflict as conflict:
@@ -212,11 +214,11 @@ async def test_blobs_are_kept_once_and_per_session(store: SqlStore) -> None:
         await store.append(KEY, state, draft_user_messages("x"), blobs={"h1": "one", "h2": 'NUL \0 and \ud800 and "'})
     ).state
     await store.append(KEY, state, draft_user_messages("x"), blobs={"h1": "changed", "h3": '"quoted"'})
-    found = await store.blobs(KEY, ["h1", "h2", "h3", "h4"])
+    found = await store.read_blobs(KEY, ["h1", "h2", "h3", "h4"])
     assert found == {"h1": "one", "h2": 'NUL \0 and \ud800 and "', "h3": '"quoted"'}
     await begin_session(store, OTHER)
-    assert await store.blobs(OTHER, ["h1"]) == {}
-    assert await store.blobs(KEY, []) == {}
+    assert await store.read_blobs(OTHER, ["h1"]) == {}
+    assert await store.read_blobs(KEY, []) == {}
 
 
 @pytest.mark.parametrize(
@@ -256,5 +258,5 @@ async def test_a_key_that_no_index_holds_is_refused(store: SqlStore) -> None:
     with pytest.raises(InvalidRequest):
         await store.append(new_key("x" * 3000), State(), draft_creation())
     with pytest.raises(InvalidRequest):
-        await store.append(KEY, State(), draft_creation(), mark=IdempotencyRecord(key="é" * 600, digest="d"))
+        await store.append(KEY, State(), draft_creation(), idempotency=IdempotencyRecord(key="é" * 600, digest="d"))
     assert (await read_all_rows(store))["events"] == []

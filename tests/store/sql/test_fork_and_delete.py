@@ -55,7 +55,7 @@ async def test_a_fork_goes_on_by_itself(store: SqlStore) -> None:
     fork = await store.fork(KEY, state, OTHER, draft_fork(state))
     assert (await store.append(OTHER, fork.state, draft_user_messages("there"))).state.seq == 3
     assert (await store.append(KEY, state, draft_user_messages("here"))).state.seq == 2
-    page = await store.sessions("default", metadata={"a": "b"})
+    page = await store.list_sessions("default", metadata={"a": "b"})
     assert [view.id for view in page.sessions] == [OTHER.id, KEY.id]
 
 
@@ -64,7 +64,7 @@ async def test_a_fork_has_the_blobs_of_its_history_and_no_others(store: SqlStore
     state = (await store.append(KEY, state, draft_reply("i1", "t1"), blobs={"i1": "one", "t1": "tools"})).state
     await store.append(KEY, state, draft_reply("i2"), blobs={"i2": "two"})
     await store.fork(KEY, state, OTHER, draft_fork(state))
-    assert await store.blobs(OTHER, ["i1", "t1", "i2"]) == {"i1": "one", "t1": "tools"}
+    assert await store.read_blobs(OTHER, ["i1", "t1", "i2"]) == {"i1": "one", "t1": "tools"}
 
 
 async def test_a_fork_onto_an_existing_session_is_refused(store: SqlStore) -> None:
@@ -108,13 +108,13 @@ async def test_deleting_leaves_no_row_of_a_session(store: SqlStore) -> None:
         draft_run_start(state),
         lease=Claim("a", 60),
         blobs={"h": "t"},
-        mark=IdempotencyRecord(key="k", digest="d"),
+        idempotency=IdempotencyRecord(key="k", digest="d"),
     )
     before = await read_all_rows(store)
     assert sorted(name for name, rows in before.items() if not rows) == ["api_keys", "trail", "usage"]
     await store.delete(KEY)
     assert await list_filled_tables(store) == {"trail"}
-    assert await store.blobs(KEY, ["h"]) == {}
+    assert await store.read_blobs(KEY, ["h"]) == {}
     for fresh in (True, False):
         with pytest.raises(SessionNotFound):
             await store.state(KEY, fresh=fresh)
@@ -125,7 +125,11 @@ async def test_deleting_touches_no_other_session(store: SqlStore) -> None:
     for session in others:
         state = await begin_session(store, session, metadata={"a": "b"})
         await store.append(
-            session, state, draft_user_messages("x"), blobs={"h": "t"}, mark=IdempotencyRecord(key="k", digest="d")
+            session,
+            state,
+            draft_user_messages("x"),
+            blobs={"h": "t"},
+            idempotency=IdempotencyRecord(key="k", digest="d"),
         )
     before = await read_all_rows(store)
     await begin_session(store)
@@ -154,12 +158,16 @@ async def test_deleting_with_a_stale_state_deletes_nothing(store: SqlStore) -> N
 async def test_a_deleted_id_may_be_used_anew(store: SqlStore) -> None:
     state = await begin_session(store)
     await store.append(
-        KEY, state, draft_user_messages("old"), mark=IdempotencyRecord(key="k", digest="d"), blobs={"h": "old"}
+        KEY, state, draft_user_messages("old"), idempotency=IdempotencyRecord(key="k", digest="d"), blobs={"h": "old"}
     )
     await store.delete(KEY)
     state = await begin_session(store)
     appended = await store.append(
-        KEY, state, draft_user_messages("new"), mark=IdempotencyRecord(key="k", digest="other"), blobs={"h": "new"}
+        KEY,
+        state,
+        draft_user_messages("new"),
+        idempotency=IdempotencyRecord(key="k", digest="other"),
+        blobs={"h": "new"},
     )
     assert appended.state.seq == 2
-    assert await store.blobs(KEY, ["h"]) == {"h": "new"}
+    assert await store.read_blobs(KEY, ["h"]) == {"h": "new"}

@@ -26,33 +26,33 @@ from tests.store.sessions import (
 async def test_a_mark_is_kept_with_the_seq_of_its_effect(store: SqlStore) -> None:
     state = await begin_session(store)
     await store.append(
-        KEY, state, draft_user_messages("x", "y"), mark=IdempotencyRecord(key="k", digest="d", run_id="r1")
+        KEY, state, draft_user_messages("x", "y"), idempotency=IdempotencyRecord(key="k", digest="d", run_id="r1")
     )
-    assert await store.mark(KEY, "k") == IdempotencyRecord(key="k", digest="d", run_id="r1", seq=3)
-    assert await store.mark(KEY, "other") is None
-    assert await store.mark(OTHER, "k") is None
+    assert await store.find_idempotency_record(KEY, "k") == IdempotencyRecord(key="k", digest="d", run_id="r1", seq=3)
+    assert await store.find_idempotency_record(KEY, "other") is None
+    assert await store.find_idempotency_record(OTHER, "k") is None
 
 
 async def test_the_same_key_and_request_say_what_it_led_to(store: SqlStore) -> None:
-    await store.append(KEY, State(), draft_creation(), mark=IdempotencyRecord(key="k", digest="d"))
+    await store.append(KEY, State(), draft_creation(), idempotency=IdempotencyRecord(key="k", digest="d"))
     before = await read_all_rows(store)
     for base in (State(), await store.state(KEY)):
         with pytest.raises(IdempotencyRecordExists) as refused:
             await store.append(
-                KEY, base, draft_user_messages("again"), mark=IdempotencyRecord(key="k", digest="d", run_id="r2")
+                KEY, base, draft_user_messages("again"), idempotency=IdempotencyRecord(key="k", digest="d", run_id="r2")
             )
-        assert refused.value.mark == IdempotencyRecord(key="k", digest="d", seq=1)
+        assert refused.value.record == IdempotencyRecord(key="k", digest="d", seq=1)
     assert await read_all_rows(store) == before
 
 
 async def test_the_same_key_for_another_request_is_refused(store: SqlStore) -> None:
     state = await begin_session(store)
     state = (
-        await store.append(KEY, state, draft_user_messages("x"), mark=IdempotencyRecord(key="k", digest="d"))
+        await store.append(KEY, state, draft_user_messages("x"), idempotency=IdempotencyRecord(key="k", digest="d"))
     ).state
     before = await read_all_rows(store)
     with pytest.raises(IdempotencyMismatch):
-        await store.append(KEY, state, draft_user_messages("y"), mark=IdempotencyRecord(key="k", digest="other"))
+        await store.append(KEY, state, draft_user_messages("y"), idempotency=IdempotencyRecord(key="k", digest="other"))
     assert await read_all_rows(store) == before
 
 
@@ -60,15 +60,15 @@ async def test_an_append_that_fails_leaves_no_mark(store: SqlStore) -> None:
     state = await begin_session(store)
     await store.append(KEY, state, draft_user_messages("x"))
     with pytest.raises(SeqConflict):
-        await store.append(KEY, state, draft_user_messages("y"), mark=IdempotencyRecord(key="k", digest="d"))
-    assert await store.mark(KEY, "k") is None
+        await store.append(KEY, state, draft_user_messages("y"), idempotency=IdempotencyRecord(key="k", digest="d"))
+    assert await store.find_idempotency_record(KEY, "k") is None
 
 
 async def test_a_mark_alone_can_be_kept(store: SqlStore) -> None:
     state = await begin_session(store)
-    appended = await store.append(KEY, state, [], mark=IdempotencyRecord(key="k", digest="d"))
+    appended = await store.append(KEY, state, [], idempotency=IdempotencyRecord(key="k", digest="d"))
     assert appended.state == state
-    assert await store.mark(KEY, "k") == IdempotencyRecord(key="k", digest="d", seq=1)
+    assert await store.find_idempotency_record(KEY, "k") == IdempotencyRecord(key="k", digest="d", seq=1)
 
 
 async def test_of_many_at_once_one_takes_effect_and_all_hear_of_it(opener: Opener) -> None:
@@ -78,9 +78,11 @@ async def test_of_many_at_once_one_takes_effect_and_all_hear_of_it(opener: Opene
     async def attempt(number: int) -> int:
         mark = IdempotencyRecord(key="k", digest="d", run_id=f"r{number}")
         try:
-            return (await stores[number % 2].append(KEY, state, draft_user_messages("once"), mark=mark)).state.seq
+            return (
+                await stores[number % 2].append(KEY, state, draft_user_messages("once"), idempotency=mark)
+            ).state.seq
         except IdempotencyRecordExists as exists:
-            return exists.mark.seq
+            return exists.record.seq
 
     assert await asyncio.gather(*(attempt(number) for number in range(20))) == [2] * 20
     assert len(await stores[0].read(KEY)) == 2
@@ -88,25 +90,25 @@ async def test_of_many_at_once_one_takes_effect_and_all_hear_of_it(opener: Opene
 
 @pytest.mark.parametrize("name", ["", "NUL \0", "\ud800", '"', "%", "é" * 400])
 async def test_a_key_may_be_any_text(store: SqlStore, name: str) -> None:
-    await store.append(KEY, State(), draft_creation(), mark=IdempotencyRecord(key=name, digest="d"))
-    assert await store.mark(KEY, name) == IdempotencyRecord(key=name, digest="d", seq=1)
-    assert await store.mark(KEY, name + "x") is None
+    await store.append(KEY, State(), draft_creation(), idempotency=IdempotencyRecord(key=name, digest="d"))
+    assert await store.find_idempotency_record(KEY, name) == IdempotencyRecord(key=name, digest="d", seq=1)
+    assert await store.find_idempotency_record(KEY, name + "x") is None
 
 
 async def test_marks_of_any_length_can_be_looked_for(store: SqlStore) -> None:
-    assert await store.mark(KEY, "x" * 100_000) is None
+    assert await store.find_idempotency_record(KEY, "x" * 100_000) is None
 
 
 async def test_a_fork_keeps_a_mark_with_the_new_session(store: SqlStore) -> None:
     state = await begin_session(store)
-    fork = await store.fork(KEY, state, OTHER, draft_fork(state), mark=IdempotencyRecord(key="k", digest="d"))
-    assert await store.mark(OTHER, "k") == IdempotencyRecord(key="k", digest="d", seq=fork.state.seq)
-    assert await store.mark(KEY, "k") is None
+    fork = await store.fork(KEY, state, OTHER, draft_fork(state), idempotency=IdempotencyRecord(key="k", digest="d"))
+    assert await store.find_idempotency_record(OTHER, "k") == IdempotencyRecord(key="k", digest="d", seq=fork.state.seq)
+    assert await store.find_idempotency_record(KEY, "k") is None
     before = await read_all_rows(store)
     with pytest.raises(IdempotencyRecordExists):
-        await store.fork(KEY, state, OTHER, draft_fork(state), mark=IdempotencyRecord(key="k", digest="d"))
+        await store.fork(KEY, state, OTHER, draft_fork(state), idempotency=IdempotencyRecord(key="k", digest="d"))
     with pytest.raises(IdempotencyMismatch):
-        await store.fork(KEY, state, OTHER, draft_fork(state), mark=IdempotencyRecord(key="k", digest="other"))
+        await store.fork(KEY, state, OTHER, draft_fork(state), idempotency=IdempotencyRecord(key="k", digest="other"))
     assert await read_all_rows(store) == before
 
 
@@ -114,5 +116,5 @@ async def test_a_fork_that_is_refused_leaves_no_mark(store: SqlStore) -> None:
     state = await begin_session(store)
     await store.delete(KEY)
     with pytest.raises(SeqConflict):
-        await store.fork(KEY, state, OTHER, draft_fork(state), mark=IdempotencyRecord(key="k", digest="d"))
+        await store.fork(KEY, state, OTHER, draft_fork(state), idempotency=IdempotencyRecord(key="k", digest="d"))
     assert await list_filled_tables(store) == {"trail"}

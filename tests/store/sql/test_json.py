@@ -50,7 +50,7 @@ async def test_any_value_comes_back(store: SqlStore, context: Any, metadata: Any
     assert show_exactly(message_event.fact) == show_exactly(drafts[1].fact)
     assert [created_event, message_event] == appended.events
     assert json.loads(message_event.payload) == {"message": message}
-    view = (await store.sessions("default", limit=1)).sessions[0]
+    view = (await store.list_sessions("default", limit=1)).sessions[0]
     assert show_exactly((view.id, view.context_variables, view.metadata)) == show_exactly(
         (session.id, context, metadata)
     )
@@ -76,7 +76,9 @@ async def test_nesting_beyond_the_limit_is_refused(store: SqlStore, depth: int) 
     state = await begin_session(store)
     before = await read_all_rows(store)
     fact = ContextUpdated(patch={"deep": nest(depth)})
-    with pytest.raises(InvalidRequest, match=rf"context\.updated: nested deeper than {MAX_PAYLOAD_DEPTH} levels"):
+    with pytest.raises(
+        InvalidRequest, match=rf"context\.updated: the value is nested more than {MAX_PAYLOAD_DEPTH} levels deep"
+    ):
         await store.append(KEY, state, [EventDraft(fact, None, "Triage")])
     assert await read_all_rows(store) == before
 

@@ -205,10 +205,10 @@ async def test_a_row_that_somebody_keeps_locked_holds_up_no_renewal(postgres_rea
 async def test_heads_say_where_sessions_end_and_who_holds_them(store: SqlStore) -> None:
     state, lease = await begin_run(store, KEY)
     idle = await begin_session(store, OTHER)
-    heads = await store.heads([KEY, OTHER, new_key()])
+    heads = await store.read_heads([KEY, OTHER, new_key()])
     assert heads == {KEY: SessionHead(state.seq, state.hash, lease), OTHER: SessionHead(idle.seq, idle.hash)}
-    assert await store.head(KEY) == heads[KEY]
-    assert await store.head(new_key()) is None
+    assert await store.read_head(KEY) == heads[KEY]
+    assert await store.read_head(new_key()) is None
 
 
 async def test_a_claim_for_another_run_takes_the_lease_from_the_one_before(store: SqlStore) -> None:

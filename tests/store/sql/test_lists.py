@@ -26,19 +26,19 @@ def make_key(id: str) -> SessionKey:
 
 
 async def list_ids(store: SqlStore, **filters: Any) -> list[str]:
-    return [view.id for view in (await store.sessions("default", **filters)).sessions]
+    return [view.id for view in (await store.list_sessions("default", **filters)).sessions]
 
 
 async def test_a_list_shows_sessions_as_they_are_now(store: SqlStore) -> None:
     state = await begin_session(store, metadata={"a": "b"}, context={"c": {"d": -0.0}, "\ud800": "NUL \0"})
     state = (await store.append(KEY, state, draft_user_messages("x"))).state
-    page = await store.sessions("default")
+    page = await store.list_sessions("default")
     assert page.sessions == [view_session(KEY.id, state)]
     assert page.next_cursor is None
 
 
 async def test_an_empty_list_has_no_next_page(store: SqlStore) -> None:
-    page = await store.sessions("default")
+    page = await store.list_sessions("default")
     assert (page.sessions, page.next_cursor) == ([], None)
 
 
@@ -63,7 +63,7 @@ async def test_pages_meet_without_gap_or_double(opener: Opener) -> None:
         seen: list[str] = []
         cursor: str | None = None
         while True:
-            page = await store.sessions("default", limit=limit, cursor=cursor)
+            page = await store.list_sessions("default", limit=limit, cursor=cursor)
             seen += [view.id for view in page.sessions]
             cursor = page.next_cursor
             if cursor is None:
@@ -76,9 +76,9 @@ async def test_pages_meet_without_gap_or_double(opener: Opener) -> None:
 async def test_what_comes_after_the_first_page_does_not_shift_the_second(store: SqlStore) -> None:
     for id in "abcd":
         await begin_session(store, make_key(id))
-    page = await store.sessions("default", limit=2)
+    page = await store.list_sessions("default", limit=2)
     await begin_session(store, make_key("e"))
-    assert [view.id for view in (await store.sessions("default", cursor=page.next_cursor)).sessions] == ["b", "a"]
+    assert [view.id for view in (await store.list_sessions("default", cursor=page.next_cursor)).sessions] == ["b", "a"]
 
 
 def _encode_cursor(value: object) -> str:
@@ -110,7 +110,7 @@ def _encode_cursor(value: object) -> str:
 )
 async def test_a_cursor_of_another_make_is_refused(store: SqlStore, cursor: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        await store.sessions("default", cursor=cursor)
+        await store.list_sessions("default", cursor=cursor)
     assert refused.value.errors[0]["pointer"] == "/cursor"
 
 
@@ -181,5 +181,5 @@ async def test_a_tenant_lists_its_own(store: SqlStore) -> None:
     await begin_session(store, SessionKey("one", "a"), metadata={"k": "v"})
     await begin_session(store, SessionKey("two", "b"), metadata={"k": "v"})
     for tenant, id in (("one", "a"), ("two", "b")):
-        assert [view.id for view in (await store.sessions(tenant, metadata={"k": "v"})).sessions] == [id]
-    assert (await store.sessions("three")).sessions == []
+        assert [view.id for view in (await store.list_sessions(tenant, metadata={"k": "v"})).sessions] == [id]
+    assert (await store.list_sessions("three")).sessions == []

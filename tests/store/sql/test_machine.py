@@ -31,7 +31,7 @@ Name = tuple[str, str]
 
 
 class Model:
-    """What should be in the store."""
+    """The contents that the store should have."""
 
     def __init__(self) -> None:
         self.logs: dict[SessionKey, list[RecordedEvent]] = {}
@@ -82,16 +82,16 @@ class StoreMachine(RuleBasedStateMachine):
             with pytest.raises(LeaseLost):
                 self.do(work)
             return
-        self.took(key, self.do(work), held)
+        self.record_append(key, self.do(work), held)
 
     @rule(name=NAMES, which=STORES)
     def finish(self, name: Name, which: int) -> None:
         key = self.key(name)
         base = self.state(key)
         if base.run is not None:
-            self.took(key, self.do(self.stores[which].append(key, base, draft_run_completion(base))), None)
+            self.record_append(key, self.do(self.stores[which].append(key, base, draft_run_completion(base))), None)
 
-    def took(self, key: SessionKey, appended: Any, held: Lease | None) -> None:
+    def record_append(self, key: SessionKey, appended: Any, held: Lease | None) -> None:
         log = self.model.logs.setdefault(key, [])
         log += appended.events
         self.model.old.setdefault(key, []).append(appended.state)
@@ -161,7 +161,7 @@ class StoreMachine(RuleBasedStateMachine):
                 assert self.do(store.state(key)) == fold(log)
         for tenant in ("one", "two"):
             mine = {key.id: len(log) for key, log in self.model.logs.items() if key.tenant == self.prefix + tenant}
-            page = self.do(self.stores[0].sessions(self.prefix + tenant))
+            page = self.do(self.stores[0].list_sessions(self.prefix + tenant))
             assert {view.id: view.seq for view in page.sessions} == mine
 
     def teardown(self) -> None:

@@ -57,8 +57,8 @@ async def test_a_session_that_does_not_exist_has_no_events_and_no_state(store: S
 async def test_an_id_of_any_text_can_be_asked_for(store: SqlStore, id: str) -> None:
     odd = SessionKey("default", id)
     assert await store.read(odd) == []
-    assert await store.blobs(odd, [id]) == {}
-    assert (await store.sessions(id, agent=id, metadata={id: id})).sessions == []
+    assert await store.read_blobs(odd, [id]) == {}
+    assert (await store.list_sessions(id, agent=id, metadata={id: id})).sessions == []
     with pytest.raises(SessionNotFound):
         await store.state(odd)
     with pytest.raises(SessionNotFound):

@@ -10,36 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmkeep.domain.decisions.commands import create_session
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.domain.events import CompletionRecord, MessageAdded, RequestRecord, SessionForked, ToolRecord
+from swarmkeep.domain.events import CompletionRecord, MessageAdded, RequestRecord, SessionForked
 from swarmkeep.domain.state import State
 from swarmkeep.domain.usage import UsageQuery, UsageRow
 from swarmkeep.store import schema
 from swarmkeep.store.hashing import seal
 from swarmkeep.store.ports import SealedBatch, SessionKey
 from swarmkeep.store.sql.store import SqlStore
-from swarmkeep.store.sql.usage import make_usage_row, rebuild_usage
+from swarmkeep.store.sql.usage import make_usage_row
+from tests.store.calls import REPLY, make_reply, make_tool_result, record_calls
 
 Json = dict[str, Any]
-REPLY = {"role": "assistant", "content": "Hi"}
-
-
-def make_reply(model: str | None = "m", ms: float = 10.0, **usage: Any) -> MessageAdded:
-    return MessageAdded(message=REPLY, completion=CompletionRecord(model=model, usage=usage, duration_ms=ms))
-
-
-def make_tool_result(ms: float = 5.0) -> MessageAdded:
-    message = {"role": "tool", "tool_call_id": "c", "content": "ok"}
-    return MessageAdded(message=message, tool=ToolRecord(name="t", status="ok", duration_ms=ms))
-
-
-async def record_calls(
-    store: SqlStore, key: SessionKey, *facts: MessageAdded, agent: str = "Ann", run: str = "r"
-) -> State:
-    begun = draft_events(agent, create_session(agent, {}, {}, []), None)
-    return (await store.append(key, State(), [*begun, *draft_events(agent, facts, run)])).state
 
 
 def make_key(name: str, tenant: str = "default") -> SessionKey:
@@ -47,7 +30,7 @@ def make_key(name: str, tenant: str = "default") -> SessionKey:
 
 
 async def read_usage(store: SqlStore, *by: Any, tenant: str = "default", **query: Any) -> list[UsageRow]:
-    return (await store.usage(tenant, UsageQuery(by=by, **query))).rows
+    return (await store.sum_usage(tenant, UsageQuery(by=by, **query))).rows
 
 
 async def test_calls_are_summed_up_in_groups(store: SqlStore) -> None:
@@ -93,14 +76,14 @@ async def test_groups_come_in_pages(store: SqlStore) -> None:
     seen: list[Any] = []
     cursor = None
     while True:
-        page = await store.usage("default", UsageQuery(by=("agent", "model"), limit=2, cursor=cursor))
+        page = await store.sum_usage("default", UsageQuery(by=("agent", "model"), limit=2, cursor=cursor))
         seen += [(row.agent, row.model) for row in page.rows]
         if (cursor := page.next_cursor) is None:
             break
     assert sorted(seen, key=repr) == sorted([(name, name or None) for name in names], key=repr)
     for bad in ("x", "", "W10", "WyJhIl0"):
         with pytest.raises(InvalidRequest):
-            await store.usage("default", UsageQuery(by=("agent", "model"), cursor=bad))
+            await store.sum_usage("default", UsageQuery(by=("agent", "model"), cursor=bad))
 
 
 async def test_a_fork_counts_its_own_calls_only(store: SqlStore) -> None:
@@ -111,16 +94,16 @@ async def test_a_fork_counts_its_own_calls_only(store: SqlStore) -> None:
     expected = [("a", 5), ("f", 7)]
     assert [(row.session_id, row.total_tokens) for row in await read_usage(store, "session")] == expected
     # Recorded elsewhere and restored here, it is the same.
-    sealed = await store.sealed(make_key("f"))
+    sealed = await store.read_sealed(make_key("f"))
     await store.delete(make_key("f"))
     assert [row.session_id for row in await read_usage(store, "session")] == ["a"]
     for size in (1, 2, 10):
         chunks = [SealedBatch(sealed[start : start + size]) for start in range(0, len(sealed), size)]
-        await store.restore(make_key("f"), lambda chunks=chunks: chunks, closing=lambda _: [])  # type: ignore[misc]
+        await store.restore(make_key("f"), lambda chunks=chunks: chunks, finish=lambda _: [])  # type: ignore[misc]
         assert [(row.session_id, row.total_tokens) for row in await read_usage(store, "session")] == expected
-        before = await read_usage(store, "day", "session", "run", "agent", "model")
-        await store.database.write(rebuild_usage)
-        assert await read_usage(store, "day", "session", "run", "agent", "model") == before
+        own = [event for event in await store.read(make_key("f")) if event.seq > state.seq]
+        rows = {event.seq: row for event in own if (row := make_usage_row(event)) is not None}
+        assert await store.read_usage_rows(make_key("f"), after=0, upto=own[-1].seq) == rows
         await store.delete(make_key("f"))
 
 

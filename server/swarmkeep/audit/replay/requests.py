@@ -29,7 +29,7 @@ async def rebuild_request(store: EventStore, key: SessionKey, seq: int) -> bytes
     record = answer.completion.request if answer is not None and answer.completion is not None else None
     if record is None:
         raise EventNotFound(seq, f"event {seq} is no answer of a model")
-    texts = await store.blobs(key, [name for name in (record.instructions, record.tools) if name])
+    texts = await store.read_blobs(key, [name for name in (record.instructions, record.tools) if name])
     for what, name in (("instructions", record.instructions), ("tool schemas", record.tools)):
         if name is not None and name not in texts:
             raise RequestNotKept(seq, f"the {what} that were sent are not kept any more")

@@ -42,7 +42,7 @@ async def load_recorded_session(store: EventStore, key: SessionKey) -> RecordedS
     events = await store.read(key)
     if not events:
         raise SessionNotFound(key.id)
-    texts = await store.blobs(key, sorted(_collect_text_names(events)))
+    texts = await store.read_blobs(key, sorted(_collect_text_names(events)))
     return RecordedSession(session_id=key.id, events=events, texts=dict(texts))
 
 

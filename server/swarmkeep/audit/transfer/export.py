@@ -29,7 +29,7 @@ async def write_export(
     """
     tally = _Tally()
     async for key in keys:
-        head = await store.head(key)
+        head = await store.read_head(key)
         if head is None:
             continue
         tally.sessions += 1
@@ -44,11 +44,11 @@ async def _write_session(store: EventStore, key: SessionKey, begin: ExportStart)
     seq, limit = 0, 10
     named: set[str] = set()
     while seq < begin.seq:
-        events = await store.sealed(key, after=seq, limit=min(limit, begin.seq - seq))
+        events = await store.read_sealed(key, after=seq, limit=min(limit, begin.seq - seq))
         if not events:
             raise StoreUnavailable(f"session {key.id!r} was deleted while it was exported")
         new = {one.event.seq: _take_new_names(one.event, named) for one in events}
-        texts = await store.blobs(key, [name for names in new.values() for name in names])
+        texts = await store.read_blobs(key, [name for names in new.values() for name in names])
         page = [
             write_event_line(
                 one,
@@ -89,7 +89,7 @@ async def find_sessions(store: EventStore, tenant: str, session_ids: Sequence[st
     """The sessions with these ids, each once. Raises SessionNotFound for the first that is not there."""
     keys = [SessionKey(tenant, session_id) for session_id in dict.fromkeys(session_ids)]
     for key in keys:
-        if await store.head(key) is None:
+        if await store.read_head(key) is None:
             raise SessionNotFound(key.id)
     return keys
 
@@ -110,7 +110,9 @@ async def filter_sessions(
     """A tenant's sessions, newest first, by the filters of a list."""
     cursor = None
     while True:
-        page = await store.sessions(tenant, agent=agent, status=status, metadata=metadata, limit=100, cursor=cursor)
+        page = await store.list_sessions(
+            tenant, agent=agent, status=status, metadata=metadata, limit=100, cursor=cursor
+        )
         for session in page.sessions:
             yield SessionKey(tenant, session.id)
         if (cursor := page.next_cursor) is None:

@@ -66,7 +66,7 @@ async def import_conversations(
                 await store.append(plan.key, State(), plan.drafts)
             except SeqConflict:
                 was = await _is_present(store, plan)
-        head = None if dry_run and not was else await store.head(plan.key)
+        head = None if dry_run and not was else await store.read_head(plan.key)
         made.append(
             ImportedSession(
                 id=plan.key.id,
@@ -146,7 +146,7 @@ def _find_last_speaker(messages: Sequence[Json]) -> str | None:
 
 async def _is_present(store: EventStore, plan: ImportPlan) -> bool:
     """Whether the session was made of this conversation before; it may have gone on since."""
-    if await store.head(plan.key) is None:
+    if await store.read_head(plan.key) is None:
         return False
     count = len(plan.drafts)
     events = await store.read(plan.key, upto=count + 1)

@@ -72,7 +72,7 @@ def _verify_file(file: BinaryIO) -> list[ExportedSession]:
 async def _record_session(store: EventStore, key: SessionKey, place: ExportedSession, file: BinaryIO) -> bool:
     """Record a session, unless somebody else has just done so."""
     try:
-        await store.restore(key, lambda: read_chunks(file, place, key.id), closing=interrupt_runs)
+        await store.restore(key, lambda: read_chunks(file, place, key.id), finish=interrupt_runs)
     except SeqConflict:
         if not await _is_present(store, key, place):
             raise
@@ -82,7 +82,7 @@ async def _record_session(store: EventStore, key: SessionKey, place: ExportedSes
 
 async def _is_present(store: EventStore, key: SessionKey, place: ExportedSession) -> bool:
     """Whether the session is here with all that the file has of it; a hash stands for everything up to it."""
-    if await store.head(key) is None:
+    if await store.read_head(key) is None:
         return False
     seq = place.begin.seq
     events = await store.read(key, after=seq - 1, upto=seq)

@@ -44,7 +44,7 @@ async def verify(store: Archive, key: SessionKey, *, noted: Head | None = None) 
     """
     for attempt in range(_ATTEMPTS):
         evidence = await store.read_session_rows(key)
-        if evidence.empty:
+        if evidence.is_empty:
             raise SessionNotFound(key.id)
         found = await _check(store, key, evidence, noted)
         if found.valid or attempt == _ATTEMPTS - 1 or await _is_unchanged(store, key, evidence):
@@ -81,7 +81,7 @@ async def _check(store: Archive, key: SessionKey, evidence: SessionRows, noted: 
 async def read_pages(store: Archive, key: SessionKey, *, upto: int | None) -> AsyncGenerator[list[SealedEvent]]:
     """A session's events, a bounded number of bytes at a time as long as they are of similar size."""
     after, rows = _MIN_SEQ, 32
-    while page := await store.sealed(key, after=after, upto=upto, limit=rows):
+    while page := await store.read_sealed(key, after=after, upto=upto, limit=rows):
         yield page
         if len(page) < rows or not isinstance(page[-1].event.seq, int):
             return
@@ -185,11 +185,11 @@ async def _check_fork(store: Archive, key: SessionKey, check: _SessionCheck) -> 
     assert check.forked is not None
     fact, _, first_hash = check.forked
     source = SessionKey(key.tenant, fact.from_session_id)
-    first = await store.sealed(source, upto=1, limit=1)
+    first = await store.read_sealed(source, upto=1, limit=1)
     # Deleted, and perhaps made anew under its id.
     if not first or first[0].event.hash != first_hash:
         return
-    shared = await store.sealed(source, after=fact.from_seq - 1, upto=fact.from_seq, limit=1)
+    shared = await store.read_sealed(source, after=fact.from_seq - 1, upto=fact.from_seq, limit=1)
     if not shared or shared[0].event.hash != fact.from_hash:
         detail = f"event {fact.from_seq} of {source.id}, from which it was forked, is another one there"
         check.findings.add("fork_differs", detail, fact.from_seq)
@@ -198,7 +198,7 @@ async def _check_fork(store: Archive, key: SessionKey, check: _SessionCheck) -> 
 async def verify_all(store: Archive, tenant: str | None = None) -> AsyncGenerator[tuple[SessionKey, Verification]]:
     """Check every session, of one tenant or of all, by tenant and id: also those whose head row is gone."""
     after: SessionKey | None = None
-    while keys := await store.keys(tenant, after=after):
+    while keys := await store.list_session_keys(tenant, after=after):
         for key in keys:
             try:
                 yield key, await verify(store, key)

@@ -80,7 +80,7 @@ def list_keys(
     """List the keys of all tenants, revoked ones included, oldest first; never the keys themselves."""
 
     async def work(keys: ApiKeyStore) -> list[ApiKey]:
-        return await keys.all(tenant=tenant)
+        return await keys.list_keys(tenant=tenant)
 
     found = _use_keys(database_url, work, read_only=True)
     if as_json:

@@ -151,8 +151,8 @@ class DatabaseSource:
     def heads(self) -> Iterator[CheckpointHead]:
         named = self._named_tenant
         after: SessionKey | None = None
-        while keys := self._background.run(self._store.keys(named, after=after)):
-            found = self._background.run(self._store.heads(keys))
+        while keys := self._background.run(self._store.list_session_keys(named, after=after)):
+            found = self._background.run(self._store.read_heads(keys))
             for key in keys:
                 if key in found:
                     head = found[key]
@@ -210,7 +210,7 @@ class DatabaseSource:
         # A page may cost as much as the whole: groups of runs are sorted anew for each.
         asked = msgspec.structs.replace(asked, limit=USAGE_PAGE_SIZE)
         while True:
-            page = self._background.run(self._store.usage(self._tenant, asked))
+            page = self._background.run(self._store.sum_usage(self._tenant, asked))
             yield from msgspec.convert(msgspec.to_builtins(page.rows), list[UsageRow])
             if page.next_cursor is None:
                 return

@@ -76,7 +76,7 @@ class Watcher:
         if not keys:
             return
         try:
-            heads = await self._store.heads(keys)
+            heads = await self._store.read_heads(keys)
             seqs = {key: heads[key].seq if key in heads else 0 for key in keys}
             moved = {key for key, seq in seqs.items() if self._seen_seqs.get(key) != seq}
             self._seen_seqs |= seqs

@@ -189,7 +189,7 @@ class Worker:
 
     async def _on_sessions_moved(self, keys: set[SessionKey]) -> None:
         leases = {key: lease for key, lease in self.tasks.leases().items() if key in keys}
-        heads = await self._store.heads(leases) if leases else {}
+        heads = await self._store.read_heads(leases) if leases else {}
         await self._drop_lost(leases, [key for key in leases if key not in heads or heads[key].lease != leases[key]])
         for key in keys:
             self._hub.signal_log_change(key)

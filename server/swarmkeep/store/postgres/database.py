@@ -40,7 +40,7 @@ async def connect(server: PostgresServer, settings: Mapping[str, str]) -> Any:
             timeout=server.connect_seconds,
             command_timeout=_COMMAND_SECONDS,
             server_settings=dict(settings),
-            **({} if server.prepare else {"statement_cache_size": 0}),
+            **({} if server.prepares_statements else {"statement_cache_size": 0}),
         )
     except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         reason = str(error) or "it did not answer in time"
@@ -63,12 +63,12 @@ def make_engine(server: PostgresServer, *, read_only: bool = False, pooled: bool
     if pooled:
         pool = {"pool_size": _POOL_SIZE, "max_overflow": 0, "pool_timeout": _POOL_SECONDS}
         # What pools connections itself refuses settings that it does not know.
-        settings |= _SHORT_JOB_SETTINGS if server.prepare else {}
+        settings |= _SHORT_JOB_SETTINGS if server.prepares_statements else {}
     return create_async_engine(
         "postgresql+asyncpg://",
         async_creator=lambda: connect(server, settings),
         isolation_level="READ COMMITTED",
-        connect_args={} if server.prepare else {"prepared_statement_cache_size": 0},
+        connect_args={} if server.prepares_statements else {"prepared_statement_cache_size": 0},
         **pool,
     )
 
@@ -83,11 +83,11 @@ class PostgresDatabase:
         self._engine: AsyncEngine | None = None
         self._reading: AsyncEngine | None = None
         self._writes: set[asyncio.Task[Any]] = set()
-        self._notices = Notifications(lambda: connect(server, {}))
+        self._notifications = Notifications(lambda: connect(server, {}))
         self._closed = False
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        engine = self._engines()[1]
+        engine = self._open_engines()[1]
         for last in (False, True):
             try:
                 return await greenlet_spawn(_run_query, engine.sync_engine, query)
@@ -97,9 +97,9 @@ class PostgresDatabase:
         raise AssertionError
 
     async def write(self, job: Callable[[Connection], T], *, erases: bool = False) -> T:
-        engine = self._engines()[0]
+        engine = self._open_engines()[0]
         if self._read_only:
-            raise StoreUnavailable(f"the database at {self._server.display} was opened for reading only")
+            raise StoreUnavailable(f"the database at {self._server.display} is open read-only")
         if len(self._writes) >= self._max_waiting:
             raise Overloaded
         # A task of its own: cancelled half way, nobody would know whether it was committed.
@@ -109,16 +109,16 @@ class PostgresDatabase:
         return await asyncio.shield(task)
 
     @property
-    def waiting(self) -> int:
+    def waiting_writes(self) -> int:
         return len(self._writes)
 
-    def tell(self, key: SessionKey) -> None:
-        self._notices.tell(key)
+    def notify(self, key: SessionKey) -> None:
+        self._notifications.notify(key)
 
-    async def listen(self, heard: Callable[[SessionKey], None]) -> None:
+    async def listen(self, on_change: Callable[[SessionKey], None]) -> None:
         # What pools connections passes no notifications on.
-        if self._server.prepare:
-            await self._notices.run(heard)
+        if self._server.prepares_statements:
+            await self._notifications.run(on_change)
 
     async def close(self) -> None:
         self._closed = True
@@ -127,7 +127,7 @@ class PostgresDatabase:
         if self._engine is not None:
             await self._engine.dispose()
 
-    def _engines(self) -> tuple[AsyncEngine, AsyncEngine]:
+    def _open_engines(self) -> tuple[AsyncEngine, AsyncEngine]:
         if self._closed:
             raise StoreUnavailable("the store is closed")
         if self._engine is None or self._reading is None:
@@ -143,7 +143,8 @@ class PostgresDatabase:
                 return await greenlet_spawn(transaction.run, engine.sync_engine)
             except Exception as error:
                 if transaction.committing and is_connection_lost(error):
-                    message = f"the connection to {self._server.display} broke during a commit, which may have worked"
+                    message = f"the connection to {self._server.display} broke during a commit; "
+                    message += "it is not known whether the commit succeeded"
                     raise OutcomeUnknown(message) from error
                 # Before the commit nothing has happened, so to do it again is to do it once.
                 if last or not is_connection_lost(error):

@@ -1,4 +1,5 @@
-"""PostgreSQL's NOTIFY as a hint: one connection that tells other processes which sessions have moved, and hears it."""
+"""Change notifications over PostgreSQL's NOTIFY: one connection sends which sessions changed, and receives the same
+from other processes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ CHANNEL = "swarmkeep"
 
 # PostgreSQL takes at most 7,999 bytes in one notification.
 _MAX_BYTES = 7900
-# What is told within this time is told at once: a server that appends a thousand times a second notifies a hundred.
+# Changes within this time are sent together: a server that appends a thousand times a second notifies a hundred.
 _SEND_INTERVAL_SECONDS = 0.01
 # Nobody else finds out that the other end is gone without a word.
 _CHECK_SECONDS = 15.0
@@ -29,39 +30,39 @@ OnChange = Callable[[SessionKey], None]
 
 
 class Notifications:
-    """Says and hears which sessions have moved, over one connection of its own that comes back when it breaks.
+    """Sends and receives which sessions changed, over one connection of its own that comes back when it breaks.
 
     Never part of a transaction: a commit that notifies waits for every other one that does.
     """
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
-        self._told: dict[SessionKey, None] = {}
+        self._pending: dict[SessionKey, None] = {}
         self._wake = asyncio.Event()
         self._open = False
 
-    def tell(self, key: SessionKey) -> None:
-        """Have others hear of a session; forgotten while there is no connection."""
+    def notify(self, key: SessionKey) -> None:
+        """Notify other processes that a session changed; forgotten while there is no connection."""
         if self._open:
-            self._told[key] = None
+            self._pending[key] = None
             self._wake.set()
 
-    async def run(self, heard: OnChange) -> None:
-        """Hear and tell until cancelled."""
+    async def run(self, on_change: OnChange) -> None:
+        """Send and receive until cancelled."""
         pause, longest = _RETRY_SECONDS
         while True:
             try:
-                async with self._connection(heard) as connection:
+                async with self._connection(on_change) as connection:
                     pause = _RETRY_SECONDS[0]
                     await self._send_until_closed(connection)
             except Exception as error:
                 # Whatever it is: those who are hinted to look by themselves as well, only later.
-                log.debug("no hints from the database for %g s: %s", pause, error)
+                log.debug("change notifications are off for %g s: %s", pause, error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
 
     @contextlib.asynccontextmanager
-    async def _connection(self, heard: OnChange) -> Any:
+    async def _connection(self, on_change: OnChange) -> Any:
         connection = await self._connect()
         try:
             mine = connection.get_server_pid()
@@ -69,7 +70,7 @@ class Notifications:
             def receive(_: Any, pid: int, channel: str, payload: str) -> None:
                 if pid != mine:
                     for key in _decode_keys(payload):
-                        heard(key)
+                        on_change(key)
 
             connection.add_termination_listener(lambda _: self._wake.set())
             await connection.add_listener(CHANNEL, receive)
@@ -77,7 +78,7 @@ class Notifications:
             yield connection
         finally:
             self._open = False
-            self._told.clear()
+            self._pending.clear()
             connection.terminate()
 
     async def _send_until_closed(self, connection: Any) -> None:
@@ -88,9 +89,9 @@ class Notifications:
             self._wake.clear()
             if connection.is_closed():
                 raise StoreUnavailable("the connection was closed")
-            told, self._told = list(self._told), {}
+            keys, self._pending = list(self._pending), {}
             async with asyncio.timeout(_SEND_TIMEOUT_SECONDS):
-                for payload in _encode_payloads(told) or ("",):
+                for payload in _encode_payloads(keys) or ("",):
                     await connection.execute(f"SELECT pg_notify('{CHANNEL}', $1)", payload)
             await asyncio.sleep(_SEND_INTERVAL_SECONDS)
 
@@ -119,4 +120,4 @@ def _decode_keys(payload: str) -> Iterator[SessionKey]:
         for tenant, name in pairs:
             yield SessionKey(str(tenant), str(name))
     except (ValueError, TypeError):
-        log.debug("a notification that is not ours: %.100r", payload)
+        log.debug("ignoring a notification from another program: %.100r", payload)

@@ -23,10 +23,10 @@ class AuditLogConflict(Exception):
     """Another entry was added at the same moment. Nothing was recorded."""
 
 
-def record_action(connection: Connection, tenant: str, act: AuditAction, data: dict[str, Any], at: str) -> None:
+def record_action(connection: Connection, tenant: str, action: AuditAction, data: dict[str, Any], at: str) -> None:
     """Add an entry, in the transaction of what it tells of.
 
-    Raises TrailConflict if another process did at the same time; then all of it is to be tried again.
+    Raises AuditLogConflict if another process did at the same time; then all of it is to be tried again.
     """
     last = connection.execute(
         select(audit_log.c.seq, audit_log.c.hash)
@@ -35,21 +35,21 @@ def record_action(connection: Connection, tenant: str, act: AuditAction, data: d
         .limit(1)
     ).one_or_none()
     seq, previous = (1, GENESIS) if last is None else (last.seq + 1, last.hash)
-    payload = encode_text({**data, "reason": act.reason})
+    payload = encode_text({**data, "reason": action.reason})
     (salt,) = random_salts(1)
     commitment = commitment_of(salt, payload)
-    actor = act.by or ""
+    actor = action.by or ""
     row = {
         "tenant": tenant,
         "seq": seq,
-        "type": act.type,
+        "type": action.type,
         "version": ENTRY_VERSION,
         "actor": actor,
         "recorded_at": at,
         "payload": payload,
         "salt": salt,
         "commitment": commitment,
-        "hash": link(previous, header_of(seq, act.type, ENTRY_VERSION, None, actor, at), commitment),
+        "hash": link(previous, header_of(seq, action.type, ENTRY_VERSION, None, actor, at), commitment),
     }
     if connection.execute(build_insert_if_absent(audit_log, connection.dialect.name).values(**row)).rowcount == 0:
         raise AuditLogConflict(tenant)

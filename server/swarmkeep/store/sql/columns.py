@@ -1,4 +1,4 @@
-"""Two things that SQLite and PostgreSQL do differently, under one name each: any text, and what time it is."""
+"""Column types for both databases: any text, compared by code point; and the database's clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """What `escape` was given. Total: text that somebody damaged is left as it is."""
+    """The text that `escape` was given. Total: text that somebody damaged is left as it is."""
     if not text.startswith('"'):
         return text
     try:

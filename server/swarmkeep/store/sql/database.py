@@ -1,4 +1,4 @@
-"""What SQL runs on: a database that takes jobs, functions of a connection, and says how they went."""
+"""The database under the SQL: takes jobs (functions of a connection) and runs each in a transaction."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Database(Protocol):
         ...
 
     @property
-    def waiting(self) -> int:
-        """How many writes have not been committed yet."""
+    def waiting_writes(self) -> int:
+        """The number of writes that have not been committed yet."""
         ...
 
-    def tell(self, key: SessionKey) -> None:
-        """Let other processes hear, soon, that a session was changed."""
+    def notify(self, key: SessionKey) -> None:
+        """Notify other processes, soon, that a session changed."""
         ...
 
-    async def listen(self, heard: Callable[[SessionKey], None]) -> None:
+    async def listen(self, on_change: Callable[[SessionKey], None]) -> None:
         """See EventStore."""
         ...
 

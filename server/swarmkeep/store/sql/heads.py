@@ -19,7 +19,7 @@ from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.tables import IS_RUNNING, sessions
 
 Row = dict[str, Any]
-LeaseMode = Literal["none", "held", "claim", "seize"]
+LeaseMode = Literal["none", "renew", "claim", "take_over"]
 
 
 class AppendPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,19 +36,19 @@ class AppendPlan(msgspec.Struct, frozen=True, kw_only=True):
     lease: Lease | Claim | None = None
     lease_seconds: float = 15.0
     blobs: Mapping[str, str] = {}
-    mark: IdempotencyRecord | None = None
+    idempotency: IdempotencyRecord | None = None
 
     @property
-    def hold(self) -> LeaseMode:
+    def lease_mode(self) -> LeaseMode:
         if self.lease is None:
             return "none"
         if isinstance(self.lease, Lease):
-            return "held"
+            return "renew"
         # The lease that there is was for a run which is over with this append.
-        return "claim" if _active_run_id(self.base) == _active_run_id(self.state) else "seize"
+        return "claim" if _active_run_id(self.base) == _active_run_id(self.state) else "take_over"
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self.state.status == "running"
 
 
@@ -61,52 +61,52 @@ def is_head(state: State) -> Any:
     return (sessions.c.head_seq == state.seq) & (sessions.c.head_hash == bytes.fromhex(state.hash))
 
 
-def _make_head_row(step: AppendPlan) -> Row:
-    state = step.state
+def _make_head_row(plan: AppendPlan) -> Row:
+    state = plan.state
     return {
         "new_seq": state.seq,
         "new_hash": bytes.fromhex(state.hash),
         "new_agent": state.agent,
         "new_status": state.status,
         "new_updated_at": state.updated_at,
-        "new_view": step.view,
+        "new_view": plan.view,
         "new_due_at": state.due_at,
-        "tenant_": step.key.tenant,
-        "id_": step.key.id,
+        "tenant_": plan.key.tenant,
+        "id_": plan.key.id,
     }
 
 
-def insert_head(connection: Connection, step: AppendPlan) -> Lease | None:
-    """Begin a session with the step's state."""
-    if isinstance(step.lease, Lease):
-        raise LeaseLost(step.key.id)
-    row = _make_head_row(step)
-    claim = step.lease if step.running else None
+def insert_head(connection: Connection, plan: AppendPlan) -> Lease | None:
+    """Begin a session with the plan's state."""
+    if isinstance(plan.lease, Lease):
+        raise LeaseLost(plan.key.id)
+    row = _make_head_row(plan)
+    claim = plan.lease if plan.is_running else None
     if claim is not None:
         row |= {"owner": claim.owner, "seconds": claim.lease_seconds}
-    row["new_created_at"] = step.state.created_at
+    row["new_created_at"] = plan.state.created_at
     if _prepare_head_insert(connection.dialect.name, claim is not None).execute(connection, row).rowcount == 0:
-        raise SeqConflict(step.key.id, 0)
+        raise SeqConflict(plan.key.id, 0)
     return None if claim is None else Lease(claim.owner, 1)
 
 
-def advance_head(connection: Connection, step: AppendPlan) -> Lease | None:
-    """Move a session from the step's base to its state, if it still is there and the lease allows."""
-    row = _make_head_row(step) | {"base_seq": step.base.seq, "base_hash": bytes.fromhex(step.base.hash)}
-    if isinstance(step.lease, Lease):
-        row |= {"owner": step.lease.owner, "epoch": step.lease.epoch, "seconds": step.lease_seconds}
-    elif step.lease is not None:
-        row |= {"owner": step.lease.owner, "seconds": step.lease.lease_seconds}
-    epoch = _prepare_head_update(step.hold, step.running).execute(connection, row).scalar()
+def advance_head(connection: Connection, plan: AppendPlan) -> Lease | None:
+    """Move a session from the plan's base to its state, if it still is there and the lease allows."""
+    row = _make_head_row(plan) | {"base_seq": plan.base.seq, "base_hash": bytes.fromhex(plan.base.hash)}
+    if isinstance(plan.lease, Lease):
+        row |= {"owner": plan.lease.owner, "epoch": plan.lease.epoch, "seconds": plan.lease_seconds}
+    elif plan.lease is not None:
+        row |= {"owner": plan.lease.owner, "seconds": plan.lease.lease_seconds}
+    epoch = _prepare_head_update(plan.lease_mode, plan.is_running).execute(connection, row).scalar()
     if epoch is None:
-        raise _find_refusal(connection, step)
-    return Lease(step.lease.owner, epoch) if step.lease is not None and step.running else None
+        raise _find_refusal(connection, plan)
+    return Lease(plan.lease.owner, epoch) if plan.lease is not None and plan.is_running else None
 
 
-def _find_refusal(connection: Connection, step: AppendPlan) -> SeqConflict | LeaseLost:
-    this = (sessions.c.tenant == step.key.tenant, sessions.c.id == step.key.id)
-    current = connection.scalar(select(sessions.c.id).where(*this, is_head(step.base)))
-    return SeqConflict(step.key.id, step.base.seq) if current is None else LeaseLost(step.key.id)
+def _find_refusal(connection: Connection, plan: AppendPlan) -> SeqConflict | LeaseLost:
+    this = (sessions.c.tenant == plan.key.tenant, sessions.c.id == plan.key.id)
+    current = connection.scalar(select(sessions.c.id).where(*this, is_head(plan.base)))
+    return SeqConflict(plan.key.id, plan.base.seq) if current is None else LeaseLost(plan.key.id)
 
 
 _HEAD_PARAMETERS = {
@@ -139,7 +139,7 @@ def _prepare_head_insert(dialect: str, claimed: bool) -> PreparedStatement:
 
 
 @functools.cache
-def _prepare_head_update(hold: LeaseMode, running: bool) -> PreparedStatement:
+def _prepare_head_update(mode: LeaseMode, running: bool) -> PreparedStatement:
     columns = sessions.c
     statement = update(sessions).where(
         columns.tenant == bindparam("tenant_"),
@@ -148,9 +148,9 @@ def _prepare_head_update(hold: LeaseMode, running: bool) -> PreparedStatement:
         columns.head_hash == bindparam("base_hash"),
     )
     owner = bindparam("owner", type_=columns.lease_owner.type)
-    if hold == "held":
+    if mode == "renew":
         statement = statement.where(columns.lease_owner == owner, columns.lease_epoch == bindparam("epoch"))
-    elif hold == "claim":
+    elif mode == "claim":
         # The owner itself may claim again: the next epoch then ends whatever it had going under the one before.
         free = or_(
             columns.lease_owner.is_(None), columns.lease_owner == owner, columns.lease_expires_at <= database_now()
@@ -159,9 +159,9 @@ def _prepare_head_update(hold: LeaseMode, running: bool) -> PreparedStatement:
     values = _bind_columns(_HEAD_PARAMETERS)
     if not running:
         values |= {"lease_owner": null(), "lease_expires_at": null(), "lease_epoch": columns.lease_epoch + 1}
-    elif hold == "held":
+    elif mode == "renew":
         values |= {"lease_expires_at": _build_expiry()}
-    elif hold in ("claim", "seize"):
+    elif mode in ("claim", "take_over"):
         values |= {"lease_owner": owner, "lease_expires_at": _build_expiry(), "lease_epoch": columns.lease_epoch + 1}
     return PreparedStatement(statement.values(**values).returning(columns.lease_epoch))
 

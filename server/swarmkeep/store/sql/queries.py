@@ -1,4 +1,4 @@
-"""What reads the log: each function is one query of a connection."""
+"""Queries of the log: each function is one query of a connection."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def find_blobs(connection: Connection, key: SessionKey, hashes: Sequence[str]) -
 
 
 def find_idempotency_record(connection: Connection, key: SessionKey, name: str) -> IdempotencyRecord | None:
-    """What an idempotency key was used for on a session."""
+    """The record of what an idempotency key was used for on a session."""
     columns = idempotency.c
     statement = select(columns.key, columns.digest, columns.run_id, columns.seq).where(
         columns.tenant == key.tenant, columns.session_id == key.id, columns.key == name

@@ -24,7 +24,7 @@ from swarmkeep.store.sql.usage import read_usage_rows, sum_usage
 
 
 class SqlReader:
-    """What EventStore says of each call holds."""
+    """Implements the reading half of the port."""
 
     def __init__(self, database: Database, *, display: str) -> None:
         self.database = database
@@ -44,7 +44,7 @@ class SqlReader:
             lambda connection: queries.read_events(connection, key, after=after, upto=upto, types=types, limit=limit)
         )
 
-    async def sealed(
+    async def read_sealed(
         self, key: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 1000
     ) -> list[SealedEvent]:
         last = queries.MAX_BIGINT if upto is None else upto
@@ -55,12 +55,12 @@ class SqlReader:
     async def read_session_rows(self, key: SessionKey) -> SessionRows:
         return await self.database.read(lambda connection: read_session_rows(connection, key))
 
-    async def keys(
+    async def list_session_keys(
         self, tenant: str | None = None, *, after: SessionKey | None = None, limit: int = 500
     ) -> list[SessionKey]:
         return await self.database.read(lambda connection: list_session_keys(connection, tenant, after, limit))
 
-    async def sessions(
+    async def list_sessions(
         self,
         tenant: str,
         *,
@@ -81,13 +81,13 @@ class SqlReader:
         )
         return await self.database.read(query)
 
-    async def blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
+    async def read_blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
         return await self.database.read(lambda connection: queries.find_blobs(connection, key, hashes))
 
-    async def usage(self, tenant: str, query: UsageQuery) -> UsagePage:
+    async def sum_usage(self, tenant: str, query: UsageQuery) -> UsagePage:
         return await self.database.read(lambda connection: sum_usage(connection, tenant, query))
 
-    async def mark(self, key: SessionKey, idempotency_key: str) -> IdempotencyRecord | None:
+    async def find_idempotency_record(self, key: SessionKey, idempotency_key: str) -> IdempotencyRecord | None:
         return await self.database.read(
             lambda connection: queries.find_idempotency_record(connection, key, idempotency_key)
         )
@@ -116,11 +116,11 @@ class SqlReader:
     async def list_audit_log_tenants(self) -> list[str]:
         return await self.database.read(list_audit_log_tenants)
 
-    async def heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:
+    async def read_heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:
         return await self.database.read(lambda connection: find_heads(connection, keys))
 
-    async def head(self, key: SessionKey) -> SessionHead | None:
-        return (await self.heads([key])).get(key)
+    async def read_head(self, key: SessionKey) -> SessionHead | None:
+        return (await self.read_heads([key])).get(key)
 
-    async def listen(self, heard: Callable[[SessionKey], None]) -> None:
-        await self.database.listen(heard)
+    async def listen(self, on_change: Callable[[SessionKey], None]) -> None:
+        await self.database.listen(on_change)

@@ -1,4 +1,4 @@
-"""Removing payloads: one job, which a transaction holds as a whole."""
+"""Removes payloads in one transaction, with every other copy of them in the session."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ def find_idempotency_keys(log: Sequence[SealedEvent], seqs: Collection[int]) -> 
 
 
 def redact(
-    connection: Connection, step: AppendPlan, emptied: Sequence[RecordedEvent], gone_keys: Sequence[str]
+    connection: Connection, plan: AppendPlan, redacted: Sequence[RecordedEvent], used_keys: Sequence[str]
 ) -> None:
-    """Give events their new payloads, and remove every other copy in this session; and record the step."""
-    append(connection, step)
-    replace_labels(connection, step)
-    mine = (events.c.tenant == step.key.tenant, events.c.session_id == step.key.id)
-    for event in emptied:
+    """Give events their new payloads, and remove every other copy in this session; and record that."""
+    append(connection, plan)
+    replace_labels(connection, plan)
+    mine = (events.c.tenant == plan.key.tenant, events.c.session_id == plan.key.id)
+    for event in redacted:
         # Nobody can guess a payload from its commitment without the salt.
         change = update(events).where(*mine, events.c.seq == event.seq).values(payload=event.payload, salt=None)
         if connection.execute(change).rowcount != 1:
-            raise SeqConflict(step.key.id, step.base.seq)
-    usage.rewrite_usage(connection, step.key, emptied)
-    _delete_unnamed_blobs(connection, step.key, _collect_blob_names(step.state))
-    marks = (idempotency.c.tenant == step.key.tenant, idempotency.c.session_id == step.key.id)
-    connection.execute(delete(idempotency).where(*marks, idempotency.c.key.in_(gone_keys)))
+            raise SeqConflict(plan.key.id, plan.base.seq)
+    usage.rewrite_usage(connection, plan.key, redacted)
+    _delete_unnamed_blobs(connection, plan.key, _collect_blob_names(plan.state))
+    records = (idempotency.c.tenant == plan.key.tenant, idempotency.c.session_id == plan.key.id)
+    connection.execute(delete(idempotency).where(*records, idempotency.c.key.in_(used_keys)))
     # Digests of requests, of which any may have held what was removed: a short text can be guessed from one. A key
     # without its digest matches no request any more.
-    own = "" if step.mark is None else step.mark.key
-    connection.execute(update(idempotency).where(*marks, idempotency.c.key != own).values(digest=""))
+    own = "" if plan.idempotency is None else plan.idempotency.key
+    connection.execute(update(idempotency).where(*records, idempotency.c.key != own).values(digest=""))
 
 
 def _collect_blob_names(state: State) -> set[str]:
@@ -86,9 +86,9 @@ def find_copies(connection: Connection, key: SessionKey, copied: Mapping[int, by
         for start in range(0, len(copied), _VALUES_PER_STATEMENT):
             seqs = sorted(copied)[start : start + _VALUES_PER_STATEMENT]
             rows = connection.execute(select(events.c.seq, events.c.hash).where(*theirs, events.c.seq.in_(seqs)))
-            held = [row.seq for row in rows if row.hash == copied[row.seq]]
-            if held:
-                found.setdefault(SessionKey(key.tenant, name), []).extend(sorted(held))
+            kept = [row.seq for row in rows if row.hash == copied[row.seq]]
+            if kept:
+                found.setdefault(SessionKey(key.tenant, name), []).extend(sorted(kept))
     return found
 
 

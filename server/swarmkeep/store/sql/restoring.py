@@ -1,4 +1,4 @@
-"""A session that was recorded elsewhere, recorded here as it was: one job, which a transaction holds as a whole."""
+"""Records a session that was recorded elsewhere exactly as it was, in one transaction."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from swarmkeep.store.sql.writes import append
 
 
 def restore(
-    connection: Connection, key: SessionKey, chunks: Iterable[SealedBatch], close: Callable[[State], SealedBatch]
+    connection: Connection, key: SessionKey, batches: Iterable[SealedBatch], finish: Callable[[State], SealedBatch]
 ) -> State:
-    """Append the chunks one after another, then what `close` makes of the state, to a session that must be new."""
+    """Append the batches one after another, then what `finish` makes of the state, to a session that must be new."""
     state = State()
-    for chunk in chunks:
-        state = _append(connection, key, state, chunk)
-    state = _append(connection, key, state, close(state))
+    for batch in batches:
+        state = _append(connection, key, state, batch)
+    state = _append(connection, key, state, finish(state))
     # A fork is as old as its fork, which came after what it shares.
     row = {"created_at": state.created_at}
     connection.execute(update(sessions).where(sessions.c.tenant == key.tenant, sessions.c.id == key.id).values(row))
     return state
 
 
-def _append(connection: Connection, key: SessionKey, base: State, chunk: SealedBatch) -> State:
-    if not (chunk.events or chunk.blobs):
+def _append(connection: Connection, key: SessionKey, base: State, batch: SealedBatch) -> State:
+    if not (batch.events or batch.blobs):
         return base
-    state = fold((one.event for one in chunk.events), base)
+    state = fold((one.event for one in batch.events), base)
     view = encode_text(view_session(key.id, state))
-    append(connection, AppendPlan(key=key, base=base, state=state, sealed=chunk.events, view=view, blobs=chunk.blobs))
+    append(connection, AppendPlan(key=key, base=base, state=state, sealed=batch.events, view=view, blobs=batch.blobs))
     return state

@@ -1,4 +1,4 @@
-"""Rows of the log as values. Total: a row that somebody damaged is read as far as it goes, and `verify` names it."""
+"""Decodes rows of the log. Total: a damaged row is read as far as it goes, and `verify` reports it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _USUAL_CLASSES = (str, str, int, bytes)
 
 
 def decode_event(session_id: str, row: Iterable[Any]) -> RecordedEvent:
-    """An event from a row of EVENT."""
+    """An event from a row of EVENT_COLUMNS."""
     seq, type_, version, run_id, agent, at, digest, payload = row
     if (payload.__class__, at.__class__, version.__class__, digest.__class__) == _USUAL_CLASSES:
         try:
@@ -71,7 +71,7 @@ def _make_event(
 
 
 def decode_sealed(session_id: str, row: Iterable[Any]) -> SealedEvent:
-    """An event from a row of SEALED."""
+    """An event from a row of SEALED_COLUMNS."""
     *event, salt, commitment = row
     salt = salt if salt is None or isinstance(salt, bytes) else as_bytes(salt)
     return SealedEvent(decode_event(session_id, event), salt, as_bytes(commitment))

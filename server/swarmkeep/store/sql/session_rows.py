@@ -1,4 +1,4 @@
-"""What stands beside a session's events, exactly as it is stored: for `verify`, which trusts none of it."""
+"""Reads every row of a session but its events exactly as stored, for `verify`, which trusts none of it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_session_rows(connection: Connection, key: SessionKey) -> SessionRows:
         ),
         blobs=dict(_check_blobs(connection, key)),
         idempotency_rows=tuple(_read_rows(connection, idempotency, key)),
-        calls=connection.scalar(select(func.count()).where(*_belongs_to(usage, key))) or 0,
+        usage_row_count=connection.scalar(select(func.count()).where(*_belongs_to(usage, key))) or 0,
     )
 
 

@@ -85,13 +85,13 @@ class SqlStore(SqlReader):
         lease: Lease | Claim | None = None,
         lease_seconds: float = 15.0,
         blobs: Mapping[str, str] | None = None,
-        mark: IdempotencyRecord | None = None,
+        idempotency: IdempotencyRecord | None = None,
     ) -> AppendResult:
-        _refuse_long_keys(key, mark)
+        _refuse_long_keys(key, idempotency)
         if base.seq == 0 and not drafts:
             return await self._refuse_empty_append(key)
         sealed, state = self._seal(key, base, drafts)
-        step = AppendPlan(
+        plan = AppendPlan(
             key=key,
             base=base,
             state=state,
@@ -100,15 +100,15 @@ class SqlStore(SqlReader):
             lease=lease,
             lease_seconds=lease_seconds,
             blobs=blobs or {},
-            mark=mark,
+            idempotency=idempotency,
         )
         try:
-            granted = await self.database.write(lambda connection: writes.append(connection, step))
+            granted = await self.database.write(lambda connection: writes.append(connection, plan))
         except OutcomeUnknown as unknown:
             unknown.appended = AppendResult([one.event for one in sealed], state, None)
             raise
-        self._remember(key, step)
-        self.database.tell(key)
+        self._cache_state(key, plan)
+        self.database.notify(key)
         return AppendResult([one.event for one in sealed], state, granted)
 
     async def fork(
@@ -119,31 +119,31 @@ class SqlStore(SqlReader):
         drafts: Sequence[EventDraft],
         *,
         redacted: int = 0,
-        mark: IdempotencyRecord | None = None,
+        idempotency: IdempotencyRecord | None = None,
     ) -> AppendResult:
-        _refuse_long_keys(target, mark)
+        _refuse_long_keys(target, idempotency)
         sealed, state = self._seal(target, base, drafts)
         view = encode_text(view_session(target.id, state))
-        step = AppendPlan(key=target, base=base, state=state, sealed=sealed, view=view, mark=mark)
-        await self.database.write(lambda connection: writes.fork(connection, source, step, redacted))
-        self._remember(target, step)
+        plan = AppendPlan(key=target, base=base, state=state, sealed=sealed, view=view, idempotency=idempotency)
+        await self.database.write(lambda connection: writes.fork(connection, source, plan, redacted))
+        self._cache_state(target, plan)
         return AppendResult([one.event for one in sealed], state, None)
 
     async def restore(
         self,
         key: SessionKey,
-        chunks: Callable[[], Iterable[SealedBatch]],
+        batches: Callable[[], Iterable[SealedBatch]],
         *,
-        closing: Callable[[State], Sequence[EventDraft]],
+        finish: Callable[[State], Sequence[EventDraft]],
     ) -> State:
         _refuse_long_keys(key, None)
 
-        def close(state: State) -> SealedBatch:
-            return SealedBatch(seal(key.id, state, closing(state), at=self._now()))
+        def finish_batch(state: State) -> SealedBatch:
+            return SealedBatch(seal(key.id, state, finish(state), at=self._now()))
 
         self._cache.drop(key)
-        state = await self.database.write(lambda connection: restore(connection, key, chunks(), close))
-        self.database.tell(key)
+        state = await self.database.write(lambda connection: restore(connection, key, batches(), finish_batch))
+        self.database.notify(key)
         return state
 
     async def redact(
@@ -153,39 +153,39 @@ class SqlStore(SqlReader):
         stand_ins: Mapping[int, str],
         draft: EventDraft,
         *,
-        mark: IdempotencyRecord | None = None,
+        idempotency: IdempotencyRecord | None = None,
     ) -> AppendResult:
-        _refuse_long_keys(key, mark)
+        _refuse_long_keys(key, idempotency)
         events = replace_payloads(log, stand_ins)
-        base, emptied = fold(events), [event for event in events if event.seq in stand_ins]
+        base, redacted = fold(events), [event for event in events if event.seq in stand_ins]
         sealed, state = self._seal(key, base, [draft])
         view = encode_text(view_session(key.id, state))
-        step = AppendPlan(key=key, base=base, state=state, sealed=sealed, view=view, mark=mark)
-        gone = find_idempotency_keys(log, stand_ins)
+        plan = AppendPlan(key=key, base=base, state=state, sealed=sealed, view=view, idempotency=idempotency)
+        used_keys = find_idempotency_keys(log, stand_ins)
         self._cache.drop(key)
-        await self.database.write(lambda connection: redact(connection, step, emptied, gone), erases=True)
+        await self.database.write(lambda connection: redact(connection, plan, redacted, used_keys), erases=True)
         self._cache.put(key, state)
-        self.database.tell(key)
+        self.database.notify(key)
         return AppendResult([one.event for one in sealed], state, None)
 
     async def delete(
         self, key: SessionKey, *, expected: State | None = None, by: str | None = None, reason: str | None = None
     ) -> None:
-        act = AuditAction(type="session.deleted", by=by, reason=reason)
+        action = AuditAction(type="session.deleted", by=by, reason=reason)
         at = self._now()
         self._cache.drop(key)
         while True:
             try:
-                await self.database.write(lambda db: writes.delete_session(db, key, expected, act, at), erases=True)
+                await self.database.write(lambda db: writes.delete_session(db, key, expected, action, at), erases=True)
             except AuditLogConflict:
                 continue
             break
         self._cache.drop(key)
-        self.database.tell(key)
+        self.database.notify(key)
 
     async def renew(self, leases: Mapping[SessionKey, Lease], *, lease_seconds: float) -> set[SessionKey]:
         await self.database.write(lambda connection: renew_leases(connection, leases, lease_seconds))
-        heads = await self.heads(leases)
+        heads = await self.read_heads(leases)
         return {key for key, lease in leases.items() if key not in heads or heads[key].lease != lease}
 
     async def state(self, key: SessionKey, *, at: int | None = None, fresh: bool = True) -> State:
@@ -240,20 +240,24 @@ class SqlStore(SqlReader):
         last = await self.database.read(lambda connection: queries.read_head_seq(connection, key))
         raise SessionNotFound(key.id) if last is None else SeqConflict(key.id, 0)
 
-    def _remember(self, key: SessionKey, step: AppendPlan) -> None:
+    def _cache_state(self, key: SessionKey, plan: AppendPlan) -> None:
         # What a redaction removed may still be in the folded state.
-        if any(isinstance(one.event.fact, SessionRedacted) for one in step.sealed):
+        if any(isinstance(one.event.fact, SessionRedacted) for one in plan.sealed):
             self._cache.drop(key)
         else:
-            self._cache.put(key, step.state)
+            self._cache.put(key, plan.state)
 
 
 if TYPE_CHECKING:
     _: type[Archive] = SqlStore
 
 
-def _refuse_long_keys(key: SessionKey, mark: IdempotencyRecord | None) -> None:
-    parts = [("tenant", key.tenant), ("id", key.id), ("idempotency key", "" if mark is None else mark.key)]
+def _refuse_long_keys(key: SessionKey, idempotency: IdempotencyRecord | None) -> None:
+    parts = [
+        ("tenant", key.tenant),
+        ("id", key.id),
+        ("idempotency key", "" if idempotency is None else idempotency.key),
+    ]
     for name, text in parts:
         if len(escape(text).encode()) > _MAX_KEY_BYTES:
             raise InvalidRequest(f"the {name} is longer than {_MAX_KEY_BYTES} bytes")

@@ -148,4 +148,4 @@ api_keys = Table(
 )
 
 SESSION_TABLES = (events, blobs, idempotency, session_labels, usage)
-"""What belongs to a session beside its head row; each has `tenant` and `session_id`."""
+"""The tables that hold a session's rows beside its head row; each has `tenant` and `session_id`."""

@@ -1,4 +1,4 @@
-"""What model and tool calls took: an index of the events, a row for each call, written with them.
+"""Usage of model and tool calls: an index of the events, one row for each call, written with the event.
 
 It can be rebuilt. A call is counted where it was made: what a fork shares with its original has no rows in the fork.
 """
@@ -20,13 +20,11 @@ from swarmkeep.domain.events import CompletionRecord, MessageAdded, SessionForke
 from swarmkeep.domain.usage import UsageGroup, UsagePage, UsageQuery, UsageRow
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.prepared import PreparedStatement
-from swarmkeep.store.sql.queries import read_events
-from swarmkeep.store.sql.tables import sessions, usage
+from swarmkeep.store.sql.tables import usage
 
 Row = dict[str, Any]
 # Above what any call can take; a sum of many still fits a database's integer.
 _MAX_FIGURE = 2**40
-_PAGE_EVENTS = 500
 
 
 _COLUMNS = {
@@ -79,18 +77,8 @@ def read_usage_rows(connection: Connection, key: SessionKey, after: int, upto: i
     }
 
 
-def rebuild_usage(connection: Connection) -> None:
-    """Write every row anew, from the events."""
-    connection.execute(delete(usage))
-    for row in connection.execute(select(sessions.c.tenant, sessions.c.id)).all():
-        key, after = SessionKey(row.tenant, row.id), 0
-        while events := read_events(connection, key, after=after, limit=_PAGE_EVENTS):
-            record_usage(connection, key, events)
-            after = events[-1].seq
-
-
 def make_usage_row(event: RecordedEvent) -> Row | None:
-    """What an event's call took; None for one that is no call."""
+    """The row of an event that is a call; None for any other."""
     fact = event.fact
     if not isinstance(fact, MessageAdded) or (fact.completion is None and fact.tool is None):
         return None
@@ -104,22 +92,22 @@ def make_usage_row(event: RecordedEvent) -> Row | None:
 
 
 def _count_model_call(completion: CompletionRecord) -> Row:
-    told = completion.usage or {}
-    asked = completion.request.params.get("model") if completion.request is not None else None
+    reported = completion.usage or {}
+    requested = completion.request.params.get("model") if completion.request is not None else None
     return {
-        "model": completion.model or (asked if isinstance(asked, str) else "") or "",
+        "model": completion.model or (requested if isinstance(requested, str) else "") or "",
         "model_calls": 1,
-        "prompt_tokens": _read_count(told, "prompt_tokens"),
-        "completion_tokens": _read_count(told, "completion_tokens"),
-        "total_tokens": _read_count(told, "total_tokens"),
-        "cached_tokens": _read_count(told.get("prompt_tokens_details"), "cached_tokens"),
-        "reasoning_tokens": _read_count(told.get("completion_tokens_details"), "reasoning_tokens"),
+        "prompt_tokens": _read_count(reported, "prompt_tokens"),
+        "completion_tokens": _read_count(reported, "completion_tokens"),
+        "total_tokens": _read_count(reported, "total_tokens"),
+        "cached_tokens": _read_count(reported.get("prompt_tokens_details"), "cached_tokens"),
+        "reasoning_tokens": _read_count(reported.get("completion_tokens_details"), "reasoning_tokens"),
         "model_ms": _read_duration(completion.duration_ms),
     }
 
 
-def _read_count(told: object, name: str) -> int:
-    value = told.get(name) if isinstance(told, dict) else None
+def _read_count(reported: object, name: str) -> int:
+    value = reported.get(name) if isinstance(reported, dict) else None
     return max(0, min(value, _MAX_FIGURE)) if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
@@ -171,4 +159,4 @@ def _parse_cursor(cursor: str, count: int) -> list[str]:
             return values
     except (ValueError, binascii.Error, MalformedJson, msgspec.ValidationError):
         pass
-    raise InvalidRequest("this is no cursor of this list; take `next_cursor` from the page before", "/cursor")
+    raise InvalidRequest("the cursor is not valid for this list; use `next_cursor` from the previous page", "/cursor")

@@ -1,4 +1,4 @@
-"""What changes the log: each function is one job, which a transaction holds as a whole."""
+"""Changes of the log: each function is one job, which one transaction holds as a whole."""
 
 from __future__ import annotations
 
@@ -25,47 +25,49 @@ from swarmkeep.store.sql.tables import SESSION_TABLES, blobs, events, idempotenc
 Row = dict[str, Any]
 
 
-def append(connection: Connection, step: AppendPlan) -> Lease | None:
-    """Record a step, and grant, renew or end the lease."""
-    if step.mark is not None:
-        _insert_idempotency_record(connection, step.key, step.mark, step.state.seq)
-    lease = insert_head(connection, step) if step.base.seq == 0 else advance_head(connection, step)
-    _insert_events(connection, step.key, step.sealed)
-    usage.record_usage(connection, step.key, (one.event for one in step.sealed))
-    if step.blobs:
-        rows = [{**_session_parameters(step.key), "hash": name, "text": text} for name, text in step.blobs.items()]
+def append(connection: Connection, plan: AppendPlan) -> Lease | None:
+    """Record what is planned, and grant, renew or end the lease."""
+    if plan.idempotency is not None:
+        _insert_idempotency_record(connection, plan.key, plan.idempotency, plan.state.seq)
+    lease = insert_head(connection, plan) if plan.base.seq == 0 else advance_head(connection, plan)
+    _insert_events(connection, plan.key, plan.sealed)
+    usage.record_usage(connection, plan.key, (one.event for one in plan.sealed))
+    if plan.blobs:
+        rows = [{**_session_parameters(plan.key), "hash": name, "text": text} for name, text in plan.blobs.items()]
         _get_insert(blobs, connection).execute_many(connection, rows)
-    if step.state.metadata is not step.base.metadata:
-        replace_labels(connection, step)
+    if plan.state.metadata is not plan.base.metadata:
+        replace_labels(connection, plan)
     return lease
 
 
-def fork(connection: Connection, source: SessionKey, step: AppendPlan, redacted: int) -> None:
-    """Copy what `step.base` is made of to a new session, and go on there."""
-    if step.mark is not None:
-        _insert_idempotency_record(connection, step.key, step.mark, step.state.seq)
-    insert_head(connection, step)
+def fork(connection: Connection, source: SessionKey, plan: AppendPlan, redacted: int) -> None:
+    """Copy what `plan.base` is made of to a new session, and go on there."""
+    if plan.idempotency is not None:
+        _insert_idempotency_record(connection, plan.key, plan.idempotency, plan.state.seq)
+    insert_head(connection, plan)
     # Whoever redacts the source meanwhile waits until this copy can be seen, or was quicker, which is checked below.
-    held = select(sessions.c.head_seq).where(sessions.c.tenant == source.tenant, sessions.c.id == source.id)
-    connection.execute(held.with_for_update(read=True))
-    _copy_blobs(connection, source, step.key, step.base)
-    base = step.base
+    lock = select(sessions.c.head_seq).where(sessions.c.tenant == source.tenant, sessions.c.id == source.id)
+    connection.execute(lock.with_for_update(read=True))
+    _copy_blobs(connection, source, plan.key, plan.base)
+    base = plan.base
     copied = connection.execute(
         _build_event_copy(),
-        {**_session_parameters(step.key), "from_tenant": source.tenant, "from_id": source.id, "upto": base.seq},
+        {**_session_parameters(plan.key), "from_tenant": source.tenant, "from_id": source.id, "upto": base.seq},
     )
-    events_of = (events.c.tenant == step.key.tenant, events.c.session_id == step.key.id)
+    events_of = (events.c.tenant == plan.key.tenant, events.c.session_id == plan.key.id)
     last = connection.scalar(select(events.c.hash).where(*events_of, events.c.seq == base.seq))
     # Checked after the copy, blobs first: if this event is the one meant, the source was whole all the while.
     if copied.rowcount != base.seq or last is None or last.hex() != base.hash:
         raise SeqConflict(source.id, base.seq)
     if connection.scalar(select(func.count()).where(*events_of, events.c.salt.is_(None))) != redacted:
         raise SeqConflict(source.id, base.seq)
-    _insert_events(connection, step.key, step.sealed)
-    replace_labels(connection, step)
+    _insert_events(connection, plan.key, plan.sealed)
+    replace_labels(connection, plan)
 
 
-def delete_session(connection: Connection, key: SessionKey, expected: State | None, act: AuditAction, at: str) -> None:
+def delete_session(
+    connection: Connection, key: SessionKey, expected: State | None, action: AuditAction, at: str
+) -> None:
     """Delete every row of a session, and record that."""
     this = (sessions.c.tenant == key.tenant, sessions.c.id == key.id)
     where = this if expected is None else (*this, is_head(expected))
@@ -78,8 +80,8 @@ def delete_session(connection: Connection, key: SessionKey, expected: State | No
         raise SeqConflict(key.id, expected.seq)
     for table in SESSION_TABLES:
         connection.execute(delete(table).where(table.c.tenant == key.tenant, table.c.session_id == key.id))
-    gone = {"session_id": key.id, "seq": last.head_seq, "hash": as_bytes(last.head_hash).hex()}
-    record_action(connection, key.tenant, act, gone, at)
+    deleted = {"session_id": key.id, "seq": last.head_seq, "hash": as_bytes(last.head_hash).hex()}
+    record_action(connection, key.tenant, action, deleted, at)
 
 
 def _session_parameters(key: SessionKey) -> Row:
@@ -95,15 +97,15 @@ def _prepare_insert(table: Table, dialect: str) -> PreparedStatement:
     return PreparedStatement(build_insert_if_absent(table, dialect), [column.name for column in table.c])
 
 
-def _insert_idempotency_record(connection: Connection, key: SessionKey, mark: IdempotencyRecord, seq: int) -> None:
-    row = {**_session_parameters(key), "key": mark.key, "digest": mark.digest, "run_id": mark.run_id, "seq": seq}
+def _insert_idempotency_record(connection: Connection, key: SessionKey, record: IdempotencyRecord, seq: int) -> None:
+    row = {**_session_parameters(key), "key": record.key, "digest": record.digest, "run_id": record.run_id, "seq": seq}
     if _get_insert(idempotency, connection).execute(connection, row).rowcount:
         return
-    earlier = find_idempotency_record(connection, key, mark.key)
+    earlier = find_idempotency_record(connection, key, record.key)
     if earlier is None:
         # Deleted with its session between the two statements: the append's own check would have failed as well.
         raise SeqConflict(key.id, seq)
-    raise IdempotencyRecordExists(earlier) if earlier.digest == mark.digest else IdempotencyMismatch(mark.key)
+    raise IdempotencyRecordExists(earlier) if earlier.digest == record.digest else IdempotencyMismatch(record.key)
 
 
 def _insert_events(connection: Connection, key: SessionKey, sealed: Sequence[SealedEvent]) -> None:
@@ -132,13 +134,13 @@ _INSERT_EVENT = PreparedStatement(insert(events), [column.name for column in eve
 _INSERT_LABEL = insert(session_labels)
 
 
-def replace_labels(connection: Connection, step: AppendPlan) -> None:
-    """Make a session's labels those of the step's metadata."""
+def replace_labels(connection: Connection, plan: AppendPlan) -> None:
+    """Make a session's labels those of the plan's metadata."""
     labels = session_labels.c
-    if step.base.seq:
-        mine = (labels.tenant == step.key.tenant, labels.session_id == step.key.id)
+    if plan.base.seq:
+        mine = (labels.tenant == plan.key.tenant, labels.session_id == plan.key.id)
         connection.execute(delete(session_labels).where(*mine))
-    rows = [{**_session_parameters(step.key), "label": label} for label in labels_of(step.state.metadata)]
+    rows = [{**_session_parameters(plan.key), "label": label} for label in labels_of(plan.state.metadata)]
     if rows:
         connection.execute(_INSERT_LABEL, rows)
 

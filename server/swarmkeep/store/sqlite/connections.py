@@ -31,7 +31,7 @@ def make_engine(file: SqliteFile, mode: Mode, *, begin: str, busy_seconds: float
 
     def open_file() -> sqlite3.Connection:
         if mode != "rwc" and not file.path.exists():
-            raise StoreUnavailable(f"there is no database at {file.display}; to make one, {UPGRADE_HINT}")
+            raise StoreUnavailable(f"no database at {file.display}; to create it, {UPGRADE_HINT}")
         query = "mode=ro&immutable=1" if mode == "immutable" else f"mode={mode}"
         # Without an isolation level the driver begins no transactions by itself, so that `begin` can.
         raw = sqlite3.connect(
@@ -91,12 +91,12 @@ def raise_store_error(error: Exception, file: SqliteFile) -> NoReturn:
 def _explain_unopenable(path: Path) -> str:
     """Why a file cannot be opened, which SQLite does not say."""
     if path.is_dir():
-        return "it is a folder; name a file in it"
+        return "it is a folder; give the path of a file"
     if not path.parent.is_dir():
-        return f"there is no folder {path.parent}"
+        return f"the folder {path.parent} does not exist"
     if not path.exists():
-        return f"no file can be made in the folder {path.parent}; who runs this may not write there"
-    return "it, or a file beside it, cannot be opened by who runs this"
+        return f"cannot create a file in {path.parent}: permission denied"
+    return "the file, or one next to it, cannot be opened: check its permissions"
 
 
 class ReadOnlyFile:
@@ -164,7 +164,7 @@ def _query_leniently(query: Callable[[Connection], T], connection: Connection) -
 
 
 def _read_stamp(file: SqliteFile) -> tuple[int, ...] | None:
-    """What changes when the file does; None while somebody may be writing to it."""
+    """Values that change when the file does; None while somebody may be writing to it."""
     for suffix in ("-wal", "-journal"):
         with contextlib.suppress(OSError):
             if os.stat(f"{file.path}{suffix}").st_size:

@@ -84,7 +84,7 @@ class SqliteDatabase:
     async def write(self, job: Callable[[Connection], T], *, erases: bool = False) -> T:
         self._check_open()
         if self._read_only:
-            raise StoreUnavailable(f"the database at {self._file.display} was opened for reading only")
+            raise StoreUnavailable(f"the database at {self._file.display} is open read-only")
         if self._jobs.qsize() >= self._max_waiting:
             raise Overloaded
         if self._writer is None:
@@ -97,13 +97,13 @@ class SqliteDatabase:
         return result
 
     @property
-    def waiting(self) -> int:
+    def waiting_writes(self) -> int:
         return self._jobs.qsize()
 
-    def tell(self, key: SessionKey) -> None:
-        """Other processes look by themselves: a file tells nobody."""
+    def notify(self, key: SessionKey) -> None:
+        """Nothing to do: SQLite has no notifications, so other processes poll."""
 
-    async def listen(self, heard: Callable[[SessionKey], None]) -> None:
+    async def listen(self, on_change: Callable[[SessionKey], None]) -> None:
         """Nothing, ever."""
 
     async def close(self) -> None:
@@ -144,7 +144,7 @@ class SqliteDatabase:
     def _run_writer(self) -> None:
         connection: Connection | None = None
         scrub = False
-        while (batch := self._take(scrub)) is not None:
+        while (batch := self._take_batch(scrub)) is not None:
             try:
                 connection = connection or connect(self._file, "rw", busy_seconds=self._busy_seconds)
                 if batch:
@@ -165,8 +165,8 @@ class SqliteDatabase:
                     _truncate_log(connection)
             _discard(connection)
 
-    def _take(self, scrub: bool) -> list[_Job] | None:
-        """What waits, at least one job unless there is something to scrub; None when it is time to stop."""
+    def _take_batch(self, scrub: bool) -> list[_Job] | None:
+        """The jobs that wait, at least one unless there is something to scrub; None when it is time to stop."""
         try:
             first = self._jobs.get(timeout=_TRUNCATE_RETRY_SECONDS if scrub else None)
         except queue.Empty:

@@ -1,0 +1,30 @@
+"""Recorded model and tool calls, for tests of what is counted of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from swarmkeep.domain.decisions.commands import create_session
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.events import CompletionRecord, MessageAdded, ToolRecord
+from swarmkeep.domain.state import State
+from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.sql.store import SqlStore
+
+REPLY = {"role": "assistant", "content": "Hi"}
+
+
+def make_reply(model: str | None = "m", ms: float = 10.0, **usage: Any) -> MessageAdded:
+    return MessageAdded(message=REPLY, completion=CompletionRecord(model=model, usage=usage, duration_ms=ms))
+
+
+def make_tool_result(ms: float = 5.0) -> MessageAdded:
+    message = {"role": "tool", "tool_call_id": "c", "content": "ok"}
+    return MessageAdded(message=message, tool=ToolRecord(name="t", status="ok", duration_ms=ms))
+
+
+async def record_calls(
+    store: SqlStore, key: SessionKey, *facts: MessageAdded, agent: str = "Ann", run: str = "r"
+) -> State:
+    begun = draft_events(agent, create_session(agent, {}, {}, []), None)
+    return (await store.append(key, State(), [*begun, *draft_events(agent, facts, run)])).state

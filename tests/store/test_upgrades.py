@@ -1,0 +1,131 @@
+"""A database of every earlier revision, with rows in it, becomes one of this release and keeps them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, MetaData, insert, select, text
+
+import swarmkeep_migrations
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.events import CompletionRecord, MessageAdded, RequestRecord
+from swarmkeep.domain.state import State
+from swarmkeep.store import schema
+from swarmkeep.store.api_keys import ApiKeyStore
+from swarmkeep.store.ports import IdempotencyRecord, SessionKey
+from swarmkeep.store.sql.store import SqlStore
+from tests.store.calls import REPLY, make_reply, make_tool_result, record_calls
+from tests.store.conftest import Opener
+from tests.store.sessions import draft_creation, draft_fork, draft_user_messages
+
+Rows = dict[str, list[dict[str, Any]]]
+
+# What the rows of an older table have in the columns that came later.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "sessions": {"due_at": None},
+    "api_keys": {"role": "write", "last_used_at": None},
+}
+# Made from the events by the migration that adds it.
+REBUILT = {"usage"}
+
+
+def reflect(connection: Connection) -> dict[str, Any]:
+    """The tables that there are, as the database describes them: values come as they are stored."""
+    found = MetaData()
+    found.reflect(connection)
+    return {name: table for name, table in found.tables.items() if name != "alembic_version"}
+
+
+def read_rows(connection: Connection) -> Rows:
+    return {
+        name: sorted((dict(row) for row in connection.execute(select(table)).mappings()), key=repr)
+        for name, table in reflect(connection).items()
+    }
+
+
+def insert_rows(connection: Connection, rows: Rows) -> dict[str, set[str]]:
+    """Insert rows into the tables and columns that there are, and return those."""
+    tables = reflect(connection)
+    columns = {name: {column.name for column in table.c} for name, table in tables.items()}
+    for name, table in tables.items():
+        for row in rows[name]:
+            connection.execute(insert(table), {column: row[column] for column in columns[name]})
+    return columns
+
+
+async def record_everything(store: SqlStore) -> dict[SessionKey, State]:
+    """A row in every table, and in the index of usage every kind of row that there can be."""
+    keys = [SessionKey("default", "a"), SessionKey("tenant \0 two", '"b"'), SessionKey("default", "f")]
+    details = {"prompt_tokens_details": {"cached_tokens": 3}, "completion_tokens_details": {"reasoning_tokens": 2}}
+    request = RequestRecord(instructions="", params={"model": "asked"})
+    odd = {"prompt_tokens": "9", "completion_tokens": True, "total_tokens": -4, "prompt_tokens_details": [1]}
+    first = await record_calls(
+        store,
+        keys[0],
+        make_reply("x", prompt_tokens=10, completion_tokens=5, total_tokens=15, **details),
+        make_tool_result(),
+        make_reply(None, ms=1e300, total_tokens=2**62),
+        *(make_reply(name) for name in ("", "\0", '"quoted"', "\ud800 é", "😀", "a\tb")),
+        MessageAdded(message=REPLY, completion=CompletionRecord(request=request)),
+    )
+    await record_calls(store, keys[1], make_reply(**odd), make_tool_result(-1.0), agent='"\udfff', run="\0")
+    # More messages than the migration reads at once, some of which are no calls.
+    await record_calls(store, SessionKey("default", "long"), *(make_reply(total_tokens=n) for n in range(1100)))
+    fork = (await store.fork(keys[0], first, keys[2], draft_fork(first))).state
+    drafts = draft_events("Ann", [make_reply("y", total_tokens=7)], "r2")
+    record = IdempotencyRecord(key="k", digest="d", run_id="r2")
+    await store.append(keys[2], fork, drafts, idempotency=record, blobs={"name": "text \0"})
+    plain = (await store.append(SessionKey("default", "m"), State(), draft_creation(metadata={"k": "v"}))).state
+    await store.append(SessionKey("default", "m"), plain, draft_user_messages("hi"))
+    await store.append(SessionKey("default", "gone"), State(), draft_creation())
+    await store.delete(SessionKey("default", "gone"), by="me")
+    key, _ = await ApiKeyStore(store.database).create("default", name="k", role="read")
+    await ApiKeyStore(store.database).note_use(key.id)
+    due = text("UPDATE sessions SET due_at = 1.5 WHERE id = 'm'")
+    await store.database.write(lambda connection: connection.execute(due).rowcount)
+    return {key: await store.state(key) for key in keys}
+
+
+@pytest.mark.parametrize("revision", swarmkeep_migrations.REVISIONS[:-1])
+async def test_an_upgrade_keeps_the_rows(url: str, opener: Opener, revision: str) -> None:
+    store = opener()
+    states = await record_everything(store)
+    rows = await store.database.read(read_rows)
+    assert all(rows.values()), "a table without a row shows nothing"
+    await store.close()
+
+    await asyncio.to_thread(schema.downgrade, url, "base")
+    await asyncio.to_thread(schema.upgrade, url, revision)
+    older = opener()
+    columns = await older.database.write(lambda connection: insert_rows(connection, rows))
+    await older.close()
+    await asyncio.to_thread(schema.upgrade, url)
+
+    upgraded = opener()
+    found = await upgraded.database.read(read_rows)
+    assert found.keys() == rows.keys()
+    for name, table in rows.items():
+        added = {
+            column: value for column, value in DEFAULTS.get(name, {}).items() if column not in columns.get(name, ())
+        }
+        kept = name in columns or name in REBUILT
+        assert found[name] == sorted(({**row, **added} for row in table if kept), key=repr), name
+    assert {key: await upgraded.state(key) for key in states} == states
+    assert schema.check(url) == []
+
+
+@pytest.mark.parametrize(
+    "payload", ["", "[", "[" * 100_000, "null", "[1]", '{"message":{},"completion":1}', '{"completion":null,"tool":[]}']
+)
+async def test_a_damaged_message_counts_as_no_call(url: str, opener: Opener, payload: str) -> None:
+    store = opener()
+    await record_calls(store, SessionKey("default", "a"), make_reply(total_tokens=5), make_tool_result())
+    damage = text("UPDATE events SET payload = :payload WHERE seq = 2").bindparams(payload=payload)
+    await store.database.write(lambda connection: connection.execute(damage).rowcount)
+    await store.close()
+    await asyncio.to_thread(schema.downgrade, url, "0003")
+    await asyncio.to_thread(schema.upgrade, url)
+    rows = (await opener().database.read(read_rows))["usage"]
+    assert [(row["seq"], row["tool_calls"], row["total_tokens"]) for row in rows] == [(3, 1, 0)]
