@@ -22,8 +22,8 @@ from swarmkeep.domain.events import (
     ToolStarted,
 )
 from swarmkeep.store.hashing import GENESIS, commitment_of, header_of, link
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
-from swarmkeep.store.sql.store import SqlStore
 from swarmkeep.store.sql.tables import blobs, events, idempotency, session_labels, sessions
 from tests.audit.verify.rows import TABLES, change_row, insert_row, make_other_value, read_rows, remove_row
 from tests.golden.make import FORK, SHOP, fill_store
@@ -271,7 +271,7 @@ VALUES = ["x'00ff'", "x''", "'text'", "'\"'", "777", "-1.5", "cast(x'ff' as text
 
 
 async def test_a_value_of_any_type_in_any_column_of_a_file_is_found(sqlite_ready: str) -> None:
-    from swarmkeep.store.sql.store import open_store
+    from swarmkeep.store.opening import open_store
 
     store = open_store(sqlite_ready)
     await fill_store(store)
