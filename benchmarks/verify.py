@@ -34,8 +34,8 @@ from swarmkeep.domain.events import (
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import State
 from swarmkeep.store import schema
+from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.sql.store import SqlStore, open_store
 
 KEY = SessionKey("default", "long")
 BLOBS = {digest(INSTRUCTIONS): INSTRUCTIONS}

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from litestar import Litestar
@@ -24,7 +24,7 @@ from swarmkeep.api.auth.context import Service
 from swarmkeep.api.auth.keyring import Keyring
 from swarmkeep.api.auth.rate_limits import RateLimiter
 from swarmkeep.api.limits import ServerLimits
-from swarmkeep.api.metrics import MeasuredStore, Metrics
+from swarmkeep.api.metrics import Metrics
 from swarmkeep.connections import BoundedConnection
 from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.agents.registry import AgentsError
@@ -35,11 +35,10 @@ from swarmkeep.engine.models.pauses import Pauses
 from swarmkeep.engine.models.provider import make_model_client
 from swarmkeep.engine.models.retries import Retries
 from swarmkeep.settings import Settings, is_loopback
-from swarmkeep.store.api_keys import ApiKeyStore
-from swarmkeep.store.archive import Archive
+from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 from swarmkeep.store.schema import upgrade
-from swarmkeep.store.sql.store import SqlStore, open_store
+from swarmkeep.store.sql.api_keys import SqlApiKeys
 from swarmkeep.store.urls import BadDatabaseUrl, SqliteFile, locate
 
 log = logging.getLogger(__name__)
@@ -91,13 +90,13 @@ def lifespan_of(
         client = make_model_client(settings)
         pauses = Pauses()
         model = ChatModel(client, Retries(count=settings.model_retries), pauses.wait)
-        store = open_store(settings.database_url)
         metrics = _build_metrics(settings)
-        engine = Engine(cast(Archive, MeasuredStore(store, metrics)), registry, model, _engine_limits(settings), pauses)
+        store = open_store(settings.database_url, on_append=metrics.append)
+        engine = Engine(store, registry, model, _engine_limits(settings), pauses)
         _register_gauges(metrics, engine, store)
         try:
             await store.ping()
-            keyring = Keyring(ApiKeyStore(store.database))
+            keyring = Keyring(SqlApiKeys(store.database))
             # Before the engine starts, which takes runs over that others have left.
             await _refuse_to_be_open(settings, keyring)
             await engine.start()

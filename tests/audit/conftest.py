@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from swarmkeep.store.sql.store import SqlStore, open_store
+from swarmkeep.store.opening import SqlStore, open_store
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

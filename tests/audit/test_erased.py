@@ -10,7 +10,7 @@ import pytest
 
 from swarmkeep.audit.redact import redact
 from swarmkeep.store import schema
-from swarmkeep.store.sql.store import open_store
+from swarmkeep.store.opening import open_store
 from swarmkeep.store.sql.tables import SESSION_TABLES, sessions
 from swarmkeep.store.urls import PostgresServer, locate
 from tests.audit.test_redact import CANARY, make_engine, put_canary_everywhere

@@ -44,8 +44,8 @@ from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.idempotency import IdempotentRequest
 from swarmkeep.store.hashing import commitment_of
+from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
-from swarmkeep.store.sql.store import SqlStore, open_store
 from swarmkeep.store.sql.tables import audit_log, events, idempotency
 from tests.audit.verify.rows import change_row, make_other_value, read_rows, remove_row
 from tests.golden.make import FORK, SHOP, fill_store

@@ -13,8 +13,8 @@ from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.request import Profile, build_request
 from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import GENESIS, SealedEvent, commitment_of, header_of, link
+from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
-from swarmkeep.store.sql.store import open_store
 from tests.support.rules import find_faults
 
 Json = dict[str, Any]

@@ -23,8 +23,8 @@ from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loop import Item
 from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.models.pauses import Pauses
+from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.sql.store import open_store
 from swarmkeep.store.sql.tables import SESSION_TABLES, sessions
 
 Json = dict[str, Any]

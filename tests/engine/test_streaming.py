@@ -24,8 +24,8 @@ from swarmkeep.domain.events import (
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
 from swarmkeep.engine.streaming import Feed, Hub, follow
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.sql.store import SqlStore
 from tests.engine.cluster import (
     KEY,
     LIMITS,

@@ -33,8 +33,8 @@ from swarmkeep.domain.views import collect_runs, view_run, view_session
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.engine import Engine
 from swarmkeep.store import schema
+from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
-from swarmkeep.store.sql.store import SqlStore, open_store
 from swarmkeep.store.sql.tables import metadata
 from tests.golden.conversations import BLOBS, make_shop
 

@@ -17,7 +17,7 @@ from swarmkeep.domain.codec import decode, encode
 from swarmkeep.domain.events import FACTS
 from swarmkeep.domain.request import assemble_request
 from swarmkeep.store import schema
-from swarmkeep.store.sql.store import SqlStore, open_store
+from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.sql.tables import metadata
 from tests.golden.conversations import INSTRUCTIONS, TOOLS
 from tests.golden.make import FORK, SHOP, fill_store, list_states, make_clock

@@ -19,8 +19,8 @@ from swarmkeep.domain.request import build_request
 from swarmkeep.domain.state import State
 from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.tools import ThreadRunner
+from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
-from swarmkeep.store.sql.store import open_store
 from swarmkeep_agents import TEAMS
 from swarmkeep_client import Event, MessageDelta, MessageStarted, StreamItem
 from tests.llm.trial import TERMINAL, Trial, last_item, list_results

@@ -8,8 +8,8 @@ from swarmkeep.domain.decisions.commands import create_session
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.events import CompletionRecord, MessageAdded, ToolRecord
 from swarmkeep.domain.state import State
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.sql.store import SqlStore
 
 REPLY = {"role": "assistant", "content": "Hi"}
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from swarmkeep.store.sql.store import SqlStore, open_store
+from swarmkeep.store.opening import SqlStore, open_store
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.events import MessageAdded, RunCompleted, SessionForked
 from swarmkeep.domain.state import State
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import Claim, Lease, SessionKey
-from swarmkeep.store.sql.store import SqlStore
 from swarmkeep.store.sql.tables import metadata
 
 KEY = SessionKey("default", "s1")

@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy import select
 
 from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.store.api_keys import ApiKeyNotFound, ApiKeyStore, parse_key_id
-from swarmkeep.store.sql.store import SqlStore
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.ports.api_keys import ApiKeyNotFound, parse_key_id
+from swarmkeep.store.sql.api_keys import SqlApiKeys
 from swarmkeep.store.sql.tables import api_keys
 
 
@@ -27,11 +28,11 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def keys(store: SqlStore, clock: ManualClock) -> ApiKeyStore:
-    return ApiKeyStore(store.database, clock=clock)
+def keys(store: SqlStore, clock: ManualClock) -> SqlApiKeys:
+    return SqlApiKeys(store.database, clock=clock)
 
 
-async def test_a_key_is_found_by_the_id_that_it_holds_and_opened_by_itself_only(keys: ApiKeyStore) -> None:
+async def test_a_key_is_found_by_the_id_that_it_holds_and_opened_by_itself_only(keys: SqlApiKeys) -> None:
     assert not await keys.has_keys()
     made, secret = await keys.create("acme", name="the shop's ☃", role="read")
     other, another = await keys.create("acme")
@@ -57,14 +58,14 @@ def test_what_cannot_be_a_key_has_no_id(text: str) -> None:
     assert parse_key_id(text) is None
 
 
-async def test_the_key_itself_is_nowhere_in_the_database(keys: ApiKeyStore, store: SqlStore) -> None:
+async def test_the_key_itself_is_nowhere_in_the_database(keys: SqlApiKeys, store: SqlStore) -> None:
     _, secret = await keys.create("acme", name="desk")
     rows = await store.database.read(lambda connection: connection.execute(select(api_keys)).all())
     assert secret.rpartition("_")[2] not in str(rows)
     assert len({(await keys.create("acme"))[1] for _ in range(20)}) == 20
 
 
-async def test_a_revoked_key_opens_nothing_and_still_exists(keys: ApiKeyStore, clock: ManualClock) -> None:
+async def test_a_revoked_key_opens_nothing_and_still_exists(keys: SqlApiKeys, clock: ManualClock) -> None:
     made, secret = await keys.create("acme")
     ended = await keys.revoke(made.id)
     assert ended.revoked_at == "2026-11-21T00:00:00.000000Z"
@@ -78,7 +79,7 @@ async def test_a_revoked_key_opens_nothing_and_still_exists(keys: ApiKeyStore, c
         await keys.revoke("key_x")
 
 
-async def test_keys_are_listed_oldest_first_by_tenant(keys: ApiKeyStore, clock: ManualClock) -> None:
+async def test_keys_are_listed_oldest_first_by_tenant(keys: SqlApiKeys, clock: ManualClock) -> None:
     made = []
     for tenant in ("b", "a", "b"):
         made.append((await keys.create(tenant))[0])
@@ -88,7 +89,7 @@ async def test_keys_are_listed_oldest_first_by_tenant(keys: ApiKeyStore, clock: 
     assert await keys.list_keys(tenant="none") == []
 
 
-async def test_use_is_noted_once_a_minute(keys: ApiKeyStore, clock: ManualClock) -> None:
+async def test_use_is_noted_once_a_minute(keys: SqlApiKeys, clock: ManualClock) -> None:
     made, _ = await keys.create("acme")
     seen = []
     for seconds in (0, 59, 60):
@@ -102,7 +103,7 @@ async def test_use_is_noted_once_a_minute(keys: ApiKeyStore, clock: ManualClock)
 @pytest.mark.parametrize(
     ("tenant", "name"), [("", ""), ("a/b", ""), ("a" * 129, ""), ("ä", ""), ("a", "x" * 201), ("a", "\n")]
 )
-async def test_names_that_are_none_are_refused(keys: ApiKeyStore, tenant: str, name: str) -> None:
+async def test_names_that_are_none_are_refused(keys: SqlApiKeys, tenant: str, name: str) -> None:
     with pytest.raises(InvalidRequest):
         await keys.create(tenant, name=name)
     assert not await keys.has_keys()

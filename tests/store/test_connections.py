@@ -16,8 +16,8 @@ from sqlalchemy import text
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.domain.state import State
 from swarmkeep.store import schema
+from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import Lease, SchemaBehind, StoreUnavailable
-from swarmkeep.store.sql.store import SqlStore, open_store
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, begin_session, draft_creation, draft_user_messages, list_seqs, new_key
 from tests.support.postgres import replace_database

@@ -10,8 +10,8 @@ import pytest
 
 from swarmkeep.domain.errors import SessionNotFound
 from swarmkeep.store import schema
+from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import Claim, IdempotencyRecord, StoreUnavailable
-from swarmkeep.store.sql.store import SqlStore, open_store
 from tests.store.sessions import KEY, begin_session, draft_user_messages, list_seqs, read_all_rows
 from tests.support.postgres import private_postgres
 from tests.support.processes import Process
@@ -26,7 +26,7 @@ from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.events import SessionUpdated
 from swarmkeep.domain.state import State
 from swarmkeep.store.ports import Claim, IdempotencyRecord
-from swarmkeep.store.sql.store import open_store
+from swarmkeep.store.opening import open_store
 from tests.store.sessions import KEY, draft_creation, draft_run_start, draft_user_messages
 
 url, where, which = sys.argv[1], sys.argv[2], int(sys.argv[3])

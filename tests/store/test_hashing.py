@@ -12,7 +12,7 @@ from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.events import ContextUpdated
 from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import random_salts, seal
-from swarmkeep.store.sql.store import SqlStore
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.sql.tables import events as table
 from tests.store.sessions import (
     KEY,

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
+from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.postgres.notifications import CHANNEL, _decode_keys, _encode_payloads
-from swarmkeep.store.sql.store import SqlStore, open_store
 from tests.store.sessions import KEY, OTHER, begin_session, draft_user_messages, new_key
 
 SECONDS = 20.0

@@ -17,8 +17,8 @@ from sqlalchemy import inspect, text
 
 import swarmkeep_migrations
 from swarmkeep.store import schema
+from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import SchemaBehind
-from swarmkeep.store.sql.store import SqlStore, open_store
 from swarmkeep.store.sql.tables import metadata
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, begin_session

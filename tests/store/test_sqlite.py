@@ -16,10 +16,10 @@ from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.domain.events import SessionUpdated
 from swarmkeep.store import schema
+from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import IdempotencyRecord, StoreUnavailable
-from swarmkeep.store.sql.store import SqlStore, open_store
-from swarmkeep.store.sqlite import connections
 from swarmkeep.store.sqlite.database import SqliteDatabase
+from swarmkeep.store.sqlite.read_only import ReadOnlyFile
 from swarmkeep.store.urls import SqliteFile
 from tests.store.sessions import KEY, OTHER, begin_session, draft_user_messages, list_seqs, new_key
 from tests.support.processes import Process
@@ -193,7 +193,7 @@ async def test_reading_only_sees_what_a_server_writes_meanwhile(sqlite_ready: st
 
 
 def test_a_file_that_changes_during_a_read_is_read_again(sqlite_ready: str, path: Path) -> None:
-    file = connections.ReadOnlyFile(SqliteFile(path), no_trace=True)
+    file = ReadOnlyFile(SqliteFile(path), no_trace=True)
     reads: list[int] = []
 
     def query(connection: object) -> int:
@@ -222,7 +222,7 @@ async def test_the_settings_that_durability_needs(store: SqlStore) -> None:
 WRITER = """
 import asyncio, sys
 from swarmkeep.domain.errors import SeqConflict
-from swarmkeep.store.sql.store import open_store
+from swarmkeep.store.opening import open_store
 from tests.store.sessions import KEY, SessionKey, begin_session, draft_user_messages
 
 async def main(url, name, count):
@@ -267,7 +267,7 @@ async def test_several_processes_write_one_file(store: SqlStore, sqlite_ready: s
 def test_a_store_nobody_closed_does_not_keep_the_program(sqlite_ready: str, tmp_path: Path) -> None:
     program = f"""
 import asyncio
-from swarmkeep.store.sql.store import open_store
+from swarmkeep.store.opening import open_store
 from tests.store.sessions import begin_session
 store = open_store({sqlite_ready!r})
 print(asyncio.run(begin_session(store)).seq)

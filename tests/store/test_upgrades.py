@@ -13,9 +13,9 @@ from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.events import CompletionRecord, MessageAdded, RequestRecord
 from swarmkeep.domain.state import State
 from swarmkeep.store import schema
-from swarmkeep.store.api_keys import ApiKeyStore
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
-from swarmkeep.store.sql.store import SqlStore
+from swarmkeep.store.sql.api_keys import SqlApiKeys
 from tests.store.calls import REPLY, make_reply, make_tool_result, record_calls
 from tests.store.conftest import Opener
 from tests.store.sessions import draft_creation, draft_fork, draft_user_messages
@@ -81,8 +81,8 @@ async def record_everything(store: SqlStore) -> dict[SessionKey, State]:
     await store.append(SessionKey("default", "m"), plain, draft_user_messages("hi"))
     await store.append(SessionKey("default", "gone"), State(), draft_creation())
     await store.delete(SessionKey("default", "gone"), by="me")
-    key, _ = await ApiKeyStore(store.database).create("default", name="k", role="read")
-    await ApiKeyStore(store.database).note_use(key.id)
+    key, _ = await SqlApiKeys(store.database).create("default", name="k", role="read")
+    await SqlApiKeys(store.database).note_use(key.id)
     due = text("UPDATE sessions SET due_at = 1.5 WHERE id = 'm'")
     await store.database.write(lambda connection: connection.execute(due).rowcount)
     return {key: await store.state(key) for key in keys}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmkeep.store.sql.store import open_store
+from swarmkeep.store.opening import open_store
 from swarmkeep.store.urls import BadDatabaseUrl, PostgresServer, SqliteFile, locate
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from secrets import compare_digest
 from typing import Any
@@ -19,12 +18,11 @@ from swarmkeep.api.http_errors import Unauthenticated
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, Overloaded, SeqConflict
 from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed
-from swarmkeep.store.ports import AppendResult, EventStore
 
 _MODEL_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
 _TOOL_BUCKETS = (0.01, 0.1, 0.5, 1, 5, 10, 60, 300)
 _APPEND_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
-_OUTCOMES = {SeqConflict: "conflict", LeaseLost: "lease_lost", Overloaded: "overloaded"}
+_OUTCOMES: dict[type[BaseException], str] = {SeqConflict: "conflict", LeaseLost: "lease_lost", Overloaded: "overloaded"}
 
 
 class Metrics:
@@ -96,34 +94,13 @@ class Metrics:
             case RunEnded(error=error) if error is not None:
                 self._run_errors.labels(error.code).inc()
 
-    def append(self, outcome: str, seconds: float) -> None:
+    def append(self, seconds: float, error: BaseException | None) -> None:
+        """Count an append to a session, and the error that it ended with."""
+        outcome = "ok" if error is None else _OUTCOMES.get(type(error), "error")
         self._append_seconds.labels(outcome).observe(seconds)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
-
-
-class MeasuredStore:
-    """A store whose appends are timed."""
-
-    def __init__(self, store: EventStore, metrics: Metrics) -> None:
-        self._store = store
-        self._metrics = metrics
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def append(self, *args: Any, **kwargs: Any) -> AppendResult:
-        began, outcome = time.perf_counter(), "error"
-        try:
-            appended = await self._store.append(*args, **kwargs)
-            outcome = "ok"
-            return appended
-        except Exception as error:
-            outcome = _OUTCOMES.get(type(error), outcome)
-            raise
-        finally:
-            self._metrics.append(outcome, time.perf_counter() - began)
 
 
 @get(

@@ -25,9 +25,9 @@ from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.evals.cases import Case, Expect
 from swarmkeep.evals.judging import Judge
 from swarmkeep.evals.observing import Observation, find_problems, observe, shorten
+from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import DEFAULT_TENANT, EventStore, SessionKey
 from swarmkeep.store.schema import upgrade
-from swarmkeep.store.sql.store import open_store
 
 TEAM_DATA_VARIABLE = "SWARMKEEP_TEAM_DATA"
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, inspect, text
 
-from swarmkeep.store.driver_errors import UPGRADE_HINT
-from swarmkeep.store.ports import SchemaBehind
+from swarmkeep.store.ports.errors import UPGRADE_HINT, SchemaBehind
 from swarmkeep.store.sql.tables import metadata
 from swarmkeep_migrations import REVISIONS
 

@@ -15,7 +15,9 @@ from sqlalchemy import Connection, text
 
 import swarmkeep_migrations
 from swarmkeep.store.revision import LATEST_REVISION, current_revision, refuse_unknown
-from swarmkeep.store.sqlite import connections
+from swarmkeep.store.sqlite.connections import Mode, make_engine
+from swarmkeep.store.sqlite.errors import raise_store_error
+from swarmkeep.store.sqlite.read_only import ReadOnlyFile
 from swarmkeep.store.urls import PostgresServer, SqliteFile, locate
 
 if TYPE_CHECKING:
@@ -124,18 +126,18 @@ def _inspect(url: str, job: Callable[[Connection], T]) -> T:
     location = locate(url)
     if isinstance(location, PostgresServer):
         return _run_on_postgres(location, job)
-    file = connections.ReadOnlyFile(location, no_trace=True)
+    file = ReadOnlyFile(location, no_trace=True)
     try:
         return file.run(job)
     except Exception as error:
-        connections.raise_store_error(error, location)
+        raise_store_error(error, location)
     finally:
         file.close()
 
 
 @contextlib.contextmanager
-def _open_sqlite(file: SqliteFile, mode: connections.Mode) -> Iterator[Connection]:
-    engine = connections.make_engine(file, mode, begin="BEGIN EXCLUSIVE", busy_seconds=_WAIT_SECONDS)
+def _open_sqlite(file: SqliteFile, mode: Mode) -> Iterator[Connection]:
+    engine = make_engine(file, mode, begin="BEGIN EXCLUSIVE", busy_seconds=_WAIT_SECONDS)
     try:
         with engine.connect() as connection:
             with connection.begin():
@@ -145,7 +147,7 @@ def _open_sqlite(file: SqliteFile, mode: connections.Mode) -> Iterator[Connectio
             with connection.begin():
                 yield connection
     except Exception as error:
-        connections.raise_store_error(error, file)
+        raise_store_error(error, file)
     finally:
         engine.dispose()
 
@@ -166,15 +168,15 @@ def _use_wal(connection: Connection) -> None:
 
 
 def _run_on_postgres(server: PostgresServer, job: Callable[[Connection], T]) -> T:
-    from swarmkeep.store.postgres import database
+    from swarmkeep.store.postgres import connections, errors
 
     async def run() -> T:
-        engine = database.make_engine(server, pooled=False)
+        engine = connections.make_engine(server, pooled=False)
         try:
             async with engine.begin() as connection:
                 return await connection.run_sync(job)
         except Exception as error:
-            database.raise_store_error(error, server)
+            errors.raise_store_error(error, server)
         finally:
             await engine.dispose()
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import cast
 
-from swarmkeep.store.api_keys import ApiKeyStore, Role
-from swarmkeep.store.sql.store import SqlStore
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.ports.api_keys import Role
+from swarmkeep.store.sql.api_keys import SqlApiKeys
 from tests.api.server import RunningServer
 
 Headers = dict[str, str]
 
 
-def key_store(service: RunningServer) -> ApiKeyStore:
-    return ApiKeyStore(cast(SqlStore, service.engine.store).database)
+def key_store(service: RunningServer) -> SqlApiKeys:
+    return SqlApiKeys(cast(SqlStore, service.engine.store).database)
 
 
 async def create_key(service: RunningServer, tenant: str, *, name: str = "", role: Role = "write") -> Headers:

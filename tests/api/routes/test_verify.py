@@ -6,7 +6,7 @@ from typing import cast
 
 from sqlalchemy import text
 
-from swarmkeep.store.sql.store import SqlStore
+from swarmkeep.store.opening import SqlStore
 from tests.api.server import RunningServer, check_problem
 
 

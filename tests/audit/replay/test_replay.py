@@ -26,8 +26,8 @@ from swarmkeep.domain.redaction import redact_payload
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.models.model import ChatModel
+from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.sql.store import open_store
 from swarmkeep.store.upcast import upcast
 from tests.audit.replay.team import TEAM, GeneratedConversation, a, b, open_scripted_model, remember, to_b
 from tests.engine.cluster import KEY, EngineCluster, open_session, read_log, run_to_end

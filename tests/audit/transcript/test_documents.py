@@ -21,8 +21,8 @@ from swarmkeep.domain.decisions.commands import create_session
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import EventNotFound, SessionNotFound
 from swarmkeep.domain.state import State
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.sql.store import SqlStore
 from tests.golden.make import FORK, SHOP, fill_store
 
 HOSTILE = [

@@ -18,8 +18,8 @@ from swarmkeep.domain.errors import DomainError, InvalidImport, SessionExists
 from swarmkeep.domain.events import MessageAdded
 from swarmkeep.domain.request import assemble_request
 from swarmkeep.domain.state import State
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.sql.store import SqlStore
 from tests.support.rules import find_faults
 
 Json = dict[str, Any]

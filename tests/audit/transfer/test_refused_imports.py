@@ -17,8 +17,8 @@ from swarmkeep.domain.errors import InvalidImport
 from swarmkeep.domain.events import MessageAdded
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import State
+from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.sql.store import SqlStore, open_store
 from tests.audit.transfer.test_round_trip import (
     TENANT,
     export_bytes,

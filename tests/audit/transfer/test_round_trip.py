@@ -33,8 +33,8 @@ from swarmkeep.domain.request import digest, list_text_hashes
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import view_session
 from swarmkeep.store import schema
+from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.sql.store import SqlStore, open_store
 from swarmkeep.store.sql.tables import events
 from tests.golden.conversations import BLOBS
 from tests.golden.make import FORK, SHOP, describe_state, fill_store

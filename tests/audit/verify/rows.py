@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Column, LargeBinary, Table, and_, delete, insert, select, update
 from sqlalchemy.types import Double, Integer
 
-from swarmkeep.store.sql.store import SqlStore
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.sql.tables import SESSION_TABLES, sessions
 
 Row = dict[str, Any]

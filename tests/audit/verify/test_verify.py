@@ -27,8 +27,8 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.store import schema
 from swarmkeep.store.hashing import GENESIS, commitment_of, header_of, link
+from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
-from swarmkeep.store.sql.store import SqlStore, open_store
 from swarmkeep.store.sql.tables import blobs, events, idempotency, session_labels, sessions
 from tests.audit.verify.rows import TABLES, Row, change_row, insert_row, make_other_value, read_rows, remove_row
 from tests.golden.make import FORK, SHOP, fill_store

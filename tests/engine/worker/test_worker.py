@@ -20,8 +20,8 @@ from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.models.pauses import Pauses
 from swarmkeep.engine.models.retries import Retries
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.sql.store import SqlStore
 from swarmkeep.store.sql.tables import events
 from tests.engine.cluster import (
     KEY,

@@ -15,8 +15,8 @@ from swarmkeep.domain.errors import InvalidRequest, SeqConflict, SessionNotFound
 from swarmkeep.domain.events import ContextUpdated, SessionUpdated, UnknownFact
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import AppendResult, Claim, IdempotencyRecord
-from swarmkeep.store.sql.store import SqlStore
 from tests.store.conftest import Opener
 from tests.store.sessions import (
     KEY,
@@ -260,3 +260,20 @@ async def test_a_key_that_no_index_holds_is_refused(store: SqlStore) -> None:
     with pytest.raises(InvalidRequest):
         await store.append(KEY, State(), draft_creation(), idempotency=IdempotencyRecord(key="é" * 600, digest="d"))
     assert (await read_all_rows(store))["events"] == []
+
+
+async def test_appends_are_reported_with_what_they_raised(opener: Opener) -> None:
+    reported: list[type[BaseException] | None] = []
+
+    def report(seconds: float, error: BaseException | None) -> None:
+        assert seconds > 0
+        reported.append(None if error is None else type(error))
+
+    store = opener(on_append=report)
+    state = await begin_session(store)
+    with pytest.raises(SeqConflict):
+        await store.append(KEY, State(), draft_creation())
+    with pytest.raises(InvalidRequest):
+        await store.append(replace(KEY, id="x" * 2000), State(), draft_creation())
+    await store.append(KEY, state, draft_user_messages("hi"))
+    assert reported == [None, SeqConflict, InvalidRequest, None]

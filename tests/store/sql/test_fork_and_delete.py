@@ -12,8 +12,8 @@ from swarmkeep.domain.errors import SeqConflict, SessionNotFound
 from swarmkeep.domain.events import CompletionRecord, MessageAdded, RequestRecord
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import Origin, State
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import Claim, IdempotencyRecord
-from swarmkeep.store.sql.store import SqlStore
 from tests.store.conftest import Opener
 from tests.store.sessions import (
     KEY,

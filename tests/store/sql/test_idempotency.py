@@ -8,8 +8,8 @@ import pytest
 
 from swarmkeep.domain.errors import IdempotencyMismatch, SeqConflict
 from swarmkeep.domain.state import State
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import IdempotencyRecord, IdempotencyRecordExists
-from swarmkeep.store.sql.store import SqlStore
 from tests.store.conftest import Opener
 from tests.store.sessions import (
     KEY,

@@ -15,7 +15,7 @@ from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import ContextUpdated, MessageAdded
 from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH
-from swarmkeep.store.sql.store import SqlStore
+from swarmkeep.store.opening import SqlStore
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, begin_session, draft_creation, new_key, read_all_rows
 from tests.support.hypothesis_profiles import examples

@@ -14,8 +14,8 @@ from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import LeaseLost, SeqConflict
 from swarmkeep.domain.events import ContextUpdated, RunOptions, RunQueued
 from swarmkeep.domain.state import State
+from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import AppendResult, Claim, Lease, SessionHead, SessionKey
-from swarmkeep.store.sql.store import SqlStore, open_store
 from swarmkeep.store.sql.tables import sessions
 from tests.store.conftest import Opener
 from tests.store.sessions import (
@@ -247,3 +247,13 @@ async def test_a_session_made_again_honours_no_lease_of_the_one_before(store: Sq
     assert again.seq == state.seq
     with pytest.raises(SeqConflict):
         await store.append(KEY, state, draft_user_messages("x"), lease=lease)
+
+
+async def test_a_store_for_one_session_finds_only_that_one_abandoned(opener: Opener) -> None:
+    anyone = opener()
+    for key in (new_key(), KEY, OTHER):
+        state = await begin_session(anyone, key)
+        await anyone.append(key, state, draft_run_start(state))
+    assert len(await anyone.find_abandoned()) == 3
+    assert await opener(only=KEY).find_abandoned(limit=1) == [KEY]
+    assert await opener(only=new_key()).find_abandoned() == []

@@ -13,8 +13,8 @@ from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import SessionUpdated
 from swarmkeep.domain.views import view_session
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.sql.store import SqlStore
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, begin_run, begin_session, draft_run_completion, draft_user_messages
 

@@ -17,8 +17,8 @@ from swarmkeep.domain.errors import LeaseLost, SeqConflict, SessionNotFound
 from swarmkeep.domain.events import SessionForked
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
+from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import Claim, Lease, SessionKey
-from swarmkeep.store.sql.store import SqlStore, open_store
 from tests.store.sessions import draft_creation, draft_run_completion, draft_run_start, draft_user_messages, list_seqs
 from tests.support.hypothesis_profiles import examples
 

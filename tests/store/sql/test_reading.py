@@ -12,8 +12,8 @@ from swarmkeep.domain.events import FACTS, ApprovalRequested, MessageAdded, Sess
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
 from swarmkeep.store import upcast
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.sql.store import SqlStore
 from swarmkeep.store.sql.tables import events as events_table
 from tests.domain.given import calling_message, given, make_run_started, model_reply, tool_call
 from tests.store.conftest import Opener

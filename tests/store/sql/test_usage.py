@@ -17,8 +17,8 @@ from swarmkeep.domain.state import State
 from swarmkeep.domain.usage import UsageQuery, UsageRow
 from swarmkeep.store import schema
 from swarmkeep.store.hashing import seal
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SealedBatch, SessionKey
-from swarmkeep.store.sql.store import SqlStore
 from swarmkeep.store.sql.usage import make_usage_row
 from tests.store.calls import REPLY, make_reply, make_tool_result, record_calls
 

@@ -16,8 +16,8 @@ from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.idempotency import IdempotentRequest
 from swarmkeep.engine.inputs import check_id
-from swarmkeep.store.api_keys import ApiKey
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
+from swarmkeep.store.ports.api_keys import ApiKey
 
 
 class Service:

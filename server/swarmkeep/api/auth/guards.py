@@ -11,7 +11,7 @@ from litestar.types import Scope
 
 from swarmkeep.api.auth.context import Principal, Service
 from swarmkeep.api.http_errors import Forbidden, Unauthenticated
-from swarmkeep.store.api_keys import ApiKey
+from swarmkeep.store.ports.api_keys import ApiKey
 
 AnyConnection = ASGIConnection[Any, Any, Any, Any]
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from cachetools import TTLCache
 
 from swarmkeep.domain.errors import Overloaded
-from swarmkeep.store.api_keys import LAST_USED_PRECISION_SECONDS, ApiKey, ApiKeyStore, StoredApiKey, parse_key_id
 from swarmkeep.store.ports import StoreUnavailable
+from swarmkeep.store.ports.api_keys import LAST_USED_PRECISION_SECONDS, ApiKey, ApiKeys, StoredApiKey, parse_key_id
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ _MAX_KEYS = 10_000
 class Keyring:
     """A server's view of the API keys: digests here, too, and never a key."""
 
-    def __init__(self, keys: ApiKeyStore, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, keys: ApiKeys, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._keys = keys
         self._clock = clock
         self._known: TTLCache[str, StoredApiKey | None] = TTLCache(_MAX_KEYS, CACHE_SECONDS, timer=clock)

@@ -6,8 +6,9 @@ import msgspec
 
 from swarmkeep.audit.verify.problems import Head, Problems, Verification
 from swarmkeep.domain.codec import MalformedJson, decode, encode
-from swarmkeep.store.archive import Archive, AuditLogEntry
+from swarmkeep.store.archive import Archive
 from swarmkeep.store.hashing import GENESIS, commitment_of, header_of, link
+from swarmkeep.store.ports.audit import AuditLogEntry
 
 _PAGE_ENTRIES = 500
 

@@ -10,8 +10,8 @@ from swarmkeep.audit.verify.problems import Problems
 from swarmkeep.domain.codec import decode, encode
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import SessionView
-from swarmkeep.store.archive import SessionRows
 from swarmkeep.store.labels import labels_of
+from swarmkeep.store.ports.audit import SessionRows
 
 _DIGEST = re.compile(r"[0-9a-f]{64}|")
 

@@ -24,9 +24,10 @@ from swarmkeep.domain.events import MessageAdded, RunQueued, RunStarted, Session
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import view_session
-from swarmkeep.store.archive import Archive, SessionRows
+from swarmkeep.store.archive import Archive
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.ports.audit import SessionRows
 from swarmkeep.store.sql.usage import make_usage_row
 
 _MIN_SEQ, _MAX_SEQ = -(2**63), 2**63 - 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
 from uuid import uuid4
 
 import msgspec
@@ -20,29 +19,11 @@ from swarmkeep.engine.models.provider import make_model_client
 from swarmkeep.engine.models.retries import Retries
 from swarmkeep.engine.runs import RunPosition
 from swarmkeep.settings import Settings
-from swarmkeep.store.archive import Archive
-from swarmkeep.store.ports import DEFAULT_TENANT, EventStore, SessionKey
+from swarmkeep.store.opening import open_store
+from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
 from swarmkeep.store.schema import upgrade
-from swarmkeep.store.sql.store import open_store
 from swarmkeep.store.urls import SqliteFile, locate
 from swarmkeep_client import Approval, Done, Message, Run, RunOptions, StreamItem
-
-_EVERY_ABANDONED = 1_000_000
-
-
-class SingleSessionStore:
-    """The store as a process sees it that looks after one session: it takes over nobody else's abandoned runs."""
-
-    def __init__(self, store: EventStore, key: SessionKey) -> None:
-        self._store = store
-        self._key = key
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def find_abandoned(self, *, limit: int = 100) -> list[SessionKey]:
-        # However many others were left before it.
-        return [key for key in await self._store.find_abandoned(limit=_EVERY_ABANDONED) if key == self._key]
 
 
 class LocalChatSession:
@@ -61,7 +42,8 @@ class LocalChatSession:
         self.session_id = session_id
         self._agent = agent
         self._key = SessionKey(tenant or DEFAULT_TENANT, session_id or f"sess_{uuid4().hex}")
-        store = cast(Archive, SingleSessionStore(open_store(settings.database_url), self._key))
+        # Runs that others have left are theirs to take up again.
+        store = open_store(settings.database_url, only=self._key)
         self._client = make_model_client(settings)
         model = ChatModel(self._client, Retries(count=settings.model_retries))
         self._engine = Engine(store, registry, model, read_limits(settings))

@@ -22,10 +22,10 @@ from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.agents.registry import AgentsError, Registry
 from swarmkeep.settings import Settings, is_loopback
 from swarmkeep.store import schema
-from swarmkeep.store.api_keys import ApiKeyStore
+from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 from swarmkeep.store.revision import LATEST_REVISION
-from swarmkeep.store.sql.store import open_store
+from swarmkeep.store.sql.api_keys import SqlApiKeys
 from swarmkeep.store.urls import BadDatabaseUrl, Location, SqliteFile, locate
 from swarmkeep_migrations import REVISIONS
 
@@ -204,7 +204,7 @@ async def _has_keys(settings: Settings) -> bool:
         return False
     try:
         await store.ping()
-        return await ApiKeyStore(store.database).has_keys()
+        return await SqlApiKeys(store.database).has_keys()
     except (StoreUnavailable, SchemaBehind):
         return False
     finally:

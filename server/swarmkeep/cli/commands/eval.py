@@ -134,7 +134,7 @@ def _open_bench(
     from swarmkeep.engine.models.retries import Retries
     from swarmkeep.evals.judging import Judge
     from swarmkeep.evals.running import CaseRunner
-    from swarmkeep.store.sql.store import open_store
+    from swarmkeep.store.opening import open_store
 
     registry = load_registry(specs, model=settings.model)
     asks = any(case.recorded is None or case.is_judged for case in cases)

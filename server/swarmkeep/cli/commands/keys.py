@@ -14,7 +14,8 @@ from swarmkeep.cli.sources.source import JsonOutput, StoreUrl
 from swarmkeep.cli.terminal import put, put_json, put_table, say
 
 if TYPE_CHECKING:
-    from swarmkeep.store.api_keys import ApiKey, ApiKeyStore
+    from swarmkeep.store.ports.api_keys import ApiKey
+    from swarmkeep.store.sql.api_keys import SqlApiKeys
 
 T = TypeVar("T")
 
@@ -52,7 +53,7 @@ def create(
     """
     from swarmkeep.store.ports import DEFAULT_TENANT
 
-    async def work(keys: ApiKeyStore) -> tuple[ApiKey, str]:
+    async def work(keys: SqlApiKeys) -> tuple[ApiKey, str]:
         return await keys.create(tenant or DEFAULT_TENANT, name=name, role=role)
 
     made, secret = _use_keys(database_url, work, makes=True)
@@ -79,7 +80,7 @@ def list_keys(
 ) -> None:
     """List the keys of all tenants, revoked ones included, oldest first; never the keys themselves."""
 
-    async def work(keys: ApiKeyStore) -> list[ApiKey]:
+    async def work(keys: SqlApiKeys) -> list[ApiKey]:
         return await keys.list_keys(tenant=tenant)
 
     found = _use_keys(database_url, work, read_only=True)
@@ -105,7 +106,7 @@ def revoke(
 ) -> None:
     """End a key for good; every server refuses it within two seconds. One revoked before stays as it is."""
 
-    async def work(keys: ApiKeyStore) -> ApiKey:
+    async def work(keys: SqlApiKeys) -> ApiKey:
         return await keys.revoke(key_id)
 
     ended = _use_keys(database_url, work)
@@ -125,16 +126,16 @@ def _format_times(key: ApiKey) -> tuple[str, str]:
 
 def _use_keys(
     database_url: str | None,
-    work: Callable[[ApiKeyStore], Awaitable[T]],
+    work: Callable[[SqlApiKeys], Awaitable[T]],
     *,
     makes: bool = False,
     read_only: bool = False,
 ) -> T:
     """Do something with the keys in the database that is meant. `makes` a SQLite file that is not there yet."""
     from swarmkeep.cli.background import Background
-    from swarmkeep.store.api_keys import ApiKeyStore
+    from swarmkeep.store.opening import open_store
     from swarmkeep.store.schema import upgrade
-    from swarmkeep.store.sql.store import open_store
+    from swarmkeep.store.sql.api_keys import SqlApiKeys
     from swarmkeep.store.urls import SqliteFile, locate
 
     url = load_settings(database_url=database_url).database_url
@@ -146,7 +147,7 @@ def _use_keys(
         store = open_store(url, read_only=read_only)
         try:
             await store.ping()
-            return await work(ApiKeyStore(store.database))
+            return await work(SqlApiKeys(store.database))
         finally:
             await store.close()
 

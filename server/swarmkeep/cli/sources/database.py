@@ -62,8 +62,8 @@ class DatabaseSource:
 
     def __init__(self, url: str | None, tenant: str | None, *, writes: bool, creates: bool = False) -> None:
         from swarmkeep.cli.configure import load_settings
+        from swarmkeep.store.opening import open_store
         from swarmkeep.store.schema import upgrade
-        from swarmkeep.store.sql.store import open_store
         from swarmkeep.store.urls import SqliteFile, locate
 
         self._tenant = tenant or DEFAULT_TENANT

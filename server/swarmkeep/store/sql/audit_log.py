@@ -10,13 +10,24 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from swarmkeep.domain.codec import encode_text
-from swarmkeep.store.archive import AuditAction, AuditLogEntry
 from swarmkeep.store.hashing import GENESIS, commitment_of, header_of, link, random_salts
+from swarmkeep.store.ports.audit import AuditAction, AuditLogEntry
 from swarmkeep.store.sql.columns import as_bytes, as_text
-from swarmkeep.store.sql.heads import build_insert_if_absent
+from swarmkeep.store.sql.database import OnDatabase
+from swarmkeep.store.sql.prepared import build_insert_if_absent
 from swarmkeep.store.sql.tables import audit_log
 
 ENTRY_VERSION = 1
+
+
+class SqlAuditLog(OnDatabase):
+    """AuditLog on a Database."""
+
+    async def read_audit_log(self, tenant: str, *, after: int = 0, limit: int = 200) -> list[AuditLogEntry]:
+        return await self.database.read(lambda connection: read_audit_log(connection, tenant, after, limit))
+
+    async def list_audit_log_tenants(self) -> list[str]:
+        return await self.database.read(list_audit_log_tenants)
 
 
 class AuditLogConflict(Exception):

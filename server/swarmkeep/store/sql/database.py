@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
 
-from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.ports.keys import SessionKey
 
 T = TypeVar("T")
 
@@ -38,7 +38,14 @@ class Database(Protocol):
         ...
 
     async def listen(self, on_change: Callable[[SessionKey], None]) -> None:
-        """See EventStore."""
+        """See ChangeFeed."""
         ...
 
     async def close(self) -> None: ...
+
+
+class OnDatabase:
+    """A subject of the store, on a Database."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, Table, bindparam, null, or_, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, bindparam, null, or_, select, update
 
+from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.errors import LeaseLost, SeqConflict
+from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
+from swarmkeep.domain.views import view_session
 from swarmkeep.store.hashing import SealedEvent
-from swarmkeep.store.ports import Claim, IdempotencyRecord, Lease, SessionHead, SessionKey
+from swarmkeep.store.ports import AppendResult, Claim, IdempotencyRecord, Lease, SessionKey
 from swarmkeep.store.sql.columns import database_now
-from swarmkeep.store.sql.prepared import PreparedStatement
-from swarmkeep.store.sql.tables import IS_RUNNING, sessions
+from swarmkeep.store.sql.prepared import PreparedStatement, build_insert_if_absent
+from swarmkeep.store.sql.tables import of_session, sessions
 
 Row = dict[str, Any]
 LeaseMode = Literal["none", "renew", "claim", "take_over"]
@@ -33,10 +35,10 @@ class AppendPlan(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     sealed: Sequence[SealedEvent]
     view: str
-    lease: Lease | Claim | None = None
-    lease_seconds: float = 15.0
-    blobs: Mapping[str, str] = {}
-    idempotency: IdempotencyRecord | None = None
+    lease: Lease | Claim | None
+    lease_seconds: float
+    blobs: Mapping[str, str]
+    idempotency: IdempotencyRecord | None
 
     @property
     def lease_mode(self) -> LeaseMode:
@@ -50,6 +52,33 @@ class AppendPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_running(self) -> bool:
         return self.state.status == "running"
+
+    def make_result(self, lease: Lease | None) -> AppendResult:
+        return AppendResult([one.event for one in self.sealed], self.state, lease)
+
+
+def plan_append(
+    key: SessionKey,
+    base: State,
+    sealed: Sequence[SealedEvent],
+    *,
+    lease: Lease | Claim | None = None,
+    lease_seconds: float = 15.0,
+    blobs: Mapping[str, str] | None = None,
+    idempotency: IdempotencyRecord | None = None,
+) -> AppendPlan:
+    state = fold((one.event for one in sealed), base)
+    return AppendPlan(
+        key=key,
+        base=base,
+        state=state,
+        sealed=sealed,
+        view=encode_text(view_session(key.id, state)),
+        lease=lease,
+        lease_seconds=lease_seconds,
+        blobs=blobs or {},
+        idempotency=idempotency,
+    )
 
 
 def _active_run_id(state: State) -> str | None:
@@ -104,8 +133,7 @@ def advance_head(connection: Connection, plan: AppendPlan) -> Lease | None:
 
 
 def _find_refusal(connection: Connection, plan: AppendPlan) -> SeqConflict | LeaseLost:
-    this = (sessions.c.tenant == plan.key.tenant, sessions.c.id == plan.key.id)
-    current = connection.scalar(select(sessions.c.id).where(*this, is_head(plan.base)))
+    current = connection.scalar(select(sessions.c.id).where(*of_session(sessions, plan.key), is_head(plan.base)))
     return SeqConflict(plan.key.id, plan.base.seq) if current is None else LeaseLost(plan.key.id)
 
 
@@ -164,61 +192,3 @@ def _prepare_head_update(mode: LeaseMode, running: bool) -> PreparedStatement:
     elif mode in ("claim", "take_over"):
         values |= {"lease_owner": owner, "lease_expires_at": _build_expiry(), "lease_epoch": columns.lease_epoch + 1}
     return PreparedStatement(statement.values(**values).returning(columns.lease_epoch))
-
-
-def renew_leases(connection: Connection, leases: Mapping[SessionKey, Lease], lease_seconds: float) -> None:
-    """Extend those of these leases that are still held.
-
-    Rows that somebody has locked are left out: an append that hangs must not take the other leases down with it, and
-    what it does to its own lease is its own affair.
-    """
-    owners = sorted({lease.owner for lease in leases.values()})
-    for some in split_keys(leases):
-        mine = select(sessions.c.tenant, sessions.c.id).where(
-            IS_RUNNING, is_one_of(some), sessions.c.lease_owner.in_(owners)
-        )
-        connection.execute(
-            update(sessions)
-            .where(_SESSION_NAME.in_(mine.with_for_update(skip_locked=True)))
-            .values(lease_expires_at=database_now() + lease_seconds)
-        )
-
-
-def find_heads(connection: Connection, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:
-    """Where these sessions end."""
-    columns = sessions.c
-    wanted = (
-        columns.tenant,
-        columns.id,
-        columns.head_seq,
-        columns.head_hash,
-        columns.lease_owner,
-        columns.lease_epoch,
-    )
-    found: dict[SessionKey, SessionHead] = {}
-    for some in split_keys(keys):
-        for tenant, name, seq, digest, owner, epoch in connection.execute(select(*wanted).where(is_one_of(some))):
-            lease = None if owner is None else Lease(owner, epoch)
-            found[SessionKey(tenant, name)] = SessionHead(seq, digest.hex(), lease)
-    return found
-
-
-_SESSION_NAME = tuple_(sessions.c.tenant, sessions.c.id)
-# Below every database's limit of parameters in one statement.
-_KEYS_PER_STATEMENT = 250
-
-
-def split_keys(keys: Iterable[SessionKey]) -> Iterator[list[SessionKey]]:
-    left = list(keys)
-    for start in range(0, len(left), _KEYS_PER_STATEMENT):
-        yield left[start : start + _KEYS_PER_STATEMENT]
-
-
-def is_one_of(keys: Iterable[SessionKey]) -> Any:
-    return _SESSION_NAME.in_([(key.tenant, key.id) for key in keys])
-
-
-def build_insert_if_absent(table: Table, dialect: str) -> Any:
-    """An insert that leaves a row which is there already."""
-    make = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    return make(table).on_conflict_do_nothing()

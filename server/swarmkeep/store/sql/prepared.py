@@ -6,16 +6,21 @@ where the driver takes 6. The SQL is still written with it, once for both databa
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, CursorResult, Dialect
+from sqlalchemy import Connection, CursorResult, Dialect, Table
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.expression import ClauseElement
 
 from swarmkeep.store.sql.columns import Verbatim, escape
 
 Row = Mapping[str, Any]
+
+MAX_PARAMETERS = 500
+"""In one statement: below every database's limit."""
 
 
 class _Parameter(msgspec.Struct, frozen=True):
@@ -70,3 +75,14 @@ class PreparedStatement:
                 for name in compiled.positiontup
             ),
         )
+
+
+def build_insert_if_absent(table: Table, dialect: str) -> Any:
+    """An insert that leaves a row which is there already."""
+    make = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    return make(table).on_conflict_do_nothing()
+
+
+@functools.cache
+def prepare_insert_if_absent(table: Table, dialect: str) -> PreparedStatement:
+    return PreparedStatement(build_insert_if_absent(table, dialect), [column.name for column in table.c])

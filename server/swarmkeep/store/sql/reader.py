@@ -1,35 +1,47 @@
-"""The half of the event store on SQL that only reads, and keeps nothing."""
+"""Reads of the log: queries of a connection, and the states that are folded from what they find."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from sqlalchemy import BigInteger, Connection, Select, bindparam, select
+
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.state import SessionStatus
-from swarmkeep.domain.usage import UsagePage, UsageQuery
-from swarmkeep.store import revision
-from swarmkeep.store.archive import AuditLogEntry, SessionRows
-from swarmkeep.store.cursors import parse_cursor
+from swarmkeep.domain.errors import EventNotFound, SessionNotFound
+from swarmkeep.domain.fold import fold
+from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import SealedEvent
-from swarmkeep.store.ports import IdempotencyRecord, SessionHead, SessionKey, SessionPage
-from swarmkeep.store.sql import queries
-from swarmkeep.store.sql.audit_log import list_audit_log_tenants, read_audit_log
-from swarmkeep.store.sql.database import Database
-from swarmkeep.store.sql.heads import find_heads
-from swarmkeep.store.sql.redacting import find_copies, read_redacted_payloads
-from swarmkeep.store.sql.session_rows import list_session_keys, read_session_rows
-from swarmkeep.store.sql.usage import read_usage_rows, sum_usage
+from swarmkeep.store.ports.keys import SessionKey
+from swarmkeep.store.ports.leases import SessionHead
+from swarmkeep.store.sql.database import Database, OnDatabase
+from swarmkeep.store.sql.leases import find_heads
+from swarmkeep.store.sql.prepared import MAX_PARAMETERS, PreparedStatement
+from swarmkeep.store.sql.rows import EVENT_COLUMNS, SEALED_COLUMNS, decode_event, decode_sealed
+from swarmkeep.store.sql.tables import blobs, events, of_session, session_columns, sessions
+from swarmkeep.store.state_cache import StateCache, can_continue
+
+MAX_BIGINT = 2**63 - 1
 
 
-class SqlReader:
-    """Implements the reading half of the port."""
+class SqlEventReader(OnDatabase):
+    """EventReader (see there for what each call promises) on a Database."""
 
-    def __init__(self, database: Database, *, display: str) -> None:
-        self.database = database
-        self.display = display
-        """The database's URL without its password."""
+    def __init__(self, database: Database, *, cache_bytes: int) -> None:
+        OnDatabase.__init__(self, database)
+        self._cache = StateCache(cache_bytes)
+
+    async def state(self, key: SessionKey, *, at: int | None = None, fresh: bool = True) -> State:
+        known = self._cache.get(key)
+        if known is not None and not fresh and at in (None, known.seq):
+            return known
+        if at is not None:
+            return await self._read_state_at(key, at, known)
+        state = await self._read_current(key, known)
+        if state is None:
+            raise SessionNotFound(key.id)
+        return state
 
     async def read(
         self,
@@ -41,86 +53,124 @@ class SqlReader:
         limit: int | None = None,
     ) -> list[RecordedEvent]:
         return await self.database.read(
-            lambda connection: queries.read_events(connection, key, after=after, upto=upto, types=types, limit=limit)
+            lambda connection: read_events(connection, key, after=after, upto=upto, types=types, limit=limit)
         )
+
+    async def read_head(self, key: SessionKey) -> SessionHead | None:
+        return (await self.database.read(lambda connection: find_heads(connection, [key]))).get(key)
+
+    async def read_blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
+        return await self.database.read(lambda connection: find_blobs(connection, key, hashes))
 
     async def read_sealed(
         self, key: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 1000
     ) -> list[SealedEvent]:
-        last = queries.MAX_BIGINT if upto is None else upto
+        last = MAX_BIGINT if upto is None else upto
         return await self.database.read(
-            lambda connection: queries.read_sealed(connection, key, after=after, upto=last, limit=limit)
+            lambda connection: read_sealed(connection, key, after=after, upto=last, limit=limit)
         )
-
-    async def read_session_rows(self, key: SessionKey) -> SessionRows:
-        return await self.database.read(lambda connection: read_session_rows(connection, key))
-
-    async def list_session_keys(
-        self, tenant: str | None = None, *, after: SessionKey | None = None, limit: int = 500
-    ) -> list[SessionKey]:
-        return await self.database.read(lambda connection: list_session_keys(connection, tenant, after, limit))
-
-    async def list_sessions(
-        self,
-        tenant: str,
-        *,
-        agent: str | None = None,
-        status: SessionStatus | None = None,
-        metadata: Mapping[str, str] | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> SessionPage:
-        query = functools.partial(
-            queries.list_sessions,
-            tenant=tenant,
-            agent=agent,
-            status=status,
-            metadata=metadata or {},
-            limit=limit,
-            before=None if cursor is None else parse_cursor(cursor),
-        )
-        return await self.database.read(query)
-
-    async def read_blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
-        return await self.database.read(lambda connection: queries.find_blobs(connection, key, hashes))
-
-    async def sum_usage(self, tenant: str, query: UsageQuery) -> UsagePage:
-        return await self.database.read(lambda connection: sum_usage(connection, tenant, query))
-
-    async def find_idempotency_record(self, key: SessionKey, idempotency_key: str) -> IdempotencyRecord | None:
-        return await self.database.read(
-            lambda connection: queries.find_idempotency_record(connection, key, idempotency_key)
-        )
-
-    async def find_abandoned(self, *, limit: int = 100) -> list[SessionKey]:
-        return await self.database.read(lambda connection: queries.find_abandoned(connection, limit))
-
-    async def ping(self) -> None:
-        await self.database.read(lambda connection: revision.require_latest(connection, self.display))
-
-    async def close(self) -> None:
-        await self.database.close()
-
-    async def read_usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
-        return await self.database.read(lambda connection: read_usage_rows(connection, key, after, upto))
-
-    async def find_copies(self, key: SessionKey, events: Mapping[int, bytes]) -> dict[SessionKey, list[int]]:
-        return await self.database.read(lambda connection: find_copies(connection, key, events))
 
     async def read_redacted_payloads(self, key: SessionKey, *, upto: int) -> dict[int, str]:
         return await self.database.read(lambda connection: read_redacted_payloads(connection, key, upto))
 
-    async def read_audit_log(self, tenant: str, *, after: int = 0, limit: int = 200) -> list[AuditLogEntry]:
-        return await self.database.read(lambda connection: read_audit_log(connection, tenant, after, limit))
+    async def _read_current(self, key: SessionKey, known: State | None) -> State | None:
+        """The last state, from the events since the known one where that is still part of the session."""
+        if known is not None:
+            tail = await self.read(key, after=known.seq - 1)
+            if can_continue(known, tail):
+                state = fold(tail[1:], known)
+                self._cache.put(key, state)
+                return state
+            self._cache.drop(key)
+        events = await self.read(key)
+        if not events:
+            return None
+        state = fold(events)
+        self._cache.put(key, state)
+        return state
 
-    async def list_audit_log_tenants(self) -> list[str]:
-        return await self.database.read(list_audit_log_tenants)
+    async def _read_state_at(self, key: SessionKey, at: int, known: State | None) -> State:
+        if known is not None and at == known.seq:
+            state = await self._read_current(key, known)
+            if state is not None and state.seq == at:
+                return state
+        events = await self.read(key, upto=at) if at > 0 else []
+        # One that is missing before it is damage, which `verify` names; the rest can be shown.
+        if events and events[-1].seq == at:
+            return fold(events)
+        last = await self.database.read(lambda connection: read_head_seq(connection, key))
+        if last is None:
+            raise SessionNotFound(key.id)
+        raise EventNotFound.out_of_range(key.id, last, at)
 
-    async def read_heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:
-        return await self.database.read(lambda connection: find_heads(connection, keys))
 
-    async def read_head(self, key: SessionKey) -> SessionHead | None:
-        return (await self.read_heads([key])).get(key)
+def read_events(
+    connection: Connection,
+    key: SessionKey,
+    *,
+    after: int = 0,
+    upto: int | None = None,
+    types: Sequence[str] = (),
+    limit: int | None = None,
+) -> list[RecordedEvent]:
+    """Events with after < seq <= upto, oldest first."""
+    bounds = {"after": after, "upto": upto, "limit": limit}
+    row = {**session_columns(key), **{name: value and min(value, MAX_BIGINT) for name, value in bounds.items()}}
+    if types:
+        statement = _select_events(upto is not None, limit is not None).where(events.c.type.in_(list(types)))
+        used = {name: value for name, value in row.items() if value is not None}
+        rows = connection.execute(statement, used).all()
+    else:
+        rows = _prepare_events_query(upto is not None, limit is not None).execute(connection, row).all()
+    # A seq of another type is damage, which `verify` names.
+    return [decode_event(key.id, found) for found in rows if found[0].__class__ is int]
 
-    async def listen(self, on_change: Callable[[SessionKey], None]) -> None:
-        await self.database.listen(on_change)
+
+@functools.cache
+def _prepare_events_query(upto: bool, limit: bool) -> PreparedStatement:
+    return PreparedStatement(_select_events(upto, limit))
+
+
+def _select_events(upto: bool, limit: bool, wanted: tuple[Any, ...] = EVENT_COLUMNS) -> Select[Any]:
+    columns = events.c
+    statement = select(*wanted).where(
+        columns.tenant == bindparam("tenant"),
+        columns.session_id == bindparam("session_id"),
+        columns.seq > bindparam("after"),
+    )
+    if upto:
+        statement = statement.where(columns.seq <= bindparam("upto"))
+    statement = statement.order_by(columns.seq)
+    return statement.limit(bindparam("limit", type_=BigInteger())) if limit else statement
+
+
+_SEALED_QUERY = PreparedStatement(_select_events(True, True, SEALED_COLUMNS))
+
+
+def read_sealed(connection: Connection, key: SessionKey, *, after: int, upto: int, limit: int) -> list[SealedEvent]:
+    """Events as they are stored, with what their hashes are made of."""
+    row = {**session_columns(key), "after": after, "upto": upto, "limit": limit}
+    return [decode_sealed(key.id, found) for found in _SEALED_QUERY.execute(connection, row).all()]
+
+
+def read_head_seq(connection: Connection, key: SessionKey) -> int | None:
+    """The last seq of a session; None if there is no such session."""
+    return connection.scalar(select(sessions.c.head_seq).where(*of_session(sessions, key)))
+
+
+def find_blobs(connection: Connection, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
+    """Texts by content hash; those that are not there are left out."""
+    found: dict[str, str] = {}
+    for start in range(0, len(hashes), MAX_PARAMETERS):
+        wanted = blobs.c.hash.in_(list(hashes[start : start + MAX_PARAMETERS]))
+        rows = connection.execute(select(blobs.c.hash, blobs.c.text).where(*of_session(blobs, key), wanted))
+        found |= {row.hash: row.text for row in rows}
+    return found
+
+
+def read_redacted_payloads(connection: Connection, key: SessionKey, upto: int) -> dict[int, str]:
+    """The texts that stand in the place of removed payloads, by seq."""
+    found = select(events.c.seq, events.c.payload).where(
+        *of_session(events, key), events.c.seq <= upto, events.c.salt.is_(None)
+    )
+    return {row.seq: row.payload for row in connection.execute(found.order_by(events.c.seq))}

@@ -5,8 +5,11 @@ Changes here need a migration; `swarmkeep db check` compares the two.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import BigInteger, Column, Double, Index, Integer, LargeBinary, MetaData, Table, Text, text
 
+from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.columns import Verbatim
 
 metadata = MetaData(
@@ -149,3 +152,13 @@ api_keys = Table(
 
 SESSION_TABLES = (events, blobs, idempotency, session_labels, usage)
 """The tables that hold a session's rows beside its head row; each has `tenant` and `session_id`."""
+
+
+def of_session(table: Table, key: SessionKey) -> tuple[Any, Any]:
+    """The conditions that a row belongs to a session."""
+    return table.c.tenant == key.tenant, (table.c.id if table is sessions else table.c.session_id) == key.id
+
+
+def session_columns(key: SessionKey) -> dict[str, Any]:
+    """The values by which a row belongs to a session."""
+    return {"tenant": key.tenant, "session_id": key.id}

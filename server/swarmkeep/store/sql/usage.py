@@ -5,22 +5,20 @@ It can be rebuilt. A call is counted where it was made: what a fork shares with 
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, delete, func, insert, literal, select, tuple_
 
-from swarmkeep.domain.codec import MalformedJson, decode, encode
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import CompletionRecord, MessageAdded, SessionForked
 from swarmkeep.domain.usage import UsageGroup, UsagePage, UsageQuery, UsageRow
-from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.cursors import encode_cursor, parse_cursor
+from swarmkeep.store.ports.keys import SessionKey
+from swarmkeep.store.sql.database import OnDatabase
 from swarmkeep.store.sql.prepared import PreparedStatement
-from swarmkeep.store.sql.tables import usage
+from swarmkeep.store.sql.tables import of_session, session_columns, usage
 
 Row = dict[str, Any]
 # Above what any call can take; a sum of many still fits a database's integer.
@@ -43,23 +41,30 @@ _SUMS = (
 _INSERT = PreparedStatement(insert(usage), [column.name for column in usage.c])
 
 
+class SqlUsageIndex(OnDatabase):
+    """UsageIndex on a Database."""
+
+    async def sum_usage(self, tenant: str, query: UsageQuery) -> UsagePage:
+        return await self.database.read(lambda connection: sum_usage(connection, tenant, query))
+
+
 def record_usage(connection: Connection, key: SessionKey, events: Iterable[RecordedEvent]) -> None:
     """Write the rows of these events, which have just been recorded."""
     rows: list[Row] = []
     for event in events:
         if isinstance(event.fact, SessionForked):
             rows.clear()
-            mine = (usage.c.tenant == key.tenant, usage.c.session_id == key.id)
+            mine = of_session(usage, key)
             connection.execute(delete(usage).where(*mine))
         elif (row := make_usage_row(event)) is not None:
-            rows.append({"tenant": key.tenant, "session_id": key.id, **row})
+            rows.append({**session_columns(key), **row})
     if rows:
         _INSERT.execute_many(connection, rows)
 
 
 def rewrite_usage(connection: Connection, key: SessionKey, events: Iterable[RecordedEvent]) -> None:
     """Write the rows of these events anew, as far as they have some."""
-    mine = (usage.c.tenant == key.tenant, usage.c.session_id == key.id)
+    mine = of_session(usage, key)
     for event in events:
         if connection.execute(delete(usage).where(*mine, usage.c.seq == event.seq)).rowcount:
             record_usage(connection, key, [event])
@@ -67,7 +72,7 @@ def rewrite_usage(connection: Connection, key: SessionKey, events: Iterable[Reco
 
 def read_usage_rows(connection: Connection, key: SessionKey, after: int, upto: int) -> dict[int, Row]:
     """The rows as they are stored, by seq."""
-    mine = (usage.c.tenant == key.tenant, usage.c.session_id == key.id)
+    mine = of_session(usage, key)
     found = connection.execute(select(usage).where(*mine, usage.c.seq > after, usage.c.seq <= upto))
     return {
         row["seq"]: {name: value for name, value in row.items() if name not in ("tenant", "session_id")}
@@ -129,13 +134,13 @@ def sum_usage(connection: Connection, tenant: str, query: UsageQuery) -> UsagePa
         statement = statement.where(usage.c.day <= query.last_day)
     if chosen:
         if query.cursor is not None:
-            values = zip(_parse_cursor(query.cursor, len(by)), chosen, strict=True)
+            values = zip(parse_cursor(query.cursor, len(by)), chosen, strict=True)
             last = [literal(value, column.type) for value, column in values]
             statement = statement.where(tuple_(*chosen) > tuple_(*last))
         statement = statement.group_by(*chosen).order_by(*chosen).limit(query.limit + 1)
     rows = connection.execute(statement).all()
     shown = rows[: query.limit]
-    following = _encode_cursor(shown[-1][: len(by)]) if len(rows) > query.limit else None
+    following = encode_cursor(shown[-1][: len(by)]) if len(rows) > query.limit else None
     return UsagePage([_make_result_row(by, row) for row in shown], following)
 
 
@@ -145,18 +150,3 @@ def _make_result_row(by: Sequence[UsageGroup], row: Any) -> UsageRow:
     counts = dict(zip(_SUMS, (value or 0 for value in row[len(by) :]), strict=True))
     figures = {name: round(float(n), 3) if name.endswith("_ms") else int(n) for name, n in counts.items()}
     return msgspec.convert({**groups, **figures}, UsageRow)
-
-
-def _encode_cursor(values: Sequence[str]) -> str:
-    return base64.urlsafe_b64encode(encode(list(values))).decode().rstrip("=")
-
-
-def _parse_cursor(cursor: str, count: int) -> list[str]:
-    try:
-        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-        values = decode(raw, list[str])
-        if len(values) == count and _encode_cursor(values) == cursor:
-            return values
-    except (ValueError, binascii.Error, MalformedJson, msgspec.ValidationError):
-        pass
-    raise InvalidRequest("the cursor is not valid for this list; use `next_cursor` from the previous page", "/cursor")

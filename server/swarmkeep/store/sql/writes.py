@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
-from sqlalchemy import Connection, Insert, Table, bindparam, delete, func, insert, literal, select
+from sqlalchemy import Connection, Insert, bindparam, delete, func, insert, literal, select, update
 
-from swarmkeep.domain.errors import IdempotencyMismatch, SeqConflict, SessionNotFound
+from swarmkeep.domain.errors import SeqConflict, SessionNotFound
 from swarmkeep.domain.state import State
-from swarmkeep.store.archive import AuditAction
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.labels import labels_of
-from swarmkeep.store.ports import IdempotencyRecord, IdempotencyRecordExists, Lease, SessionKey
-from swarmkeep.store.sql import usage
+from swarmkeep.store.ports import Lease, SealedBatch, SessionKey
+from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.sql.audit_log import record_action
 from swarmkeep.store.sql.columns import as_bytes
-from swarmkeep.store.sql.heads import AppendPlan, advance_head, build_insert_if_absent, insert_head, is_head
-from swarmkeep.store.sql.prepared import PreparedStatement
-from swarmkeep.store.sql.queries import find_idempotency_record
-from swarmkeep.store.sql.tables import SESSION_TABLES, blobs, events, idempotency, session_labels, sessions
-
-Row = dict[str, Any]
+from swarmkeep.store.sql.heads import AppendPlan, advance_head, insert_head, is_head, plan_append
+from swarmkeep.store.sql.idempotency import insert_idempotency_record
+from swarmkeep.store.sql.prepared import MAX_PARAMETERS, PreparedStatement, prepare_insert_if_absent
+from swarmkeep.store.sql.tables import (
+    SESSION_TABLES,
+    blobs,
+    events,
+    of_session,
+    session_columns,
+    session_labels,
+    sessions,
+)
+from swarmkeep.store.sql.usage import record_usage
 
 
 def append(connection: Connection, plan: AppendPlan) -> Lease | None:
     """Record what is planned, and grant, renew or end the lease."""
     if plan.idempotency is not None:
-        _insert_idempotency_record(connection, plan.key, plan.idempotency, plan.state.seq)
+        insert_idempotency_record(connection, plan.key, plan.idempotency, plan.state.seq)
     lease = insert_head(connection, plan) if plan.base.seq == 0 else advance_head(connection, plan)
     _insert_events(connection, plan.key, plan.sealed)
-    usage.record_usage(connection, plan.key, (one.event for one in plan.sealed))
+    record_usage(connection, plan.key, (one.event for one in plan.sealed))
     if plan.blobs:
-        rows = [{**_session_parameters(plan.key), "hash": name, "text": text} for name, text in plan.blobs.items()]
-        _get_insert(blobs, connection).execute_many(connection, rows)
+        rows = [{**session_columns(plan.key), "hash": name, "text": text} for name, text in plan.blobs.items()]
+        prepare_insert_if_absent(blobs, connection.dialect.name).execute_many(connection, rows)
     if plan.state.metadata is not plan.base.metadata:
         replace_labels(connection, plan)
     return lease
@@ -43,23 +48,23 @@ def append(connection: Connection, plan: AppendPlan) -> Lease | None:
 def fork(connection: Connection, source: SessionKey, plan: AppendPlan, redacted: int) -> None:
     """Copy what `plan.base` is made of to a new session, and go on there."""
     if plan.idempotency is not None:
-        _insert_idempotency_record(connection, plan.key, plan.idempotency, plan.state.seq)
+        insert_idempotency_record(connection, plan.key, plan.idempotency, plan.state.seq)
     insert_head(connection, plan)
     # Whoever redacts the source meanwhile waits until this copy can be seen, or was quicker, which is checked below.
-    lock = select(sessions.c.head_seq).where(sessions.c.tenant == source.tenant, sessions.c.id == source.id)
+    lock = select(sessions.c.head_seq).where(*of_session(sessions, source))
     connection.execute(lock.with_for_update(read=True))
     _copy_blobs(connection, source, plan.key, plan.base)
     base = plan.base
     copied = connection.execute(
         _build_event_copy(),
-        {**_session_parameters(plan.key), "from_tenant": source.tenant, "from_id": source.id, "upto": base.seq},
+        {**session_columns(plan.key), "from_tenant": source.tenant, "from_id": source.id, "upto": base.seq},
     )
-    events_of = (events.c.tenant == plan.key.tenant, events.c.session_id == plan.key.id)
-    last = connection.scalar(select(events.c.hash).where(*events_of, events.c.seq == base.seq))
+    copy = of_session(events, plan.key)
+    last = connection.scalar(select(events.c.hash).where(*copy, events.c.seq == base.seq))
     # Checked after the copy, blobs first: if this event is the one meant, the source was whole all the while.
     if copied.rowcount != base.seq or last is None or last.hex() != base.hash:
         raise SeqConflict(source.id, base.seq)
-    if connection.scalar(select(func.count()).where(*events_of, events.c.salt.is_(None))) != redacted:
+    if connection.scalar(select(func.count()).where(*copy, events.c.salt.is_(None))) != redacted:
         raise SeqConflict(source.id, base.seq)
     _insert_events(connection, plan.key, plan.sealed)
     replace_labels(connection, plan)
@@ -69,7 +74,7 @@ def delete_session(
     connection: Connection, key: SessionKey, expected: State | None, action: AuditAction, at: str
 ) -> None:
     """Delete every row of a session, and record that."""
-    this = (sessions.c.tenant == key.tenant, sessions.c.id == key.id)
+    this = of_session(sessions, key)
     where = this if expected is None else (*this, is_head(expected))
     last = connection.execute(
         delete(sessions).where(*where).returning(sessions.c.head_seq, sessions.c.head_hash)
@@ -79,40 +84,15 @@ def delete_session(
             raise SessionNotFound(key.id)
         raise SeqConflict(key.id, expected.seq)
     for table in SESSION_TABLES:
-        connection.execute(delete(table).where(table.c.tenant == key.tenant, table.c.session_id == key.id))
+        connection.execute(delete(table).where(*of_session(table, key)))
     deleted = {"session_id": key.id, "seq": last.head_seq, "hash": as_bytes(last.head_hash).hex()}
     record_action(connection, key.tenant, action, deleted, at)
-
-
-def _session_parameters(key: SessionKey) -> Row:
-    return {"tenant": key.tenant, "session_id": key.id}
-
-
-def _get_insert(table: Table, connection: Connection) -> PreparedStatement:
-    return _prepare_insert(table, connection.dialect.name)
-
-
-@functools.cache
-def _prepare_insert(table: Table, dialect: str) -> PreparedStatement:
-    return PreparedStatement(build_insert_if_absent(table, dialect), [column.name for column in table.c])
-
-
-def _insert_idempotency_record(connection: Connection, key: SessionKey, record: IdempotencyRecord, seq: int) -> None:
-    row = {**_session_parameters(key), "key": record.key, "digest": record.digest, "run_id": record.run_id, "seq": seq}
-    if _get_insert(idempotency, connection).execute(connection, row).rowcount:
-        return
-    earlier = find_idempotency_record(connection, key, record.key)
-    if earlier is None:
-        # Deleted with its session between the two statements: the append's own check would have failed as well.
-        raise SeqConflict(key.id, seq)
-    raise IdempotencyRecordExists(earlier) if earlier.digest == record.digest else IdempotencyMismatch(record.key)
 
 
 def _insert_events(connection: Connection, key: SessionKey, sealed: Sequence[SealedEvent]) -> None:
     rows = [
         {
-            "tenant": key.tenant,
-            "session_id": key.id,
+            **session_columns(key),
             "seq": one.event.seq,
             "run_id": one.event.run_id,
             "type": one.event.type,
@@ -136,11 +116,9 @@ _INSERT_LABEL = insert(session_labels)
 
 def replace_labels(connection: Connection, plan: AppendPlan) -> None:
     """Make a session's labels those of the plan's metadata."""
-    labels = session_labels.c
     if plan.base.seq:
-        mine = (labels.tenant == plan.key.tenant, labels.session_id == plan.key.id)
-        connection.execute(delete(session_labels).where(*mine))
-    rows = [{**_session_parameters(plan.key), "label": label} for label in labels_of(plan.state.metadata)]
+        connection.execute(delete(session_labels).where(*of_session(session_labels, plan.key)))
+    rows = [{**session_columns(plan.key), "label": label} for label in labels_of(plan.state.metadata)]
     if rows:
         connection.execute(_INSERT_LABEL, rows)
 
@@ -161,22 +139,44 @@ def _build_event_copy() -> Insert:
 
 
 def _copy_blobs(connection: Connection, source: SessionKey, target: SessionKey, base: State) -> None:
-    records = [entry.completion.request for entry in base.messages if entry.completion is not None]
-    hashes = {name for record in records if record is not None for name in (record.instructions, record.tools)}
-    names = sorted(name for name in hashes if name is not None)
-    for start in range(0, len(names), _NAMES_PER_STATEMENT):
+    names = sorted(collect_blob_names(base))
+    for start in range(0, len(names), MAX_PARAMETERS):
         rows = select(
             literal(target.tenant, blobs.c.tenant.type),
             literal(target.id, blobs.c.session_id.type),
             blobs.c.hash,
             blobs.c.text,
         ).where(
-            blobs.c.tenant == source.tenant,
-            blobs.c.session_id == source.id,
-            blobs.c.hash.in_(names[start : start + _NAMES_PER_STATEMENT]),
+            *of_session(blobs, source),
+            blobs.c.hash.in_(names[start : start + MAX_PARAMETERS]),
         )
         connection.execute(insert(blobs).from_select(["tenant", "session_id", "hash", "text"], rows))
 
 
-# Below every database's limit of parameters in one statement.
-_NAMES_PER_STATEMENT = 500
+def collect_blob_names(state: State) -> set[str]:
+    """The content hashes of the texts that a state's messages name."""
+    records = [entry.completion.request for entry in state.messages if entry.completion is not None]
+    names = {name for record in records if record is not None for name in (record.instructions, record.tools)}
+    return {name for name in names if name is not None}
+
+
+def restore(
+    connection: Connection, key: SessionKey, batches: Iterable[SealedBatch], finish: Callable[[State], SealedBatch]
+) -> State:
+    """Append the batches one after another, then what `finish` makes of the state, to a session that must be new."""
+    state = State()
+    for batch in batches:
+        state = _append_batch(connection, key, state, batch)
+    state = _append_batch(connection, key, state, finish(state))
+    # A fork is as old as its fork, which came after what it shares.
+    row = {"created_at": state.created_at}
+    connection.execute(update(sessions).where(*of_session(sessions, key)).values(row))
+    return state
+
+
+def _append_batch(connection: Connection, key: SessionKey, base: State, batch: SealedBatch) -> State:
+    if not (batch.events or batch.blobs):
+        return base
+    plan = plan_append(key, base, batch.events, blobs=batch.blobs)
+    append(connection, plan)
+    return plan.state

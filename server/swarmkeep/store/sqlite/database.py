@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 
 from swarmkeep.domain.errors import Overloaded
-from swarmkeep.store.driver_errors import translate_sqlite_error
 from swarmkeep.store.ports import OutcomeUnknown, SessionKey, StoreUnavailable
-from swarmkeep.store.sqlite.connections import BUSY_SECONDS, ReadOnlyFile, connect, raise_store_error
+from swarmkeep.store.sqlite.connections import BUSY_SECONDS, connect
+from swarmkeep.store.sqlite.errors import raise_store_error, translate_sqlite_error
+from swarmkeep.store.sqlite.read_only import ReadOnlyFile
 from swarmkeep.store.urls import SqliteFile
 
 T = TypeVar("T")

@@ -1,0 +1,90 @@
+"""Opens stores: the one place that knows both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from swarmkeep.store.archive import Archive
+from swarmkeep.store.clock import Clock, utc_now
+from swarmkeep.store.ports.keys import SessionKey
+from swarmkeep.store.revision import require_latest
+from swarmkeep.store.sql.audit import SqlAuditReader
+from swarmkeep.store.sql.audit_log import SqlAuditLog
+from swarmkeep.store.sql.database import Database
+from swarmkeep.store.sql.idempotency import SqlIdempotencyRecords
+from swarmkeep.store.sql.index import SqlSessionIndex
+from swarmkeep.store.sql.leases import SqlLeases
+from swarmkeep.store.sql.log import CACHE_BYTES, OnAppend, SqlEventLog
+from swarmkeep.store.sql.usage import SqlUsageIndex
+from swarmkeep.store.sqlite.database import SqliteDatabase
+from swarmkeep.store.urls import SqliteFile, locate
+
+
+class SqlStore(
+    SqlEventLog, SqlLeases, SqlSessionIndex, SqlUsageIndex, SqlIdempotencyRecords, SqlAuditReader, SqlAuditLog
+):
+    """An Archive: every subject of the port on one Database. SQLite and PostgreSQL run the same statements."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        display: str,
+        clock: Clock = utc_now,
+        cache_bytes: int = CACHE_BYTES,
+        only: SessionKey | None = None,
+        on_append: OnAppend | None = None,
+    ) -> None:
+        # Two subjects keep something of their own; the others need the database only.
+        SqlLeases.__init__(self, database, only=only)
+        SqlEventLog.__init__(self, database, clock=clock, cache_bytes=cache_bytes, on_append=on_append)
+        self.display = display
+        """The database's URL without its password."""
+
+    async def listen(self, on_change: Callable[[SessionKey], None]) -> None:
+        await self.database.listen(on_change)
+
+    async def ping(self) -> None:
+        await self.database.read(lambda connection: require_latest(connection, self.display))
+
+    async def close(self) -> None:
+        await self.database.close()
+
+
+if TYPE_CHECKING:
+    _: type[Archive] = SqlStore
+
+
+def open_store(
+    url: str,
+    *,
+    clock: Clock = utc_now,
+    cache_bytes: int = CACHE_BYTES,
+    read_only: bool = False,
+    max_waiting: int = 1000,
+    only: SessionKey | None = None,
+    on_append: OnAppend | None = None,
+) -> SqlStore:
+    """The store in the database that `url` names. Nothing is opened before the first call, and nothing ever created.
+
+    `clock` gives the events' times. `cache_bytes` bounds the memory of folded states. `read_only` refuses writes and
+    leaves a SQLite file's directory as it is. Above `max_waiting` writes at once, more are Overloaded.
+
+    `only` is the one session that this process looks after: it takes over no other's abandoned runs. `on_append` is
+    called after each append.
+
+    Raises BadDatabaseUrl.
+    """
+    location = locate(url)
+    database: Database
+    if isinstance(location, SqliteFile):
+        database = SqliteDatabase(location, read_only=read_only, max_waiting=max_waiting)
+    else:
+        # Its half of SQLAlchemy takes longer to load than all the rest.
+        from swarmkeep.store.postgres.database import PostgresDatabase
+
+        database = PostgresDatabase(location, read_only=read_only, max_waiting=max_waiting)
+    return SqlStore(
+        database, display=location.display, clock=clock, cache_bytes=cache_bytes, only=only, on_append=on_append
+    )

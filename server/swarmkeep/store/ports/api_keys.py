@@ -1,0 +1,100 @@
+"""API keys. A key itself is kept nowhere, only its digest.
+
+A key is a long random text, so a plain SHA-256 of it tells nobody what it is. It holds its own public id: it is looked
+up by that, and then compared in constant time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from typing import Literal, Protocol
+
+import msgspec
+
+Role = Literal["read", "write"]
+
+# How exact `last_used_at` is. Each use of a key would else be a write.
+LAST_USED_PRECISION_SECONDS = 60.0
+
+_SECRET_PATTERN = re.compile(r"swk_([0-9a-f]{16})_[A-Za-z0-9_-]{43}", re.ASCII)
+
+
+class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key as lists show it. `role`: `read` keys change nothing. Times are UTC."""
+
+    id: str
+    tenant: str
+    name: str
+    role: Role
+    created_at: str
+    last_used_at: str | None = None
+    revoked_at: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Who acts with this key, in the words that events keep: its id, which is unique, and its name."""
+        return f"{self.id} ({self.name})" if self.name else self.id
+
+
+class StoredApiKey(msgspec.Struct, frozen=True):
+    """A key, and the digest that tells whether somebody has it."""
+
+    key: ApiKey
+    digest: bytes
+
+    def accepts(self, secret: str) -> bool:
+        """Whether this is the key itself, and it still counts."""
+        return hmac.compare_digest(self.digest, hash_secret(secret)) and self.key.revoked_at is None
+
+
+def parse_key_id(secret: str) -> str | None:
+    """The id of the key that this text would be; None if it cannot be one."""
+    found = _SECRET_PATTERN.fullmatch(secret)
+    return None if found is None else f"key_{found[1]}"
+
+
+class ApiKeyNotFound(Exception):
+    """There is no key with this id."""
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"there is no API key with the id {key_id!r}")
+
+
+def hash_secret(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+class ApiKeys(Protocol):
+    """The API keys. They stay for good: a key that was revoked is still one that exists."""
+
+    async def create(self, tenant: str, *, name: str = "", role: Role = "write") -> tuple[ApiKey, str]:
+        """Make a key. The second of what it gives is the key itself, which nobody can find out again.
+
+        Raises InvalidRequest for a tenant or name that cannot be one.
+        """
+        ...
+
+    async def find(self, key_id: str) -> StoredApiKey | None:
+        """The key with this id, be it revoked or not."""
+        ...
+
+    async def note_use(self, key_id: str) -> None:
+        """Note that a key is in use, unless that was noted within the last minute."""
+        ...
+
+    async def has_keys(self) -> bool:
+        """Whether a key was ever made, be it revoked since."""
+        ...
+
+    async def list_keys(self, *, tenant: str | None = None) -> list[ApiKey]:
+        """Every key, revoked ones included, oldest first."""
+        ...
+
+    async def revoke(self, key_id: str) -> ApiKey:
+        """End a key for good. One that was revoked before keeps the time of that.
+
+        Raises ApiKeyNotFound.
+        """
+        ...

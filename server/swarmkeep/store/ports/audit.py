@@ -1,0 +1,90 @@
+"""Reads for auditors, who trust nothing that is stored, and a tenant's audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from swarmkeep.store.ports.keys import SessionKey
+
+
+class SessionRows(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of one session but its events, as they are stored. `head` is None where there is no head row.
+
+    `last_seq` is the greatest seq that any event has (0: there is none), `forked_at` the last that ends what was
+    copied from elsewhere. `blobs` says of each name whether its text is what it names; `usage_row_count` is
+    the number of rows in the index of usage.
+    """
+
+    head: Mapping[str, Any] | None
+    last_seq: int
+    forked_at: int
+    labels: frozenset[bytes]
+    blobs: Mapping[str, bool]
+    idempotency_rows: tuple[Mapping[str, Any], ...]
+    usage_row_count: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no row at all."""
+        return self.head is None and not (
+            self.last_seq or self.labels or self.blobs or self.idempotency_rows or self.usage_row_count
+        )
+
+
+class AuditAction(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is done to a session from outside: for the record of it. `by` is None where nobody knows."""
+
+    type: str
+    by: str | None = None
+    reason: str | None = None
+
+
+class AuditLogEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of a tenant's audit log, with what its hash is made of. `payload` is its exact stored text."""
+
+    seq: int
+    type: str
+    version: int
+    by: str | None
+    at: str
+    payload: str
+    salt: bytes
+    commitment: bytes
+    hash: bytes
+
+
+class AuditReader(Protocol):
+    """The rows of a session beside its events, as they are stored."""
+
+    async def read_session_rows(self, key: SessionKey) -> SessionRows:
+        """The rows beside a session's events, which whoever asks for them does not trust."""
+        ...
+
+    async def read_usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
+        """The rows of usage of a session's calls between two seqs, by seq."""
+        ...
+
+    async def list_session_keys(
+        self, tenant: str | None = None, *, after: SessionKey | None = None, limit: int = 500
+    ) -> list[SessionKey]:
+        """Sessions by tenant and id, those after `after`: every one that has a row of any kind, head row or not."""
+        ...
+
+    async def find_copies(self, key: SessionKey, events: Mapping[int, bytes]) -> dict[SessionKey, list[int]]:
+        """Which other sessions, forks of this one or those it is from, hold these events (hashes by seq) readable."""
+        ...
+
+
+class AuditLog(Protocol):
+    """What was done that no session's events can tell, by tenant."""
+
+    async def read_audit_log(self, tenant: str, *, after: int = 0, limit: int = 200) -> list[AuditLogEntry]:
+        """Entries of a tenant's audit log, oldest first."""
+        ...
+
+    async def list_audit_log_tenants(self) -> list[str]:
+        """The tenants that have an audit log."""
+        ...

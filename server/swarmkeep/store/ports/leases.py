@@ -1,0 +1,50 @@
+"""Leases: who may advance a session's run, and which runs nobody advances."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+import msgspec
+
+from swarmkeep.store.ports.keys import SessionKey
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """The right to advance a session's run, until it expires or somebody takes it over (then the epoch moves on)."""
+
+    owner: str
+    epoch: int
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A request for the lease, granted with an append if nobody else holds one that has not expired."""
+
+    owner: str
+    lease_seconds: float
+
+
+class SessionHead(msgspec.Struct, frozen=True):
+    """Where a session's log ends, and the lease on it, be it expired or not."""
+
+    seq: int
+    hash: str
+    lease: Lease | None = None
+
+
+class Leases(Protocol):
+    """The leases of all sessions."""
+
+    async def renew(self, leases: Mapping[SessionKey, Lease], *, lease_seconds: float) -> set[SessionKey]:
+        """Extend these leases, by the database's clock. Returns the sessions on which they are not held any more."""
+        ...
+
+    async def find_abandoned(self, *, limit: int = 100) -> list[SessionKey]:
+        """Sessions that somebody has to go on with: those running while nobody holds an unexpired lease on them, and
+        those that have become due (see `State.due_at`).
+        """
+        ...
+
+    async def read_heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:
+        """Where these sessions end by now; those that do not exist are left out."""
+        ...

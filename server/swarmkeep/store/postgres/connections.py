@@ -1,0 +1,65 @@
+"""Connections to a PostgreSQL server: asyncpg under SQLAlchemy's engine, with a bounded pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from swarmkeep.store.ports.errors import StoreUnavailable
+from swarmkeep.store.urls import PostgresServer
+
+_POOL_SIZE = 8
+_POOL_SECONDS = 30.0
+_COMMAND_SECONDS = 60.0
+
+
+# A process that stands still in the middle of a transaction, or a row that somebody else keeps locked, holds nobody up
+# for longer. Only for the short jobs of a server: a migration may take its time.
+_SHORT_JOB_SETTINGS = {"idle_in_transaction_session_timeout": "5s", "lock_timeout": "5s"}
+
+
+async def connect(server: PostgresServer, settings: Mapping[str, str]) -> Any:
+    """A connection of asyncpg's. Raises StoreUnavailable."""
+    asyncpg = _load_driver()
+    try:
+        return await asyncpg.connect(
+            server.dsn,
+            user=server.user,
+            password=server.password,
+            timeout=server.connect_seconds,
+            command_timeout=_COMMAND_SECONDS,
+            server_settings=dict(settings),
+            **({} if server.prepares_statements else {"statement_cache_size": 0}),
+        )
+    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        reason = str(error) or "it did not answer in time"
+        raise StoreUnavailable(f"cannot connect to the database at {server.display}: {reason}") from error
+
+
+def _load_driver() -> Any:
+    try:
+        import asyncpg  # type: ignore[import-untyped]
+    except ImportError:
+        raise StoreUnavailable("PostgreSQL needs its driver: pip install 'swarmkeep[postgres]'") from None
+    return asyncpg
+
+
+def make_engine(server: PostgresServer, *, read_only: bool = False, pooled: bool = True) -> AsyncEngine:
+    """An engine for the running loop. Connections are made when they are needed. Raises StoreUnavailable."""
+    _load_driver()
+    settings = {"default_transaction_read_only": "on"} if read_only else {}
+    pool: dict[str, Any] = {"poolclass": NullPool}
+    if pooled:
+        pool = {"pool_size": _POOL_SIZE, "max_overflow": 0, "pool_timeout": _POOL_SECONDS}
+        # What pools connections itself refuses settings that it does not know.
+        settings |= _SHORT_JOB_SETTINGS if server.prepares_statements else {}
+    return create_async_engine(
+        "postgresql+asyncpg://",
+        async_creator=lambda: connect(server, settings),
+        isolation_level="READ COMMITTED",
+        connect_args={} if server.prepares_statements else {"prepared_statement_cache_size": 0},
+        **pool,
+    )

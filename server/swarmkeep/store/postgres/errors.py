@@ -1,0 +1,50 @@
+"""Translates PostgreSQL's errors into the store's."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from swarmkeep.domain.errors import Overloaded
+from swarmkeep.store.ports.errors import StoreUnavailable, missing_schema_error
+from swarmkeep.store.urls import PostgresServer
+
+# Classes of SQLSTATE: connection, authorization, resources, operator's intervention, system error.
+_UNAVAILABLE = {"08", "28", "3D", "53", "57", "58", "25"}
+_NO_SCHEMA = {"42P01", "42703", "3F000"}
+_BUSY = {"40001", "40P01", "55P03"}
+
+
+def raise_store_error(error: Exception, server: PostgresServer) -> NoReturn:
+    """Raise PostgreSQL's error as the store's; from within `except`."""
+    fault = translate_postgres_error(error, server.display)
+    if fault is error:
+        raise error
+    raise fault from error
+
+
+def translate_postgres_error(error: Exception, display: str) -> Exception:
+    """The store's error for one of PostgreSQL's; anything else as it is."""
+    if isinstance(error, PoolTimeout):
+        return Overloaded()
+    if not isinstance(error, DBAPIError):
+        return StoreUnavailable(f"cannot use the database at {display}: {error}") if _is_network_error(error) else error
+    state = getattr(error.orig, "sqlstate", None) or ""
+    if state in _NO_SCHEMA:
+        return missing_schema_error(display)
+    if state in _BUSY:
+        return Overloaded()
+    if error.connection_invalidated or state[:2] in _UNAVAILABLE:
+        return StoreUnavailable(f"cannot use the database at {display}: {error.orig}")
+    return error
+
+
+def is_connection_lost(error: Exception) -> bool:
+    """Whether the connection broke, rather than what was asked of it."""
+    return _is_network_error(error) or (isinstance(error, DBAPIError) and error.connection_invalidated)
+
+
+def _is_network_error(error: Exception) -> bool:
+    return isinstance(error, OSError | TimeoutError | EOFError)

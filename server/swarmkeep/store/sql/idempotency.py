@@ -1,0 +1,44 @@
+"""Idempotency records: written with the events that a request led to, and found by its key."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, select
+
+from swarmkeep.domain.errors import IdempotencyMismatch, SeqConflict
+from swarmkeep.store.ports.idempotency import IdempotencyRecord, IdempotencyRecordExists
+from swarmkeep.store.ports.keys import SessionKey
+from swarmkeep.store.sql.database import OnDatabase
+from swarmkeep.store.sql.prepared import prepare_insert_if_absent
+from swarmkeep.store.sql.tables import idempotency, of_session, session_columns
+
+
+class SqlIdempotencyRecords(OnDatabase):
+    """IdempotencyRecords on a Database."""
+
+    async def find_idempotency_record(self, key: SessionKey, idempotency_key: str) -> IdempotencyRecord | None:
+        return await self.database.read(lambda connection: find_idempotency_record(connection, key, idempotency_key))
+
+
+def find_idempotency_record(connection: Connection, key: SessionKey, name: str) -> IdempotencyRecord | None:
+    """The record of what an idempotency key was used for on a session."""
+    columns = idempotency.c
+    statement = select(columns.key, columns.digest, columns.run_id, columns.seq).where(
+        *of_session(idempotency, key), columns.key == name
+    )
+    row = connection.execute(statement).one_or_none()
+    return None if row is None else IdempotencyRecord(key=row.key, digest=row.digest, run_id=row.run_id, seq=row.seq)
+
+
+def insert_idempotency_record(connection: Connection, key: SessionKey, record: IdempotencyRecord, seq: int) -> None:
+    """Write a record, unless its key was used before.
+
+    Raises IdempotencyRecordExists, and IdempotencyMismatch if that was for another request.
+    """
+    row = {**session_columns(key), "key": record.key, "digest": record.digest, "run_id": record.run_id, "seq": seq}
+    if prepare_insert_if_absent(idempotency, connection.dialect.name).execute(connection, row).rowcount:
+        return
+    earlier = find_idempotency_record(connection, key, record.key)
+    if earlier is None:
+        # Deleted with its session between the two statements: the append's own check would have failed as well.
+        raise SeqConflict(key.id, seq)
+    raise IdempotencyRecordExists(earlier) if earlier.digest == record.digest else IdempotencyMismatch(record.key)

@@ -1,0 +1,112 @@
+"""The session list: head rows as lists show them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, select, tuple_
+
+from swarmkeep.domain.codec import decode
+from swarmkeep.domain.events import Usage
+from swarmkeep.domain.state import SessionStatus
+from swarmkeep.domain.views import SessionView
+from swarmkeep.store.cursors import encode_cursor, parse_session_cursor
+from swarmkeep.store.labels import label_of
+from swarmkeep.store.ports.index import SessionPage
+from swarmkeep.store.sql.columns import as_bytes
+from swarmkeep.store.sql.database import OnDatabase
+from swarmkeep.store.sql.tables import session_labels, sessions
+
+
+class SqlSessionIndex(OnDatabase):
+    """SessionIndex on a Database."""
+
+    async def list_sessions(
+        self,
+        tenant: str,
+        *,
+        agent: str | None = None,
+        status: SessionStatus | None = None,
+        metadata: Mapping[str, str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> SessionPage:
+        query = functools.partial(
+            list_sessions,
+            tenant=tenant,
+            agent=agent,
+            status=status,
+            metadata=metadata or {},
+            limit=limit,
+            before=None if cursor is None else parse_session_cursor(cursor),
+        )
+        return await self.database.read(query)
+
+
+def list_sessions(
+    connection: Connection,
+    tenant: str,
+    *,
+    agent: str | None,
+    status: SessionStatus | None,
+    metadata: Mapping[str, str],
+    limit: int,
+    before: tuple[str, str] | None,
+) -> SessionPage:
+    """One page of a tenant's sessions, newest first; `before` is the last one's time and id on the page before."""
+    columns = sessions.c
+    statement = select(columns.view, *_LISTED_COLUMNS).where(columns.tenant == tenant)
+    if agent is not None:
+        statement = statement.where(columns.agent == agent)
+    if status is not None:
+        statement = statement.where(columns.status == status)
+    for name, text in metadata.items():
+        statement = statement.where(_has_label(label_of(name, text)))
+    if before is not None:
+        statement = statement.where(tuple_(columns.created_at, columns.id) < tuple_(*before))
+    statement = statement.order_by(columns.created_at.desc(), columns.id.desc()).limit(limit + 1)
+    rows = connection.execute(statement).all()
+    shown = rows[:limit]
+    following = encode_cursor((shown[-1].created_at, shown[-1].id)) if len(rows) > limit and shown else None
+    return SessionPage([_decode_view(row) for row in shown], following)
+
+
+_LISTED_COLUMNS = (
+    sessions.c.id,
+    sessions.c.status,
+    sessions.c.agent,
+    sessions.c.head_seq,
+    sessions.c.head_hash,
+    sessions.c.created_at,
+    sessions.c.updated_at,
+)
+
+
+def _decode_view(row: Any) -> SessionView:
+    """A session as its head row shows it; as far as the other columns go, if somebody damaged the view."""
+    try:
+        return decode(row.view, SessionView)
+    except (ValueError, TypeError):
+        return SessionView(
+            id=row.id,
+            status=row.status,
+            agent=row.agent,
+            context_variables={},
+            metadata={},
+            seq=row.head_seq,
+            hash=as_bytes(row.head_hash).hex(),
+            active_run_id=None,
+            message_count=0,
+            usage=Usage(),
+            forked_from=None,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+        )
+
+
+def _has_label(label: bytes) -> Any:
+    labels = session_labels.c
+    mine = (labels.tenant == sessions.c.tenant, labels.session_id == sessions.c.id)
+    return select(labels.label).where(*mine, labels.label == label).exists()

@@ -1,0 +1,103 @@
+"""Leases on head rows: renewing them, and finding the sessions on which nobody holds one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, or_, select, tuple_, update
+
+from swarmkeep.store.ports.keys import SessionKey
+from swarmkeep.store.ports.leases import Lease, SessionHead
+from swarmkeep.store.sql.columns import database_now
+from swarmkeep.store.sql.database import Database, OnDatabase
+from swarmkeep.store.sql.prepared import MAX_PARAMETERS
+from swarmkeep.store.sql.tables import IS_DUE, IS_RUNNING, sessions
+
+
+class SqlLeases(OnDatabase):
+    """Leases on a Database. With `only`, no other session is ever found abandoned."""
+
+    def __init__(self, database: Database, *, only: SessionKey | None = None) -> None:
+        OnDatabase.__init__(self, database)
+        self._only = only
+
+    async def renew(self, leases: Mapping[SessionKey, Lease], *, lease_seconds: float) -> set[SessionKey]:
+        await self.database.write(lambda connection: renew_leases(connection, leases, lease_seconds))
+        heads = await self.read_heads(leases)
+        return {key for key, lease in leases.items() if key not in heads or heads[key].lease != lease}
+
+    async def find_abandoned(self, *, limit: int = 100) -> list[SessionKey]:
+        return await self.database.read(lambda connection: find_abandoned(connection, limit, self._only))
+
+    async def read_heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:
+        return await self.database.read(lambda connection: find_heads(connection, keys))
+
+
+def renew_leases(connection: Connection, leases: Mapping[SessionKey, Lease], lease_seconds: float) -> None:
+    """Extend those of these leases that are still held.
+
+    Rows that somebody has locked are left out: an append that hangs must not take the other leases down with it, and
+    what it does to its own lease is its own affair.
+    """
+    owners = sorted({lease.owner for lease in leases.values()})
+    for some in split_keys(leases):
+        mine = select(sessions.c.tenant, sessions.c.id).where(
+            IS_RUNNING, is_one_of(some), sessions.c.lease_owner.in_(owners)
+        )
+        connection.execute(
+            update(sessions)
+            .where(_SESSION_NAME.in_(mine.with_for_update(skip_locked=True)))
+            .values(lease_expires_at=database_now() + lease_seconds)
+        )
+
+
+def find_abandoned(connection: Connection, limit: int, only: SessionKey | None) -> list[SessionKey]:
+    """Running sessions that nobody holds, longest abandoned first, and those that have become due.
+
+    With `only`, no other session than that one.
+    """
+    columns = sessions.c
+    free = or_(columns.lease_owner.is_(None), columns.lease_expires_at <= database_now())
+    statement = (
+        select(columns.tenant, columns.id)
+        .where(or_(IS_RUNNING & free, IS_DUE & (columns.due_at <= database_now())))
+        .order_by(columns.lease_expires_at.nulls_first(), columns.tenant, columns.id)
+        .limit(limit)
+    )
+    if only is not None:
+        statement = statement.where(is_one_of([only]))
+    return [SessionKey(row.tenant, row.id) for row in connection.execute(statement)]
+
+
+def find_heads(connection: Connection, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:
+    """Where these sessions end."""
+    columns = sessions.c
+    wanted = (
+        columns.tenant,
+        columns.id,
+        columns.head_seq,
+        columns.head_hash,
+        columns.lease_owner,
+        columns.lease_epoch,
+    )
+    found: dict[SessionKey, SessionHead] = {}
+    for some in split_keys(keys):
+        for tenant, name, seq, digest, owner, epoch in connection.execute(select(*wanted).where(is_one_of(some))):
+            lease = None if owner is None else Lease(owner, epoch)
+            found[SessionKey(tenant, name)] = SessionHead(seq, digest.hex(), lease)
+    return found
+
+
+_SESSION_NAME = tuple_(sessions.c.tenant, sessions.c.id)
+_KEYS_PER_STATEMENT = MAX_PARAMETERS // 2
+
+
+def split_keys(keys: Iterable[SessionKey]) -> Iterator[list[SessionKey]]:
+    left = list(keys)
+    for start in range(0, len(left), _KEYS_PER_STATEMENT):
+        yield left[start : start + _KEYS_PER_STATEMENT]
+
+
+def is_one_of(keys: Iterable[SessionKey]) -> Any:
+    return _SESSION_NAME.in_([(key.tenant, key.id) for key in keys])

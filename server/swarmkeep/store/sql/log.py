@@ -1,0 +1,188 @@
+"""Changes of the log: events are sealed and folded here, before the transaction that records them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.errors import InvalidRequest, SeqConflict, SessionNotFound
+from swarmkeep.domain.events import SessionRedacted
+from swarmkeep.domain.fold import fold
+from swarmkeep.domain.state import State
+from swarmkeep.store.clock import Clock, format_time, utc_now
+from swarmkeep.store.hashing import SealedEvent, seal
+from swarmkeep.store.ports import AppendResult, Claim, IdempotencyRecord, Lease, OutcomeUnknown, SealedBatch, SessionKey
+from swarmkeep.store.ports.audit import AuditAction
+from swarmkeep.store.sql import writes
+from swarmkeep.store.sql.audit_log import AuditLogConflict
+from swarmkeep.store.sql.columns import escape
+from swarmkeep.store.sql.database import Database
+from swarmkeep.store.sql.heads import AppendPlan, plan_append
+from swarmkeep.store.sql.reader import SqlEventReader, read_head_seq
+from swarmkeep.store.sql.redacting import find_idempotency_keys, redact, replace_payloads
+
+OnAppend = Callable[[float, BaseException | None], None]
+"""Takes the seconds of an append, and the error that it ended with."""
+
+CACHE_BYTES = 64 * 1024 * 1024
+# PostgreSQL cannot index a key of more than about 2,700 bytes; refused alike on both.
+_MAX_KEY_BYTES = 1000
+
+
+class SqlEventLog(SqlEventReader):
+    """EventLog (see there for what each call promises) on a Database."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Clock = utc_now,
+        cache_bytes: int = CACHE_BYTES,
+        on_append: OnAppend | None = None,
+    ) -> None:
+        super().__init__(database, cache_bytes=cache_bytes)
+        self._clock = clock
+        self._on_append = on_append
+
+    async def append(
+        self,
+        key: SessionKey,
+        base: State,
+        drafts: Sequence[EventDraft],
+        *,
+        lease: Lease | Claim | None = None,
+        lease_seconds: float = 15.0,
+        blobs: Mapping[str, str] | None = None,
+        idempotency: IdempotencyRecord | None = None,
+    ) -> AppendResult:
+        with self._report_append():
+            _refuse_long_keys(key, idempotency)
+            if base.seq == 0 and not drafts:
+                return await self._refuse_empty_append(key)
+            plan = plan_append(
+                key,
+                base,
+                self._seal(key, base, drafts),
+                lease=lease,
+                lease_seconds=lease_seconds,
+                blobs=blobs,
+                idempotency=idempotency,
+            )
+            return await self._append(plan)
+
+    async def _append(self, plan: AppendPlan) -> AppendResult:
+        try:
+            granted = await self.database.write(lambda connection: writes.append(connection, plan))
+        except OutcomeUnknown as unknown:
+            unknown.appended = plan.make_result(None)
+            raise
+        self._cache_state(plan)
+        self.database.notify(plan.key)
+        return plan.make_result(granted)
+
+    async def fork(
+        self,
+        source: SessionKey,
+        base: State,
+        target: SessionKey,
+        drafts: Sequence[EventDraft],
+        *,
+        redacted: int = 0,
+        idempotency: IdempotencyRecord | None = None,
+    ) -> AppendResult:
+        _refuse_long_keys(target, idempotency)
+        plan = plan_append(target, base, self._seal(target, base, drafts), idempotency=idempotency)
+        await self.database.write(lambda connection: writes.fork(connection, source, plan, redacted))
+        self._cache_state(plan)
+        return plan.make_result(None)
+
+    async def restore(
+        self,
+        key: SessionKey,
+        batches: Callable[[], Iterable[SealedBatch]],
+        *,
+        finish: Callable[[State], Sequence[EventDraft]],
+    ) -> State:
+        _refuse_long_keys(key, None)
+
+        def finish_batch(state: State) -> SealedBatch:
+            return SealedBatch(self._seal(key, state, finish(state)))
+
+        self._cache.drop(key)
+        state = await self.database.write(lambda connection: writes.restore(connection, key, batches(), finish_batch))
+        self.database.notify(key)
+        return state
+
+    async def redact(
+        self,
+        key: SessionKey,
+        log: Sequence[SealedEvent],
+        stand_ins: Mapping[int, str],
+        draft: EventDraft,
+        *,
+        idempotency: IdempotencyRecord | None = None,
+    ) -> AppendResult:
+        _refuse_long_keys(key, idempotency)
+        events = replace_payloads(log, stand_ins)
+        base, redacted = fold(events), [event for event in events if event.seq in stand_ins]
+        plan = plan_append(key, base, self._seal(key, base, [draft]), idempotency=idempotency)
+        used_keys = find_idempotency_keys(log, stand_ins)
+        self._cache.drop(key)
+        await self.database.write(lambda connection: redact(connection, plan, redacted, used_keys), erases=True)
+        self._cache.put(key, plan.state)
+        self.database.notify(key)
+        return plan.make_result(None)
+
+    async def delete(
+        self, key: SessionKey, *, expected: State | None = None, by: str | None = None, reason: str | None = None
+    ) -> None:
+        action = AuditAction(type="session.deleted", by=by, reason=reason)
+        at = format_time(self._clock())
+        self._cache.drop(key)
+        while True:
+            try:
+                await self.database.write(lambda db: writes.delete_session(db, key, expected, action, at), erases=True)
+            except AuditLogConflict:
+                continue
+            break
+        self._cache.drop(key)
+        self.database.notify(key)
+
+    async def _refuse_empty_append(self, key: SessionKey) -> AppendResult:
+        last = await self.database.read(lambda connection: read_head_seq(connection, key))
+        raise SessionNotFound(key.id) if last is None else SeqConflict(key.id, 0)
+
+    def _cache_state(self, plan: AppendPlan) -> None:
+        # What a redaction removed may still be in the folded state.
+        if any(isinstance(one.event.fact, SessionRedacted) for one in plan.sealed):
+            self._cache.drop(plan.key)
+        else:
+            self._cache.put(plan.key, plan.state)
+
+    def _seal(self, key: SessionKey, base: State, drafts: Sequence[EventDraft]) -> list[SealedEvent]:
+        return seal(key.id, base, drafts, at=format_time(self._clock()))
+
+    @contextlib.contextmanager
+    def _report_append(self) -> Iterator[None]:
+        began, failure = time.perf_counter(), None
+        try:
+            yield
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            if self._on_append is not None:
+                self._on_append(time.perf_counter() - began, failure)
+
+
+def _refuse_long_keys(key: SessionKey, idempotency: IdempotencyRecord | None) -> None:
+    parts = [
+        ("tenant", key.tenant),
+        ("id", key.id),
+        ("idempotency key", "" if idempotency is None else idempotency.key),
+    ]
+    for name, text in parts:
+        if len(escape(text).encode()) > _MAX_KEY_BYTES:
+            raise InvalidRequest(f"the {name} is longer than {_MAX_KEY_BYTES} bytes")
