@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from litestar import Litestar

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from swarmkeep.store.sql.store import open_store
+from swarmkeep.store.opening import open_store
 
 from swarmkeep.api.limits import ServerLimits
 from swarmkeep.cli.sources.database import NoModel
