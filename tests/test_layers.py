@@ -58,6 +58,7 @@ SUB_PACKAGES: dict[str, set[str]] = {
     # A recorded session may come from a file that was exported.
     "audit.replay": {"audit.transfer"},
     "api.auth": set(),
+    "api.pages": set(),
     "api.routes": {"api.auth"},
     # A command over a WebSocket has the fields of the route that does the same.
     "api.websocket": {"api.auth", "api.routes"},

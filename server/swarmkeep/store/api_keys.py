@@ -11,13 +11,14 @@ import hmac
 import re
 import secrets
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Literal
 
 import msgspec
 from sqlalchemy import Connection, insert, or_, select, update
 
 from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.domain.timestamps import to_timestamp
 from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.store import Clock, utc_now
 from swarmkeep.store.sql.tables import api_keys
@@ -106,9 +107,9 @@ class ApiKeyStore:
     async def note_use(self, key_id: str) -> None:
         """Note that a key is in use, unless that was noted within the last minute."""
         now, columns = self._clock(), api_keys.c
-        stale = _format_time(now - timedelta(seconds=LAST_USED_PRECISION_SECONDS))
+        stale = to_timestamp(now - timedelta(seconds=LAST_USED_PRECISION_SECONDS))
         older = or_(columns.last_used_at.is_(None), columns.last_used_at <= stale)
-        change = update(api_keys).where(columns.id == key_id, older).values(last_used_at=_format_time(now))
+        change = update(api_keys).where(columns.id == key_id, older).values(last_used_at=to_timestamp(now))
         await self._database.write(lambda connection: connection.execute(change))
 
     async def has_keys(self) -> bool:
@@ -143,7 +144,7 @@ class ApiKeyStore:
         return found.key
 
     def _now(self) -> str:
-        return _format_time(self._clock())
+        return to_timestamp(self._clock())
 
 
 def _find_key(connection: Connection, key_id: str) -> StoredApiKey | None:
@@ -158,7 +159,3 @@ def _make_key(row: Mapping[Any, Any]) -> ApiKey:
 
 def _hash_secret(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
-
-
-def _format_time(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

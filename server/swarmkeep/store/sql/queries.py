@@ -108,7 +108,7 @@ def list_sessions(
     statement = statement.order_by(columns.created_at.desc(), columns.id.desc()).limit(limit + 1)
     rows = connection.execute(statement).all()
     shown = rows[:limit]
-    following = encode_cursor(shown[-1].created_at, shown[-1].id) if len(rows) > limit and shown else None
+    following = encode_cursor((shown[-1].created_at, shown[-1].id)) if len(rows) > limit and shown else None
     return SessionPage([_decode_view(row) for row in shown], following)
 
 

@@ -11,7 +11,7 @@ from swarmkeep.domain.state import SessionStatus
 from swarmkeep.domain.usage import UsagePage, UsageQuery
 from swarmkeep.store import revision
 from swarmkeep.store.archive import AuditLogEntry, SessionRows
-from swarmkeep.store.cursors import parse_cursor
+from swarmkeep.store.cursors import parse_session_cursor
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import IdempotencyRecord, SessionHead, SessionKey, SessionPage
 from swarmkeep.store.sql import queries
@@ -77,7 +77,7 @@ class SqlReader:
             status=status,
             metadata=metadata or {},
             limit=limit,
-            before=None if cursor is None else parse_cursor(cursor),
+            before=None if cursor is None else parse_session_cursor(cursor),
         )
         return await self.database.read(query)
 

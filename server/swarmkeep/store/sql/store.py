@@ -12,6 +12,7 @@ from swarmkeep.domain.errors import EventNotFound, InvalidRequest, SeqConflict, 
 from swarmkeep.domain.events import SessionRedacted
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
+from swarmkeep.domain.timestamps import to_timestamp
 from swarmkeep.domain.views import view_session
 from swarmkeep.store.archive import Archive, AuditAction
 from swarmkeep.store.hashing import SealedEvent, seal
@@ -234,7 +235,7 @@ class SqlStore(SqlReader):
         return sealed, fold((one.event for one in sealed), base)
 
     def _now(self) -> str:
-        return self._clock().astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        return to_timestamp(self._clock())
 
     async def _refuse_empty_append(self, key: SessionKey) -> AppendResult:
         last = await self.database.read(lambda connection: queries.read_head_seq(connection, key))

@@ -5,19 +5,16 @@ It can be rebuilt. A call is counted where it was made: what a fork shares with 
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, delete, func, insert, literal, select, tuple_
 
-from swarmkeep.domain.codec import MalformedJson, decode, encode
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import CompletionRecord, MessageAdded, SessionForked
 from swarmkeep.domain.usage import UsageGroup, UsagePage, UsageQuery, UsageRow
+from swarmkeep.store.cursors import encode_cursor, parse_cursor
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.queries import read_events
@@ -141,13 +138,13 @@ def sum_usage(connection: Connection, tenant: str, query: UsageQuery) -> UsagePa
         statement = statement.where(usage.c.day <= query.last_day)
     if chosen:
         if query.cursor is not None:
-            values = zip(_parse_cursor(query.cursor, len(by)), chosen, strict=True)
+            values = zip(parse_cursor(query.cursor, len(by)), chosen, strict=True)
             last = [literal(value, column.type) for value, column in values]
             statement = statement.where(tuple_(*chosen) > tuple_(*last))
         statement = statement.group_by(*chosen).order_by(*chosen).limit(query.limit + 1)
     rows = connection.execute(statement).all()
     shown = rows[: query.limit]
-    following = _encode_cursor(shown[-1][: len(by)]) if len(rows) > query.limit else None
+    following = encode_cursor(shown[-1][: len(by)]) if len(rows) > query.limit else None
     return UsagePage([_make_result_row(by, row) for row in shown], following)
 
 
@@ -157,18 +154,3 @@ def _make_result_row(by: Sequence[UsageGroup], row: Any) -> UsageRow:
     counts = dict(zip(_SUMS, (value or 0 for value in row[len(by) :]), strict=True))
     figures = {name: round(float(n), 3) if name.endswith("_ms") else int(n) for name, n in counts.items()}
     return msgspec.convert({**groups, **figures}, UsageRow)
-
-
-def _encode_cursor(values: Sequence[str]) -> str:
-    return base64.urlsafe_b64encode(encode(list(values))).decode().rstrip("=")
-
-
-def _parse_cursor(cursor: str, count: int) -> list[str]:
-    try:
-        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-        values = decode(raw, list[str])
-        if len(values) == count and _encode_cursor(values) == cursor:
-            return values
-    except (ValueError, binascii.Error, MalformedJson, msgspec.ValidationError):
-        pass
-    raise InvalidRequest("this is no cursor of this list; take `next_cursor` from the page before", "/cursor")
