@@ -16,6 +16,7 @@ PAGES = [
     README,
     *sorted(DOCS.rglob("*.md")),
     ROOT / "clients" / "python" / "README.md",
+    ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "agents").rglob("README.md")),
 ]
