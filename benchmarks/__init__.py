@@ -1,1 +1,1 @@
-"""What a turn costs, as a ratio to a bare floor that stores nothing."""
+"""Measure the cost of a turn, as a ratio to a bare floor that stores nothing."""

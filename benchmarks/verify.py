@@ -50,7 +50,7 @@ def make_turn(number: int) -> list[SessionEvent]:
     reply = CompletionRecord(
         id=f"chatcmpl-{number}", model="stub", finish_reason="stop", usage=usage, duration_ms=800.5, request=request
     )
-    asked = {
+    message = {
         "role": "assistant",
         "content": None,
         "tool_calls": [{"id": call_id, "type": "function", "function": call}],
@@ -59,7 +59,7 @@ def make_turn(number: int) -> list[SessionEvent]:
     return [
         RunStarted(options=RunOptions()),
         MessageAdded(message={"role": "user", "content": f"Where is my order {number}? " * 3, "sender": "user"}),
-        MessageAdded(message={**asked, "sender": "Clerk"}, completion=reply),
+        MessageAdded(message={**message, "sender": "Clerk"}, completion=reply),
         ToolStarted(tool_call_id=call_id, name=call["name"], arguments=call["arguments"]),
         MessageAdded(message={**result, "sender": "Clerk"}, tool=ToolRecord(name=call["name"], status="ok")),
         ContextUpdated(patch={"orders": number}, tool_call_id=call_id),

@@ -1,4 +1,4 @@
-"""The house stays as it is drawn: rooms import one way, start light, and hold nothing of one machine."""
+"""The layers of docs/architecture.md hold: imports point one way, the start is light, no file is about one machine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -15,10 +17,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import swarmkeep
-from tests.support.source import PACKAGES, ROOT, Import, list_imports, list_modules
+from tests.support.source import PACKAGES, ROOT, Import, find_module_name, list_imports, list_modules
 
-# Which rooms each room of the server may import: agent ← domain ← store ← engine ← audit ← api, cli ← app, repl.
-# A module beside the rooms goes by its own name; `__init__` is the package itself, the public names.
+# Which layers each layer of the server may import: agent ← domain ← store ← engine ← audit ← api, cli ← app, repl.
+# A module beside the packages is a layer of its own name; `__init__` is the package itself, the public names.
 LAYERS: dict[str, set[str]] = {
     "agent": set(),
     "domain": {"agent"},
@@ -38,14 +40,51 @@ LAYERS: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
-# Rooms that may import only these from outside, next to the standard library.
+# Which other sub-packages of its layer each sub-package may import. The modules that stand beside the sub-packages
+# belong to the whole layer: they may import all of them, and be imported by all but those in SELF_CONTAINED.
+SUB_PACKAGES: dict[str, set[str]] = {
+    "domain.decisions": set(),
+    "store.ports": set(),
+    "store.sqlite": {"store.ports"},
+    "store.postgres": {"store.ports"},
+    "store.sql": {"store.ports", "store.sqlite", "store.postgres"},
+    "engine.models": set(),
+    "engine.agents": set(),
+    "engine.swarm": {"engine.agents", "engine.models"},
+    "engine.worker": {"engine.agents", "engine.models"},
+    "audit.verify": set(),
+    "audit.transfer": {"audit.verify"},
+    "audit.transcript": {"audit.verify"},
+    # A recorded session may come from a file that was exported.
+    "audit.replay": {"audit.transfer"},
+    "api.auth": set(),
+    "api.pages": set(),
+    "api.routes": {"api.auth"},
+    # A command over a WebSocket has the fields of the route that does the same.
+    "api.websocket": {"api.auth", "api.routes"},
+    "cli.render": set(),
+    "cli.sources": set(),
+    "cli.demo": {"cli.render"},
+    # A line that begins with a slash does what the command of that name does.
+    "cli.chat": {"cli.commands", "cli.render", "cli.sources"},
+    "cli.commands": {"cli.chat", "cli.demo", "cli.render", "cli.sources"},
+}
+
+# These import nothing of their layer but themselves, so they could be taken out as they are.
+SELF_CONTAINED = {"audit.verify", "engine.models"}
+
+# A folder that holds more than this is two subjects. These hold one file for each command and each URL.
+MOST_MODULES = 16
+ONE_FILE_PER_THING = {"cli/commands", "api/routes"}
+
+# Layers that may import only these from outside, next to the standard library.
 ALLOWED_OUTSIDE: dict[str, set[str]] = {
     "agent": {"pydantic", "docstring_parser"},
     "domain": {"pydantic", "msgspec"},
     "store": {"sqlalchemy", "asyncpg", "alembic", "msgspec", "cachetools", "swarmkeep_migrations"},
 }
 
-# Packages that only these rooms may import.
+# Packages that only these layers may import.
 ONLY_IN: dict[str, set[str]] = {
     "openai": {"engine"},
     "httpx2": {"engine"},
@@ -60,37 +99,81 @@ ONLY_IN: dict[str, set[str]] = {
 
 
 def find_layer(file: Path) -> str:
-    """The folder below the server's package, or the module's name where it stands beside the rooms."""
+    """The folder below the server's package, or the module's name where it stands beside the packages."""
     return file.relative_to(PACKAGES["swarmkeep"]).parts[0].removesuffix(".py")
 
 
 def find_imported_layer(found: Import) -> str:
-    """The room that an import of the server's own reaches into; a bare `swarmkeep` is the package itself."""
+    """The layer that an import of the server's own reaches into; a bare `swarmkeep` is the package itself."""
     path = [*found.module.split(".")[1:], *([found.name] if found.name else [])]
     return path[0] if path and path[0] in LAYERS else "__init__"
+
+
+def find_sub_package(module: str) -> str | None:
+    """`engine.models` for `swarmkeep.engine.models.retries` and `swarmkeep.engine.models`; None beside sub-packages."""
+    parts = module.split(".")[1:3]
+    return ".".join(parts) if len(parts) == 2 and PACKAGES["swarmkeep"].joinpath(*parts).is_dir() else None
+
+
+def list_imports_within_layers() -> Iterator[tuple[Import, str, str | None]]:
+    """Imports from a sub-package to another place of its own layer, with both sub-packages."""
+    for found in list_imports("swarmkeep"):
+        importer = find_sub_package(find_module_name(found.file, "swarmkeep"))
+        # `from swarmkeep.engine import models` names a module, too.
+        imported = find_sub_package(f"{found.module}.{found.name}" if found.module.count(".") == 1 else found.module)
+        if (
+            importer is not None
+            and found.package == "swarmkeep"
+            and importer != imported
+            and find_imported_layer(found) == find_layer(found.file)
+        ):
+            yield found, importer, imported
 
 
 def test_every_layer_is_listed() -> None:
     assert {find_layer(file) for file in list_modules("swarmkeep")} <= set(LAYERS)
 
 
+def test_every_sub_package_is_listed() -> None:
+    names = {find_sub_package(find_module_name(file, "swarmkeep")) for file in list_modules("swarmkeep")}
+    assert names - {None} <= set(SUB_PACKAGES)
+
+
 def test_layers_import_one_way() -> None:
     wrong = [
-        f"{found.place}: {room} imports {imported}"
+        f"{found.place}: {layer} imports {imported}"
         for found in list_imports("swarmkeep")
         if found.package == "swarmkeep"
-        and (room := find_layer(found.file)) != (imported := find_imported_layer(found))
-        and imported not in LAYERS[room]
+        and (layer := find_layer(found.file)) != (imported := find_imported_layer(found))
+        and imported not in LAYERS[layer]
+    ]
+    assert wrong == []
+
+
+def test_sub_packages_import_one_way() -> None:
+    wrong = [
+        f"{found.place}: {importer} imports {imported}"
+        for found, importer, imported in list_imports_within_layers()
+        if imported is not None and imported not in SUB_PACKAGES[importer]
+    ]
+    assert wrong == []
+
+
+def test_self_contained_sub_packages_import_nothing_beside_them() -> None:
+    wrong = [
+        f"{found.place}: {importer} imports {found.module}"
+        for found, importer, _ in list_imports_within_layers()
+        if importer in SELF_CONTAINED
     ]
     assert wrong == []
 
 
 def test_pure_layers_need_little_from_outside() -> None:
     wrong = [
-        f"{found.place}: {room} imports {found.package}"
+        f"{found.place}: {layer} imports {found.package}"
         for found in list_imports("swarmkeep")
-        if (room := find_layer(found.file)) in ALLOWED_OUTSIDE
-        and found.package not in {"swarmkeep", *ALLOWED_OUTSIDE[room]}
+        if (layer := find_layer(found.file)) in ALLOWED_OUTSIDE
+        and found.package not in {"swarmkeep", *ALLOWED_OUTSIDE[layer]}
         and not found.is_standard
     ]
     assert wrong == []
@@ -171,6 +254,13 @@ def test_every_folder_is_tested_in_the_short_run_too(request: pytest.FixtureRequ
     folders = {file.relative_to(ROOT / "tests").parts[0] for file in (ROOT / "tests").rglob("test_*.py")}
     # The small real model has a target of its own.
     assert folders - {item.path.relative_to(ROOT / "tests").parts[0] for item in request.session.items} <= {"llm"}
+
+
+def test_folders_hold_one_subject() -> None:
+    modules = [file for file in list_modules("swarmkeep") if file.name != "__init__.py"]
+    counts = Counter(str(file.parent.relative_to(PACKAGES["swarmkeep"])) for file in modules)
+    full = {folder: count for folder, count in counts.items() if count > MOST_MODULES}
+    assert set(full) <= ONE_FILE_PER_THING, full
 
 
 def test_modules_stay_short() -> None:

@@ -1,4 +1,4 @@
-"""What a team's own tests are given: `swarmkeep.testing`."""
+"""The helpers that a team's own tests are given: `swarmkeep.testing`."""
 
 from __future__ import annotations
 

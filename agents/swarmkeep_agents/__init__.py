@@ -32,7 +32,7 @@ def conversations(team: str) -> list[list[str]]:
     Raises ValueError if there is no such team.
     """
     if team not in TEAMS:
-        raise ValueError(f"no team is called {team!r}; there are {', '.join(TEAMS)}")
+        raise ValueError(f"there is no team {team!r}; the teams are {', '.join(TEAMS)}")
     text = files(TEAMS[team]).joinpath("conversations.json").read_text(encoding="utf-8")
     talks: list[list[str]] = json.loads(text)
     return talks

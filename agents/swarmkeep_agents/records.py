@@ -74,18 +74,20 @@ class Records:
         """The first row that a query finds, if it finds one."""
         return next(iter(self.rows(query, *values)), None)
 
-    def once(self, tool_call_id: ToolCallId, request: Sequence[Any], act: Callable[[sqlite3.Connection], str]) -> str:
+    def perform_once(
+        self, tool_call_id: ToolCallId, request: Sequence[Any], act: Callable[[sqlite3.Connection], str]
+    ) -> str:
         """What `act` answers. A call that is made again gets the same answer, and nothing is done a second time.
 
         The answer is committed with the rows that `act` writes, so there is never one without the other. `request` is
         what was asked for: providers that number their calls from 0 in each conversation have one id for many of them.
         """
-        asked = json.dumps(request, default=str)
+        call = json.dumps(request, default=str)
         with self.transaction() as connection:
             query = "SELECT answer FROM effects WHERE call_id = ? AND request = ?"
-            done = connection.execute(query, (tool_call_id, asked)).fetchone()
+            done = connection.execute(query, (tool_call_id, call)).fetchone()
             if done is not None:
                 return str(done["answer"])
             answer = act(connection)
-            connection.execute("INSERT INTO effects VALUES (?, ?, ?)", (tool_call_id, asked, answer))
+            connection.execute("INSERT INTO effects VALUES (?, ?, ?)", (tool_call_id, call, answer))
             return answer

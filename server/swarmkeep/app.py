@@ -113,8 +113,8 @@ def lifespan_of(
 async def _refuse_to_be_open(settings: Settings, keyring: Keyring) -> None:
     if not (is_loopback(_resolve_address(settings)[0]) or await keyring.is_locked()):
         raise ServeError(
-            f"without API keys the server is open to whoever reaches it, so it does not listen on {settings.host}; "
-            "make a key with `swarmkeep keys create`, or listen on 127.0.0.1"
+            f"without an API key anyone who can reach the server may use it, so it will not listen on {settings.host}; "
+            "create a key with `swarmkeep keys create`, or listen on 127.0.0.1"
         )
 
 
@@ -254,7 +254,7 @@ class StoppableServer(Server):
         try:
             await self._app.state.service.drain()
         except Exception:
-            log.exception("running runs could not be brought to an end; another server takes them over")
+            log.exception("could not finish the active runs; another server will take them over")
         finally:
             self.should_exit = True
 
@@ -263,7 +263,7 @@ def _resolve_address(settings: Settings) -> tuple[str, int]:
     try:
         return settings.resolve_address()
     except (OSError, UnicodeError) as error:
-        raise ServeError(f"there is no address to listen on called {settings.host!r}: {error}") from error
+        raise ServeError(f"cannot listen on {settings.host!r}: {error}") from error
 
 
 def _bind_socket(settings: Settings, address: tuple[str, int]) -> socket.socket:

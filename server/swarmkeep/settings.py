@@ -49,9 +49,9 @@ class Settings(BaseSettings):
         default="127.0.0.1", description="The address to listen on; as long as there is no API key, a loopback one."
     )
     port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on; 0 takes any free one.")
-    model: str | None = Field(default=None, description="The model of agents that name none themselves.")
+    model: str | None = Field(default=None, description="The model for agents that do not name one.")
     offline: bool = Field(
-        default=False, description="Use the built-in offline model, which is no LLM and needs no key."
+        default=False, description="Use the built-in offline model. It is not an LLM and needs no key."
     )
     openai_api_key: SecretStr | None = Field(
         default=None,
@@ -68,29 +68,29 @@ class Settings(BaseSettings):
         description="How long a model may be silent: until its answer begins, and between two pieces of it.",
     )
     model_retries: int = Field(
-        default=2, ge=0, description="How often a model call that failed in passing is made again."
+        default=2, ge=0, description="How often a model call is retried after a temporary failure."
     )
     lease_seconds: Seconds = Field(
         default=15.0,
         description="How long a run belongs to a server that gives no sign of life; then another takes it over.",
     )
     grace_seconds: float = Field(
-        default=10.0, ge=0, description="How long running runs may go on once the server is told to stop."
+        default=10.0, ge=0, description="How long running runs may go on after the server is asked to stop."
     )
     run_seconds: Seconds | None = Field(
         default=3600.0,
-        description="How long a run may take, without the time that it waits for somebody; `none` is without limit.",
+        description="How long a run may take, without the time that it waits for somebody; `none` means no limit.",
     )
     tool_seconds: Seconds | None = Field(
-        default=300.0, description="The time-out of tools that set none themselves; `none` is without limit."
+        default=300.0, description="The time-out of tools without one of their own; `none` means no limit."
     )
     approval_seconds: Seconds | None = Field(
-        default=None, description="How long an approval may be waited for; by default without limit."
+        default=None, description="How long to wait for an approval; no limit by default."
     )
     loop_turns: Annotated[int, Field(ge=3)] | None = Field(
         default=10,
         description="After how many turns in a circle (the same calls again, the same handoffs) a run is ended; `none` "
-        "is without limit.",
+        "means no limit.",
     )
     history_turns: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="How many of a session's last turns a model is sent; by default all of them."
@@ -105,7 +105,7 @@ class Settings(BaseSettings):
         default=None,
         ge=1,
         description="How many requests under `/v1` each API key (or address, without keys) may make in a minute, on "
-        "each server; by default without limit.",
+        "each server; no limit by default.",
     )
     allowed_hosts: Names = Field(
         default=(),
@@ -113,7 +113,7 @@ class Settings(BaseSettings):
     )
     metrics_token: SecretStr | None = Field(
         default=None,
-        description="What whoever reads `/metrics` has to show; needed there once the server has API keys.",
+        description="The token required to read `/metrics`; needed there once the server has API keys.",
     )
     cors_origins: Names = Field(
         default=(), description="Origins of web pages that may call the API, separated by commas; by default none."
@@ -138,7 +138,9 @@ class Settings(BaseSettings):
             try:
                 return json.loads(text)
             except ValueError:
-                raise ValueError("it begins like a JSON list and is none; names may be separated by commas") from None
+                raise ValueError(
+                    "it starts with [ but is not a valid JSON list; or separate the names with commas"
+                ) from None
         if info.field_name == "agents" and "," not in text and not Path(text).exists():
             text = text.replace(os.pathsep, ",")
         return [part.strip() for part in text.split(",") if part.strip()]
@@ -149,7 +151,7 @@ class Settings(BaseSettings):
         # One that no browser sends would let nobody in, without a word.
         for origin in value:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
-                raise ValueError(f"{origin!r} is no origin: write https://HOST or https://HOST:PORT, or * for any")
+                raise ValueError(f"{origin!r} is not an origin: write https://HOST or https://HOST:PORT, or * for any")
         return value
 
     @field_validator(

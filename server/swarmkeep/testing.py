@@ -35,13 +35,13 @@ def recorded(*patterns: str | Path) -> list[RecordedConversation]:
     """The conversations in the export files that the patterns (with `*`, `?` and `**`) match, in order of their names.
 
     Raises FileNotFoundError for a pattern that matches nothing, lest a test of nothing succeed, and InvalidImport for a
-    file that is no export.
+    file that is not an export.
     """
     found = []
     for pattern in patterns:
         files = sorted(glob.glob(str(pattern), recursive=True))
         if not files:
-            raise FileNotFoundError(f"no file is called {pattern}")
+            raise FileNotFoundError(f"no file matches {pattern}")
         found += [conversation for file in files for conversation in _read_file(Path(file))]
     return found
 

@@ -1,1 +1,1 @@
-"""The agent room: what a routine is written in."""
+"""The agent package: what a routine is written in."""

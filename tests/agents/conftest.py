@@ -8,6 +8,6 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def rows_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def team_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SWARMKEEP_TEAM_DATA", str(tmp_path))
     return tmp_path

@@ -1,4 +1,4 @@
-"""What the functions of airline, support_bot and personal_shopper do to their databases, and do only once."""
+"""The functions of airline, support_bot and personal_shopper change their databases, and only once."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def test_an_effect_and_its_answer_are_committed_together_or_not_at_all() -> None
         return "noted"
 
     with pytest.raises(RuntimeError):
-        records.once(CALL, ["note"], fail)
+        records.perform_once(CALL, ["note"], fail)
     assert records.rows("SELECT * FROM notes") == []
-    assert [records.once(CALL, ["note"], note) for _ in range(3)] == ["noted"] * 3
+    assert [records.perform_once(CALL, ["note"], note) for _ in range(3)] == ["noted"] * 3
     assert records.rows("SELECT * FROM notes") == [{"text": "done"}]
     # A provider that counts calls anew in each conversation gives one id to many of them.
-    records.once(CALL, ["another note"], note)
+    records.perform_once(CALL, ["another note"], note)
     assert len(records.rows("SELECT * FROM notes")) == 2
 
 
@@ -49,7 +49,7 @@ def test_one_call_made_by_many_at_once_has_one_effect() -> None:
         return str(db.execute("INSERT INTO notes DEFAULT VALUES").lastrowid)
 
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: records.once(CALL, [], act), range(16)))
+        answers = list(pool.map(lambda _: records.perform_once(CALL, [], act), range(16)))
     assert answers == ["1"] * 16
 
 

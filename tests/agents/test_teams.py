@@ -1,4 +1,4 @@
-"""What holds for every bundled team, whatever it is about."""
+"""Rules that hold for every bundled team."""
 
 from __future__ import annotations
 
@@ -100,5 +100,5 @@ def test_conversations_are_lists_of_messages(name: str) -> None:
 
 
 def test_an_unknown_team_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"no team is called 'acne'; there are acme, airline, basic"):
+    with pytest.raises(ValueError, match=r"there is no team 'acne'; the teams are acme, airline, basic"):
         conversations("acne")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from swarmkeep.store.opening import open_store
 
 from swarmkeep.api.limits import ServerLimits
 from swarmkeep.cli.sources.database import NoModel
@@ -21,6 +20,7 @@ from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loop import MessageDelta, MessageStarted
 from swarmkeep.engine.streaming import Hub, follow
+from swarmkeep.store.opening import open_store
 from tests.api.server import Frame, RunningServer, durable_frames, scripted, start_server
 from tests.api.team import front
 from tests.api.test_streams import content_of, wait_until, wait_until_nobody_reads

@@ -186,7 +186,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         ({"host": "0.0.0.0"}, "does not listen on 0.0.0.0; make a key with `swarmkeep keys create`"),
         ({"host": "::"}, "does not listen on ::"),
         ({"host": "192.0.2.1"}, "cannot listen on 192.0.2.1"),
-        ({"host": "no such host"}, "no address to listen on called 'no such host'"),
+        ({"host": "no such host"}, "cannot listen on 'no such host'"),
         ({"offline": False}, "no model is configured"),
         ({"agents": ["no_such_module"]}, "no_such_module does not import"),
         ({"agents": []}, "no agents"),

@@ -34,17 +34,17 @@ def server() -> Iterator[StubServer]:
 
 
 @pytest.fixture
-def naps() -> RecordedSleeps:
+def sleeps() -> RecordedSleeps:
     return RecordedSleeps()
 
 
 @pytest.fixture
-def client(server: StubServer, naps: RecordedSleeps) -> Iterator[Client]:
-    with Client(server.url, sleep=naps.sleep) as client:
+def client(server: StubServer, sleeps: RecordedSleeps) -> Iterator[Client]:
+    with Client(server.url, sleep=sleeps.sleep) as client:
         yield client
 
 
 @pytest.fixture
-async def async_client(server: StubServer, naps: RecordedSleeps) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(server.url, sleep=naps.async_sleep) as client:
+async def async_client(server: StubServer, sleeps: RecordedSleeps) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(server.url, sleep=sleeps.async_sleep) as client:
         yield client

@@ -1,4 +1,4 @@
-"""What the client asks for when something is removed, and what it makes of the answers."""
+"""The client's calls that remove and audit, and how their answers are read."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_failed_run_is_raised_with_what_it_produced(server: StubServer, client: 
 
 
 async def test_cancelled_run_is_raised_in_async_too(
-    server: StubServer, async_client: AsyncClient, naps: RecordedSleeps
+    server: StubServer, async_client: AsyncClient, sleeps: RecordedSleeps
 ) -> None:
     server.script(
         make_json_reply(samples.make_session()),
@@ -168,7 +168,7 @@ async def test_cancelled_run_is_raised_in_async_too(
         await session.run("Hi")
     assert cancelled.value.error.code == "cancelled"
     assert not isinstance(cancelled.value, RunFailed)
-    assert naps.seconds == []
+    assert sleeps.seconds == []
 
 
 def test_waiting_run_is_an_answer(server: StubServer, client: Client) -> None:

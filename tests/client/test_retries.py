@@ -1,4 +1,4 @@
-"""What is sent again, under which key, and after how long."""
+"""Requests that are sent again: which, under which key, after how long."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ HTML_502 = make_reply(502, b"<html><h1>Bad gateway</h1>\n</html>", "text/html")
 
 
 def test_write_is_sent_again_with_the_same_key_and_body(
-    server: StubServer, client: Client, naps: RecordedSleeps
+    server: StubServer, client: Client, sleeps: RecordedSleeps
 ) -> None:
     server.script(DROPPED, BROKEN, HTML_502, make_json_reply(samples.make_session(), 201))
     assert client.sessions.create(agent="A").id == "s1"
     assert len({request.key for request in server.received}) == 1
     assert {request.body for request in server.received} == {b'{"agent":"A"}'}
-    assert len(naps.seconds) == 3
+    assert len(sleeps.seconds) == 3
 
 
 async def test_async_write_is_sent_again_with_the_same_key_and_body(
-    server: StubServer, async_client: AsyncClient, naps: RecordedSleeps
+    server: StubServer, async_client: AsyncClient, sleeps: RecordedSleeps
 ) -> None:
     server.script(DROPPED, BROKEN, HTML_502, make_json_reply(samples.make_session(), 201))
     assert (await async_client.sessions.create(agent="A")).id == "s1"
     assert len({request.key for request in server.received}) == 1
-    assert len(naps.seconds) == 3
+    assert len(sleeps.seconds) == 3
 
 
 def test_each_write_has_a_key_of_its_own_unless_one_is_given(server: StubServer, client: Client) -> None:
@@ -80,26 +80,26 @@ def test_key_that_no_header_can_carry_is_refused(client: Client, key: str) -> No
 
 @pytest.mark.parametrize("status", [400, 401, 404, 409, 412, 413, 422, 500, 501])
 def test_final_answer_is_not_asked_for_again(
-    server: StubServer, client: Client, naps: RecordedSleeps, status: int
+    server: StubServer, client: Client, sleeps: RecordedSleeps, status: int
 ) -> None:
     server.script(make_problem_reply(status, "whatever"))
     with pytest.raises(ApiError):
         client.sessions.create()
-    assert naps.seconds == []
+    assert sleeps.seconds == []
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_temporary_refusal_is_raised_after_three_more_attempts(
-    server: StubServer, client: Client, naps: RecordedSleeps, status: int
+    server: StubServer, client: Client, sleeps: RecordedSleeps, status: int
 ) -> None:
     server.script(*[make_problem_reply(status, "overloaded")] * 4)
     with pytest.raises(ApiError) as failed:
         client.sessions.get("s1")
     assert (failed.value.status, failed.value.code) == (status, "overloaded")
-    assert len(naps.seconds) == 3
+    assert len(sleeps.seconds) == 3
 
 
-def test_retry_after_is_honoured(server: StubServer, client: Client, naps: RecordedSleeps) -> None:
+def test_retry_after_is_honoured(server: StubServer, client: Client, sleeps: RecordedSleeps) -> None:
     later = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     server.script(
         make_problem_reply(429, "rate_limited", {"retry-after": "7"}),
@@ -108,18 +108,18 @@ def test_retry_after_is_honoured(server: StubServer, client: Client, naps: Recor
         make_json_reply(samples.make_session()),
     )
     client.sessions.get("s1")
-    seconds, date, nonsense = naps.seconds
+    seconds, date, nonsense = sleeps.seconds
     assert seconds == 7
     assert 20 < date <= 30
     assert nonsense <= 2
 
 
-def test_long_retry_after_is_left_to_the_caller(server: StubServer, client: Client, naps: RecordedSleeps) -> None:
+def test_long_retry_after_is_left_to_the_caller(server: StubServer, client: Client, sleeps: RecordedSleeps) -> None:
     server.script(make_problem_reply(429, "rate_limited", {"retry-after": "3600"}))
     with pytest.raises(RateLimited) as refused:
         client.sessions.get("s1")
     assert refused.value.retry_after == 3600
-    assert naps.seconds == []
+    assert sleeps.seconds == []
 
 
 def test_retry_after_of_the_last_refusal_is_told(server: StubServer) -> None:
@@ -149,20 +149,20 @@ def test_what_is_not_safe_to_repeat_is_not_repeated() -> None:
     assert Retries(3).pause_after(request, Answer(503, {}, b"")) is None
 
 
-def test_unreachable_server_is_a_clear_error(naps: RecordedSleeps) -> None:
+def test_unreachable_server_is_a_clear_error(sleeps: RecordedSleeps) -> None:
     with socket.socket() as nobody_listens:
         nobody_listens.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody_listens.getsockname()[1]}"
-        with Client(url, sleep=naps.sleep) as client, pytest.raises(ConnectionFailed) as failed:
+        with Client(url, sleep=sleeps.sleep) as client, pytest.raises(ConnectionFailed) as failed:
             client.sessions.get("s1")
     assert "GET /v1/sessions/s1" in str(failed.value)
     assert url in str(failed.value)
     assert failed.value.__cause__ is not None
     assert failed.value.status is None
-    assert len(naps.seconds) == 3
+    assert len(sleeps.seconds) == 3
 
 
-def test_answer_that_takes_too_long_is_asked_for_again(server: StubServer, naps: RecordedSleeps) -> None:
+def test_answer_that_takes_too_long_is_asked_for_again(server: StubServer, sleeps: RecordedSleeps) -> None:
     slow = [Reply((b"HTTP/1.1 200 OK\r\n",), "silence")]
 
     def answer(request: ReceivedRequest) -> Reply:
@@ -171,7 +171,7 @@ def test_answer_that_takes_too_long_is_asked_for_again(server: StubServer, naps:
         return slow.pop() if slow else make_json_reply(samples.make_run())
 
     server.answer = answer
-    with Client(server.url, timeout=0.2, sleep=naps.sleep) as client:
+    with Client(server.url, timeout=0.2, sleep=sleeps.sleep) as client:
         assert client.sessions.get("s1").run("Hi").id == "r1"
     first, second, *_ = (request for request in server.received if request.method == "POST")
     assert (first.key, first.body) == (second.key, second.body)

@@ -202,26 +202,28 @@ def test_events_of_the_run_that_was_interrupted_do_not_lead_to_its_stream(server
 
 
 def test_connection_dropped_before_an_answer_is_made_again_with_the_same_key(
-    server: StubServer, session: Session, naps: RecordedSleeps
+    server: StubServer, session: Session, sleeps: RecordedSleeps
 ) -> None:
     server.script(DROPPED, make_problem_reply(503, "draining", {"retry-after": "2"}), make_sse_reply(*RECORDED))
     assert list_types(session.stream("Hi")) == TYPES
     assert len({request.key for request in server.received}) == 1
     assert len({request.body for request in server.received}) == 1
-    assert naps.seconds[1] >= 2
+    assert sleeps.seconds[1] >= 2
 
 
-def test_stream_that_cannot_be_taken_up_again_fails(server: StubServer, session: Session, naps: RecordedSleeps) -> None:
+def test_stream_that_cannot_be_taken_up_again_fails(
+    server: StubServer, session: Session, sleeps: RecordedSleeps
+) -> None:
     server.script(make_sse_reply(START), DROPPED, DROPPED, make_sse_reply(PING))
     stream = session.stream("Hi")
     assert next(stream).type == "run.started"
     with pytest.raises(ConnectionFailed, match="ended before its last frame") as failed:
         next(stream)
     assert "/v1/sessions/s1/runs/r1/stream" in failed.value.detail
-    assert len(naps.seconds) == 3
+    assert len(sleeps.seconds) == 3
 
 
-def test_silent_connection_is_given_up_and_taken_up_again(server: StubServer, naps: RecordedSleeps) -> None:
+def test_silent_connection_is_given_up_and_taken_up_again(server: StubServer, sleeps: RecordedSleeps) -> None:
     def answer(request: ReceivedRequest) -> Reply:
         if request.target == "/v1/sessions/s1":
             return make_json_reply(samples.make_session())
@@ -230,7 +232,7 @@ def test_silent_connection_is_given_up_and_taken_up_again(server: StubServer, na
         return make_sse_reply(*replies_after(request.last_event_id))
 
     server.answer = answer
-    with Client(server.url, stream_idle_seconds=0.2, sleep=naps.sleep) as client:
+    with Client(server.url, stream_idle_seconds=0.2, sleep=sleeps.sleep) as client:
         assert list_seqs(client.sessions.get("s1").stream("Hi")) == [2, 3, 4, 5]
     assert server.last.last_event_id == 2
 

@@ -1,4 +1,4 @@
-"""What is given is what is sent, and what comes back is what was stored."""
+"""Values go to the server and come back unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a type checker sees of the client. Never run: `test_types` gives it to pyright."""
+"""A type checker's view of the client. Never run: `test_types` gives it to pyright."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ PAGES = [
     README,
     *sorted(DOCS.rglob("*.md")),
     ROOT / "clients" / "python" / "README.md",
+    ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "agents").rglob("README.md")),
 ]
@@ -54,7 +55,7 @@ def list_anchors(page: Path) -> set[str]:
 
 
 def make_slug(title: str) -> str:
-    """A heading in lower case, its spaces as hyphens, without what is no letter, digit, hyphen or underscore."""
+    """A heading in lower case, its spaces as hyphens, without anything but letters, digits, hyphens and underscores."""
     return re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
 
 

@@ -76,13 +76,13 @@ def test_every_event_type_has_an_example_that_is_one(name: str) -> None:
 def assert_has_shape(value: Any, wanted: type[Fact]) -> None:
     """The value is of this shape, and has nothing besides."""
     fact = msgspec.convert(value, wanted)
-    told = json.loads(msgspec.json.encode(fact))
-    left_out = {key: item for key, item in value.items() if told.get(key) != item and not isinstance(item, dict)}
+    encoded = json.loads(msgspec.json.encode(fact))
+    left_out = {key: item for key, item in value.items() if encoded.get(key) != item and not isinstance(item, dict)}
     assert left_out == {}
     assert set(value) <= set(list_encoded_names(wanted))
     for key, item in value.items():
-        if isinstance(item, dict) and isinstance(told.get(key), dict):
-            assert set(item) <= set(told[key])
+        if isinstance(item, dict) and isinstance(encoded.get(key), dict):
+            assert set(item) <= set(encoded[key])
 
 
 def test_the_parts_of_events_are_there() -> None:
@@ -167,8 +167,8 @@ def test_every_route_names_its_own_refusals() -> None:
         "request_timeout",
     }
     for route, operation in list_operations():
-        told = "".join(str(answer.get("description")) for answer in operation["responses"].values())
-        codes = set(re.findall(r"`([a-z_]+)`: ", told)) - common
+        described = "".join(str(answer.get("description")) for answer in operation["responses"].values())
+        codes = set(re.findall(r"`([a-z_]+)`: ", described)) - common
         assert codes <= find_code_spans(read_sections(HTTP)[f"`{route}`"]), route
 
 

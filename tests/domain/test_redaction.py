@@ -1,4 +1,4 @@
-"""What stands in the place of a removed payload says nothing of it, and leaves every state and request valid."""
+"""A stand-in says nothing of the removed payload, and leaves every state and request valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each fact does to the state."""
+"""The effect of each fact on the state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a long history a model is sent."""
+"""The part of a long history that a model is sent."""
 
 from __future__ import annotations
 

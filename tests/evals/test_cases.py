@@ -68,7 +68,7 @@ BAD = {
         "cases:\n  - name: one\n    conversation:\n      - Hi\n      - say: Ho\n        expect: {agent: 3}\n",
         ", line 6, /cases/0/conversation/",
     ),
-    "name twice": (CASE + CASE.removeprefix("cases:\n"), ", line 5, /cases/1/name: another case is called 'one'"),
+    "name twice": (CASE + CASE.removeprefix("cases:\n"), ", line 5, /cases/1/name: another case has the name 'one'"),
     "both": (CASE + "    recorded: a\n", "either a conversation or the id"),
     "neither": ("cases:\n  - name: one\n    expect: {agent: Ann}\n", "either a conversation or the id"),
     "nothing expected": (
@@ -77,16 +77,16 @@ BAD = {
     ),
     "bad expression": (
         "cases:\n  - name: one\n    conversation: [Hi]\n    expect:\n      text: /(/\n",
-        ", line 5, /cases/0/expect/text: '/(/' is no regular expression",
+        ", line 5, /cases/0/expect/text: '/(/' is not a valid regular expression",
     ),
     "arguments of nothing": (
         "cases:\n  - name: one\n    conversation: [Hi]\n    expect:\n      arguments: {a: 1}\n",
         ", line 5, /cases/0/expect/arguments: name the function",
     ),
-    "no turns": (CASE + "    max_turns: 0\n", ", line 5, /cases/0/max_turns: it is at least 1"),
+    "no turns": (CASE + "    max_turns: 0\n", ", line 5, /cases/0/max_turns: must be at least 1"),
     "unknown kind": (
         "cases:\n  - name: one\n    recorded: a\n    ignore: [moods]\n",
-        ", line 4, /cases/0/ignore: there is no kind of difference 'moods'",
+        ", line 4, /cases/0/ignore: unknown kind of difference 'moods'",
     ),
     "a tag that would make an object": ("cases: !!python/object/apply:os.getcwd []\n", "it is not YAML"),
 }
@@ -110,7 +110,7 @@ def test_json_with_a_fault_is_named_with_its_line(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidCases, match=r"nowhere\.yaml: No such file"):
         load_cases([tmp_path / "nowhere.yaml"])
-    with pytest.raises(InvalidCases, match="has no file that ends in"):
+    with pytest.raises(InvalidCases, match="no file in this folder ends in"):
         load_cases([tmp_path])
     (tmp_path / "latin.yaml").write_bytes(b"cases: \xe9")
     with pytest.raises(InvalidCases, match=r"latin\.yaml: it is not UTF-8"):

@@ -1,4 +1,4 @@
-"""Whatever a release has written, this version reads as that release did."""
+"""This version reads whatever a release has written as that release did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The evening that all of these tests look at; it takes minutes, so there is one."""
+"""The trial that all of these tests look at; it takes minutes, so there is one."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[llm.Recorder]
 
 
 @pytest.fixture(scope="session")
-def evening(recorder: llm.Recorder, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Trial:
-    spent = run_trial(recorder, tmp_path_factory.mktemp("servers"))
-    pytestconfig.stash[_SUMMARY] = spent.summary()
-    return spent
+def trial(recorder: llm.Recorder, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Trial:
+    result = run_trial(recorder, tmp_path_factory.mktemp("servers"))
+    pytestconfig.stash[_SUMMARY] = result.summary()
+    return result
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

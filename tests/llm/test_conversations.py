@@ -29,25 +29,25 @@ from tests.support.rules import find_body_faults
 pytestmark = pytest.mark.llm
 
 
-def test_enough_happened_that_nobody_scripted(evening: Trial) -> None:
+def test_enough_happened_that_nobody_scripted(trial: Trial) -> None:
     """Calls and handoffs are the model's own choice, so that their numbers are not certain. But it was seen to call a
     function in more than half of its turns, and to hand over in a third, so these are far exceeded.
     """
-    turns = sum(len(talk.answers) for talk in evening.talks)
+    turns = sum(len(session.answers) for session in trial.sessions)
     assert turns >= 20
-    assert sum(len(list_results(talk.events)) for talk in evening.talks) >= 5
-    assert sum(len(talk.of_type("handoff.made")) for talk in evening.talks) >= 1
-    assert {talk.team for talk in evening.talks} == set(TEAMS)
+    assert sum(len(list_results(session.events)) for session in trial.sessions) >= 5
+    assert sum(len(session.of_type("handoff.made")) for session in trial.sessions) >= 1
+    assert {session.team for session in trial.sessions} == set(TEAMS)
 
 
-def test_every_log_is_whole(evening: Trial) -> None:
-    for group in evening.groups:
+def test_every_log_is_whole(trial: Trial) -> None:
+    for group in trial.groups:
         with closing(sqlite3.connect(group.database_url.removeprefix("sqlite:///"))) as file:
-            for talk in group.talks:
-                assert [event.seq for event in talk.events] == [*range(1, len(talk.events) + 1)]
-                assert [event.hash for event in talk.events] == _compute_hashes(file, talk.session_id)
-                assert talk.state is not None
-                assert (talk.state.seq, talk.state.hash) == (talk.events[-1].seq, talk.events[-1].hash)
+            for session in group.sessions:
+                assert [event.seq for event in session.events] == [*range(1, len(session.events) + 1)]
+                assert [event.hash for event in session.events] == _compute_hashes(file, session.session_id)
+                assert session.state is not None
+                assert (session.state.seq, session.state.hash) == (session.events[-1].seq, session.events[-1].hash)
 
 
 def _compute_hashes(file: sqlite3.Connection, session_id: str) -> list[str]:
@@ -66,88 +66,88 @@ def _compute_hashes(file: sqlite3.Connection, session_id: str) -> list[str]:
     return hashes
 
 
-def test_every_run_ended_once(evening: Trial) -> None:
-    for talk in evening.talks:
-        begun = [event.run_id for event in talk.of_type("run.started")]
-        ended = [event.run_id for event in talk.of_type(*TERMINAL)]
+def test_every_run_ended_once(trial: Trial) -> None:
+    for session in trial.sessions:
+        begun = [event.run_id for event in session.of_type("run.started")]
+        ended = [event.run_id for event in session.of_type(*TERMINAL)]
         assert Counter(ended) == Counter(set(begun))
-        assert len(begun) == len(talk.texts) + 1 + (talk in [group.talks[0] for group in evening.groups])
+        assert len(begun) == len(session.texts) + 1 + (session in [group.sessions[0] for group in trial.groups])
 
 
-def test_what_was_to_be_approved_was_decided_once(evening: Trial) -> None:
-    for talk in evening.talks:
-        asked = [event.data["tool_call_id"] for event in talk.of_type("approval.requested")]
-        assert [event.data["tool_call_id"] for event in talk.of_type("approval.decided")] == asked
+def test_what_was_to_be_approved_was_decided_once(trial: Trial) -> None:
+    for session in trial.sessions:
+        asked = [event.data["tool_call_id"] for event in session.of_type("approval.requested")]
+        assert [event.data["tool_call_id"] for event in session.of_type("approval.decided")] == asked
 
 
-def test_a_run_fails_only_where_the_model_server_did(evening: Trial) -> None:
-    refused = Counter(call.status for call in evening.calls if call.complete and call.status != 200)
-    failed = [event.data["error"] for talk in evening.talks for event in talk.of_type("run.failed")]
+def test_a_run_fails_only_where_the_model_server_did(trial: Trial) -> None:
+    refused = Counter(call.status for call in trial.calls if call.complete and call.status != 200)
+    failed = [event.data["error"] for session in trial.sessions for event in session.of_type("run.failed")]
     assert {error["provider_status"] for error in failed} <= set(refused)
-    assert not [event for talk in evening.talks for event in talk.of_type("run.cancelled", "run.interrupted")]
+    assert not [event for session in trial.sessions for event in session.of_type("run.cancelled", "run.interrupted")]
 
 
-async def test_every_prefix_of_a_log_gives_a_valid_request(evening: Trial) -> None:
-    for group in evening.groups:
+async def test_every_prefix_of_a_log_gives_a_valid_request(trial: Trial) -> None:
+    for group in trial.groups:
         registry = load_registry(group.agents)
         store = open_store(group.database_url, read_only=True)
-        for talk in group.talks:
+        for session in group.sessions:
             state = State()
-            for event in await store.read(SessionKey(DEFAULT_TENANT, talk.session_id)):
+            for event in await store.read(SessionKey(DEFAULT_TENANT, session.session_id)):
                 state = evolve(state, event)
                 profile = await registry.make_profile(
                     registry.active(state.agent), state.context_variables, ThreadRunner()
                 )
                 body = build_request(state, profile, stream=event.seq % 2 == 0).body()
-                assert find_body_faults(body) == [], f"{talk.session_id} up to {event.seq}"
+                assert find_body_faults(body) == [], f"{session.session_id} up to {event.seq}"
         await store.close()
 
 
-def test_every_request_is_rebuilt_to_the_byte(evening: Trial) -> None:
+def test_every_request_is_rebuilt_to_the_byte(trial: Trial) -> None:
     """The model's server names each completion, and the log keeps that name beside the answer."""
-    received = {call.completion_id: call.body for call in evening.calls if call.complete and call.status == 200}
+    received = {call.completion_id: call.body for call in trial.calls if call.complete and call.status == 200}
     rebuilt: dict[str, bytes] = {}
-    for talk in evening.talks:
-        rebuilt |= {event.data["completion"]["id"]: talk.requests[event.seq] for event in talk.answers}
+    for session in trial.sessions:
+        rebuilt |= {event.data["completion"]["id"]: session.requests[event.seq] for event in session.answers}
     assert rebuilt == received
-    assert sum(len(talk.answers) for talk in evening.talks) == len(received)
+    assert sum(len(session.answers) for session in trial.sessions) == len(received)
     assert [faults for body in received.values() if (faults := find_body_faults(body))] == []
 
 
-def test_turns_are_limited(evening: Trial) -> None:
-    for talk in evening.talks:
-        turns = Counter(event.run_id for event in talk.answers)
-        limits = {event.run_id: event.data["options"]["max_turns"] for event in talk.of_type("run.started")}
-        for end in talk.of_type(*TERMINAL):
+def test_turns_are_limited(trial: Trial) -> None:
+    for session in trial.sessions:
+        turns = Counter(event.run_id for event in session.answers)
+        limits = {event.run_id: event.data["options"]["max_turns"] for event in session.of_type("run.started")}
+        for end in session.of_type(*TERMINAL):
             assert turns[end.run_id] <= limits[end.run_id]
             if end.data["stop_reason"] == "max_turns":
                 assert turns[end.run_id] == limits[end.run_id]
 
 
-def test_what_was_recorded_survives_a_kill(evening: Trial) -> None:
-    for talk in evening.talks:
-        assert talk.before_kill
-        assert talk.events[: len(talk.before_kill)] == talk.before_kill
+def test_what_was_recorded_survives_a_kill(trial: Trial) -> None:
+    for session in trial.sessions:
+        assert session.events_before_kill
+        assert session.events[: len(session.events_before_kill)] == session.events_before_kill
 
 
-def test_the_run_that_was_cut_off_goes_on_by_itself(evening: Trial) -> None:
-    assert sum(not call.complete for call in evening.calls) == len(evening.groups)
-    for group in evening.groups:
-        (resumed,) = group.talks[0].of_type("run.resumed")[-1:]
+def test_the_run_that_was_cut_off_goes_on_by_itself(trial: Trial) -> None:
+    assert sum(not call.complete for call in trial.calls) == len(trial.groups)
+    for group in trial.groups:
+        (resumed,) = group.sessions[0].of_type("run.resumed")[-1:]
         assert (resumed.run_id, resumed.data["reason"]) == (group.cut_run_id, "recovery")
-        (end,) = [event for event in group.talks[0].of_type(*TERMINAL) if event.run_id == group.cut_run_id]
+        (end,) = [event for event in group.sessions[0].of_type(*TERMINAL) if event.run_id == group.cut_run_id]
         assert end.type == "run.completed"
 
 
-def test_every_session_goes_on_after_a_kill(evening: Trial) -> None:
-    for talk in evening.talks:
-        end = talk.events[-1]
-        assert (end.type, end.run_id) == ("run.completed", talk.last_run_id)
-        assert end.seq > talk.before_kill[-1].seq
+def test_every_session_goes_on_after_a_kill(trial: Trial) -> None:
+    for session in trial.sessions:
+        end = session.events[-1]
+        assert (end.type, end.run_id) == ("run.completed", session.last_run_id)
+        assert end.seq > session.events_before_kill[-1].seq
 
 
-def test_a_stream_gives_each_event_once_and_the_words_as_they_are_recorded(evening: Trial) -> None:
-    streams = [items for talk in evening.talks for items in talk.streams]
+def test_a_stream_gives_each_event_once_and_the_words_as_they_are_recorded(trial: Trial) -> None:
+    streams = [items for session in trial.sessions for items in session.streams]
     assert any(isinstance(item, MessageDelta) for items in streams for item in items)
     for items in streams:
         run = last_item(items).run

@@ -1,4 +1,4 @@
-"""What the bundled teams and the small model had to say to each other, on servers that were killed in between."""
+"""Run the bundled teams on the small model, with servers that are killed in between."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TrialSession:
     texts: list[str]
     session_id: str = ""
     streams: list[list[StreamItem]] = field(default_factory=list)
-    before_kill: list[Event] = field(default_factory=list)
+    events_before_kill: list[Event] = field(default_factory=list)
     last_run_id: str = ""
     state: SessionState | None = None
     events: list[Event] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Group:
 
     teams: tuple[str, ...]
     database_url: str
-    talks: list[TrialSession]
+    sessions: list[TrialSession]
     cut_run_id: str = ""
 
     @property
@@ -85,16 +85,16 @@ class Trial:
     seconds: float
 
     @property
-    def talks(self) -> list[TrialSession]:
-        return [talk for group in self.groups for talk in group.talks]
+    def sessions(self) -> list[TrialSession]:
+        return [record for group in self.groups for record in group.sessions]
 
     def summary(self) -> str:
-        types = Counter(event.type for talk in self.talks for event in talk.events)
-        results = [event.data["tool"]["status"] for talk in self.talks for event in list_results(talk.events)]
-        ends = Counter(event.data["stop_reason"] for talk in self.talks for event in talk.of_type(*TERMINAL))
+        types = Counter(event.type for record in self.sessions for event in record.events)
+        results = [event.data["tool"]["status"] for record in self.sessions for event in list_results(record.events)]
+        ends = Counter(event.data["stop_reason"] for record in self.sessions for event in record.of_type(*TERMINAL))
         tools = ", ".join(f"{count} {status}" for status, count in Counter(results).most_common())
         return (
-            f"{sum(len(talk.answers) for talk in self.talks)} turns in {len(self.talks)} sessions, "
+            f"{sum(len(record.answers) for record in self.sessions)} turns in {len(self.sessions)} sessions, "
             f"{len(results)} tool calls ({tools}), {types['handoff.made']} handoffs, "
             f"{types['handoff.ignored']} ignored, {types['approval.decided']} approvals; runs ended by "
             f"{', '.join(f'{reason} {count}' for reason, count in ends.most_common())}; {self.seconds:.0f} s"
@@ -129,44 +129,44 @@ def _hold_conversations(teams: tuple[str, ...], recorder: Recorder, folder: Path
     # The lease is short because the run that was cut off must wait for it to run out.
     env = {"OPENAI_BASE_URL": recorder.url, "SWARMKEEP_LEASE_SECONDS": "5"}
     server = ServerProcess(folder, agents=[TEAMS[team] for team in teams], offline=False, env=env)
-    talks = [talk for team in teams for talk in _make_sessions(team)]
-    group = Group(teams, server.database_url, talks)
+    records = [record for team in teams for record in _make_sessions(team)]
+    group = Group(teams, server.database_url, records)
     with server, Client(server.url) as client:
         ways = cycle((_run, _run_streamed, _run, _run_without_tools))
-        for talk in talks:
-            session = client.sessions.create(agent=talk.agent, context_variables={"user_name": "Ana"})
-            talk.session_id = session.id
-            for text in talk.texts:
+        for record in records:
+            session = client.sessions.create(agent=record.agent, context_variables={"user_name": "Ana"})
+            record.session_id = session.id
+            for text in record.texts:
                 # A run that failed is looked at in the log.
                 with suppress(RunFailed):
-                    next(ways)(talk, session, text)
+                    next(ways)(record, session, text)
                 _approve_pending(session)
-        sessions = {talk.session_id: client.sessions.get(talk.session_id) for talk in talks}
+        sessions = {record.session_id: client.sessions.get(record.session_id) for record in records}
         group.cut_run_id = _kill_in_a_model_call(server, recorder, group, sessions)
-        for talk in talks:
-            session = sessions[talk.session_id]
+        for record in records:
+            session = sessions[record.session_id]
             _approve_pending(session)
-            talk.last_run_id = session.run(LAST_WORDS, max_turns=1).id
+            record.last_run_id = session.run(LAST_WORDS, max_turns=1).id
             _approve_pending(session)
-            talk.state = session.state()
-            talk.events = list(session.events())
-            talk.requests = {event.seq: _fetch_request(server, talk, event.seq) for event in talk.answers}
+            record.state = session.state()
+            record.events = list(session.events())
+            record.requests = {event.seq: _fetch_request(server, record, event.seq) for event in record.answers}
         assert server.stop() == 0
     return group
 
 
-def _run(talk: TrialSession, session: Session, text: str) -> None:
+def _run(record: TrialSession, session: Session, text: str) -> None:
     session.run(text, max_turns=MAX_TURNS)
 
 
-def _run_streamed(talk: TrialSession, session: Session, text: str) -> None:
+def _run_streamed(record: TrialSession, session: Session, text: str) -> None:
     items: list[StreamItem] = []
-    talk.streams.append(items)
+    record.streams.append(items)
     for item in session.stream(text, max_turns=MAX_TURNS):
         items.append(item)
 
 
-def _run_without_tools(talk: TrialSession, session: Session, text: str) -> None:
+def _run_without_tools(record: TrialSession, session: Session, text: str) -> None:
     run = session.run(text, max_turns=MAX_TURNS, execute_tools=False)
     while run.status == "waiting":
         results = [ToolResult(tool_call_id=call.tool_call_id, content="It is done.") for call in run.pending]
@@ -183,13 +183,13 @@ def _approve_pending(session: Session) -> None:
 
 def _kill_in_a_model_call(server: ServerProcess, recorder: Recorder, group: Group, sessions: dict[str, Session]) -> str:
     """Kill the server and start it anew; gives the run that it was killed in, once that has come to its end."""
-    cut = sessions[group.talks[0].session_id]
+    cut = sessions[group.sessions[0].session_id]
     with recorder.hold_answers():
         count = len(recorder.calls)
         run = cut.run("Are you still there?", background=True, max_turns=MAX_TURNS)
         recorder.wait_for_calls(count + 1)
-        for talk in group.talks:
-            talk.before_kill = list(sessions[talk.session_id].events())
+        for record in group.sessions:
+            record.events_before_kill = list(sessions[record.session_id].events())
         server.kill()
     server.start()
     with closing(cut.follow(type=TERMINAL)) as ends:
@@ -197,8 +197,8 @@ def _kill_in_a_model_call(server: ServerProcess, recorder: Recorder, group: Grou
     return run.id
 
 
-def _fetch_request(server: ServerProcess, talk: TrialSession, seq: int) -> bytes:
-    with urlopen(f"{server.url}/v1/sessions/{talk.session_id}/events/{seq}/request", timeout=60) as answer:
+def _fetch_request(server: ServerProcess, record: TrialSession, seq: int) -> bytes:
+    with urlopen(f"{server.url}/v1/sessions/{record.session_id}/events/{seq}/request", timeout=60) as answer:
         body = answer.read()
     assert isinstance(body, bytes)
     return body

@@ -201,8 +201,8 @@ class RandomSession:
         self.state = State()
         self.events: list[RecordedEvent] = []
         self.commits: list[list[EventDraft]] = []
-        self._fresh: set[tuple[str, int]] = set()
-        self._made = 0
+        self._started_here: set[tuple[str, int]] = set()
+        self._id_count = 0
 
     def commit(self, drafts: Sequence[EventDraft]) -> list[EventDraft]:
         """Append the drafts with what follows from them, as the loop does."""
@@ -212,7 +212,7 @@ class RandomSession:
             self.events.append(event)
             self.state = evolve(self.state, event)
             if isinstance(draft.fact, ToolStarted):
-                self._fresh.add((draft.fact.tool_call_id, draft.fact.attempt))
+                self._started_here.add((draft.fact.tool_call_id, draft.fact.attempt))
         if settled:
             self.commits.append(settled)
         return settled
@@ -220,7 +220,7 @@ class RandomSession:
     def create(self) -> None:
         dice = self.dice
         agent = dice.pick(AGENTS)
-        facts = create_session(agent, self._context(), {"label": dice.pick(VALUES)}, make_messy_history(dice))
+        facts = create_session(agent, self._make_context(), {"label": dice.pick(VALUES)}, make_messy_history(dice))
         self.commit(draft_events(agent, facts, None))
 
     def advance(self) -> bool:
@@ -230,9 +230,9 @@ class RandomSession:
             case None:
                 return False
             case AskModel() if run is not None:
-                self._ask(run)
+                self._answer_as_model(run)
             case CallTool(call=call) if run is not None and call.attempts:
-                self._call(run, call)
+                self._answer_call(run, call)
             case _:
                 self.commit([])
         return True
@@ -248,7 +248,7 @@ class RandomSession:
 
     def start(self) -> None:
         dice = self.dice
-        wish = StartRun(
+        command = StartRun(
             run_id=self._new_id("run"),
             messages=tuple(
                 make_messy_history(dice) if dice.chance(20) else [{"role": "user", "content": dice.pick(TEXTS)}]
@@ -260,13 +260,13 @@ class RandomSession:
                 stream=dice.chance(50),
             ),
             agent=dice.pick((None, None, *AGENTS)),
-            context_variables=dice.pick(({}, {"run": self._made}, {"city": None})),
+            context_variables=dice.pick(({}, {"run": self._id_count}, {"city": None})),
             idempotency_key=dice.pick((None, "key")),
             on_busy=dice.pick(("queue", "reject", "interrupt")),
         )
-        if wish.on_busy == "interrupt" and self.state.run is not None:
+        if command.on_busy == "interrupt" and self.state.run is not None:
             self.commit(cancel_run(self.state, self.state.run.id))
-        self._commit_unless_refused(lambda: start_run(self.state, wish))
+        self._commit_unless_refused(lambda: start_run(self.state, command))
 
     def update(self) -> None:
         dice = self.dice
@@ -322,27 +322,27 @@ class RandomSession:
 
     def crash(self) -> None:
         """The process dies, and another one takes over."""
-        self._fresh.clear()
+        self._started_here.clear()
         assert self.state.run is not None
         self.commit([EventDraft(RunResumed(reason="recovery"), self.state.run.id, self.state.agent)])
 
     def give_up(self) -> None:
         error = RunError(code="too_many_recoveries", message="in vain")
-        self._end(lambda run: end_run(self.state, run, RunInterrupted, "interrupted", error))
+        self._end_run(lambda run: end_run(self.state, run, RunInterrupted, "interrupted", error))
 
     def fail(self) -> None:
         error = RunError(code="provider_error", message=self.dice.pick(TEXTS), retryable=True, provider_status=503)
-        self._end(lambda run: end_run(self.state, run, RunFailed, "error", error, partial=self._said()))
+        self._end_run(lambda run: end_run(self.state, run, RunFailed, "error", error, partial=self._pick_partial()))
 
     def cut_off(self) -> None:
         """A cancel while the model speaks: what it had said by then is kept."""
         assert self.state.run is not None
-        self.commit(cancel_run(self.state, self.state.run.id, self._said()))
+        self.commit(cancel_run(self.state, self.state.run.id, self._pick_partial()))
 
-    def _said(self) -> str:
+    def _pick_partial(self) -> str:
         return self.dice.pick(TEXTS) if isinstance(next_step(self.state), AskModel) else ""
 
-    def _end(self, facts: Callable[[Run], list[SessionEvent]]) -> None:
+    def _end_run(self, facts: Callable[[Run], list[SessionEvent]]) -> None:
         assert self.state.run is not None
         self.commit(draft_events(self.state.agent, facts(self.state.run), self.state.run.id))
 
@@ -352,7 +352,7 @@ class RandomSession:
         except DomainError:
             return
 
-    def _ask(self, run: Run) -> None:
+    def _answer_as_model(self, run: Run) -> None:
         dice = self.dice
         calls = [self._make_call() for _ in range(dice.pick((0, 1, 2, 3, 4)))]
         message: Json = {"role": "assistant", "content": dice.pick(TEXTS), "sender": self.state.agent}
@@ -377,10 +377,10 @@ class RandomSession:
         function = {"name": dice.pick(TOOLS), "arguments": dice.pick(ARGUMENTS)}
         return {"id": call_id, "type": "function", "function": function}
 
-    def _call(self, run: Run, call: ToolCall) -> None:
-        if (call.id, call.attempts) in self._fresh:
-            self._fresh.discard((call.id, call.attempts))
-            outcome = self._outcome(call)
+    def _answer_call(self, run: Run, call: ToolCall) -> None:
+        if (call.id, call.attempts) in self._started_here:
+            self._started_here.discard((call.id, call.attempts))
+            outcome = self._make_outcome(call)
         elif self.dice.chance(50):
             self.commit(draft_events(self.state.agent, [start_tool(call)], run.id))
             return
@@ -388,39 +388,41 @@ class RandomSession:
             outcome = ToolOutcome(status="unknown_outcome", content="It may or may not have taken effect.")
         self.commit(draft_events(self.state.agent, record_result(self.state, run, call, outcome), run.id))
 
-    def _outcome(self, call: ToolCall) -> ToolOutcome:
+    def _make_outcome(self, call: ToolCall) -> ToolOutcome:
         if call.name.startswith("transfer_to_"):
             to = call.name.removeprefix("transfer_to_")
             return ToolOutcome(status="ok", content=f"Transferred to {to}.", handoff=to)
         if call.name in ("remember", "forget"):
-            return ToolOutcome(status="ok", content="done", context_variables=self._changed(call.name == "forget"))
+            return ToolOutcome(
+                status="ok", content="done", context_variables=self._change_context(call.name == "forget")
+            )
         if call.name == "look_up":
             return ToolOutcome(status="ok", content=self.dice.pick(TEXTS), duration_ms=1.5)
         return ToolOutcome(status=self.dice.pick(("error", "timeout")), content=f"Error: {call.name}")
 
-    def _changed(self, forget: bool) -> Json:
+    def _change_context(self, forget: bool) -> Json:
         context = dict(self.state.context_variables)
         if forget and context:
             del context[self.dice.pick(sorted(context))]
         return {**context, self.dice.pick(KEYS): self.dice.pick(VALUES)}
 
-    def _context(self) -> Json:
+    def _make_context(self) -> Json:
         return {self.dice.pick(KEYS): self.dice.pick(VALUES) for _ in range(self.dice.pick(range(3)))}
 
     def _new_id(self, kind: str) -> str:
-        self._made += 1
-        return f"{kind}_{self._made}"
+        self._id_count += 1
+        return f"{kind}_{self._id_count}"
 
 
 def make_random_session(dice: Dice, *, moves: int = 20) -> RandomSession:
     """A session in which that many things happen, most of them what comes next."""
-    talk = RandomSession(dice)
-    talk.create()
-    talk.start()
+    session = RandomSession(dice)
+    session.create()
+    session.start()
     for _ in range(moves):
-        if dice.chance(20) or not talk.advance():
-            talk.disrupt()
-    return talk
+        if dice.chance(20) or not session.advance():
+            session.disrupt()
+    return session
 
 
 def make_random_log(dice: Dice, *, moves: int = 20) -> list[RecordedEvent]:
@@ -499,8 +501,8 @@ def make_hostile_log(dice: Dice, *, moves: int = 8) -> list[RecordedEvent]:
     """Two sessions' facts in each other's way, some lost, some twice, some exchanged, with nonsense in between."""
     drafts = [
         EventDraft(event.fact, event.run_id, event.agent)
-        for talk in (make_random_session(dice, moves=moves), make_random_session(dice, moves=moves // 2))
-        for event in talk.events
+        for session in (make_random_session(dice, moves=moves), make_random_session(dice, moves=moves // 2))
+        for event in session.events
     ]
     for _ in range(dice.pick(range(12))):
         place = dice.pick(range(len(drafts) + 1))
@@ -531,7 +533,7 @@ def random_sessions(draw: st.DrawFn, *, moves: int = 20) -> RandomSession:
 
 def random_logs(*, moves: int = 20) -> st.SearchStrategy[list[RecordedEvent]]:
     """The events of `conversations`."""
-    return random_sessions(moves=moves).map(lambda talk: talk.events)
+    return random_sessions(moves=moves).map(lambda session: session.events)
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""What a strict Chat Completions server accepts, written down once more and without the server's own code."""
+"""The rules of a strict Chat Completions server, written down again without the server's own code."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def find_body_faults(body: bytes) -> list[str]:
     try:
         request = parse_strict_json(body.decode("utf-8"))
     except (UnicodeDecodeError, ValueError) as error:
-        return [f"the body is no JSON in UTF-8: {error}"]
+        return [f"the body is not JSON in UTF-8: {error}"]
     if not isinstance(request, dict):
-        return ["the body is no object"]
+        return ["the body is not an object"]
     return [*_check_body(request), *find_faults(request.get("messages"))]
 
 
@@ -125,7 +125,7 @@ def _check_message(message: Json) -> Iterator[str]:
     if "name" in message and not _matches(_AUTHOR_NAME, message["name"]):
         yield f"the name {message['name']!r}"
     if "refusal" in message and not isinstance(message["refusal"], str):
-        yield "a refusal that is no text"
+        yield "a refusal that is not text"
     if role == "tool" and not isinstance(message.get("tool_call_id"), str):
         yield "a result without the id of its call"
     if "tool_calls" in message:
@@ -166,7 +166,7 @@ def _check_call(call: object) -> Iterator[str]:
         yield "not id, type and function"
         return
     if not isinstance(call["id"], str):
-        yield "an id that is no text"
+        yield "an id that is not text"
     function = call["function"]
     if not isinstance(function, dict) or function.keys() != {"name", "arguments"}:
         yield "not name and arguments"
@@ -176,10 +176,10 @@ def _check_call(call: object) -> Iterator[str]:
     try:
         arguments = json.loads(function["arguments"], parse_constant=_reject_constant, parse_float=_parse_finite)
     except (TypeError, ValueError, RecursionError) as error:
-        yield f"arguments that are no JSON: {error}"
+        yield f"arguments that are not JSON: {error}"
     else:
         if not isinstance(arguments, dict):
-            yield "arguments that are no object"
+            yield "arguments that are not an object"
 
 
 def _matches(pattern: re.Pattern[str], name: object) -> bool:

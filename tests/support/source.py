@@ -1,4 +1,4 @@
-"""What the packages of this repository import, read from their source without running it."""
+"""Read the imports of this repository's packages from their source, without running it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cart of quoted lines comes to, and when it must not be ordered."""
+"""Add up a cart of quoted lines, and refuse an order that does not fit it."""
 
 from typing import Any
 

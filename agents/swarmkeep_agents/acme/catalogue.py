@@ -1,4 +1,4 @@
-"""What Acme sells. All of it is made up."""
+"""The catalogue of Acme. All of it is made up."""
 
 import re
 from dataclasses import dataclass
@@ -45,8 +45,8 @@ CATALOGUE = (
 
 def find_products(text: str) -> list[Product]:
     """The products that a text speaks of, by item id, name or another word for them; the best match first."""
-    said = _split_words(text)
-    scored = [(len(said & product.words), product) for product in CATALOGUE]
+    words = _split_words(text)
+    scored = [(len(words & product.words), product) for product in CATALOGUE]
     return [product for score, product in sorted(scored, key=lambda pair: -pair[0]) if score]
 
 

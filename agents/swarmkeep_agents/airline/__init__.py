@@ -105,7 +105,7 @@ def escalate_to_human(reason: str, tool_call_id: ToolCallId) -> str:
         number = db.execute("INSERT INTO cases (reason) VALUES (?)", (reason,)).lastrowid
         return f"Case CASE-{number} is with a human now, who will call back."
 
-    return records.once(tool_call_id, ["escalate", reason], act)
+    return records.perform_once(tool_call_id, ["escalate", reason], act)
 
 
 def close_case() -> Result:
@@ -151,7 +151,7 @@ def change_flight(booking_id: str, new_date: date, tool_call_id: ToolCallId) -> 
         db.execute("UPDATE bookings SET departs_on = ? WHERE booking_id = ?", where)
         return f"Booking {booking['booking_id']} is moved to {new_date}. Fee: {CHANGE_FEE[booking['fare']]} euros."
 
-    return _add_flight(booking_id, records.once(tool_call_id, ["change", booking_id, new_date], act))
+    return _add_flight(booking_id, records.perform_once(tool_call_id, ["change", booking_id, new_date], act))
 
 
 # Cancelling. Money goes out once a colleague has said yes; a credit needs nobody.
@@ -174,7 +174,7 @@ def refund_flight(booking_id: str, tool_call_id: ToolCallId) -> str | Result:
         number = bookings.cancel_and_pay(db, booking, "refund", booking["paid"])
         return f"Booking {booking['booking_id']} is cancelled. Refund {number}: {booking['paid']} euros."
 
-    return _add_flight(booking_id, records.once(tool_call_id, ["refund", booking_id], act))
+    return _add_flight(booking_id, records.perform_once(tool_call_id, ["refund", booking_id], act))
 
 
 @tool(idempotent=True)
@@ -193,7 +193,7 @@ def give_flight_credit(booking_id: str, tool_call_id: ToolCallId) -> str | Resul
         number = bookings.cancel_and_pay(db, booking, "credit", amount)
         return f"Booking {booking['booking_id']} is cancelled. Credit {number}: {amount} euros."
 
-    return _add_flight(booking_id, records.once(tool_call_id, ["credit", booking_id], act))
+    return _add_flight(booking_id, records.perform_once(tool_call_id, ["credit", booking_id], act))
 
 
 # Lost baggage.
@@ -216,7 +216,7 @@ def start_baggage_search(booking_id: str, bag: str, tool_call_id: ToolCallId) ->
         number = db.execute("INSERT INTO searches (booking_id, bag) VALUES (?, ?)", values).lastrowid
         return f"Search BAG-{number} is under way. It is ended when the bag is found, or after 21 days."
 
-    return records.once(tool_call_id, ["search", booking_id, bag], act)
+    return records.perform_once(tool_call_id, ["search", booking_id, bag], act)
 
 
 def check_baggage_search(booking_id: str) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def buy_product(product: str, context_variables: dict[str, Any], tool_call_id: T
         number = db.execute("INSERT INTO purchases (user_id, product_id, cents) VALUES (?, ?, ?)", values).lastrowid
         return f"Bought: {found['name']} for {format_euros(found['cents'])}. The purchase id is {number}."
 
-    return records.once(tool_call_id, ["buy", user_id, product], act)
+    return records.perform_once(tool_call_id, ["buy", user_id, product], act)
 
 
 @tool(requires_approval=True, idempotent=True)
@@ -89,7 +89,7 @@ def refund_purchase(
         number = db.execute("INSERT INTO refunds (purchase_id, cents, reason) VALUES (?, ?, ?)", values).lastrowid
         return f"Refund {number}: {format_euros(found['cents'])} for purchase {purchase_id}."
 
-    return records.once(tool_call_id, ["refund", user_id, purchase_id], act)
+    return records.perform_once(tool_call_id, ["refund", user_id, purchase_id], act)
 
 
 @tool(idempotent=True)
@@ -110,7 +110,7 @@ def notify_customer(
         number = db.execute(columns, (user_id, channel, address, message)).lastrowid
         return f"Notification {number} to {address} waits to be sent."
 
-    return records.once(tool_call_id, ["notify", user_id, channel, message], act)
+    return records.perform_once(tool_call_id, ["notify", user_id, channel, message], act)
 
 
 # The team. The first agent is the one that a conversation starts with. The helper gives it a handoff to each of the

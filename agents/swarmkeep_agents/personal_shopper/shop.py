@@ -57,9 +57,9 @@ def read_products() -> list[dict[str, Any]]:
 
 def find_product(text: str, connection: sqlite3.Connection) -> dict[str, Any] | None:
     """The product that a text names, or whose id it is. A name in part will not do: it is about money."""
-    said = " ".join(text.lower().split())
+    words = " ".join(text.lower().split())
     found = [dict(row) for row in connection.execute("SELECT * FROM products")]
-    return next((row for row in found if row["name"] in said or str(row["product_id"]) == said), None)
+    return next((row for row in found if row["name"] in words or str(row["product_id"]) == words), None)
 
 
 def read_purchases(user_id: int) -> list[dict[str, Any]]:

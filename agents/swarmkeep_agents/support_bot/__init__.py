@@ -71,7 +71,7 @@ def open_ticket(summary: str, email: str, tool_call_id: ToolCallId) -> Result:
         number = db.execute("INSERT INTO tickets (summary, email) VALUES (?, ?)", (summary, email)).lastrowid
         return f"Ticket TICKET-{number} is open; the answer goes to {email}."
 
-    answer = records.once(tool_call_id, ["ticket", summary, email], act)
+    answer = records.perform_once(tool_call_id, ["ticket", summary, email], act)
     return Result(value=answer, context_variables={"email": email, "ticket_id": answer.split()[1]})
 
 
@@ -99,7 +99,7 @@ def send_email(recipient: str, subject: str, body: str, tool_call_id: ToolCallId
         number = db.execute("INSERT INTO outbox (recipient, subject, body) VALUES (?, ?, ?)", values).lastrowid
         return f"E-mail MAIL-{number} to {recipient} waits in the outbox."
 
-    answer = records.once(tool_call_id, ["email", recipient, subject, body], act)
+    answer = records.perform_once(tool_call_id, ["email", recipient, subject, body], act)
     return Result(value=answer, context_variables={"email": recipient})
 
 

@@ -45,11 +45,11 @@ def search_articles(question: str) -> list[dict[str, Any]]:
     if not words:
         return []
     # Each word in quotes, so that none of them is taken for an operator.
-    asked = " OR ".join(f'"{word}"' for word in words)
+    query = " OR ".join(f'"{word}"' for word in words)
     return records.rows(
         "SELECT article_id, title, snippet(articles, 2, '', '', '…', 40) AS passage FROM articles "
         "WHERE articles MATCH ? ORDER BY bm25(articles, 0, 5, 1) LIMIT ?",
-        asked,
+        query,
         MOST_FOUND,
     )
 

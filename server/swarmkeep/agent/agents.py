@@ -22,7 +22,7 @@ class FunctionList(list[AgentFunction]):
     """An agent's functions, which remembers the tool built for each.
 
     The memory is one list's own and holds nothing that is not in the list, so it lives as long as its functions
-    are in use. It is no part of the value: copies and pickles start without it.
+    are in use. It is not part of the value: copies and pickles start without it.
     """
 
     __slots__ = ("_tool_cache",)

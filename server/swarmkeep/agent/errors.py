@@ -1,4 +1,4 @@
-"""The refusals of this room: each carries its data, and a sentence that says what to do."""
+"""Errors of the agent package: each carries its data, and a sentence that says what to do."""
 
 from __future__ import annotations
 

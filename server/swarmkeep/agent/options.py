@@ -1,4 +1,4 @@
-"""What a function says about how it may be run: `@tool`."""
+"""`@tool`: options that say how a function may be run."""
 
 from __future__ import annotations
 

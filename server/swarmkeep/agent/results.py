@@ -1,4 +1,4 @@
-"""What a function may give back, and what a run gives back."""
+"""The values that a function and a run give back: Result and Response."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def _describe_parameters(shape: Shape) -> dict[str, str]:
 
     try:
         parsed = docstring_parser.parse(shape.doc).params
-    except Exception:  # a docstring is prose first: if it is no valid markup, it still is the description
+    except Exception:  # a docstring is prose first: even if it is not valid markup, it is the description
         return {}
     texts = {param.arg_name: " ".join((param.description or "").split()) for param in parsed}
     return {name: text for name, text in texts.items() if text and name in wanted}

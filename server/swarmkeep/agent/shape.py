@@ -1,4 +1,4 @@
-"""What can be read off a function: its name, its text, its parameters, and whether it can be a tool at all."""
+"""Read a function's shape: its name, docstring and parameters, and whether it can be a tool."""
 
 from __future__ import annotations
 

@@ -126,9 +126,9 @@ class Tool:
             if parameter.required:
                 problems.append(f"{parameter.name} is missing")
             return _ABSENT
-        return self._read(parameter, given[parameter.name], problems)
+        return self._convert_value(parameter, given[parameter.name], problems)
 
-    def _read(self, parameter: Parameter, value: Any, problems: list[str]) -> Any:
+    def _convert_value(self, parameter: Parameter, value: Any, problems: list[str]) -> Any:
         adapter = self._adapters.get(parameter.name)
         if adapter is None or (value is None and parameter.default is None):
             return value
@@ -147,11 +147,11 @@ class Tool:
 
 def _describe_problems(parameter: str, error: ValidationError) -> list[str]:
     found = error.errors(include_url=False, include_context=False)
-    told = [
+    texts = [
         _describe_problem(parameter, problem["loc"], problem["type"], problem["msg"], problem["input"])
         for problem in found
     ]
-    return told if len(told) <= _SHOWN_PROBLEMS else [*told[:_SHOWN_PROBLEMS], f"{parameter} has more such errors"]
+    return texts if len(texts) <= _SHOWN_PROBLEMS else [*texts[:_SHOWN_PROBLEMS], f"{parameter} has more such errors"]
 
 
 def _describe_problem(parameter: str, location: tuple[int | str, ...], kind: str, message: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What JSON can hold: checked, copied, and written as text."""
+"""Check, copy and write values as JSON."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def to_plain_json(value: object, label: str = "value") -> JsonValue:
     become lists; subclasses of str, int, float, list and dict become the plain type. `label` begins the path in
     the error.
 
-    Raises NotJsonError for any other type, NaN and infinities, keys that are no strings, a container that
+    Raises NotJsonError for any other type, NaN and infinities, keys that are not strings, a container that
     contains itself, and anything nested more than 200 levels deep.
     """
     return _copy_checked(value, label, _refuse)
@@ -79,13 +79,13 @@ def quote(text: str) -> str:
 def _copy_checked(value: object, label: str, unwrap: _Unwrap) -> JsonValue:
     try:
         return _copy(value, 0, unwrap)
-    except _NotPlain as refused:
-        parents = refused.parents[::-1]
-        problem = refused.problem
-        if refused.too_deep:
+    except _NotPlain as found:
+        parents = found.parents[::-1]
+        problem = found.problem
+        if found.too_deep:
             parents, problem = _explain_depth(parents)
         path = _format_path(label, [key for key, _ in parents])
-        raise NotJsonError(path, refused.type_name, problem) from refused.__cause__
+        raise NotJsonError(path, found.type_name, problem) from found.__cause__
 
 
 def _copy(value: object, depth: int, unwrap: _Unwrap) -> JsonValue:
@@ -104,8 +104,8 @@ def _copy(value: object, depth: int, unwrap: _Unwrap) -> JsonValue:
     for index, item in enumerate(value):
         try:
             copied.append(_copy(item, depth + 1, unwrap))
-        except _NotPlain as refused:
-            refused.parents.append((index, value))
+        except _NotPlain as found:
+            found.parents.append((index, value))
             raise
     return copied
 
@@ -118,8 +118,8 @@ def _copy_object(value: dict[object, object], depth: int, unwrap: _Unwrap) -> Js
             raise _NotPlain(name, f"has a key of type {name}; the keys of a JSON object are strings")
         try:
             copied[str.__str__(key)] = _copy(item, depth, unwrap)
-        except _NotPlain as refused:
-            refused.parents.append((str.__str__(key), value))
+        except _NotPlain as found:
+            found.parents.append((str.__str__(key), value))
             raise
     return copied
 
@@ -177,8 +177,8 @@ def _explain_depth(parents: list[tuple[str | int, object]]) -> tuple[list[tuple[
 
 
 def _format_path(label: str, keys: list[str | int]) -> str:
-    shown = "".join(_format_step(key) for key in keys[:_SHOWN_PATH_PARTS])
-    return label + shown + ("…" if len(keys) > _SHOWN_PATH_PARTS else "")
+    steps = "".join(_format_step(key) for key in keys[:_SHOWN_PATH_PARTS])
+    return label + steps + ("…" if len(keys) > _SHOWN_PATH_PARTS else "")
 
 
 def _format_step(key: str | int) -> str:

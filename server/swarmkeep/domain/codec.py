@@ -22,7 +22,7 @@ _build_lock = threading.Lock()
 
 
 class MalformedJson(ValueError):
-    """Text that is no JSON, or holds a number that a double cannot."""
+    """Text that is not JSON, or holds a number that a double cannot."""
 
 
 def encode(value: Any) -> bytes:

@@ -61,7 +61,7 @@ def view_event(event: RecordedEvent) -> EventView:
 
 
 def read_data(event: RecordedEvent) -> bytes:
-    """The stored text as JSON: itself; or, if somebody damaged it so that it is none, as a JSON string."""
+    """The stored text as JSON: itself; or, if it is damaged and not JSON, as a JSON string."""
     if isinstance(event.fact, UnknownFact) and event.fact.data is None:
         try:
             decode(event.payload)

@@ -1,4 +1,4 @@
-"""What can be refused, in the words of the domain. `code` is part of the public API and never changes."""
+"""Refusals in the words of the domain. `code` is part of the public API and never changes."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ class SessionNotFound(DomainError):
     code = "session_not_found"
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"no session has the id {session_id!r}")
+        super().__init__(f"there is no session {session_id!r}")
         self.session_id = session_id
 
 
 class SessionExists(DomainError):
     code = "session_exists"
 
-    def __init__(self, session_id: str, how: str = "exists and was made from another request") -> None:
-        super().__init__(f"session {session_id!r} {how}")
+    def __init__(self, session_id: str, detail: str = "already exists and was created by a different request") -> None:
+        super().__init__(f"session {session_id!r} {detail}")
         self.session_id = session_id
 
 
@@ -75,7 +75,7 @@ class EventNotFound(DomainError):
 
     @classmethod
     def out_of_range(cls, session_id: str, last: int, seq: int) -> EventNotFound:
-        """A `seq` that is none of a session's, which has those up to `last`."""
+        """A `seq` that is not one of a session's, which has those up to `last`."""
         return cls(seq, f"session {session_id!r} has the events 1 to {last}; there is no event {seq}")
 
 
@@ -105,7 +105,8 @@ class AgentUnavailable(DomainError):
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         super().__init__(
-            f"the session's agent {name!r} is not served here; name another with `agent`: {', '.join(known) or 'none'}"
+            f"the session's agent {name!r} is not available on this server; choose another with `agent`: "
+            f"{', '.join(known) or 'none'}"
         )
         self.known_agents = list(known)
 

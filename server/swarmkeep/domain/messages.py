@@ -108,8 +108,8 @@ def _clean_parts(content: object) -> list[Json] | str:
 
 
 def read_tool_calls(message: Json) -> list[tuple[str, str, str]]:
-    """Id, name and arguments of each tool call of a message, each id once; whatever else stands there is no call."""
-    asked: dict[str, tuple[str, str, str]] = {}
+    """Id, name and arguments of each tool call of a message, each id once; anything else there is skipped."""
+    found: dict[str, tuple[str, str, str]] = {}
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
@@ -117,21 +117,21 @@ def read_tool_calls(message: Json) -> list[tuple[str, str, str]]:
             continue
         name, arguments = function.get("name"), function.get("arguments")
         text = arguments if isinstance(arguments, str) and arguments else "{}"
-        asked.setdefault(call["id"], (call["id"], name if isinstance(name, str) else "", text))
-    return list(asked.values())
+        found.setdefault(call["id"], (call["id"], name if isinstance(name, str) else "", text))
+    return list(found.values())
 
 
 def _clean_calls(message: Json) -> list[Json]:
-    calls: dict[str, Json] = {}
+    found: dict[str, Json] = {}
     for call_id, name, arguments in read_tool_calls(message):
         sent_id = replace_surrogates(call_id)
         function = {"name": _NOT_IN_FUNCTION_NAMES.sub("_", name)[:64] or "_", "arguments": _clean_arguments(arguments)}
-        calls.setdefault(sent_id, {"id": sent_id, "type": "function", "function": function})
-    return list(calls.values())
+        found.setdefault(sent_id, {"id": sent_id, "type": "function", "function": function})
+    return list(found.values())
 
 
 def _clean_arguments(text: str) -> str:
-    """The arguments as a model may see them again: several servers refuse a history whose arguments are no JSON."""
+    """The arguments as a model may see them again: several servers refuse a history whose arguments are not JSON."""
     try:
         return text if isinstance(decode(text), dict) else "{}"
     except MalformedJson:
@@ -150,7 +150,7 @@ def pair_results(entries: Iterable[Entry]) -> Iterator[Entry]:
     Missing results are filled in; results that answer no call, or come too late, are left out, and so are replies that
     say nothing.
     """
-    asked: tuple[str, ...] = ()
+    open_ids: tuple[str, ...] = ()
     results: dict[str, Entry] = {}
     for entry in entries:
         if entry.role == "tool":
@@ -160,10 +160,10 @@ def pair_results(entries: Iterable[Entry]) -> Iterator[Entry]:
             continue
         if entry.role not in ROLES or entry.is_empty:
             continue
-        for call_id in asked:
+        for call_id in open_ids:
             yield results.get(call_id) or make_missing_result(call_id)
         results = {}
         yield entry
-        asked = entry.call_ids if entry.role == "assistant" else ()
-    for call_id in asked:
+        open_ids = entry.call_ids if entry.role == "assistant" else ()
+    for call_id in open_ids:
         yield results.get(call_id) or make_missing_result(call_id)

@@ -1,4 +1,4 @@
-"""What stands in the place of an event whose payload was removed.
+"""Make the payload that stands in for a removed one.
 
 A stand-in is a fact of the same type, so that the fold needs no case for it: what people and models wrote is replaced,
 and what holds a log together stays. That is roles, the ids of calls, names of agents and functions, statuses, token
@@ -121,8 +121,8 @@ def _redact_role(message: Json) -> str:
 
 
 def _redact_completion(record: CompletionRecord) -> CompletionRecord:
-    asked = None if record.request is None else record.request.params.get("model")
-    model = record.model or (asked if isinstance(asked, str) else None)
+    requested = None if record.request is None else record.request.params.get("model")
+    model = record.model or (requested if isinstance(requested, str) else None)
     return CompletionRecord(
         model=model and _redact_name(model),
         finish_reason=record.finish_reason and _redact_name(record.finish_reason),

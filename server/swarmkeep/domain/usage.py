@@ -1,4 +1,4 @@
-"""What model and tool calls took, summed up in groups: the question and its answer."""
+"""Usage of model and tool calls, summed up in groups: query and answer."""
 
 from __future__ import annotations
 
@@ -57,5 +57,5 @@ def parse_usage_groups(names: Iterable[str], pointer: str = "/query/group_by") -
     wanted = tuple(dict.fromkeys(names))
     for name in wanted:
         if name not in USAGE_GROUPS:
-            raise InvalidRequest(f"usage is grouped by {', '.join(USAGE_GROUPS)}; not by {name!r}", pointer)
+            raise InvalidRequest(f"usage cannot be grouped by {name!r}; choose from {', '.join(USAGE_GROUPS)}", pointer)
     return tuple(next(group for group in USAGE_GROUPS if group == name) for name in wanted)

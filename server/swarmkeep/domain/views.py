@@ -86,7 +86,7 @@ def collect_runs(state: State) -> list[Run]:
 
 def view_run(session_id: str, state: State, run: Run) -> RunView:
     entries = state.messages[run.first_message : run.last_message]
-    said = [entry.message.get("content") for entry in entries if entry.role == "assistant"]
+    contents = [entry.message.get("content") for entry in entries if entry.role == "assistant"]
     active = state.run is not None and state.run.id == run.id
     waiting = run.status == "waiting" and run.pending
     return RunView(
@@ -96,7 +96,7 @@ def view_run(session_id: str, state: State, run: Run) -> RunView:
         stop_reason=_find_wait_reason(run) if waiting else run.stop_reason,
         agent=state.agent if active else run.agent,
         messages=[entry.view() for entry in entries],
-        output_text=_join_text(said[-1]) if said else "",
+        output_text=_join_text(contents[-1]) if contents else "",
         context_variables=state.context_variables if active else run.context_variables,
         usage=run.usage,
         error=run.error,

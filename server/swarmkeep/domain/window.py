@@ -1,4 +1,4 @@
-"""How much of a history a model is sent. Nothing is ever removed from the log; what is left out is only not sent."""
+"""Limit the history that a model is sent. Nothing is removed from the log; what is left out is only not sent."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ def select_from(entries: Sequence[Entry], seq: int) -> list[Entry]:
     """
     earlier = [entry for entry in entries if entry.seq < seq]
     later = [entry for entry in entries if entry.seq >= seq]
-    asked = [entry for entry in earlier if entry.role == "user"][-1:] if later and later[0].role != "user" else []
-    return [*(entry for entry in earlier if entry.role in _STANDING_ROLES), *asked, *later]
+    question = [entry for entry in earlier if entry.role == "user"][-1:] if later and later[0].role != "user" else []
+    return [*(entry for entry in earlier if entry.role in _STANDING_ROLES), *question, *later]

@@ -28,7 +28,7 @@ def format_call(name: str, arguments: str) -> str:
 
 
 def format_arguments(arguments: str) -> str:
-    """A call's JSON arguments as Python writes them in a call; text that is no JSON object as it is."""
+    """A call's JSON arguments as Python writes them in a call; text that is not a JSON object as it is."""
     try:
         values = json.loads(arguments or "{}")
     except (ValueError, RecursionError):

@@ -16,6 +16,7 @@ from swarmkeep.domain.errors import LeaseLost, SeqConflict
 from swarmkeep.domain.events import RunResumed, RunStarted
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.state import State
+from swarmkeep.domain.timestamps import to_timestamp
 from swarmkeep.engine.conflicts import ConflictCounter
 from swarmkeep.engine.failpoints import reach
 from swarmkeep.engine.retrying import retry_while_unavailable
@@ -193,4 +194,4 @@ class StoreSessionLog:
 
 def make_timestamp() -> str:
     """The present in UTC, as events carry it."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return to_timestamp(datetime.now(UTC))

@@ -88,7 +88,7 @@ class CaseFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def load_cases(paths: Sequence[Path]) -> list[CaseFile]:
-    """Every file of cases among these files and folders. Raises BadCases."""
+    """Every file of cases among these files and folders. Raises InvalidCases."""
     files = [_load_file(file) for path in paths for file in _find_files(path)]
     if not any(file.cases for file in files):
         raise InvalidCases(f"there are no cases in {', '.join(map(str, paths))}")
@@ -99,7 +99,7 @@ def _find_files(path: Path) -> list[Path]:
     if path.is_dir():
         found = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
         if not found:
-            raise InvalidCases(f"{path}: the folder has no file that ends in {', '.join(SUFFIXES)}")
+            raise InvalidCases(f"{path}: no file in this folder ends in {', '.join(SUFFIXES)}")
         return found
     return [path]
 
@@ -140,21 +140,21 @@ def _find_problems(file: CaseFile) -> Iterator[tuple[str, str]]:
     for index, case in enumerate(file.cases):
         here = f"/cases/{index}"
         if case.name in names:
-            yield f"{here}/name", f"another case is called {case.name!r}"
+            yield f"{here}/name", f"another case has the name {case.name!r}"
         names.add(case.name)
         if bool(case.conversation) == bool(case.recorded):
-            yield here, "a case has either a conversation or the id of a recorded session"
+            yield here, "give either a conversation or the id of a recorded session"
         if case.recorded and (case.history or case.agent or case.context_variables):
-            yield here, "what was recorded has its own agent, context variables and history"
+            yield here, "a recorded session already has its agent, context variables and history"
         if not case.recorded and all(expect == Expect() for expect in case.expectations):
             yield here, "the case expects nothing"
         if case.max_turns < 1:
-            yield f"{here}/max_turns", "it is at least 1"
+            yield f"{here}/max_turns", "must be at least 1"
         for kind in case.ignore:
             if kind not in DIVERGENCE_KINDS:
                 yield (
                     f"{here}/ignore",
-                    f"there is no kind of difference {kind!r}; there are {', '.join(DIVERGENCE_KINDS)}",
+                    f"unknown kind of difference {kind!r}; known kinds: {', '.join(DIVERGENCE_KINDS)}",
                 )
         yield from _find_bad_expectations(here, case)
 
@@ -168,7 +168,7 @@ def _find_bad_expectations(here: str, case: Case) -> Iterator[tuple[str, str]]:
             try:
                 compile_pattern(text)
             except re.error as error:
-                yield f"{place}/text", f"{text!r} is no regular expression: {error}"
+                yield f"{place}/text", f"{text!r} is not a valid regular expression: {error}"
 
 
 def as_tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:

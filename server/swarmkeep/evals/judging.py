@@ -46,7 +46,7 @@ class Judge:
             tool_choice={"type": "function", "function": {"name": "give_verdict"}},
         )
 
-    async def asked(self, claim: str, transcript: str) -> Verdict:
+    async def ask(self, claim: str, transcript: str) -> Verdict:
         """What the model says; no verdict at all counts against the claim."""
         question = f"Claim: {claim}\n\nTranscript:\n{transcript}"
         try:

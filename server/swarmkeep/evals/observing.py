@@ -1,4 +1,4 @@
-"""What came of a conversation, and whether it is what was expected."""
+"""Observe a conversation, and compare it with what was expected."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def find_problems(expect: Expect, observed: Observation) -> Iterator[str]:
         yield f"the active agent is {observed.agent!r}, not {expect.agent!r}"
     if expect.context is not None:
         yield from find_differences(expect.context, observed.context_variables, "the context variables")
-    said = "\n".join(observed.texts)
+    answer = "\n".join(observed.texts)
     for text in as_tuple(expect.text):
-        if not compile_pattern(text).search(said):
-            yield f"{text!r} was not said, but {shorten(said)}"
+        if not compile_pattern(text).search(answer):
+            yield f"expected {text!r}, but the answer was {shorten(answer)}"
     for text in as_tuple(expect.no_text):
-        if compile_pattern(text).search(said):
-            yield f"{text!r} was said: {shorten(said)}"
+        if compile_pattern(text).search(answer):
+            yield f"{text!r} must not be said, but was: {shorten(answer)}"
 
 
 def _check_calls(expect: Expect, observed: Observation) -> Iterator[str]:
@@ -82,7 +82,7 @@ def _check_calls(expect: Expect, observed: Observation) -> Iterator[str]:
     for wanted in as_tuple(expect.function):
         found = next((call for call in left if call[0] == wanted), None)
         if found is None:
-            missed = f"{wanted} was not called" + (" in its turn" if wanted in made else "")
+            missed = f"{wanted} was not called" + (" in this order" if wanted in made else "")
             yield f"{missed}; calls: {', '.join(made) or 'none'}"
             break
     if expect.arguments is not None and found is not None:
@@ -100,7 +100,7 @@ def find_differences(wanted: Any, given: Any, where: str) -> Iterator[str]:
     if isinstance(wanted, dict) and isinstance(given, dict):
         for key, value in wanted.items():
             if key not in given:
-                yield f"{where} have no {key!r}" if "." not in where else f"{where} has no {key!r}"
+                yield f"{where}: {key!r} is missing"
             else:
                 yield from find_differences(value, given[key], f"{where}.{key}")
     elif wanted != given or isinstance(wanted, bool) != isinstance(given, bool):

@@ -1,4 +1,4 @@
-"""What came of the cases: for people a table, for programs one object."""
+"""Report the outcomes of cases: a table for people, one object for programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
     @classmethod
-    def of(cls, file: str, case: str, attempts: Sequence[Attempt], *, reason: str | None, pass_rate: float) -> Self:
+    def from_attempts(
+        cls, file: str, case: str, attempts: Sequence[Attempt], *, reason: str | None, pass_rate: float
+    ) -> Self:
         if reason is not None:
             return cls(file=file, case=case, status="skipped", reason=reason)
         passed = sum(attempt.passed for attempt in attempts)
@@ -76,8 +78,8 @@ def print_report(outcomes: Sequence[CaseOutcome]) -> None:
 
 def _explain_outcome(outcome: CaseOutcome) -> str:
     more = len(outcome.problems) - MOST_PROBLEMS
-    told = [*outcome.problems[:MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])]
-    return outcome.reason or "\n".join(told)
+    lines = [*outcome.problems[:MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])]
+    return outcome.reason or "\n".join(lines)
 
 
 def _escape_unprintable(text: str) -> str:

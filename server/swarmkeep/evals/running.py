@@ -56,7 +56,7 @@ class CaseRunner:
     concurrency: int = 1
     _engine: Engine | None = field(default=None, init=False)
 
-    async def rounds(self, cases: Sequence[Case], repeat: int) -> list[list[Attempt]]:
+    async def run_rounds(self, cases: Sequence[Case], repeat: int) -> list[list[Attempt]]:
         """Try each case so many times; gives the attempts of each.
 
         Each round begins with a new database, and with new rows of the example teams.
@@ -65,7 +65,7 @@ class CaseRunner:
         for _ in range(repeat):
             async with self._open_round():
                 limit = asyncio.Semaphore(self.concurrency)
-                attempts = await asyncio.gather(*(self._limited(limit, case) for case in cases))
+                attempts = await asyncio.gather(*(self._try_case(limit, case) for case in cases))
             for of_case, attempt in zip(tried, attempts, strict=True):
                 of_case.append(attempt)
         return tried
@@ -85,7 +85,7 @@ class CaseRunner:
             finally:
                 await self._engine.stop()
 
-    async def _limited(self, limit: asyncio.Semaphore, case: Case) -> Attempt:
+    async def _try_case(self, limit: asyncio.Semaphore, case: Case) -> Attempt:
         async with limit:
             started = time.perf_counter()
             try:
@@ -113,7 +113,7 @@ class CaseRunner:
         begin = len((await engine.sessions.state(key)).messages)
         for number, message in enumerate(case.messages, start=1):
             first = len((await engine.sessions.state(key)).messages)
-            failure = await self._run(engine, key, message.say, case)
+            failure = await self._run_message(engine, key, message.say, case)
             if failure:
                 return [f"message {number}: {failure}"]
             wrong = await self._find_problems(message.expect, observe(await engine.sessions.state(key), first=first))
@@ -121,14 +121,14 @@ class CaseRunner:
                 return [f"message {number}: {problem}" for problem in wrong]
         return await self._find_problems(case.expect, observe(await engine.sessions.state(key), first=begin))
 
-    async def _run(self, engine: Engine, key: SessionKey, text: str, case: Case) -> str | None:
+    async def _run_message(self, engine: Engine, key: SessionKey, text: str, case: Case) -> str | None:
         """Why the run did not come to its end; None if it did."""
-        wish = StartRun(
+        command = StartRun(
             run_id=f"run_{uuid4().hex}",
             messages=({"role": "user", "content": text},),
             options=RunOptions(max_turns=case.max_turns),
         )
-        feed = await engine.runs.start(key, wish)
+        feed = await engine.runs.start(key, command)
         while (run := await engine.runs.wait(key, feed.run_id)).status == "waiting":
             decisions = [
                 Approval(tool_call_id=call.tool_call_id, decision="approve" if case.approve else "deny")
@@ -141,7 +141,7 @@ class CaseRunner:
         if run.status == "completed" and run.stop_reason == "end_turn":
             return None
         why = "" if run.error is None else f": {run.error.code}: {run.error.message}"
-        return f"the run is {run.status}, {run.stop_reason}{why}"
+        return f"the run ended as {run.status} ({run.stop_reason}){why}"
 
     async def _replay_recorded(self, case: Case, session_id: str) -> list[str]:
         """Whether today's agents would take the recorded way, and whether that is the expected one."""
@@ -159,9 +159,9 @@ class CaseRunner:
         found = list(find_problems(expect, observed))
         if not found and expect.judge is not None:
             assert self.judge is not None
-            verdict = await self.judge.asked(expect.judge, observed.transcript)
+            verdict = await self.judge.ask(expect.judge, observed.transcript)
             if not verdict.holds:
-                found.append(f"judged not to hold: {expect.judge!r}: {verdict.reason}")
+                found.append(f"the judge says this is not true: {expect.judge!r}: {verdict.reason}")
         return found
 
 

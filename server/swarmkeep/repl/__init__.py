@@ -22,7 +22,7 @@ def run_demo_loop(
     functions run in the calling thread.
 
     `client` is what `Swarm` takes, by default `openai.OpenAI()`. What it raises is shown, and a person may go on; where
-    the input or the output is no terminal, it is raised.
+    the input or the output is not a terminal, it is raised.
     """
     # Modules that define agents may import this one, and are loaded by servers, which need none of these.
     from contextlib import closing

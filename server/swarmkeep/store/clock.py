@@ -1,4 +1,4 @@
-"""The time that events carry: UTC, to the microsecond."""
+"""Where a store has the time from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,3 @@ Clock = Callable[[], datetime]
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
-
-
-def format_time(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

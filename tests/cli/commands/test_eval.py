@@ -107,8 +107,8 @@ def test_a_model_is_asked_and_may_judge(cli: CommandLine, model: ScriptedModel) 
     (case,) = tried.json["cases"]
     assert (case["passed"], case["tried"]) == (1, 3)
     assert case["problems"] == [
-        "judged not to hold: 'Ann is polite.': So it seems.",
-        "judged not to hold: 'Ann is polite.': the judge gave no verdict",
+        "the judge says this is not true: 'Ann is polite.': So it seems.",
+        "the judge says this is not true: 'Ann is polite.': the judge gave no verdict",
     ]
     assert [request["model"] for request in model.requests[:2]] == ["gpt-4o", "wise"]
     assert "Ann (assistant): Good morning." in model.requests[1]["messages"][-1]["content"]
@@ -120,7 +120,7 @@ def test_a_provider_that_fails_is_a_case_that_fails(cli: CommandLine, model: Scr
     model.fail(401, message="no such key", headers={"x-should-retry": "false"})
     tried = cli("eval", "cases.yaml", "--agents", "ann.py", "--json", env={"OPENAI_BASE_URL": model.url})
     assert tried.code == 1
-    assert "the run is failed, error: provider_auth" in tried.json["cases"][0]["problems"][0]
+    assert "the run ended as failed (error): provider_auth" in tried.json["cases"][0]["problems"][0]
 
 
 def test_recorded_sessions_need_no_model(cli: CommandLine, recorded: RecordedSession) -> None:

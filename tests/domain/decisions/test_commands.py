@@ -1,4 +1,4 @@
-"""Wishes, and the facts or refusals they become."""
+"""Commands, and the facts or refusals they become."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_a_call_that_asked_for_no_approval_cannot_be_approved() -> None:
     state = given(make_run_started(), user_said())
     message = calling_message(tool_call("c1", "danger"), tool_call("c2"))
     state = record_drafts(state, commit_reply(state, message, needs_approval={"danger"}))
-    with pytest.raises(InvalidRequest, match="asked for no approval"):
+    with pytest.raises(InvalidRequest, match="does not need an approval"):
         resume_run(state, RUN, approvals=[approve("c2")])
 
 
@@ -216,7 +216,7 @@ def test_a_call_that_waits_for_an_approval_takes_no_result_and_the_other_way_rou
     with pytest.raises(InvalidRequest) as refused:
         resume_run(make_waiting_for_approval("c1"), RUN, [tool_answer("c1")])
     assert refused.value.extra()["errors"][0]["pointer"] == "/tool_results"
-    with pytest.raises(InvalidRequest, match="asked for no approval"):
+    with pytest.raises(InvalidRequest, match="does not need an approval"):
         resume_run(make_waiting_for_results("c1"), RUN, approvals=[approve("c1")])
 
 
@@ -225,15 +225,15 @@ def test_a_call_that_waits_for_an_approval_takes_no_result_and_the_other_way_rou
 
 def test_a_resume_with_nothing_of_a_waiting_run_is_refused() -> None:
     for state in (make_waiting_for_approval("c1"), make_waiting_for_results("c1")):
-        with pytest.raises(InvalidRequest, match="say what to resume with"):
+        with pytest.raises(InvalidRequest, match="give `approvals`"):
             resume_run(state, RUN)
 
 
 def test_a_running_run_has_nothing_to_resume() -> None:
     state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))))
-    for wishes in ({}, {"answers": [tool_answer("c1")]}, {"approvals": [approve("c1")]}):
+    for arguments in ({}, {"answers": [tool_answer("c1")]}, {"approvals": [approve("c1")]}):
         with pytest.raises(RunNotWaiting, match="running"):
-            resume_run(state, RUN, **wishes)
+            resume_run(state, RUN, **arguments)
 
 
 def test_a_queued_run_has_nothing_to_resume() -> None:

@@ -1,4 +1,4 @@
-"""What holds of every session that a server runs, whatever models, tools and people do."""
+"""Invariants of every session that a server runs, whatever models, tools and people do."""
 
 from __future__ import annotations
 

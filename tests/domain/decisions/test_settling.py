@@ -1,4 +1,4 @@
-"""What shares one commit."""
+"""Facts that share one commit."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from tests.domain.given import (
 
 
 def test_the_input_is_committed_before_anything_is_asked() -> None:
-    wish = StartRun(run_id=RUN, messages=({"role": "user", "content": "hello"},))
+    command = StartRun(run_id=RUN, messages=({"role": "user", "content": "hello"},))
     state = given()
-    drafts = settle(state, start_run(state, wish))
+    drafts = settle(state, start_run(state, command))
     assert list_types(drafts) == ["run.started", "message.added"]
     assert next_step(record_drafts(state, drafts)) == AskModel()
 

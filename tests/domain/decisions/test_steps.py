@@ -1,4 +1,4 @@
-"""What comes next, given what happened."""
+"""The next step, given what happened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scripted server can answer: completions, failures, exact bytes, and answers that break off."""
+"""Replies of the scripted server: completions, failures, exact bytes, and answers that break off."""
 
 from __future__ import annotations
 

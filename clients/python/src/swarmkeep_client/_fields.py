@@ -1,4 +1,4 @@
-"""What a session handle shows without asking the server."""
+"""The fields of a session handle, read without asking the server."""
 
 from __future__ import annotations
 

@@ -242,8 +242,8 @@ async def _read_pieces_async(file: BinaryIO) -> AsyncGenerator[bytes, None]:
 def _make_lost(error: httpx2.RequestError, settings: Settings) -> LostAnswer:
     """What a failed exchange is to a call. A request that cannot be sent as it is will not go better later."""
     hopeless = isinstance(error, httpx2.UnsupportedProtocol | httpx2.LocalProtocolError)
-    why = f"{str(error) or type(error).__name__} (at {settings.base_url})"
-    return LostAnswer(why, error, temporary=not hopeless)
+    reason = f"{str(error) or type(error).__name__} (at {settings.base_url})"
+    return LostAnswer(reason, error, temporary=not hopeless)
 
 
 def _make_ended_early(settings: Settings) -> LostAnswer:

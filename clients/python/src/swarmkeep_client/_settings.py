@@ -62,7 +62,7 @@ def _make_timeout(seconds: float | None) -> httpx2.Timeout:
 def _check_key(text: str | None) -> str:
     key = (text or "").strip()
     if not key.isascii() or not (key.isprintable() and " " not in key):
-        raise ValueError("the API key has characters that no key has")
+        raise ValueError("the API key contains characters that are not allowed")
     return key
 
 

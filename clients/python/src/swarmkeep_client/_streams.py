@@ -1,4 +1,4 @@
-"""What a stream is about to do and has seen: each durable event once, in order, however often the connection breaks.
+"""Streams that survive broken connections: each durable event once, in order.
 
 A stream knows which request opens it next and what the bytes of the answer mean. Drivers do the reading and waiting.
 """
@@ -54,7 +54,7 @@ class Stream(Generic[T]):
         """The items that are complete with `chunk`. Raises the server's refusal if it tells one in mid-stream."""
         for frame in self._parser.feed(chunk):
             try:
-                yield from self._items(frame)
+                yield from self._read_frame(frame)
             except (ValueError, RecursionError) as error:
                 raise make_unexpected(self.request, _frame_to_answer(frame), str(error)) from error
 
@@ -71,9 +71,9 @@ class Stream(Generic[T]):
             raise make_failure(self.request, outcome)
         return pause
 
-    def _items(self, frame: Frame) -> Iterator[T]:
+    def _read_frame(self, frame: Frame) -> Iterator[T]:
         if not frame.id or frame.event == "done":
-            yield from self._passing(frame)
+            yield from self._read_passing(frame)
             return
         event = decode(frame.data, Event)
         if self._last_seq is None or event.seq > self._last_seq:
@@ -84,7 +84,7 @@ class Stream(Generic[T]):
     def _read_durable(self, event: Event) -> Iterator[T]:
         raise NotImplementedError
 
-    def _passing(self, frame: Frame) -> Iterator[T]:
+    def _read_passing(self, frame: Frame) -> Iterator[T]:
         if frame.event == "error":
             raise make_failure(self.request, _frame_to_answer(frame))
         yield from ()
@@ -131,18 +131,18 @@ class RunStream(Stream[StreamItem]):
             self._run_id = self._run_id or event.run_id
         yield event
 
-    def _passing(self, frame: Frame) -> Iterator[StreamItem]:
+    def _read_passing(self, frame: Frame) -> Iterator[StreamItem]:
         match frame.event:
             case "message.started":
                 started = decode(frame.data, MessageStarted)
-                self._show(started.run_id)
+                self._open_message(started.run_id)
                 yield started
             case "message.delta":
                 delta = decode(frame.data, MessageDelta)
                 if not self._message_open:
                     # Joined in the middle of a message: what was shown of it on an earlier connection is void.
                     yield MessageStarted(run_id=delta.run_id, agent=delta.agent)
-                self._show(delta.run_id)
+                self._open_message(delta.run_id)
                 yield delta
             case "done":
                 run = decode(frame.data, Run)
@@ -150,9 +150,9 @@ class RunStream(Stream[StreamItem]):
                 yield Done(run=run)
                 check_completed(run)
             case _:
-                yield from super()._passing(frame)
+                yield from super()._read_passing(frame)
 
-    def _show(self, run_id: str) -> None:
+    def _open_message(self, run_id: str) -> None:
         self._message_open = True
         if self._existing_run_id is None:
             self._run_id = self._run_id or run_id

@@ -77,7 +77,7 @@ class Answer:
 class LostAnswer:
     """No answer, or only a part of one. `temporary`: it may go better the next time."""
 
-    why: str
+    reason: str
     cause: Exception | None = None
     temporary: bool = True
 
@@ -121,12 +121,12 @@ def next_page(call: Call[Page[T]], cursor: str) -> Call[Page[T]]:
 def make_failure(request: Request, outcome: Outcome) -> SwarmkeepError:
     """The exception that an outcome is, if it is final."""
     if isinstance(outcome, LostAnswer):
-        error = ConnectionFailed(f"{request.method} {request.path}: {outcome.why}")
+        error = ConnectionFailed(f"{request.method} {request.path}: {outcome.reason}")
         error.__cause__ = outcome.cause
         return error
     problem = _read_problem(outcome)
     if problem is None:
-        return make_unexpected(request, outcome, "it is no answer of a Swarmkeep server")
+        return make_unexpected(request, outcome, "this is not an answer from a Swarmkeep server")
     code = str(problem["code"])
     return ERROR_BY_CODE.get(code, ApiError)(
         str(problem.get("detail") or problem.get("title") or ""),
@@ -138,13 +138,13 @@ def make_failure(request: Request, outcome: Outcome) -> SwarmkeepError:
     )
 
 
-def make_unexpected(request: Request, answer: Answer, why: str) -> ApiError:
+def make_unexpected(request: Request, answer: Answer, reason: str) -> ApiError:
     """The error for an answer that the contract does not know: often a proxy's page."""
     text = " ".join(answer.body[:2000].decode(errors="replace").split())
-    shown = text if len(text) <= 200 else text[:200] + "…"
+    excerpt = text if len(text) <= 200 else text[:200] + "…"
     return ApiError(
         f"{request.method} {request.path} was answered with {answer.status} "
-        f"{answer.content_type or 'without a content type'}: {why}: {shown or '(empty)'}",
+        f"{answer.content_type or 'without a content type'}: {reason}: {excerpt or '(empty)'}",
         status=answer.status,
         code="unexpected_answer",
         title=_status_phrase(answer.status),

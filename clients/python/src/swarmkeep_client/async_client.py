@@ -54,7 +54,7 @@ class AsyncClient:
         return self._sender.settings.base_url
 
     async def health(self) -> Health:
-        """Whether the server takes requests; that it does not is told, not raised."""
+        """Whether the server takes requests; if it does not, the answer says so and nothing is raised."""
         return await self._sender.perform(calls.get_health())
 
     def export(

@@ -90,7 +90,7 @@ class AsyncSession(SessionFields):
         return self._sender.iterate_pages(calls.list_runs(self.id, page_size=page_size))
 
     async def get_run(self, run_id: str) -> Run:
-        """A run as it is now; that it failed is told, not raised."""
+        """A run as it is now; a failure is in the run, not raised."""
         return await self._sender.perform(calls.get_run(self.id, run_id))
 
     async def messages(self, *, at: int | None = None) -> list[Message]:
@@ -193,7 +193,7 @@ class AsyncSession(SessionFields):
     async def replay(self, *, ignore: Sequence[str] = (), idempotency_key: str | None = None) -> Replay:
         """Compare today's agents with what is recorded, without calling a model or a tool.
 
-        `ignore` names kinds of differences that are not to be told.
+        `ignore` names kinds of differences to leave out.
         """
         return await self._sender.perform(past.replay_session(self.id, ignore=ignore, idempotency_key=idempotency_key))
 

@@ -1,4 +1,4 @@
-"""What a server answers about what was removed, as frozen values."""
+"""A server's answers about removed data, as frozen values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RedactedCopy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Redaction(msgspec.Struct, frozen=True, kw_only=True):
-    """What was removed: `seqs`, told by event `seq` (None: there was nothing left to remove).
+    """What was removed: `seqs`, recorded in event `seq` (None: there was nothing left to remove).
 
     `forks` are the other sessions that hold the same events: forks, and those that this one was forked from.
     """

@@ -1,4 +1,4 @@
-"""What a server answers about the past: against today's agents, at two points, and beside another session's."""
+"""Answers about the past: a replay, a diff of states, a comparison of two sessions."""
 
 from __future__ import annotations
 

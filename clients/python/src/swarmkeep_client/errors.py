@@ -1,4 +1,4 @@
-"""What can go wrong: one class per error code of the API, and a few that arise on this side."""
+"""Exceptions: one class per error code of the API, and a few that arise on this side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server answers, as frozen values. Fields that a newer server adds are ignored."""
+"""A server's answers as frozen values. Fields that a newer server adds are ignored."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any
 from swarmkeep.audit.transfer.foreign import Document, ForeignConversation
 from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.errors import InvalidImport
+from swarmkeep.domain.timestamps import to_timestamp
 
 Json = dict[str, Any]
 
@@ -105,9 +106,7 @@ def _read_time(item: Json) -> float:
 def _format_time(item: Json) -> str | None:
     try:
         return (
-            datetime.fromtimestamp(_read_time(item), UTC).isoformat().replace("+00:00", "Z")
-            if _read_time(item)
-            else None
+            to_timestamp(datetime.fromtimestamp(_read_time(item), UTC), timespec="auto") if _read_time(item) else None
         )
     except (OverflowError, OSError, ValueError):
         return None

@@ -49,9 +49,10 @@ def checkpoint(
     """Note down where every session and the audit log end, signed if there is a key. Keep the file elsewhere."""
     from swarmkeep.audit.verify.checkpoints import BadCheckpoint, write_checkpoint
     from swarmkeep.cli.configure import load_settings
+    from swarmkeep.domain.timestamps import to_timestamp
 
     key = load_settings(signing_key=signing_key).signing_key
-    at = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    at = to_timestamp(datetime.now(UTC))
     try:
         with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
             if output is None:

@@ -105,17 +105,19 @@ def _run_file(
         background = Background()
         stack.callback(background.close)
         bench = _open_bench(taken, settings, specs, judge_model, concurrency, stack, background)
-        attempts = iter(background.run(bench.rounds(taken, repeat)) if taken else [])
+        attempts = iter(background.run(bench.run_rounds(taken, repeat)) if taken else [])
     for case, reason in zip(cases, reasons, strict=True):
-        yield CaseOutcome.of(file.path, case.name, [] if reason else next(attempts), reason=reason, pass_rate=pass_rate)
+        yield CaseOutcome.from_attempts(
+            file.path, case.name, [] if reason else next(attempts), reason=reason, pass_rate=pass_rate
+        )
 
 
 def _find_skip_reason(case: Case, file: CaseFile, *, offline: bool) -> str | None:
     if not offline:
         return None
     if "model" in (case.needs, file.needs):
-        return "it needs a model, and the offline one is no LLM"
-    return "it is judged by a model, and the offline one is no LLM" if case.is_judged else None
+        return "it needs a model, and the offline model is not an LLM"
+    return "it is judged by a model, and the offline model is not an LLM" if case.is_judged else None
 
 
 def _open_bench(

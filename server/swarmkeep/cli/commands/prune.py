@@ -64,8 +64,9 @@ def prune(
 ) -> None:
     """Delete sessions that nobody has touched for long, for good. Those with a run that has not ended are left."""
     from swarmkeep.cli.refusals import find_refusal
+    from swarmkeep.domain.timestamps import to_timestamp
 
-    before = (datetime.now(UTC) - _parse_age(older_than)).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    before = to_timestamp(datetime.now(UTC) - _parse_age(older_than))
     why = reason or f"pruned: untouched for {older_than}"
     gone, left = [], []
     with open_source(SourceOptions(url, database_url, tenant, api_key), writes=not dry_run) as found:

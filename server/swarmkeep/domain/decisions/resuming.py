@@ -68,7 +68,7 @@ def resume_run(
         drafts += draft_events(state.agent, [fact], run_id)
         current = apply_drafts(current, drafts[-1:])
     if not drafts:
-        raise InvalidRequest("say what to resume with: `approvals` or `tool_results`")
+        raise InvalidRequest("give `approvals` or `tool_results`")
     return drafts + _resume_if_ready(current, "approval" if approvals else "tool_results")
 
 
@@ -108,7 +108,7 @@ def _decide_approval(state: State, run: Run, approval: Approval, now: str) -> Ap
     if _is_expired(call, now):
         raise AlreadyDecided(call.id, "deny, because nobody decided in time")
     if call.approval is None:
-        raise InvalidRequest(f"call {call.id} asked for no approval", "/approvals")
+        raise InvalidRequest(f"call {call.id} does not need an approval", "/approvals")
     return ApprovalDecided(tool_call_id=call.id, decision=approval.decision, reason=approval.reason, by=approval.by)
 
 
@@ -117,7 +117,7 @@ def _deliver_result(state: State, run: Run, answer: ToolAnswer) -> MessageAdded:
     if run.status != "waiting":
         raise RunNotWaiting(run.id, run.status)
     if not any(pending.tool_call_id == call.id and pending.reason == "tool_results" for pending in run.pending):
-        raise InvalidRequest(f"call {call.id} waits for no result from outside", "/tool_results")
+        raise InvalidRequest(f"call {call.id} does not expect a result from outside", "/tool_results")
     message = {
         "role": "tool",
         "tool_call_id": call.id,

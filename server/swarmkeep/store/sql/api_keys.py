@@ -12,7 +12,8 @@ import msgspec
 from sqlalchemy import Connection, insert, or_, select, update
 
 from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.store.clock import Clock, format_time, utc_now
+from swarmkeep.domain.timestamps import to_timestamp
+from swarmkeep.store.clock import Clock, utc_now
 from swarmkeep.store.ports.api_keys import (
     LAST_USED_PRECISION_SECONDS,
     ApiKey,
@@ -55,9 +56,9 @@ class SqlApiKeys:
 
     async def note_use(self, key_id: str) -> None:
         now, columns = self._clock(), api_keys.c
-        stale = format_time(now - timedelta(seconds=LAST_USED_PRECISION_SECONDS))
+        stale = to_timestamp(now - timedelta(seconds=LAST_USED_PRECISION_SECONDS))
         older = or_(columns.last_used_at.is_(None), columns.last_used_at <= stale)
-        change = update(api_keys).where(columns.id == key_id, older).values(last_used_at=format_time(now))
+        change = update(api_keys).where(columns.id == key_id, older).values(last_used_at=to_timestamp(now))
         await self._database.write(lambda connection: connection.execute(change))
 
     async def has_keys(self) -> bool:
@@ -86,7 +87,7 @@ class SqlApiKeys:
         return found.key
 
     def _now(self) -> str:
-        return format_time(self._clock())
+        return to_timestamp(self._clock())
 
 
 def _find_key(connection: Connection, key_id: str) -> StoredApiKey | None:

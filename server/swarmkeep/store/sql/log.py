@@ -11,7 +11,8 @@ from swarmkeep.domain.errors import InvalidRequest, SeqConflict, SessionNotFound
 from swarmkeep.domain.events import SessionRedacted
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
-from swarmkeep.store.clock import Clock, format_time, utc_now
+from swarmkeep.domain.timestamps import to_timestamp
+from swarmkeep.store.clock import Clock, utc_now
 from swarmkeep.store.hashing import SealedEvent, seal
 from swarmkeep.store.ports import AppendResult, Claim, IdempotencyRecord, Lease, OutcomeUnknown, SealedBatch, SessionKey
 from swarmkeep.store.ports.audit import AuditAction
@@ -139,7 +140,7 @@ class SqlEventLog(SqlEventReader):
         self, key: SessionKey, *, expected: State | None = None, by: str | None = None, reason: str | None = None
     ) -> None:
         action = AuditAction(type="session.deleted", by=by, reason=reason)
-        at = format_time(self._clock())
+        at = to_timestamp(self._clock())
         self._cache.drop(key)
         while True:
             try:
@@ -162,7 +163,7 @@ class SqlEventLog(SqlEventReader):
             self._cache.put(plan.key, plan.state)
 
     def _seal(self, key: SessionKey, base: State, drafts: Sequence[EventDraft]) -> list[SealedEvent]:
-        return seal(key.id, base, drafts, at=format_time(self._clock()))
+        return seal(key.id, base, drafts, at=to_timestamp(self._clock()))
 
     @contextlib.contextmanager
     def _report_append(self) -> Iterator[None]:
