@@ -9,7 +9,8 @@ from hypothesis import given as for_any
 from hypothesis import settings
 
 from swarmkeep.audit.changes import Change, find_changes
-from swarmkeep.audit.transcript.timeline import TimelineEntry, build_timeline, entries_to_json
+from swarmkeep.audit.transcript.entry import TimelineEntry
+from swarmkeep.audit.transcript.timeline import build_timeline
 from swarmkeep.audit.transfer.event_lines import parse_event_line
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent, view_event
@@ -59,7 +60,7 @@ def test_every_event_of_any_log_has_a_scene_in_its_place(events: list[RecordedEv
         (event.seq, event.type, event.at) for event in events
     ]
     assert all(scene.headline or scene.text or scene.speaker or scene.warning for scene in scenes)
-    encode(entries_to_json(scenes))
+    encode(scenes)
 
 
 @for_any(any_logs())

@@ -9,7 +9,8 @@ from collections.abc import AsyncGenerator
 from typing import Literal, Protocol
 
 from swarmkeep.audit.transcript import html, markdown
-from swarmkeep.audit.transcript.timeline import TimelineEntry, build_entry
+from swarmkeep.audit.transcript.entry import TimelineEntry
+from swarmkeep.audit.transcript.timeline import build_entry
 from swarmkeep.audit.verify.problems import Verification
 from swarmkeep.audit.verify.session import verify
 from swarmkeep.domain.errors import EventNotFound

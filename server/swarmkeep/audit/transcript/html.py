@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from swarmkeep.audit.transcript.entry import TimelineEntry
 from swarmkeep.audit.transcript.text import (
     format_change,
     format_figures,
@@ -13,7 +14,6 @@ from swarmkeep.audit.transcript.text import (
     show_controls,
     summarize,
 )
-from swarmkeep.audit.transcript.timeline import TimelineEntry
 from swarmkeep.domain.state import State
 
 CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"

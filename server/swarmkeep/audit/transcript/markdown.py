@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from swarmkeep.audit.transcript.entry import TimelineEntry
 from swarmkeep.audit.transcript.text import (
     format_change,
     format_figures,
@@ -13,7 +14,6 @@ from swarmkeep.audit.transcript.text import (
     show_controls,
     summarize,
 )
-from swarmkeep.audit.transcript.timeline import TimelineEntry
 from swarmkeep.domain.state import State
 
 _MARKUP = re.compile(r"[\\`*_\[\]<>&#|~!$]")

@@ -7,7 +7,7 @@ import re
 from msgspec import UNSET
 
 from swarmkeep.audit.changes import Change
-from swarmkeep.audit.transcript.timeline import TimelineEntry
+from swarmkeep.audit.transcript.entry import TimelineEntry
 from swarmkeep.domain.codec import encode_text, replace_surrogates
 from swarmkeep.domain.events import Usage
 from swarmkeep.domain.state import State

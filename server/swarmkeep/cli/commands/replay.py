@@ -25,9 +25,7 @@ from swarmkeep.cli.sources.source import (
 from swarmkeep.cli.terminal import is_terminal, put_json, say
 
 if TYPE_CHECKING:
-    from swarmkeep.audit.transcript.timeline import TimelineEntry
-    from swarmkeep.domain.envelope import RecordedEvent
-    from swarmkeep_client import Event
+    from swarmkeep.audit.transcript.entry import TimelineEntry
 
 
 def register(app: typer.Typer) -> None:
@@ -67,35 +65,11 @@ def replay(
         if at is not None:
             found.session(session_id, at=at)
         events = takewhile(lambda event: at is None or event.seq <= at, found.events(session_id))
-        scenes = build_timeline(to_recorded_events(events))
+        scenes = build_timeline(events)
         if as_json:
             put_json(list(scenes))
         else:
             _show_timeline(scenes, step=step)
-
-
-def to_recorded_events(events: Iterable[Event]) -> Iterator[RecordedEvent]:
-    """Events as a server gives them, as they were recorded."""
-    import msgspec
-
-    from swarmkeep.audit.transfer.event_lines import to_recorded_event
-    from swarmkeep.domain.codec import encode
-    from swarmkeep.domain.envelope import EventView
-
-    for event in events:
-        yield to_recorded_event(
-            EventView(
-                session_id=event.session_id,
-                seq=event.seq,
-                type=event.type,
-                version=event.version,
-                run_id=event.run_id,
-                agent=event.agent or "",
-                at=event.at,
-                data=msgspec.Raw(encode(event.data)),
-                hash=event.hash,
-            )
-        )
 
 
 def _show_timeline(scenes: Iterable[TimelineEntry], *, step: bool) -> None:

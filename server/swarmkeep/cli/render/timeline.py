@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from swarmkeep.audit.transcript.timeline import TimelineEntry
+from swarmkeep.audit.transcript.entry import TimelineEntry
 from swarmkeep.cli.terminal import escape_controls, has_colours, is_terminal
 
 StyledPart = tuple[str, str]

@@ -1,4 +1,4 @@
-"""What an engine in this process has and takes, in the shapes in which a server would give and take it."""
+"""Convert between the objects of engine and store and the types of the client."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from uuid import uuid4
 
 import msgspec
 
-from swarmkeep.domain.codec import decode
+from swarmkeep.audit.transfer.event_lines import to_recorded_event
+from swarmkeep.domain.codec import decode, encode
 from swarmkeep.domain.decisions.commands import StartRun
-from swarmkeep.domain.envelope import RecordedEvent, read_data
+from swarmkeep.domain.envelope import EventView, RecordedEvent, read_data
 from swarmkeep.domain.events import RunOptions
 from swarmkeep.domain.views import RunView, SessionView
 from swarmkeep.engine import loop
@@ -28,6 +29,23 @@ def to_client_event(event: RecordedEvent) -> Event:
         at=event.at,
         data=decode(read_data(event)),
         hash=event.hash,
+    )
+
+
+def from_client_event(event: Event) -> RecordedEvent:
+    """The event as it was recorded, from what a server says of it."""
+    return to_recorded_event(
+        EventView(
+            session_id=event.session_id,
+            seq=event.seq,
+            type=event.type,
+            version=event.version,
+            run_id=event.run_id,
+            agent=event.agent or "",
+            at=event.at,
+            data=msgspec.Raw(encode(event.data)),
+            hash=event.hash,
+        )
     )
 
 

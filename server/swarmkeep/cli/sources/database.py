@@ -19,7 +19,7 @@ from swarmkeep.audit.verify.audit_log import verify_audit_log, view_entry
 from swarmkeep.audit.verify.checkpoints import CheckpointHead
 from swarmkeep.cli.background import Background
 from swarmkeep.cli.forms import FileForm, Form
-from swarmkeep.cli.sources.conversion import to_client_event, to_session_state
+from swarmkeep.cli.sources.conversion import to_session_state
 from swarmkeep.domain.codec import decode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.usage import UsageQuery
@@ -32,7 +32,6 @@ from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
 from swarmkeep_client import (
     AuditEntry,
     Comparison,
-    Event,
     Head,
     ImportReport,
     Message,
@@ -105,23 +104,23 @@ class DatabaseSource:
         state = self._background.run(self._sessions.state(self._key(session_id), at=at))
         return [entry.view() for entry in state.messages]
 
-    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
         while True:
             page = self._background.run(
                 self._sessions.events(self._key(session_id), after=after, types=types, limit=PAGE_SIZE)
             )
-            yield from map(to_client_event, page)
+            yield from page
             if len(page) < PAGE_SIZE:
                 return
             after = page[-1].seq
 
-    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
         key = self._key(session_id)
         self._background.run(self._sessions.state(key))
         items = follow_from_log(self._store, key, after=after, poll_seconds=POLL_SECONDS)
         for item in self._background.iterate(items):
             if isinstance(item, RecordedEvent) and (not types or item.type in types):
-                yield to_client_event(item)
+                yield item
 
     def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState:
         key = self._key(session_id)

@@ -15,11 +15,11 @@ from swarmkeep.cli.forms import FileForm, Form
 if TYPE_CHECKING:
     from swarmkeep.audit.replay.recorded_sessions import RecordedSession
     from swarmkeep.audit.verify.checkpoints import CheckpointHead
+    from swarmkeep.domain.envelope import RecordedEvent
     from swarmkeep.domain.usage import UsageQuery
     from swarmkeep_client import (
         AuditEntry,
         Comparison,
-        Event,
         Head,
         ImportReport,
         Message,
@@ -78,7 +78,7 @@ class ChatSource(Protocol):
 
     def messages(self, session_id: str, *, at: int | None = None) -> list[Message]: ...
 
-    def events(self, session_id: str, *, after: int = 0) -> Iterable[Event]: ...
+    def events(self, session_id: str, *, after: int = 0) -> Iterable[RecordedEvent]: ...
 
     def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState: ...
 
@@ -90,9 +90,9 @@ class Source(ChatSource, Protocol):
         """Newest first, fetched as they are needed."""
         ...
 
-    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterable[Event]: ...
+    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterable[RecordedEvent]: ...
 
-    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
         """The events, and then each new one as it is recorded, for ever."""
         ...
 
