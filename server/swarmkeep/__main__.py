@@ -7,7 +7,7 @@ def main() -> None:
     """Run the command line. Ctrl-C ends it at any moment, without a traceback."""
     try:
         # Loading takes long enough for somebody to think better of it.
-        from swarmkeep.cli import main as run
+        from swarmkeep.cli.app import main as run
 
         run()
     except KeyboardInterrupt:

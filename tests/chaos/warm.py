@@ -33,7 +33,8 @@ LATE = (
     "sqlalchemy.dialects.postgresql.asyncpg",
     "sqlalchemy.dialects.sqlite",
     "swarmkeep.app",
-    "swarmkeep.cli",
+    "swarmkeep.cli.app",
+    "swarmkeep.cli.commands.serve",
     "swarmkeep.store.postgres.database",
     "swarmkeep_migrations",
     "uvicorn.loops.uvloop",
@@ -239,4 +240,4 @@ def _become(wish: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     main(socket.socket(fileno=int(sys.argv[1])))
-    importlib.import_module("swarmkeep.cli").main()
+    importlib.import_module("swarmkeep.cli.app").main()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from swarmkeep.cli import main
+from swarmkeep.cli.app import main
 from tests.support.processes import POLL_SECONDS, Process, clean_environment
 
 # Generous: what these tests check is never how long something takes.

@@ -21,7 +21,7 @@ from swarmkeep.api import errors
 from swarmkeep.api.application import build_api
 from swarmkeep.api.websocket.commands import COMMAND_TYPES
 from swarmkeep.audit.verify.problems import CODES
-from swarmkeep.cli import app
+from swarmkeep.cli.app import app
 from swarmkeep.domain import errors as domain
 from swarmkeep.domain.events import FACTS, CompletionRecord, Fact, PendingCall, RequestRecord, StopReason, ToolStatus
 from swarmkeep.domain.state import RunStatus, SessionStatus

@@ -6,9 +6,7 @@ import os
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from swarmkeep.cli.terminal import Refused, say
 
@@ -16,23 +14,6 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
     from swarmkeep.settings import Settings
-
-Agents = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--agents",
-        metavar="PATH|MODULE",
-        help="A file, folder or module that defines agents; may be given again. [env: SWARMKEEP_AGENTS]",
-    ),
-]
-Model = Annotated[
-    str | None,
-    typer.Option("--model", metavar="NAME", help="The model of agents that name none. [env: SWARMKEEP_MODEL]"),
-]
-Offline = Annotated[
-    bool,
-    typer.Option("--offline", help="Use the built-in offline model, which is no LLM. [env: SWARMKEEP_OFFLINE]"),
-]
 
 PREFIX = "SWARMKEEP_"
 # What commands read that speak to a server.

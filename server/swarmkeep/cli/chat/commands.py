@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from swarmkeep.cli.commands.sessions import format_message, put_state
 from swarmkeep.cli.render.event_summary import format_event_line
+from swarmkeep.cli.render.messages import format_message, put_state
 from swarmkeep.cli.sources.source import ChatSource
 from swarmkeep.cli.terminal import Refused, put, say
 

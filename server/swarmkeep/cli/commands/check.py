@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swarmkeep.cli.configure import Agents, Model, load_settings
-from swarmkeep.cli.sources.source import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SourceOptions, Tenant, open_source
+from swarmkeep.cli.configure import load_settings
+from swarmkeep.cli.options import Agents, ApiKey, DatabaseUrl, JsonOutput, Model, ServerUrl, SourceOptions, Tenant
+from swarmkeep.cli.sources.source import open_source
 from swarmkeep.cli.terminal import Refused, put, put_json, say
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ CheckedSession = tuple[str, "Replay"]
 def register(app: typer.Typer) -> None:
     app.command(
         "check",
-        short_help="Compare today's agents with recorded conversations.",
         epilog="""
         \b
         Examples:

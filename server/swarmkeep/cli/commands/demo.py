@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     app.command(
         "demo",
-        short_help="Watch a conversation outlive its server.",
         epilog="""
         \b
         Examples:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.commands.verify import warn_if_damaged
-from swarmkeep.cli.sources.source import ApiKey, DatabaseUrl, ServerUrl, SessionId, SourceOptions, Tenant, open_source
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SessionId, SourceOptions, Tenant
+from swarmkeep.cli.sources.damage import warn_if_damaged
+from swarmkeep.cli.sources.source import open_source
 from swarmkeep.cli.terminal import put, put_json, put_json_line
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     app.command(
         "events",
-        short_help="Show the events of a session.",
         epilog="""
         \b
         Examples:

@@ -11,17 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.commands.verify import warn_if_damaged
-from swarmkeep.cli.sources.source import (
-    ApiKey,
-    DatabaseUrl,
-    JsonOutput,
-    ServerUrl,
-    SessionId,
-    SourceOptions,
-    Tenant,
-    open_source,
-)
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SessionId, SourceOptions, Tenant
+from swarmkeep.cli.sources.damage import warn_if_damaged
+from swarmkeep.cli.sources.source import open_source
 from swarmkeep.cli.terminal import is_terminal, put_json, say
 
 if TYPE_CHECKING:
@@ -31,7 +23,6 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     app.command(
         "replay",
-        short_help="Show a conversation as it happened.",
         epilog="""
         \b
         Examples:

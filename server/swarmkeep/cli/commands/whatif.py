@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
-from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, Agents, Model, Offline, has_model, load_settings
-from swarmkeep.cli.sources.source import (
+from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
+from swarmkeep.cli.options import (
+    Agents,
     ApiKey,
     JsonOutput,
+    Model,
+    Offline,
     ServerUrl,
     SessionId,
     SourceOptions,
     StoreUrl,
     Tenant,
-    open_source,
 )
+from swarmkeep.cli.sources.source import open_source
 from swarmkeep.cli.terminal import Refused, put_json, say
 
 if TYPE_CHECKING:
@@ -33,7 +36,6 @@ Json = dict[str, Any]
 def register(app: typer.Typer) -> None:
     app.command(
         "whatif",
-        short_help="Run a part of a conversation again, with something changed.",
         epilog="""
         \b
         Examples:

@@ -1,19 +1,17 @@
-"""A retold conversation in the terminal: in colour there, and the same as plain text elsewhere."""
+"""The timeline of a conversation on the terminal: in colour there, and the same as plain text elsewhere."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Iterator
-from typing import Any
 
-from msgspec import UNSET
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from swarmkeep.audit.transcript.entry import TimelineEntry
+from swarmkeep.cli.render.changes import format_change
 from swarmkeep.cli.terminal import escape_controls, has_colours, is_terminal
 
 StyledPart = tuple[str, str]
@@ -88,20 +86,6 @@ def format_lines(scene: TimelineEntry) -> Iterator[StyledLine]:
         yield [(f"  {figures}", "dim")]
     if scene.warning:
         yield [(f"  ! {scene.type}: {scene.warning}", "yellow")]
-
-
-def format_change(path: str, before: Any, after: Any) -> str:
-    """A change of a place: what stood there, and what stands there; UNSET is nothing."""
-    place = path.removeprefix("/context_variables/").lstrip("/") or "all of it"
-    if before is UNSET:
-        return f"+ {place}: {_format_json(after)}"
-    if after is UNSET:
-        return f"- {place}: {_format_json(before)}"
-    return f"~ {place}: {_format_json(before)} → {_format_json(after)}"
-
-
-def _format_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def format_figures(scene: TimelineEntry) -> str:

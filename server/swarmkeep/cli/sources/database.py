@@ -18,8 +18,8 @@ from swarmkeep.audit.verify import session as verification
 from swarmkeep.audit.verify.audit_log import verify_audit_log, view_entry
 from swarmkeep.audit.verify.checkpoints import CheckpointHead
 from swarmkeep.cli.background import Background
-from swarmkeep.cli.forms import FileForm, Form
 from swarmkeep.cli.sources.conversion import to_session_state
+from swarmkeep.cli.sources.source import FileForm, Form
 from swarmkeep.domain.codec import decode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.usage import UsageQuery

@@ -12,8 +12,8 @@ import typer
 
 from swarmkeep.audit.replay.recorded_sessions import RecordedSession, read_recorded_sessions, split_lines
 from swarmkeep.audit.verify.checkpoints import CheckpointHead
-from swarmkeep.cli.forms import FileForm, Form
 from swarmkeep.cli.sources.conversion import from_client_event
+from swarmkeep.cli.sources.source import FileForm, Form
 from swarmkeep.cli.terminal import Refused, say
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.usage import UsageQuery
