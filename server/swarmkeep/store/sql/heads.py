@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any, Literal
 
 import msgspec
 from sqlalchemy import Connection, Table, bindparam, null, or_, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from swarmkeep.domain.errors import LeaseLost, SeqConflict
 from swarmkeep.domain.state import State
@@ -220,5 +220,5 @@ def is_one_of(keys: Iterable[SessionKey]) -> Any:
 
 def build_insert_if_absent(table: Table, dialect: str) -> Any:
     """An insert that leaves a row which is there already."""
-    make = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    return make(table).on_conflict_do_nothing()
+    # A dialect brings all of its drivers: only the one of this database is loaded.
+    return import_module(f"sqlalchemy.dialects.{dialect}").insert(table).on_conflict_do_nothing()
