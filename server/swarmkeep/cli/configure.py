@@ -48,7 +48,7 @@ def _find_misspelt_names(settings: type[Settings]) -> Iterator[str]:
     for stem in sorted(name.removeprefix(PREFIX) for name in given if name.startswith(PREFIX)):
         likely = get_close_matches(stem, known, n=1, cutoff=0.8)
         if likely and stem not in known and not stem.startswith("TEST_"):
-            yield f"{PREFIX}{stem} is no setting; is {PREFIX}{likely[0]} meant?"
+            yield f"unknown setting {PREFIX}{stem}; did you mean {PREFIX}{likely[0]}?"
 
 
 def _describe_problem(error: ValidationError) -> str:

@@ -78,14 +78,16 @@ class SourceOptions:
         if self.url and self.database_url:
             raise typer.BadParameter("give either --url or --database-url, not both", param_hint="'--url'")
         if self.api_key and self.database_url:
-            raise typer.BadParameter("a database asks for no key", param_hint="'--api-key'")
+            raise typer.BadParameter("--api-key is for a server, not a database", param_hint="'--api-key'")
         if self.database_url:
             return None
         url = self.url or os.environ.get("SWARMKEEP_URL") or None
         if self.api_key and not url:
-            raise typer.BadParameter("a key is for a server; name it with --url", param_hint="'--api-key'")
+            raise typer.BadParameter("--api-key needs a server: add --url", param_hint="'--api-key'")
         if url and self.tenant:
-            raise typer.BadParameter("on a server the API key says whose sessions they are", param_hint="'--tenant'")
+            raise typer.BadParameter(
+                "--tenant is for a database; on a server the API key decides the tenant", param_hint="'--tenant'"
+            )
         return url
 
 

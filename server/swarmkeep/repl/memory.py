@@ -11,12 +11,8 @@ import msgspec
 
 import swarmkeep_client as client
 from swarmkeep.agent import Agent
-from swarmkeep.cli.sources.conversion import (
-    to_client_item,
-    to_client_run,
-    to_session_state,
-    to_start_run,
-)
+from swarmkeep.cli.chat.conversion import to_client_item, to_client_run, to_start_run
+from swarmkeep.cli.sources.conversion import to_session_state
 from swarmkeep.domain.decisions.commands import cancel_run, start_run
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.resuming import Approval, resume_run

@@ -1,4 +1,4 @@
-"""What `swarmkeep doctor` looks at, one thing after the other."""
+"""The checks of `swarmkeep doctor`, in the order in which a server would fail."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def export(
     if form not in ("jsonl", "markdown", "html"):
         raise typer.BadParameter("it is jsonl, markdown or html", param_hint="'--format'")
     if form != "jsonl" and len(ids) != 1:
-        raise typer.BadParameter("a document is of one session", param_hint="'--format'")
+        raise typer.BadParameter("a document holds one session", param_hint="'--format'")
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
         if form == "jsonl":
             pieces = found.export(ids, agent=agent, status=status, metadata=labels)
@@ -85,4 +85,4 @@ def _write_to_stdout(pieces: Iterable[bytes]) -> None:
         binary.write(piece)
     binary.flush()
     if is_terminal(sys.stdout):
-        say("this goes to a file with --output FILE")
+        say("use --output FILE to write to a file")

@@ -1,4 +1,4 @@
-"""`swarmkeep replay`: a conversation retold as it happened."""
+"""`swarmkeep replay`: a conversation shown event by event."""
 
 from __future__ import annotations
 
@@ -56,27 +56,27 @@ def replay(
         if at is not None:
             found.session(session_id, at=at)
         events = takewhile(lambda event: at is None or event.seq <= at, found.events(session_id))
-        scenes = build_timeline(events)
+        entries = build_timeline(events)
         if as_json:
-            put_json(list(scenes))
+            put_json(list(entries))
         else:
-            _show_timeline(scenes, step=step)
+            _show_timeline(entries, step=step)
 
 
-def _show_timeline(scenes: Iterable[TimelineEntry], *, step: bool) -> None:
+def _show_timeline(entries: Iterable[TimelineEntry], *, step: bool) -> None:
     from swarmkeep.cli.render.timeline import TimelinePrinter
 
-    stage = TimelinePrinter()
+    printer = TimelinePrinter()
     warned = shown = 0
     with _open_keyboard() if step else nullcontext() as press:
-        for scene in scenes:
+        for entry in entries:
             if press is not None and shown and press() in _STOP_KEYS:
                 break
-            stage.show(scene)
+            printer.show(entry)
             shown += 1
-            warned += bool(scene.warning)
+            warned += bool(entry.warning)
     if warned:
-        say(f"warning: {warned} of {shown} events could not be told in full")
+        say(f"warning: {warned} of {shown} events could not be shown in full")
 
 
 # The end of the input, q, Ctrl-D and Escape.

@@ -42,7 +42,7 @@ def verify(
     everything: Annotated[bool, typer.Option("--all", help="Check every session.")] = False,
     head: Annotated[
         str | None,
-        typer.Option("--head", metavar="SEQ:HASH", help="A head noted down earlier, which the log must still have."),
+        typer.Option("--head", metavar="SEQ:HASH", help="A head recorded earlier that the log must still contain."),
     ] = None,
     checkpoint: Annotated[
         Path | None, typer.Option("--checkpoint", metavar="FILE", help="Check every session of this checkpoint.")
@@ -62,7 +62,7 @@ def verify(
     if [session_id is not None, everything, checkpoint is not None].count(True) != 1:
         raise typer.BadParameter("name a session, or give --all or --checkpoint", param_hint="'ID'")
     if public_key is not None and checkpoint is None:
-        raise typer.BadParameter("it is for --checkpoint", param_hint="'--public-key'")
+        raise typer.BadParameter("use it with --checkpoint", param_hint="'--public-key'")
     if head is not None and session_id is None:
         raise typer.BadParameter("it is one session's; name the session", param_hint="'--head'")
     noted = None if head is None else _parse_head(head)
@@ -140,7 +140,7 @@ def _compare_with_checkpoint(found: Source, file: Path, public_key: Path | None,
     except (BadCheckpoint, OSError) as error:
         raise Refused(str(error)) from None
     if seal.public_key is not None and public_key is None:
-        say(f"signed with {seal.public_key}; only --public-key tells whether that is the right key")
+        say(f"signed with {seal.public_key}; use --public-key to check that it is the right key")
     say(", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())) or "the checkpoint has no heads")
     return not _BAD_OUTCOMES & counts.keys()
 
@@ -164,7 +164,7 @@ def _compare_log(found: Source, noted: CheckpointHead) -> tuple[str, str]:
     first = verification.problems[0]
     outcome = next((one.code for one in verification.problems if one.code in ("truncated", "rewritten")), "invalid")
     told = "" if outcome == "invalid" or noted.session_id is None else _find_deletion(found, noted)
-    return ("deleted", f"{told}, and made anew") if told else (outcome, first.detail)
+    return ("deleted", f"{told}, and created again") if told else (outcome, first.detail)
 
 
 def _find_deletion(found: Source, noted: CheckpointHead) -> str:
