@@ -165,6 +165,8 @@ _MODULES = (
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
     if name in __all__:
         for home in _MODULES:
             module = import_module(f"{__name__}.{home}")
