@@ -9,7 +9,12 @@ PINNED := pyproject.toml clients/python/pyproject.toml constraints.txt
 
 # uv resolves and links in seconds what takes pip most of a minute. Where it cannot reach an index that pip is set up
 # for (it reads neither pip's settings nor the system's certificates), pip does the work.
-install = $(BIN)/uv pip install --python $(BIN)/python --quiet $(1) || $(BIN)/python -m pip install --quiet $(1)
+install = $(BIN)/uv pip install --compile-bytecode --python $(BIN)/python --quiet $(1) \
+	|| $(BIN)/python -m pip install --quiet $(1)
+
+# Byte code is made now, because PYTHONDONTWRITEBYTECODE may be set later: without it every start takes three times as
+# long. `uv` leaves out what is installed in place.
+compile = $(BIN)/python -m compileall -q server agents migrations clients/python/src
 
 # One command for both distributions, because swarmkeep depends on the client beside it. `pyright[nodejs]` brings
 # Node in a wheel: without it pyright fetches one from outside the package index at its first run.
@@ -93,11 +98,13 @@ $(BIN)/uv:
 
 $(STAMPS)/base: $(BIN)/uv $(PINNED)
 	$(call install,$(BASE))
+	$(compile)
 	@mkdir -p $(STAMPS) && touch $@
 
 # The base is part of it, so its stamp is renewed as well.
 $(STAMPS)/dev: $(BIN)/uv $(PINNED)
 	$(call install,$(DEV))
+	$(compile)
 	@mkdir -p $(STAMPS) && touch $(STAMPS)/base $@
 
 $(STAMPS)/llm: $(STAMPS)/dev

@@ -17,6 +17,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import swarmkeep
+from swarmkeep.store.schema import upgrade
+from tests.support.processes import clean_environment
 from tests.support.source import PACKAGES, ROOT, Import, find_module_name, list_imports, list_modules
 
 # Which layers each layer of the server may import: agent ← domain ← store ← engine ← audit ← api, cli ← app, repl.
@@ -261,6 +263,49 @@ def test_folders_hold_one_subject() -> None:
     counts = Counter(str(file.parent.relative_to(PACKAGES["swarmkeep"])) for file in modules)
     full = {folder: count for folder, count in counts.items() if count > MOST_MODULES}
     assert set(full) <= ONE_FILE_PER_THING, full
+
+
+def test_a_command_on_a_sqlite_file_is_light(tmp_path: Path) -> None:
+    """It needs no HTTP on either side, no agents' model, no migrations, no audit and no terminal."""
+    upgrade(f"sqlite:///{tmp_path / 'swarmkeep.db'}")
+    program = """
+import sys
+sys.argv = ["swarmkeep", "sessions", "list"]
+from swarmkeep.cli.app import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+heavy = {
+    "alembic", "asyncpg", "httpx2", "litestar", "openai", "prompt_toolkit", "rich", "uvicorn",
+    "swarmkeep.app", "swarmkeep.audit.redact", "swarmkeep.audit.replay", "swarmkeep.audit.verify",
+    "swarmkeep_client.client",
+}
+loaded = heavy & set(sys.modules)
+commands = "swarmkeep.cli.commands."
+others = {name for name in sys.modules if name.startswith(commands)} - {commands + "sessions"}
+sys.exit(f"loaded: {sorted(loaded | others)}" if loaded | others else 0)
+"""
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=clean_environment({}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_only_the_command_line_loads_commands() -> None:
+    wrong = [
+        found.place
+        for found in list_imports("swarmkeep")
+        if found.module.startswith("swarmkeep.cli.commands") and "commands" not in found.file.parts
+    ]
+    assert wrong == []
 
 
 def test_modules_stay_short() -> None:

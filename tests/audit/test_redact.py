@@ -1,4 +1,4 @@
-"""What was redacted or deleted is gone, from every place where it could be read; the chain still verifies."""
+"""Redacted or deleted content is gone from every place where it could be read; the chain still verifies."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from swarmkeep.cli import main
+from swarmkeep.cli.app import main
 from tests.support import warm
 from tests.support.processes import POLL_SECONDS, Process, clean_environment
 

@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from swarmkeep import __version__
-from swarmkeep.cli import app
+from swarmkeep.cli.app import app
 from tests.cli.command_line import CommandLine
 from tests.support.processes import clean_environment
 
@@ -67,7 +67,7 @@ def test_help_loads_nothing_heavy() -> None:
     program = """
 import sys
 sys.argv = ["swarmkeep", "--help"]
-from swarmkeep.cli import main
+from swarmkeep.cli.app import main
 try:
     main()
 except SystemExit as end:

@@ -1,4 +1,4 @@
-"""What keeps a command from doing its work is said in one line, with exit code 1."""
+"""A command that cannot do its work says why in one line and exits with 1."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_input_that_is_no_text_is_named(process: CommandLine) -> None:
     told = process(*arguments, text="Grüße\n", env={"PYTHONIOENCODING": "ascii"})
     assert told.code == 1, told
     assert "Traceback" not in told.err
-    assert "error: the input is no text in ascii" in told.err
+    assert "error: the input is not valid ascii" in told.err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")

@@ -21,7 +21,7 @@ from swarmkeep.api import errors
 from swarmkeep.api.application import build_api
 from swarmkeep.api.websocket.commands import COMMAND_TYPES
 from swarmkeep.audit.verify.problems import CODES
-from swarmkeep.cli import app
+from swarmkeep.cli.app import app
 from swarmkeep.domain import errors as domain
 from swarmkeep.domain.events import FACTS, CompletionRecord, Fact, PendingCall, RequestRecord, StopReason, ToolStatus
 from swarmkeep.domain.state import RunStatus, SessionStatus
@@ -296,7 +296,7 @@ def test_every_word_of_the_client_is_documented() -> None:
     assert sorted(name for name in methods if not re.search(rf"\b{name}\(", text)) == []
     raised = {
         cls.__name__
-        for cls in vars(swarmkeep_client).values()
+        for cls in (getattr(swarmkeep_client, name) for name in swarmkeep_client.__all__)
         if inspect.isclass(cls) and issubclass(cls, swarmkeep_client.SwarmkeepError)
     }
     assert raised <= find_code_spans(text)

@@ -1,4 +1,4 @@
-"""What is different between two JSON values: place by place, for people and for programs."""
+"""Compare two JSON values place by place, for people and for programs."""
 
 from __future__ import annotations
 

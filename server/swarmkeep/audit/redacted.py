@@ -1,4 +1,4 @@
-"""Which events have lost what they said."""
+"""Tell which events have lost their content."""
 
 from __future__ import annotations
 

@@ -6,9 +6,7 @@ import os
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from swarmkeep.cli.terminal import Refused, say
 
@@ -16,23 +14,6 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
     from swarmkeep.settings import Settings
-
-Agents = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--agents",
-        metavar="PATH|MODULE",
-        help="A file, folder or module that defines agents; may be given again. [env: SWARMKEEP_AGENTS]",
-    ),
-]
-Model = Annotated[
-    str | None,
-    typer.Option("--model", metavar="NAME", help="The model of agents that name none. [env: SWARMKEEP_MODEL]"),
-]
-Offline = Annotated[
-    bool,
-    typer.Option("--offline", help="Use the built-in offline model, which is no LLM. [env: SWARMKEEP_OFFLINE]"),
-]
 
 PREFIX = "SWARMKEEP_"
 # What commands read that speak to a server.
@@ -67,7 +48,7 @@ def _find_misspelt_names(settings: type[Settings]) -> Iterator[str]:
     for stem in sorted(name.removeprefix(PREFIX) for name in given if name.startswith(PREFIX)):
         likely = get_close_matches(stem, known, n=1, cutoff=0.8)
         if likely and stem not in known and not stem.startswith("TEST_"):
-            yield f"{PREFIX}{stem} is no setting; is {PREFIX}{likely[0]} meant?"
+            yield f"unknown setting {PREFIX}{stem}; did you mean {PREFIX}{likely[0]}?"
 
 
 def _describe_problem(error: ValidationError) -> str:

@@ -1,4 +1,4 @@
-"""Errors that are answers: which of them a person is told in a sentence, without a traceback."""
+"""Which errors are shown as one line instead of a traceback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REFUSED = {
 }
 # Writing to a stream names no file.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_KEY_HINT = "; set SWARMKEEP_API_KEY to a key of this server, or use --api-key"
+_KEY_HINT = "; give a key of this server in SWARMKEEP_API_KEY or with --api-key"
 _WRONG_USE = {"swarmkeep.store.urls": ("BadDatabaseUrl",), "swarmkeep.evals.cases": ("InvalidCases",)}
 
 
@@ -43,11 +43,7 @@ def find_refusal(error: Exception) -> Refusal | None:
         return Refusal(f"cannot write the output: {error.strerror}")
     client = sys.modules.get("swarmkeep_client")
     if client is not None and isinstance(error, client.SwarmkeepError):
-        hint = (
-            "; give a key of this server in SWARMKEEP_API_KEY or with --api-key"
-            if isinstance(error, client.Unauthenticated)
-            else ""
-        )
+        hint = _KEY_HINT if isinstance(error, client.Unauthenticated) else ""
         return Refusal(_join_lines(error.detail or str(error)) + hint)
     return None
 

@@ -1,4 +1,4 @@
-"""What the command line says: data on stdout, everything else on stderr."""
+"""Output of the command line: data on stdout, messages on stderr."""
 
 from __future__ import annotations
 

@@ -11,13 +11,8 @@ import msgspec
 
 import swarmkeep_client as client
 from swarmkeep.agent import Agent
-from swarmkeep.cli.sources.conversion import (
-    to_client_event,
-    to_client_item,
-    to_client_run,
-    to_session_state,
-    to_start_run,
-)
+from swarmkeep.cli.chat.conversion import to_client_item, to_client_run, to_start_run
+from swarmkeep.cli.sources.conversion import to_session_state
 from swarmkeep.domain.decisions.commands import cancel_run, start_run
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.resuming import Approval, resume_run
@@ -91,8 +86,8 @@ class MemorySessions:
     def messages(self, session_id: str, *, at: int | None = None) -> list[client.Message]:
         return [entry.view() for entry in self._state(session_id, at).messages]
 
-    def events(self, session_id: str, *, after: int = 0) -> list[client.Event]:
-        return [to_client_event(event) for event in self._ledger(session_id).events[after:]]
+    def events(self, session_id: str, *, after: int = 0) -> list[RecordedEvent]:
+        return self._ledger(session_id).events[after:]
 
     def fork(
         self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None

@@ -14,9 +14,9 @@ from sqlalchemy import text
 
 from swarmkeep.audit.changes import Change
 from swarmkeep.audit.transcript.document import TranscriptFormat, open_transcript
+from swarmkeep.audit.transcript.entry import TimelineEntry
 from swarmkeep.audit.transcript.html import write_entry as as_html
 from swarmkeep.audit.transcript.markdown import write_entry as as_markdown
-from swarmkeep.audit.transcript.timeline import TimelineEntry
 from swarmkeep.domain.decisions.commands import create_session
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import EventNotFound, SessionNotFound

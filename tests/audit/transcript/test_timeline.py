@@ -9,7 +9,8 @@ from hypothesis import given as for_any
 from hypothesis import settings
 
 from swarmkeep.audit.changes import Change, find_changes
-from swarmkeep.audit.transcript.timeline import TimelineEntry, build_timeline, entries_to_json
+from swarmkeep.audit.transcript.entry import TimelineEntry
+from swarmkeep.audit.transcript.timeline import build_timeline
 from swarmkeep.audit.transfer.event_lines import parse_event_line
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent, view_event
@@ -43,7 +44,7 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "refund", "argument
 
 
 def build_entries(*facts: SessionEvent) -> list[TimelineEntry]:
-    """The scenes of a session that begins with the agent "triage"; a run's facts belong to RUN."""
+    """The entries of a session that begins with the agent "triage"; a run's facts belong to RUN."""
     drafts = [EventDraft(fact, None if isinstance(fact, SessionCreated) else RUN, "triage") for fact in facts]
     return list(build_timeline(record_drafts([EventDraft(SessionCreated(agent="triage"), None, "triage"), *drafts])))
 
@@ -55,12 +56,12 @@ def build_last_entry(*facts: SessionEvent) -> TimelineEntry:
 @for_any(any_logs())
 @settings(max_examples=examples(150))
 def test_every_event_of_any_log_has_a_scene_in_its_place(events: list[RecordedEvent]) -> None:
-    scenes = list(build_timeline(events))
-    assert [(scene.seq, scene.type, scene.at) for scene in scenes] == [
+    entries = list(build_timeline(events))
+    assert [(entry.seq, entry.type, entry.at) for entry in entries] == [
         (event.seq, event.type, event.at) for event in events
     ]
-    assert all(scene.headline or scene.text or scene.speaker or scene.warning for scene in scenes)
-    encode(entries_to_json(scenes))
+    assert all(entry.headline or entry.text or entry.speaker or entry.warning for entry in entries)
+    encode(entries)
 
 
 @for_any(any_logs())
@@ -107,8 +108,8 @@ def test_a_message_has_its_speaker_its_text_and_what_it_cost() -> None:
 def test_a_tool_says_how_it_ended(status: Any, tone: str, headline: str) -> None:
     message = {"role": "tool", "tool_call_id": "c1", "content": "so it is"}
     ended = MessageAdded(message=message, tool=ToolRecord(name="refund", status=status, duration_ms=3.0))
-    scene = build_last_entry(make_run_started(), model_reply(calling_message(CALL)), ended)
-    assert (scene.speaker, scene.headline, scene.tone, scene.text) == ("refund", headline, tone, "so it is")
+    entry = build_last_entry(make_run_started(), model_reply(calling_message(CALL)), ended)
+    assert (entry.speaker, entry.headline, entry.tone, entry.text) == ("refund", headline, tone, "so it is")
 
 
 def test_a_call_that_is_started_again_says_so() -> None:
@@ -117,16 +118,16 @@ def test_a_call_that_is_started_again_says_so() -> None:
 
 
 def test_a_handoff_names_both() -> None:
-    scene = build_last_entry(make_run_started(), HandoffMade(from_agent="triage", to_agent="sales"))
-    assert (scene.speaker, scene.headline) == ("triage", "hands over to sales")
+    entry = build_last_entry(make_run_started(), HandoffMade(from_agent="triage", to_agent="sales"))
+    assert (entry.speaker, entry.headline) == ("triage", "hands over to sales")
 
 
 def test_a_change_of_the_context_shows_what_stood_there_before() -> None:
     first = ContextUpdated(patch={"user": {"name": "Robin"}, "old": 1})
     second = ContextUpdated(patch={"user": {"name": "Kim"}, "old": None, "new": True}, tool_call_id="c1")
-    scene = build_last_entry(make_run_started(), model_reply(calling_message(CALL)), first, second)
-    assert scene.speaker == "refund"
-    assert scene.changes == (
+    entry = build_last_entry(make_run_started(), model_reply(calling_message(CALL)), first, second)
+    assert entry.speaker == "refund"
+    assert entry.changes == (
         Change(path="/context_variables/user/name", before="Robin", after="Kim"),
         Change(path="/context_variables/old", before=1),
         Change(path="/context_variables/new", after=True),
@@ -136,18 +137,18 @@ def test_a_change_of_the_context_shows_what_stood_there_before() -> None:
 def test_an_approval_names_who_decided_and_why() -> None:
     asked = ApprovalRequested(tool_call_id="c1", name="refund", arguments="{}")
     decided = ApprovalDecided(tool_call_id="c1", decision="deny", reason="too much", by="ann")
-    scene = build_last_entry(make_run_started(), model_reply(calling_message(CALL)), asked, decided)
-    assert (scene.speaker, scene.headline, scene.text, scene.tone) == ("ann", "denies refund", "too much", "bad")
+    entry = build_last_entry(make_run_started(), model_reply(calling_message(CALL)), asked, decided)
+    assert (entry.speaker, entry.headline, entry.text, entry.tone) == ("ann", "denies refund", "too much", "bad")
 
 
 def test_the_end_of_a_run_has_its_usage_its_length_and_its_error() -> None:
     error = RunError(code="provider_error", message="no answer")
-    scene = build_last_entry(
+    entry = build_last_entry(
         make_run_started(), user_said(), RunFailed(stop_reason="error", usage=Usage(model_calls=2), error=error)
     )
-    assert (scene.headline, scene.text, scene.tone) == ("the run failed", "provider_error: no answer", "bad")
-    assert scene.usage == Usage(model_calls=2)
-    assert scene.duration_ms == 2000.0
+    assert (entry.headline, entry.text, entry.tone) == ("the run failed", "provider_error: no answer", "bad")
+    assert entry.usage == Usage(model_calls=2)
+    assert entry.duration_ms == 2000.0
 
 
 def test_a_take_over_and_a_limit_are_told() -> None:
@@ -157,8 +158,8 @@ def test_a_take_over_and_a_limit_are_told() -> None:
 
 
 def test_a_redaction_says_which_and_why() -> None:
-    scene = build_last_entry(SessionRedacted(seqs=(2, 3), reason="asked for"))
-    assert (scene.headline, scene.text) == ("redacted: 2, 3", "asked for")
+    entry = build_last_entry(SessionRedacted(seqs=(2, 3), reason="asked for"))
+    assert (entry.headline, entry.text) == ("redacted: 2, 3", "asked for")
 
 
 @pytest.mark.parametrize(
@@ -172,15 +173,15 @@ def test_a_redaction_says_which_and_why() -> None:
 def test_what_cannot_be_read_is_said_so(type: str, data: Any, warning: str) -> None:
     assert type == "agent.dreamed" or type in FACTS
     event = record_drafts([EventDraft(UnknownFact(data=data), None, "triage")])[0]
-    (scene,) = build_timeline([parse_event_line(encode(view_event(event)).replace(b"agent.dreamed", type.encode()))])
-    assert warning in scene.warning
+    (entry,) = build_timeline([parse_event_line(encode(view_event(event)).replace(b"agent.dreamed", type.encode()))])
+    assert warning in entry.warning
 
 
 def test_a_redacted_event_is_told_as_far_as_its_stand_in_goes() -> None:
     event = record_drafts([EventDraft(user_said("[redacted]"), None, "triage")])[0]
     line = encode(view_event(event)).replace(b'"sender":"user"}', b'"sender":"user"},"redacted":true')
-    (scene,) = build_timeline([parse_event_line(line)])
-    assert (scene.speaker, scene.warning) == ("user", "what it said was redacted")
+    (entry,) = build_timeline([parse_event_line(line)])
+    assert (entry.speaker, entry.warning) == ("user", "what it said was redacted")
 
 
 def test_a_gap_in_the_log_is_said_and_the_rest_is_told() -> None:
@@ -189,9 +190,9 @@ def test_a_gap_in_the_log_is_said_and_the_rest_is_told() -> None:
         *(EventDraft(user_said(), None, "triage") for _ in range(4)),
     ]
     events = record_drafts(drafts)
-    scenes = list(build_timeline([*events[:2], *events[3:]]))
-    assert [bool(scene.warning) for scene in scenes] == [False, False, True, False]
-    assert "event 2 to event 4" in scenes[2].warning
+    entries = list(build_timeline([*events[:2], *events[3:]]))
+    assert [bool(entry.warning) for entry in entries] == [False, False, True, False]
+    assert "event 2 to event 4" in entries[2].warning
 
 
 def test_changes_tell_types_apart_and_take_lists_whole() -> None:

@@ -1,4 +1,4 @@
-"""What is cut, edited or something else is refused by its line, and nothing of it is recorded."""
+"""An export that was cut, edited or replaced is refused by its line, and none of it is recorded."""
 
 from __future__ import annotations
 

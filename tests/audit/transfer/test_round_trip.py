@@ -1,4 +1,4 @@
-"""What is exported here and imported there is the same there, to the byte, on whatever database."""
+"""An export that is imported elsewhere is the same there, to the byte, on any database."""
 
 from __future__ import annotations
 

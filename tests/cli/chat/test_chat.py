@@ -213,7 +213,7 @@ def test_commands_look_at_the_session_and_change_nothing(cli: CommandLine, here:
     assert "    3  user: I want to buy a lantern." in talk.lines[then:]
     for name in ("state", "at SEQ", "events [SEQ]", "fork [SEQ]", "resume [ID]", "help", "quit"):
         assert any(line.startswith(f"/{name} ") for line in talk.lines)
-    assert "nothing waits here" in talk.err
+    assert "nothing to resume" in talk.err
     # What comes after /quit is not said.
     assert [event["type"] for event in events].count("run.started") == 1
 
@@ -365,7 +365,7 @@ def test_a_server_that_is_gone_is_told_and_the_wait_can_be_broken_off(cli: Comma
         server.kill()
         terminal.type("Is anybody there?\r")
         terminal.wait_for("no answer from the server, trying again")
-        terminal.interrupt(until="gave up waiting for the server")
+        terminal.interrupt(until="stopped waiting for the server")
         terminal.wait_for("User:")
         terminal.type(CTRL_D)
         assert terminal.wait() == 0

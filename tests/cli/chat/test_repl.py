@@ -195,7 +195,7 @@ def test_commands_look_at_the_session_and_go_on_in_another(
     opened = [line.split()[1] for line in shown.err.splitlines() if line.startswith("session ")]
     assert len(opened) == 2
     assert f"forked from: {opened[0]} at 1\n" in shown.out
-    assert "nothing waits here" in shown.err
+    assert "nothing to resume" in shown.err
     # The fork knows nothing of what came after its beginning, and what comes after /quit is not said.
     texts = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "user"]
     assert texts == ["My lamp?", "/etc"]

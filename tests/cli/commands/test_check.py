@@ -111,7 +111,7 @@ def test_what_makes_no_sense_is_refused(cli: CommandLine, recorded: RecordedSess
     (cli.folder / "empty.jsonl").write_text("")
     agents = ["--agents", ACME]
     assert "line 1" in cli.expect_refusal("check", "bad.jsonl", *agents)
-    assert "holds no conversation" in cli.expect_refusal("check", "empty.jsonl", *agents)
+    assert "contains no conversations" in cli.expect_refusal("check", "empty.jsonl", *agents)
     assert "no.jsonl" in cli.expect_refusal("check", "no.jsonl", *agents)
     assert "nobody" in cli.expect_refusal("check", "nobody", *recorded.options, *agents)
     assert "gone.py" in cli.expect_refusal("check", recorded.session_id, *recorded.options, "--agents", "gone.py")

@@ -96,7 +96,7 @@ def test_what_became_of_each_log_is_told(db: CommandLine, recorded: RecordedSess
     shown = db("verify", "--checkpoint", "heads.jsonl")
     assert "one: VANISHED" in shown.out
     assert "anew: deleted" in shown.out
-    assert "why, and made anew" in shown.out
+    assert "why, and created again" in shown.out
 
 
 def test_a_rewritten_or_damaged_log_is_told(db: CommandLine, recorded: RecordedSession) -> None:
@@ -121,7 +121,7 @@ def test_a_signed_checkpoint_is_checked_against_its_key(db: CommandLine, keys: t
     private, public = keys
     assert "signed" in db("checkpoint", "--signing-key", str(private), "-o", "heads.jsonl").err
     assert set(compare(db, "--public-key", str(public)).values()) == {"unchanged"}
-    assert "only --public-key tells" in db("verify", "--checkpoint", "heads.jsonl").err
+    assert "use --public-key to check" in db("verify", "--checkpoint", "heads.jsonl").err
     seal = json.loads((db.folder / "heads.jsonl").read_text().splitlines()[-1])
     assert (len(seal["public_key"]), len(seal["signature"])) == (64, 128)
     out = db("checkpoint", env={"SWARMKEEP_SIGNING_KEY": str(private)}).lines

@@ -1,4 +1,4 @@
-"""What changed, what parted, what was sent, and what would have been: at the command line."""
+"""diff, compare, request and whatif at the command line."""
 
 from __future__ import annotations
 

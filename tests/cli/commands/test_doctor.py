@@ -60,8 +60,8 @@ def test_a_setting_that_is_misspelt_is_told(cli: CommandLine, healthy: list[str]
     result = cli(*healthy, "--json", env={"SWARMKEEP_OFLINE": "1", "SWARMKEEP_ELSEWHERE": "1", "SWARMKEEP_URL": ""})
     assert result.json["settings"]["SWARMKEEP_LOG_LEVEL"] == "debug"
     assert result.err.splitlines() == [
-        "SWARMKEEP_AGENST is no setting; is SWARMKEEP_AGENTS meant?",
-        "SWARMKEEP_OFLINE is no setting; is SWARMKEEP_OFFLINE meant?",
+        "unknown setting SWARMKEEP_AGENST; did you mean SWARMKEEP_AGENTS?",
+        "unknown setting SWARMKEEP_OFLINE; did you mean SWARMKEEP_OFFLINE?",
     ]
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from swarmkeep.cli.commands.events import format_event_line
 from swarmkeep.cli.render import event_summary as summaries
-from swarmkeep.cli.render.event_summary import MAX_LENGTH, summarize_event
+from swarmkeep.cli.render.event_summary import MAX_LENGTH, format_event_line, summarize_event
+from swarmkeep.cli.sources.conversion import from_client_event
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import FACTS
 from swarmkeep_client import Event
 
@@ -50,8 +51,9 @@ MESSAGES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def event(type: str, data: Any) -> Event:
-    return Event(session_id="one", seq=7, type=type, agent="Ann", at="2026-01-02T03:04:05.678901Z", data=data)
+def event(type: str, data: Any) -> RecordedEvent:
+    told = Event(session_id="one", seq=7, type=type, agent="Ann", at="2026-01-02T03:04:05.678901Z", data=data)
+    return from_client_event(told)
 
 
 def test_every_type_is_described() -> None:

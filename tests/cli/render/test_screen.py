@@ -1,4 +1,4 @@
-"""What is shown is text, whatever the text is; and it is shown as it comes."""
+"""The screen of a chat shows text as it arrives."""
 
 from __future__ import annotations
 

@@ -158,11 +158,12 @@ def load() -> None:
     import typer.main
 
     from swarmkeep.app import create_app
-    from swarmkeep.cli import app
+    from swarmkeep.cli.app import app
     from swarmkeep.settings import Settings
 
     typer.main.get_command = built = cache(typer.main.get_command)
-    built(app)
+    # Each command is built when it is looked up.
+    list(built(app).commands.values())  # type: ignore[attr-defined]
     create_app(Settings(_env_file=None, offline=True, database_url="sqlite:///never.db"))  # type: ignore[call-arg]
     gc.collect()
     gc.freeze()

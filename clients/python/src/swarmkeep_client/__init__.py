@@ -5,73 +5,79 @@ with Client("http://127.0.0.1:8000") as client:
     print(session.run("I want a refund.").output_text)
 """
 
-from swarmkeep_client.async_client import AsyncAgents, AsyncAudit, AsyncClient, AsyncSessions
-from swarmkeep_client.async_session import AsyncSession
-from swarmkeep_client.auditing import AuditEntry, RedactedCopy, Redaction
-from swarmkeep_client.client import Agents, Audit, Client, Sessions
-from swarmkeep_client.comparisons import (
-    Change,
-    Comparison,
-    Divergence,
-    Replay,
-    RunStatusChange,
-    Side,
-    StateDiff,
-    ToolCall,
-)
-from swarmkeep_client.errors import (
-    AgentNotFound,
-    AgentUnavailable,
-    AlreadyDecided,
-    ApiError,
-    ConnectionFailed,
-    Draining,
-    FieldError,
-    Forbidden,
-    IdempotencyMismatch,
-    InvalidImport,
-    InvalidRequest,
-    RateLimited,
-    RunCancelled,
-    RunFailed,
-    RunNotCompleted,
-    RunNotFound,
-    RunNotWaiting,
-    SeqMismatch,
-    SessionBusy,
-    SessionExists,
-    SessionNotFound,
-    SwarmkeepError,
-    TooLarge,
-    Unauthenticated,
-)
-from swarmkeep_client.models import (
-    AgentInfo,
-    Approval,
-    ChainProblem,
-    Done,
-    Event,
-    Head,
-    Health,
-    ImportedSession,
-    ImportReport,
-    Message,
-    MessageDelta,
-    MessageStarted,
-    Origin,
-    PendingCall,
-    ResumeInput,
-    Run,
-    RunError,
-    RunOptions,
-    SessionState,
-    StreamItem,
-    ToolResult,
-    Usage,
-    UsageRow,
-    Verification,
-)
-from swarmkeep_client.session import Session
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from swarmkeep_client.async_client import AsyncAgents, AsyncAudit, AsyncClient, AsyncSessions
+    from swarmkeep_client.async_session import AsyncSession
+    from swarmkeep_client.auditing import AuditEntry, RedactedCopy, Redaction
+    from swarmkeep_client.client import Agents, Audit, Client, Sessions
+    from swarmkeep_client.comparisons import (
+        Change,
+        Comparison,
+        Divergence,
+        Replay,
+        RunStatusChange,
+        Side,
+        StateDiff,
+        ToolCall,
+    )
+    from swarmkeep_client.errors import (
+        AgentNotFound,
+        AgentUnavailable,
+        AlreadyDecided,
+        ApiError,
+        ConnectionFailed,
+        Draining,
+        FieldError,
+        Forbidden,
+        IdempotencyMismatch,
+        InvalidImport,
+        InvalidRequest,
+        RateLimited,
+        RunCancelled,
+        RunFailed,
+        RunNotCompleted,
+        RunNotFound,
+        RunNotWaiting,
+        SeqMismatch,
+        SessionBusy,
+        SessionExists,
+        SessionNotFound,
+        SwarmkeepError,
+        TooLarge,
+        Unauthenticated,
+    )
+    from swarmkeep_client.models import (
+        AgentInfo,
+        Approval,
+        ChainProblem,
+        Done,
+        Event,
+        Head,
+        Health,
+        ImportedSession,
+        ImportReport,
+        Message,
+        MessageDelta,
+        MessageStarted,
+        Origin,
+        PendingCall,
+        ResumeInput,
+        Run,
+        RunError,
+        RunOptions,
+        SessionState,
+        StreamItem,
+        ToolResult,
+        Usage,
+        UsageRow,
+        Verification,
+    )
+    from swarmkeep_client.session import Session
 
 __all__ = [
     "AgentInfo",
@@ -144,3 +150,30 @@ __all__ = [
     "UsageRow",
     "Verification",
 ]
+
+# Types, errors and the two clients are loaded when they are first used: most of the time that it takes is HTTP's.
+_MODULES = (
+    "models",
+    "errors",
+    "comparisons",
+    "auditing",
+    "session",
+    "client",
+    "async_session",
+    "async_client",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name in __all__:
+        for home in _MODULES:
+            module = import_module(f"{__name__}.{home}")
+            if name in vars(module):
+                return globals().setdefault(name, vars(module)[name])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

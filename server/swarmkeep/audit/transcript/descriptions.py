@@ -1,13 +1,15 @@
-"""What there is to say of each type of event."""
+"""Describe each type of event in words: speaker, headline, text, tone."""
 
 from __future__ import annotations
 
 import json
-from typing import Any, Literal, assert_never
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, assert_never
 
-import msgspec
 from msgspec import UNSET
 
+from swarmkeep.audit.transcript.entry import TimelineEntry
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import (
     FACTS,
@@ -42,60 +44,49 @@ from swarmkeep.domain.wording import format_call, format_calls, join_content
 Json = dict[str, Any]
 
 
-class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scene says beyond where it stands in the log."""
-
-    headline: str = ""
-    speaker: str = ""
-    text: str = ""
-    calls: tuple[str, ...] = ()
-    tone: Literal["plain", "good", "notice", "bad"] = "plain"
-    model: str | None = None
-    usage: Usage | None = None
-    duration_ms: float | None = None
-    warning: str = ""
-    ends_run: bool = False
+MakeEntry = Callable[..., TimelineEntry]
+"""Makes the entry of one event: all that is the same whatever the event says is given already."""
 
 
-def describe(before: State, event: RecordedEvent) -> Description:
-    """What there is to say of an event, given the state before it. Total."""
+def describe(entry: MakeEntry, before: State, event: RecordedEvent) -> TimelineEntry:
+    """The entry of an event, given the state before it. Total."""
     fact = event.fact
     match fact:
         case MessageAdded():
-            return _describe_message(fact)
+            return _describe_message(entry, fact)
         case ToolStarted():
-            return _describe_tool_start(event, fact)
+            return _describe_tool_start(entry, event, fact)
         case HandoffMade():
-            return Description(speaker=fact.from_agent, headline=f"hands over to {fact.to_agent}", tone="notice")
+            return entry(speaker=fact.from_agent, headline=f"hands over to {fact.to_agent}", tone="notice")
         case HandoffIgnored():
             text = f"does not hand over to {fact.to_agent}: a later call of the same reply handed over instead"
-            return Description(speaker=fact.from_agent, headline=text, tone="notice")
+            return entry(speaker=fact.from_agent, headline=text, tone="notice")
         case ContextUpdated():
             name = _find_call_name(before, fact.tool_call_id)
-            return Description(speaker=name, headline="changes the context" if name else "the context is changed")
+            return entry(speaker=name, headline="changes the context" if name else "the context is changed")
         case SessionCreated() | SessionForked() | SessionUpdated() | SessionRedacted():
-            return _describe_session_event(fact)
+            return _describe_session_event(entry, fact)
         case UnknownFact():
-            return _describe_unknown(event, fact)
+            return _describe_unknown(entry, event, fact)
         case _:
-            return _describe_run_event(before, fact)
+            return _describe_run_event(entry, before, event, fact)
 
 
-def _describe_message(fact: MessageAdded) -> Description:
+def _describe_message(entry: MakeEntry, fact: MessageAdded) -> TimelineEntry:
     message = fact.message
     role = str(message.get("role") or "")
     text = join_content(message.get("content"))
     sender = str(message.get("sender") or role or "somebody")
     if role == "tool":
-        return _describe_result(message, fact, text)
+        return _describe_result(entry, message, fact, text)
     if role != "assistant":
-        return Description(speaker=sender, text=text, headline="" if role in (sender, "user") else f"({role})")
+        return entry(speaker=sender, text=text, headline="" if role in (sender, "user") else f"({role})")
     completion = fact.completion
     calls = tuple(format_calls(message))
     if completion is None:
-        return Description(speaker=sender, text=text, calls=calls)
+        return entry(speaker=sender, text=text, calls=calls)
     cut = completion.partial is True
-    return Description(
+    return entry(
         speaker=sender,
         text=text or join_content(message.get("refusal")),
         calls=calls,
@@ -118,16 +109,16 @@ _TOOL_HEADLINES = {
 }
 
 
-def _describe_result(message: Json, fact: MessageAdded, text: str) -> Description:
+def _describe_result(entry: MakeEntry, message: Json, fact: MessageAdded, text: str) -> TimelineEntry:
     tool = fact.tool
     if tool is None:
-        return Description(speaker=str(message.get("tool_name") or "tool"), headline="answers", text=text)
+        return entry(speaker=str(message.get("tool_name") or "tool"), headline="answers", text=text)
     calm = tool.status in ("ok", "external", "superseded")
     timed = tool.status in ("ok", "error", "timeout")
     headline = _TOOL_HEADLINES.get(tool.status, tool.status)
     if tool.handoff is not UNSET:
         headline = f"returns the agent {tool.handoff}"
-    return Description(
+    return entry(
         speaker=tool.name,
         headline=headline,
         text=text,
@@ -136,56 +127,58 @@ def _describe_result(message: Json, fact: MessageAdded, text: str) -> Descriptio
     )
 
 
-def _describe_tool_start(event: RecordedEvent, fact: ToolStarted) -> Description:
+def _describe_tool_start(entry: MakeEntry, event: RecordedEvent, fact: ToolStarted) -> TimelineEntry:
     call = format_call(fact.name, fact.arguments)
     if fact.attempt > 1:
         headline = f"starts again, with the same id: attempt {fact.attempt}"
-        return Description(speaker=event.agent, headline=headline, calls=(call,), tone="notice")
-    return Description(speaker=event.agent, headline="calls", calls=(call,))
+        return entry(speaker=event.agent, headline=headline, calls=(call,), tone="notice")
+    return entry(speaker=event.agent, headline="calls", calls=(call,))
 
 
-def _describe_session_event(fact: SessionCreated | SessionForked | SessionUpdated | SessionRedacted) -> Description:
+def _describe_session_event(
+    entry: MakeEntry, fact: SessionCreated | SessionForked | SessionUpdated | SessionRedacted
+) -> TimelineEntry:
     match fact:
         case SessionCreated():
-            return Description(headline=f"the conversation begins with {fact.agent}")
+            return entry(headline=f"the conversation begins with {fact.agent}")
         case SessionForked():
             text = f"from here on this is a fork of {fact.from_session_id}, which shares events 1 to {fact.from_seq}"
-            return Description(headline=text, tone="notice")
+            return entry(headline=text, tone="notice")
         case SessionUpdated():
             new = "" if fact.agent is UNSET else f"{fact.agent} becomes the active agent"
-            return Description(headline=new or "the metadata is changed", tone="notice" if new else "plain")
+            return entry(headline=new or "the metadata is changed", tone="notice" if new else "plain")
         case SessionRedacted():
             seqs = ", ".join(map(str, fact.seqs))
-            return Description(headline=f"redacted: {seqs}", text=fact.reason, tone="notice")
+            return entry(headline=f"redacted: {seqs}", text=fact.reason, tone="notice")
         case _:
             assert_never(fact)
 
 
 def _describe_run_event(
+    entry: MakeEntry,
     before: State,
+    event: RecordedEvent,
     fact: RunQueued | RunStarted | RunWaiting | RunResumed | ApprovalRequested | ApprovalDecided
     | RunCompleted | RunFailed | RunCancelled | RunInterrupted,
-) -> Description:  # fmt: skip
+) -> TimelineEntry:  # fmt: skip
     match fact:
         case RunStarted():
-            return Description(headline=" ".join(("a run starts", *_describe_options(fact.options))))
+            return entry(headline=" ".join(("a run starts", *_describe_options(fact.options))))
         case RunQueued():
             said = "\n".join(join_content(message.get("content")) for message in fact.messages)
-            return Description(headline=" ".join(("a run is queued", *_describe_options(fact.options))), text=said)
+            return entry(headline=" ".join(("a run is queued", *_describe_options(fact.options))), text=said)
         case RunWaiting():
-            return Description(
-                headline=_describe_wait(fact.pending), calls=_list_pending_calls(fact.pending), tone="notice"
-            )
+            return entry(headline=_describe_wait(fact.pending), calls=_list_pending_calls(fact.pending), tone="notice")
         case RunResumed():
-            return _describe_resume(fact)
+            return _describe_resume(entry, fact)
         case ApprovalRequested():
             until = f" until {fact.expires_at}" if fact.expires_at else ""
             call = format_call(fact.name, fact.arguments)
-            return Description(headline=f"an approval is asked for{until}", calls=(call,), tone="notice")
+            return entry(headline=f"an approval is asked for{until}", calls=(call,), tone="notice")
         case ApprovalDecided():
-            return _describe_decision(before, fact)
+            return _describe_decision(entry, before, fact)
         case RunCompleted() | RunFailed() | RunCancelled() | RunInterrupted():
-            return _describe_end(fact)
+            return _describe_end(entry, before, event, fact)
         case _:
             assert_never(fact)
 
@@ -211,16 +204,16 @@ def _list_pending_calls(pending: tuple[PendingCall, ...]) -> tuple[str, ...]:
     return tuple(format_call(call.name, call.arguments) for call in pending)
 
 
-def _describe_resume(fact: RunResumed) -> Description:
+def _describe_resume(entry: MakeEntry, fact: RunResumed) -> TimelineEntry:
     if fact.reason == "recovery":
-        return Description(headline="the run is taken over, and goes on where it was cut off", tone="notice")
-    return Description(headline=f"the run goes on with {'a decision' if fact.reason == 'approval' else 'results'}")
+        return entry(headline="the run is taken over, and goes on where it was cut off", tone="notice")
+    return entry(headline=f"the run goes on with {'a decision' if fact.reason == 'approval' else 'results'}")
 
 
-def _describe_decision(before: State, fact: ApprovalDecided) -> Description:
+def _describe_decision(entry: MakeEntry, before: State, fact: ApprovalDecided) -> TimelineEntry:
     name = _find_call_name(before, fact.tool_call_id) or fact.tool_call_id
     approved = fact.decision == "approve"
-    return Description(
+    return entry(
         speaker=fact.by or "somebody",
         headline=f"{'approves' if approved else 'denies'} {name}",
         text=fact.reason or "",
@@ -236,26 +229,46 @@ _END_HEADLINES: dict[type[RunEnded], str] = {
 }
 
 
-def _describe_end(fact: RunCompleted | RunFailed | RunCancelled | RunInterrupted) -> Description:
+def _describe_end(
+    entry: MakeEntry,
+    before: State,
+    event: RecordedEvent,
+    fact: RunCompleted | RunFailed | RunCancelled | RunInterrupted,
+) -> TimelineEntry:
     why = f" ({fact.stop_reason})" if isinstance(fact, RunCompleted) and fact.stop_reason != "end_turn" else ""
     error = fact.error
-    return Description(
+    return entry(
         headline=_END_HEADLINES[type(fact)] + why,
         text="" if error is None else f"{error.code}: {error.message}",
         tone="plain" if isinstance(fact, RunCompleted) else "bad",
         usage=fact.usage,
-        ends_run=True,
+        duration_ms=_measure_run(before, event),
     )
 
 
-def _describe_unknown(event: RecordedEvent, fact: UnknownFact) -> Description:
+def _measure_run(before: State, event: RecordedEvent) -> float | None:
+    """How long the run that the event ends has taken, in milliseconds."""
+    if before.run is None or before.run.id != event.run_id:
+        return None
+    started, ended = _parse_time(before.run.created_at), _parse_time(event.at)
+    return None if started is None or ended is None else round((ended - started).total_seconds() * 1000, 3)
+
+
+def _parse_time(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _describe_unknown(entry: MakeEntry, event: RecordedEvent, fact: UnknownFact) -> TimelineEntry:
     if event.type not in FACTS:
         warning = "this release does not know this type of event"
     elif fact.data is None:
         warning = "its content is not there any more: it was redacted, or damaged"
     else:
         warning = "its content is not in a form that this release knows"
-    return Description(text="" if fact.data is None else json.dumps(fact.data, ensure_ascii=False), warning=warning)
+    return entry(text="" if fact.data is None else json.dumps(fact.data, ensure_ascii=False), warning=warning)
 
 
 def _find_call_name(state: State, call_id: str | None) -> str:

@@ -9,7 +9,8 @@ from collections.abc import AsyncGenerator
 from typing import Literal, Protocol
 
 from swarmkeep.audit.transcript import html, markdown
-from swarmkeep.audit.transcript.timeline import TimelineEntry, build_entry
+from swarmkeep.audit.transcript.entry import TimelineEntry
+from swarmkeep.audit.transcript.timeline import build_entry
 from swarmkeep.audit.verify.problems import Verification
 from swarmkeep.audit.verify.session import verify
 from swarmkeep.domain.errors import EventNotFound
@@ -28,7 +29,7 @@ class TranscriptWriter(Protocol):
 
     def write_head(self, session_id: str, warning: str | None) -> str: ...
 
-    def write_entry(self, scene: TimelineEntry) -> str: ...
+    def write_entry(self, entry: TimelineEntry) -> str: ...
 
     def write_foot(self, session_id: str, state: State) -> str: ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from swarmkeep.audit.transcript.entry import TimelineEntry
 from swarmkeep.audit.transcript.text import (
     format_change,
     format_figures,
@@ -13,7 +14,6 @@ from swarmkeep.audit.transcript.text import (
     show_controls,
     summarize,
 )
-from swarmkeep.audit.transcript.timeline import TimelineEntry
 from swarmkeep.domain.state import State
 
 CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -67,8 +67,8 @@ def write_head(session_id: str, warning: str | None) -> str:
     )
 
 
-def write_entry(scene: TimelineEntry) -> str:
-    return _write_message(scene) if is_message(scene) else _write_event(scene)
+def write_entry(entry: TimelineEntry) -> str:
+    return _write_message(entry) if is_message(entry) else _write_event(entry)
 
 
 def write_foot(session_id: str, state: State) -> str:
@@ -79,64 +79,64 @@ def write_foot(session_id: str, state: State) -> str:
     return f"</main>\n<footer>\n<table>\n{rows}</table>\n</footer>\n</body>\n</html>\n"
 
 
-def _write_message(scene: TimelineEntry) -> str:
-    kind = "user" if scene.speaker == "user" else "tool" if scene.headline else "agent"
-    headline = f' <span class="{_choose_tone(scene)}">{_escape_text(scene.headline)}</span>' if scene.headline else ""
+def _write_message(entry: TimelineEntry) -> str:
+    kind = "user" if entry.speaker == "user" else "tool" if entry.headline else "agent"
+    headline = f' <span class="{_choose_tone(entry)}">{_escape_text(entry.headline)}</span>' if entry.headline else ""
     said = ""
-    if scene.text:
+    if entry.text:
         said = (
-            f"<pre>{_escape_text(scene.text)}</pre>"
+            f"<pre>{_escape_text(entry.text)}</pre>"
             if kind == "tool"
-            else f'<div class="said">{_escape_text(scene.text)}</div>'
+            else f'<div class="said">{_escape_text(entry.text)}</div>'
         )
-        if kind == "tool" and len(scene.text) > _FOLD_ABOVE_CHARACTERS:
-            said = f"<details><summary>{len(scene.text)} characters</summary>{said}</details>"
-    calls = "".join(f"<pre>{_escape_text(call)}</pre>" for call in scene.calls)
+        if kind == "tool" and len(entry.text) > _FOLD_ABOVE_CHARACTERS:
+            said = f"<details><summary>{len(entry.text)} characters</summary>{said}</details>"
+    calls = "".join(f"<pre>{_escape_text(call)}</pre>" for call in entry.calls)
     return (
-        f'<article class="{kind}">\n<h2><bdi>{_escape_text(scene.speaker)}</bdi>{headline} {_write_place(scene)}</h2>\n'
-        f"{_write_entry_warning(scene)}{said}{calls}{_write_changes(scene)}\n</article>\n"
+        f'<article class="{kind}">\n<h2><bdi>{_escape_text(entry.speaker)}</bdi>{headline} {_write_place(entry)}</h2>\n'
+        f"{_write_entry_warning(entry)}{said}{calls}{_write_changes(entry)}\n</article>\n"
     )
 
 
-def _write_event(scene: TimelineEntry) -> str:
-    speaker = f"<bdi>{_escape_text(scene.speaker)}</bdi> " if scene.speaker else ""
-    text = f'<div class="said">{_escape_text(scene.text)}</div>' if scene.text else ""
-    headline, shown_calls = summarize(scene)
+def _write_event(entry: TimelineEntry) -> str:
+    speaker = f"<bdi>{_escape_text(entry.speaker)}</bdi> " if entry.speaker else ""
+    text = f'<div class="said">{_escape_text(entry.text)}</div>' if entry.text else ""
+    headline, shown_calls = summarize(entry)
     calls = "".join(f"<pre>{_escape_text(call)}</pre>" for call in shown_calls)
     return (
-        f'<div class="event">{speaker}<span class="{_choose_tone(scene)}">{_escape_text(headline)}</span> '
-        f"{_write_place(scene)}"
-        f"{_write_entry_warning(scene)}{text}{calls}{_write_changes(scene)}</div>\n"
+        f'<div class="event">{speaker}<span class="{_choose_tone(entry)}">{_escape_text(headline)}</span> '
+        f"{_write_place(entry)}"
+        f"{_write_entry_warning(entry)}{text}{calls}{_write_changes(entry)}</div>\n"
     )
 
 
-def _write_place(scene: TimelineEntry) -> str:
-    took = format_figures(scene)
-    return f"<time>{_escape_text(format_time(scene.at))}, event {scene.seq}</time>" + (
+def _write_place(entry: TimelineEntry) -> str:
+    took = format_figures(entry)
+    return f"<time>{_escape_text(format_time(entry.at))}, event {entry.seq}</time>" + (
         f' <span class="took">{_escape_text(took)}</span>' if took else ""
     )
 
 
-def _write_entry_warning(scene: TimelineEntry) -> str:
-    return _write_warning(scene.warning)
+def _write_entry_warning(entry: TimelineEntry) -> str:
+    return _write_warning(entry.warning)
 
 
 def _write_warning(warning: str | None) -> str:
     return f'<p class="warning">{_escape_text(warning)}</p>\n' if warning else ""
 
 
-def _write_changes(scene: TimelineEntry) -> str:
-    if not scene.changes:
+def _write_changes(entry: TimelineEntry) -> str:
+    if not entry.changes:
         return ""
     rows = "".join(
         '<tr><th scope="row">{}</th><td>{}</td><td>{}</td></tr>'.format(*map(_escape_text, format_change(change)))
-        for change in scene.changes
+        for change in entry.changes
     )
     return f"<table>{rows}</table>"
 
 
-def _choose_tone(scene: TimelineEntry) -> str:
-    return scene.tone if scene.tone in ("good", "notice", "bad") else "plain"
+def _choose_tone(entry: TimelineEntry) -> str:
+    return entry.tone if entry.tone in ("good", "notice", "bad") else "plain"
 
 
 def _escape_text(text: str) -> str:

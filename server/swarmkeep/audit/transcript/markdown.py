@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from swarmkeep.audit.transcript.entry import TimelineEntry
 from swarmkeep.audit.transcript.text import (
     format_change,
     format_figures,
@@ -13,7 +14,6 @@ from swarmkeep.audit.transcript.text import (
     show_controls,
     summarize,
 )
-from swarmkeep.audit.transcript.timeline import TimelineEntry
 from swarmkeep.domain.state import State
 
 _MARKUP = re.compile(r"[\\`*_\[\]<>&#|~!$]")
@@ -27,26 +27,26 @@ def write_head(session_id: str, warning: str | None) -> str:
     return f"# Session {escape_line(session_id)}\n\nAll times are UTC.\n{warned}"
 
 
-def write_entry(scene: TimelineEntry) -> str:
-    headline, calls = (scene.headline, scene.calls) if is_message(scene) else summarize(scene)
-    parts = ["\n", _write_heading(scene, headline)]
-    if scene.warning:
-        parts.append(f"\n**Warning:** {escape_line(scene.warning)}\n")
-    if scene.text:
-        is_result = is_message(scene) and headline
-        parts.append(f"\n{fence_text(scene.text) if is_result else quote_text(scene.text)}")
+def write_entry(entry: TimelineEntry) -> str:
+    headline, calls = (entry.headline, entry.calls) if is_message(entry) else summarize(entry)
+    parts = ["\n", _write_heading(entry, headline)]
+    if entry.warning:
+        parts.append(f"\n**Warning:** {escape_line(entry.warning)}\n")
+    if entry.text:
+        is_result = is_message(entry) and headline
+        parts.append(f"\n{fence_text(entry.text) if is_result else quote_text(entry.text)}")
     parts += [f"\n{fence_text(call)}" for call in calls]
-    for change in scene.changes:
+    for change in entry.changes:
         path, before, after = format_change(change)
         parts.append(f"\n{fence_text(f'{path}: {before} → {after}')}")
     return "".join(parts)
 
 
-def _write_heading(scene: TimelineEntry, headline: str) -> str:
-    took = format_figures(scene)
-    tail = f"{format_time(scene.at)}, event {scene.seq}" + (f", {took}" if took else "")
-    said = " ".join(escape_line(part) for part in (scene.speaker, headline) if part)
-    if is_message(scene):
+def _write_heading(entry: TimelineEntry, headline: str) -> str:
+    took = format_figures(entry)
+    tail = f"{format_time(entry.at)}, event {entry.seq}" + (f", {took}" if took else "")
+    said = " ".join(escape_line(part) for part in (entry.speaker, headline) if part)
+    if is_message(entry):
         return f"## {said}\n\n*{escape_line(tail)}*\n"
     return f"*{said}* — {escape_line(tail)}\n"
 

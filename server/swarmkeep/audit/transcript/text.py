@@ -1,4 +1,4 @@
-"""What both forms of a transcript say in the same words."""
+"""Words and figures that both forms of a transcript share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from msgspec import UNSET
 
 from swarmkeep.audit.changes import Change
-from swarmkeep.audit.transcript.timeline import TimelineEntry
+from swarmkeep.audit.transcript.entry import TimelineEntry
 from swarmkeep.domain.codec import encode_text, replace_surrogates
 from swarmkeep.domain.events import Usage
 from swarmkeep.domain.state import State
@@ -27,19 +27,19 @@ def _show_control(found: re.Match[str]) -> str:
     return chr(0x2400 + code) if code < 0x20 else f"[U+{code:04X}]"
 
 
-def is_message(scene: TimelineEntry) -> bool:
-    """Whether the scene is somebody speaking or answering; the others are what happened in between."""
-    return scene.type == "message.added"
+def is_message(entry: TimelineEntry) -> bool:
+    """Whether the entry is somebody speaking or answering; the others are what happened in between."""
+    return entry.type == "message.added"
 
 
-def summarize(scene: TimelineEntry) -> tuple[str, tuple[str, ...]]:
+def summarize(entry: TimelineEntry) -> tuple[str, tuple[str, ...]]:
     """The line about something that happened, and the calls to show with it.
 
     Of a tool that starts only the name: the message before has shown the whole call.
     """
-    if scene.type == "tool.started" and scene.calls:
-        return f"{scene.headline} {scene.calls[0].partition('(')[0]}", ()
-    return scene.headline or ("" if scene.speaker else scene.type), scene.calls
+    if entry.type == "tool.started" and entry.calls:
+        return f"{entry.headline} {entry.calls[0].partition('(')[0]}", ()
+    return entry.headline or ("" if entry.speaker else entry.type), entry.calls
 
 
 def format_time(at: str) -> str:
@@ -47,13 +47,13 @@ def format_time(at: str) -> str:
     return show_controls(f"{at[:10]} {at[11:19]}")
 
 
-def format_figures(scene: TimelineEntry) -> str:
+def format_figures(entry: TimelineEntry) -> str:
     """What it took: the model, tokens, time."""
-    said = [show_controls(scene.model)] if scene.model else []
-    if scene.usage is not None and scene.usage.total_tokens:
-        said.append(format_tokens(scene.usage))
-    if scene.duration_ms is not None:
-        said.append(f"{scene.duration_ms / 1000:.2f} s" if scene.duration_ms >= 10 else f"{scene.duration_ms:.1f} ms")
+    said = [show_controls(entry.model)] if entry.model else []
+    if entry.usage is not None and entry.usage.total_tokens:
+        said.append(format_tokens(entry.usage))
+    if entry.duration_ms is not None:
+        said.append(f"{entry.duration_ms / 1000:.2f} s" if entry.duration_ms >= 10 else f"{entry.duration_ms:.1f} ms")
     return ", ".join(said)
 
 

@@ -1,4 +1,4 @@
-"""What a check has found: problems with stable codes, listed up to a bound, the earliest event first."""
+"""Problems that a check found: stable codes, listed up to a bound, the earliest event first."""
 
 from __future__ import annotations
 

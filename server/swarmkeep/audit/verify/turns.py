@@ -1,4 +1,4 @@
-"""The story of a log: that calls and results belong together, and runs follow one another."""
+"""Check that calls and results belong together, and that runs follow one another."""
 
 from __future__ import annotations
 

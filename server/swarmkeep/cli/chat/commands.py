@@ -1,4 +1,4 @@
-"""What can be asked for in a chat by a line that begins with a slash."""
+"""Slash commands of a chat."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from swarmkeep.cli.commands.events import format_event_line
-from swarmkeep.cli.commands.sessions import format_message, put_state
+from swarmkeep.cli.render.event_summary import format_event_line
+from swarmkeep.cli.render.messages import format_message, put_state
 from swarmkeep.cli.sources.source import ChatSource
 from swarmkeep.cli.terminal import Refused, put, say
 
@@ -70,7 +70,7 @@ def _show_state(chat: ChatControls, argument: str) -> None:
 def _show_state_at(chat: ChatControls, argument: str) -> None:
     seq = _parse_seq(argument)
     if seq is None:
-        raise Refused("say as of which event, as in /at 7; /events lists them")
+        raise Refused("/at needs an event number, as in /at 7; /events lists them")
     with chat.sessions() as found:
         put_state(found.session(chat.session_id(), at=seq))
         for message in found.messages(chat.session_id(), at=seq):
@@ -95,7 +95,7 @@ def _resume(chat: ChatControls, argument: str) -> None:
     if argument:
         chat.move_to(argument)
     elif not chat.resume():
-        say("nothing waits here, and nothing was interrupted")
+        say("nothing to resume: no run is waiting or interrupted")
 
 
 def _quit(chat: ChatControls, argument: str) -> None:

@@ -1,4 +1,4 @@
-"""What a person types, or a program sends: the next line, or several at once."""
+"""Input of a chat: lines from a terminal with history, or from a pipe."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def _read_line(stream: TextIO) -> str:
         return stream.readline()
     except UnicodeDecodeError as error:
         raise Refused(
-            f"the input is no text in {error.encoding}, which this terminal's settings ask for "
-            f"(byte 0x{error.object[error.start]:02x}); PYTHONUTF8=1 reads UTF-8"
+            f"the input is not valid {error.encoding}, the encoding of this terminal "
+            f"(byte 0x{error.object[error.start]:02x}); set PYTHONUTF8=1 to read UTF-8"
         ) from None
 
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 import msgspec
 
 from swarmkeep.cli.background import Background
-from swarmkeep.cli.sources.conversion import to_client_item, to_client_run, to_start_run
+from swarmkeep.cli.chat.conversion import to_client_item, to_client_run, to_start_run
 from swarmkeep.domain.decisions import resuming
 from swarmkeep.engine import loop
 from swarmkeep.engine.agents.loading import load_registry

@@ -166,7 +166,7 @@ class Chat:
             self._try(cancel)
         except KeyboardInterrupt:
             self._screen.end_line()
-            say("gave up waiting for the server; what was asked of it may go on there")
+            say("stopped waiting for the server; the run may continue there")
         if not self.at_terminal:
             raise Leave
 
@@ -182,7 +182,7 @@ class Chat:
                 self._cancel()
                 return
             if not decisions:
-                say(f"run {run.id} waits for what cannot be given here; resume it with the API")
+                say(f"run {run.id} waits for a result that cannot be entered here; resume it through the API")
                 return
             run = self.follow(self.talk.decide, run.id, decisions)
 
@@ -191,7 +191,7 @@ class Chat:
         asked = f"Approve {escape_controls(format_call(call.name, call.arguments))}? [yes/no] "
         while True:
             if not self.at_terminal:
-                say(f"{asked}the next line says it")
+                say(f"{asked}answer on the next line")
             text = self._lines.read(asked)
             if text is None:
                 raise Leave

@@ -1,4 +1,4 @@
-"""A conversation to take part in, wherever it is."""
+"""One session to chat with: on a server, here, or in memory."""
 
 from __future__ import annotations
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, Agents, Model, Offline, has_model, load_settings
-from swarmkeep.cli.sources.source import ApiKey, ServerUrl, SourceOptions, StoreUrl, Tenant, open_source
+from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
+from swarmkeep.cli.options import Agents, ApiKey, Model, Offline, ServerUrl, SourceOptions, StoreUrl, Tenant
+from swarmkeep.cli.sources.source import open_source
 from swarmkeep.cli.terminal import Refused, say
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     app.command(
         "chat",
-        short_help="Chat with agents, on a server or here.",
         epilog="""
         \b
         Examples:

@@ -1,4 +1,4 @@
-"""`swarmkeep check`: would today's agents still do what is recorded?"""
+"""`swarmkeep check`: compare today's agents with recorded conversations."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swarmkeep.cli.configure import Agents, Model, load_settings
-from swarmkeep.cli.sources.source import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SourceOptions, Tenant, open_source
+from swarmkeep.cli.configure import load_settings
+from swarmkeep.cli.options import Agents, ApiKey, DatabaseUrl, JsonOutput, Model, ServerUrl, SourceOptions, Tenant
+from swarmkeep.cli.sources.source import open_source
 from swarmkeep.cli.terminal import Refused, put, put_json, say
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ CheckedSession = tuple[str, "Replay"]
 def register(app: typer.Typer) -> None:
     app.command(
         "check",
-        short_help="Compare today's agents with recorded conversations.",
         epilog="""
         \b
         Examples:
@@ -46,7 +46,7 @@ def check(
     everything: Annotated[bool, typer.Option("--all", help="All sessions.")] = False,
     ignore: Annotated[
         list[str] | None,
-        typer.Option("--ignore", metavar="KIND", help="Do not tell this kind of difference; may be given again."),
+        typer.Option("--ignore", metavar="KIND", help="Leave out this kind of difference; may be given again."),
     ] = None,
     agents: Agents = None,
     model: Model = None,
@@ -68,7 +68,7 @@ def check(
         raise typer.BadParameter("name sessions or files, or give --all", param_hint="'ID'")
     if unknown := sorted(set(ignore or ()) - set(DIVERGENCE_KINDS)):
         raise typer.BadParameter(
-            f"there is no {unknown[0]!r}; known: {', '.join(DIVERGENCE_KINDS)}", param_hint="'--ignore'"
+            f"unknown kind {unknown[0]!r}; known: {', '.join(DIVERGENCE_KINDS)}", param_hint="'--ignore'"
         )
     where = SourceOptions(url, database_url, tenant, api_key)
     if where.server_url is not None and not agents and not any(map(_is_file, names)):
@@ -131,7 +131,7 @@ def _load_conversations(where: SourceOptions, names: Sequence[str], stack: ExitS
             empty = False
             yield conversation
         if empty:
-            raise Refused(f"{file} holds no conversation")
+            raise Refused(f"{file} contains no conversations")
     ids = [name for name in names if not _is_file(name)]
     if ids or not names:
         yield from stack.enter_context(open_source(where)).conversations(ids)

@@ -1,4 +1,4 @@
-"""`swarmkeep diff`, `swarmkeep compare` and `swarmkeep request`: what changed, what parted, what was sent."""
+"""`swarmkeep compare`: where two sessions part, and what each did since."""
 
 from __future__ import annotations
 
@@ -8,40 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.sources.source import (
-    ApiKey,
-    DatabaseUrl,
-    JsonOutput,
-    ServerUrl,
-    SessionId,
-    SourceOptions,
-    Tenant,
-    open_source,
-)
-from swarmkeep.cli.terminal import is_terminal, put, put_json, shorten
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SessionId, SourceOptions, Tenant
+from swarmkeep.cli.render.changes import put_changes
+from swarmkeep.cli.render.messages import format_messages
+from swarmkeep.cli.sources.source import open_source
+from swarmkeep.cli.terminal import is_terminal, put, put_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from swarmkeep_client import Change, Comparison, Message, Side
-
-_MAX_TEXT = 400
+    from swarmkeep_client import Comparison, Side
 
 
 def register(app: typer.Typer) -> None:
     app.command(
-        "diff",
-        short_help="Show what changed between two events of a session.",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep diff order-4711 3 12
-          swarmkeep diff order-4711 0 12 --json
-        """,
-    )(diff)
-    app.command(
         "compare",
-        short_help="Show where two sessions part, and what each did since.",
         epilog="""
         \b
         Examples:
@@ -49,42 +28,6 @@ def register(app: typer.Typer) -> None:
           swarmkeep compare order-4711 what-if --json
         """,
     )(compare)
-    app.command(
-        "request",
-        short_help="Show what a model was sent.",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep request order-4711 4
-          swarmkeep request order-4711 4 --raw | sha256sum
-        """,
-    )(request)
-
-
-def diff(
-    session_id: SessionId,
-    before: Annotated[int, typer.Argument(metavar="BEFORE", min=0, help="The earlier event; 0 for none.")],
-    after: Annotated[int, typer.Argument(metavar="AFTER", min=1, help="The later event.")],
-    as_json: JsonOutput = False,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
-) -> None:
-    """Show what the events from one to another made of a session: agent, context variables, metadata, usage, runs,
-    messages."""
-    if before > after:
-        raise typer.BadParameter("the earlier event comes first", param_hint="'BEFORE'")
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
-        state_diff = found.diff(session_id, before, after)
-    if as_json:
-        put_json(state_diff)
-        return
-    _put_changes(state_diff.changes)
-    for run in state_diff.runs:
-        put(f"run {run.id}: {f'{run.before} → ' if run.before else ''}{run.after}")
-    for line in _format_messages(state_diff.messages):
-        put(line)
 
 
 def compare(
@@ -105,28 +48,6 @@ def compare(
         _put_comparison(comparison)
 
 
-def request(
-    session_id: SessionId,
-    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, help="The event that is the model's answer.")],
-    raw: Annotated[bool, typer.Option("--raw", help="The very bytes that were sent, on one line.")] = False,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
-) -> None:
-    """Show the exact Chat Completions request behind a model's answer, put together again from the log."""
-    from swarmkeep.domain.codec import decode
-
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
-        body = found.request(session_id, seq)
-    if raw:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(body)
-        sys.stdout.buffer.flush()
-    else:
-        put_json(decode(body))
-
-
 def _put_comparison(found: Comparison) -> None:
     a, b = found.a, found.b
     if found.identical:
@@ -145,7 +66,7 @@ def _put_comparison(found: Comparison) -> None:
                 put(line)
     put()
     put(f"from {a.id} to {b.id}, as they are now:" if found.changes else "their states are the same")
-    _put_changes(found.changes)
+    put_changes(found.changes)
 
 
 def _put_side_by_side(a: Side, b: Side) -> None:
@@ -167,24 +88,7 @@ def _format_side(side: Side) -> Iterator[str]:
     usage = side.usage
     yield f"{side.id}, now at event {side.seq} with {side.agent}"
     yield f"since then: {usage.model_calls} model calls, {usage.total_tokens} tokens"
-    for line in _format_messages(side.messages):
+    for line in format_messages(side.messages):
         yield f"  {line}"
     for call in side.calls:
         yield f"  event {call.seq}: {call.name} {call.status}"
-
-
-def _format_messages(messages: Sequence[Message]) -> Iterator[str]:
-    from swarmkeep.domain.wording import format_calls, join_content
-
-    for message in messages:
-        text = shorten(join_content(message.get("content")), _MAX_TEXT)
-        speaker = message.get("tool_name") if message.get("role") == "tool" else message.get("sender")
-        calls = ", ".join(format_calls(message)) if message.get("role") == "assistant" else ""
-        yield f"{message.get('seq')} {speaker}: {' '.join(part for part in (text, calls) if part)}"
-
-
-def _put_changes(changes: Sequence[Change]) -> None:
-    from swarmkeep.cli.render.timeline import format_change
-
-    for change in changes:
-        put(format_change(change.path, change.before, change.after))

@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmkeep.cli.configure import load_settings
-from swarmkeep.cli.sources.source import JsonOutput, StoreUrl
+from swarmkeep.cli.options import JsonOutput, StoreUrl
 from swarmkeep.cli.terminal import put, put_json, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-app = typer.Typer(
-    short_help="Migrate and check the database's schema.",
+group = typer.Typer(
     help="Bring the database's schema up to this release, or back; say where it is.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 
-@app.command(
+def register(app: typer.Typer) -> None:
+    app.add_typer(group, name="db")
+
+
+@group.command(
     "upgrade",
     epilog="""
     \b
@@ -41,7 +44,7 @@ def upgrade(
     _put_revision(schema.upgrade(_resolve_url(database_url), revision), as_json)
 
 
-@app.command(
+@group.command(
     "downgrade",
     epilog="""
     \b
@@ -61,7 +64,7 @@ def downgrade(
     _put_revision(schema.downgrade(_resolve_url(database_url), revision), as_json)
 
 
-@app.command(
+@group.command(
     "current",
     epilog="""
     \b
@@ -77,7 +80,7 @@ def current(as_json: JsonOutput = False, database_url: StoreUrl = None) -> None:
     _put_revision(schema.current(_resolve_url(database_url)), as_json)
 
 
-@app.command(
+@group.command(
     "check",
     epilog="""
     \b

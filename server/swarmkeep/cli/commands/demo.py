@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     app.command(
         "demo",
-        short_help="Watch a conversation outlive its server.",
         epilog="""
         \b
         Examples:
@@ -91,8 +90,9 @@ def _open_folder(keep: Path | None) -> Iterator[Path]:
 
 
 def _play_conversation(server: DemoServer, screen: Screen) -> str:
-    from swarmkeep.cli.commands.events import format_event_line
     from swarmkeep.cli.demo.conversation import DemoConversation, check_log
+    from swarmkeep.cli.render.event_summary import format_event_line
+    from swarmkeep.cli.sources.conversion import from_client_event
     from swarmkeep.cli.sources.server import open_patient_client
 
     _put_note(
@@ -119,7 +119,8 @@ def _play_conversation(server: DemoServer, screen: Screen) -> str:
     screen.line("")
     screen.write(f"The timeline of session {session.id}, as its events tell it", "bold")
     for event in events:
-        screen.write(format_event_line(event, clock_only=True), "yellow" if event.type == "run.resumed" else "")
+        line = format_event_line(from_client_event(event), clock_only=True)
+        screen.write(line, "yellow" if event.type == "run.resumed" else "")
     screen.write("")
     for sentence in outcome:
         screen.write(f"✓ {sentence}", "green")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swarmkeep.cli.configure import Agents, Model, Offline, load_settings
-from swarmkeep.cli.sources.source import JsonOutput, StoreUrl
+from swarmkeep.cli.configure import load_settings
+from swarmkeep.cli.options import Agents, JsonOutput, Model, Offline, StoreUrl
 from swarmkeep.cli.terminal import put, put_json, put_table, say
+
+if TYPE_CHECKING:
+    from swarmkeep.settings import Settings
 
 STATUS_LABELS = {"ok": "ok", "warning": "warning", "wrong": "WRONG"}
 
@@ -17,7 +21,6 @@ STATUS_LABELS = {"ok": "ok", "warning": "warning", "wrong": "WRONG"}
 def register(app: typer.Typer) -> None:
     app.command(
         "doctor",
-        short_help="Say whether a server could start here.",
         epilog="""
         \b
         Examples:
@@ -50,17 +53,17 @@ def doctor(
     settings = load_settings(
         agents=agents, host=host, port=port, database_url=database_url, offline=offline, model=model
     )
-    from swarmkeep.cli.commands.doctor_checks import list_settings, run_checks
+    from swarmkeep.cli.commands.doctor_checks import run_checks
 
     found = list(run_checks(settings, online=online))
     wrong = [finding for finding in found if finding.status == "wrong"]
     if as_json:
-        put_json({"healthy": not wrong, "checks": found, "settings": list_settings(settings)})
+        put_json({"healthy": not wrong, "checks": found, "settings": _list_settings(settings)})
     else:
         put_table(("CHECK", "", "FOUND"), [(one.check, STATUS_LABELS[one.status], one.detail) for one in found])
         put()
         put_table(
-            ("SETTING", "VALUE"), [(name, _format_value(value)) for name, value in list_settings(settings).items()]
+            ("SETTING", "VALUE"), [(name, _format_value(value)) for name, value in _list_settings(settings).items()]
         )
     if wrong:
         say(f"error: {len(wrong)} of {len(found)} checks failed: {', '.join(finding.check for finding in wrong)}")
@@ -69,3 +72,25 @@ def doctor(
 
 def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else "not set" if value is None else json.dumps(value)
+
+
+def _list_settings(settings: Settings) -> dict[str, Any]:
+    """Every setting by the name of its variable, secrets hidden."""
+    from pydantic import SecretStr
+
+    from swarmkeep.cli.commands.doctor_checks import strip_password
+    from swarmkeep.store.urls import BadDatabaseUrl, locate
+
+    values: dict[str, Any] = {}
+    for field in type(settings).model_fields:
+        value = getattr(settings, field)
+        name = field.upper() if field.startswith("openai_") else f"SWARMKEEP_{field.upper()}"
+        values[name] = list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
+        if isinstance(value, SecretStr):
+            values[name] = "set, and not shown" if value.get_secret_value() else None
+    values["OPENAI_BASE_URL"] = strip_password(settings.openai_base_url or "") or None
+    try:
+        values["SWARMKEEP_DATABASE_URL"] = locate(settings.database_url).display
+    except BadDatabaseUrl:
+        values["SWARMKEEP_DATABASE_URL"] = "not usable, and not shown"
+    return values

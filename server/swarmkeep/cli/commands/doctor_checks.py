@@ -1,4 +1,4 @@
-"""What `swarmkeep doctor` looks at, one thing after the other."""
+"""The checks of `swarmkeep doctor`, in the order in which a server would fail."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import socket
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
-from pydantic import SecretStr
 
 from swarmkeep import __version__
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model
@@ -209,23 +207,6 @@ async def _has_keys(settings: Settings) -> bool:
         return False
     finally:
         await store.close()
-
-
-def list_settings(settings: Settings) -> dict[str, Any]:
-    """Every setting by the name of its variable, secrets hidden."""
-    values: dict[str, Any] = {}
-    for field in type(settings).model_fields:
-        value = getattr(settings, field)
-        name = field.upper() if field.startswith("openai_") else f"SWARMKEEP_{field.upper()}"
-        values[name] = list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
-        if isinstance(value, SecretStr):
-            values[name] = "set, and not shown" if value.get_secret_value() else None
-    values["OPENAI_BASE_URL"] = strip_password(settings.openai_base_url or "") or None
-    try:
-        values["SWARMKEEP_DATABASE_URL"] = locate(settings.database_url).display
-    except BadDatabaseUrl:
-        values["SWARMKEEP_DATABASE_URL"] = "not usable, and not shown"
-    return values
 
 
 def strip_password(url: str) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, Agents, Model, Offline, has_model, load_settings
-from swarmkeep.cli.sources.source import JsonOutput, StoreUrl
+from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
+from swarmkeep.cli.options import Agents, JsonOutput, Model, Offline, StoreUrl
 from swarmkeep.cli.terminal import Refused, put_json, say
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     app.command(
         "eval",
-        short_help="Try cases on agents: who answers, with which calls.",
         epilog="""
         \b
         Examples:

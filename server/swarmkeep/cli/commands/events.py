@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.commands.verify import warn_if_damaged
-from swarmkeep.cli.sources.source import ApiKey, DatabaseUrl, ServerUrl, SessionId, SourceOptions, Tenant, open_source
-from swarmkeep.cli.terminal import is_terminal, put, put_json, put_json_line
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SessionId, SourceOptions, Tenant
+from swarmkeep.cli.sources.damage import warn_if_damaged
+from swarmkeep.cli.sources.source import open_source
+from swarmkeep.cli.terminal import put, put_json, put_json_line
 
 if TYPE_CHECKING:
-    from swarmkeep_client import Event
+    from swarmkeep.domain.envelope import RecordedEvent
 
 
 def register(app: typer.Typer) -> None:
     app.command(
         "events",
-        short_help="Show the events of a session.",
         epilog="""
         \b
         Examples:
@@ -49,30 +47,39 @@ def events(
     api_key: ApiKey = None,
 ) -> None:
     """Show the events of a session: seq, time, type, agent and what each says."""
+    from swarmkeep.cli.render.event_summary import format_event_line
+
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
         chosen = tuple(types or ())
         if not follow:
             warn_if_damaged(found, session_id)
             recorded = found.events(session_id, after=after, types=chosen)
             if as_json:
-                put_json(list(recorded))
+                put_json([*map(_to_json, recorded)])
                 return
             for event in recorded:
                 put(format_event_line(event))
             return
         for event in found.follow(session_id, after=after, types=chosen):
             if as_json:
-                put_json_line(event)
+                put_json_line(_to_json(event))
             else:
                 put(format_event_line(event))
 
 
-def format_event_line(event: Event, *, clock_only: bool = False) -> str:
-    """An event as a line of the timeline; `clock_only` leaves the date out. Times are UTC."""
-    from swarmkeep.cli.render.event_summary import MAX_LENGTH, summarize_event
+def _to_json(event: RecordedEvent) -> dict[str, object]:
+    """The event as the API shows it, its content as JSON values."""
+    from swarmkeep.domain.codec import decode
+    from swarmkeep.domain.envelope import read_data
 
-    time = event.at[11:23] if clock_only else f"{event.at[:23]}Z"
-    start = f"{event.seq:>4}  {time}  {event.agent or '':<24}  {event.type:<18}  "
-    width = shutil.get_terminal_size((len(start) + MAX_LENGTH, 24)).columns if is_terminal(sys.stdout) else 0
-    length = max(width - len(start), 40) if width else MAX_LENGTH
-    return (start + summarize_event(event, length)).rstrip()
+    return {
+        "session_id": event.session_id,
+        "seq": event.seq,
+        "type": event.type,
+        "version": event.version,
+        "run_id": event.run_id,
+        "agent": event.agent,
+        "at": event.at,
+        "data": decode(read_data(event)),
+        "hash": event.hash,
+    }

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from swarmkeep.cli.commands.verify import warn_if_damaged
-from swarmkeep.cli.sources.source import (
-    ApiKey,
-    DatabaseUrl,
-    Labels,
-    ServerUrl,
-    SourceOptions,
-    Tenant,
-    open_source,
-    parse_labels,
-)
-from swarmkeep.cli.terminal import Refused, is_terminal, say
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, Labels, ServerUrl, SourceOptions, Tenant, parse_labels
+from swarmkeep.cli.output import write_atomically
+from swarmkeep.cli.sources.damage import warn_if_damaged
+from swarmkeep.cli.sources.source import open_source
+from swarmkeep.cli.terminal import is_terminal, say
 
 
 def register(app: typer.Typer) -> None:
     app.command(
         "export",
-        short_help="Export sessions to a file.",
         epilog="""
         \b
         Examples:
@@ -76,7 +65,7 @@ def export(
     if form not in ("jsonl", "markdown", "html"):
         raise typer.BadParameter("it is jsonl, markdown or html", param_hint="'--format'")
     if form != "jsonl" and len(ids) != 1:
-        raise typer.BadParameter("a document is of one session", param_hint="'--format'")
+        raise typer.BadParameter("a document holds one session", param_hint="'--format'")
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
         if form == "jsonl":
             pieces = found.export(ids, agent=agent, status=status, metadata=labels)
@@ -96,26 +85,4 @@ def _write_to_stdout(pieces: Iterable[bytes]) -> None:
         binary.write(piece)
     binary.flush()
     if is_terminal(sys.stdout):
-        say("this goes to a file with --output FILE")
-
-
-def write_atomically(output: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file that is there under its name only once all of it is. It may be read by its owner only."""
-    folder = Path(tempfile.gettempdir()) if output.exists() and not output.is_file() else output.parent
-    partial = folder / f".{output.name}.{os.getpid()}.part"
-    try:
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            for piece in pieces:
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-        if output.exists() and not output.is_file():
-            # A device or a pipe: its place is not to be taken.
-            with partial.open("rb") as file, output.open("wb") as target:
-                shutil.copyfileobj(file, target)
-        else:
-            partial.replace(output)
-    except OSError as error:
-        raise Refused(f"cannot write {output}: {error.strerror or error}") from None
-    finally:
-        partial.unlink(missing_ok=True)
+        say("use --output FILE to write to a file")

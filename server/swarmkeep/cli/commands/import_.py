@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, cast, get_args
 
 import typer
 
-from swarmkeep.cli.forms import FileForm
-from swarmkeep.cli.sources.source import ApiKey, JsonOutput, ServerUrl, SourceOptions, StoreUrl, Tenant, open_source
+from swarmkeep.cli.options import ApiKey, JsonOutput, ServerUrl, SourceOptions, StoreUrl, Tenant
+from swarmkeep.cli.sources.source import FileForm, open_source
 from swarmkeep.cli.terminal import Refused, put, put_json, say
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ _MAX_SHOWN = 20
 def register(app: typer.Typer) -> None:
     app.command(
         "import",
-        short_help="Import sessions from a file.",
         epilog="""
         \b
         Examples:

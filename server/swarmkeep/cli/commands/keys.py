@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from swarmkeep.cli.configure import load_settings
-from swarmkeep.cli.sources.source import JsonOutput, StoreUrl
+from swarmkeep.cli.options import JsonOutput, StoreUrl
 from swarmkeep.cli.terminal import put, put_json, put_table, say
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-app = typer.Typer(
-    short_help="Make, list and revoke API keys.",
+group = typer.Typer(
     help="Make, list and revoke the API keys in a database. As soon as there is one, servers on that database ask for "
     "keys. They notice new keys and revoked ones within two seconds.",
     no_args_is_help=True,
@@ -28,7 +27,11 @@ app = typer.Typer(
 )
 
 
-@app.command(
+def register(app: typer.Typer) -> None:
+    app.add_typer(group, name="keys")
+
+
+@group.command(
     "create",
     epilog="""
     \b
@@ -64,7 +67,7 @@ def create(
     say(f"key {made.id} of tenant {made.tenant} ({made.role}); it is not shown again")
 
 
-@app.command(
+@group.command(
     "list",
     epilog="""
     \b
@@ -91,7 +94,7 @@ def list_keys(
     put_table(("ID", "TENANT", "ROLE", "CREATED", "LAST USED", "REVOKED", "NAME"), rows)
 
 
-@app.command(
+@group.command(
     "revoke",
     epilog="""
     \b

@@ -1,4 +1,4 @@
-"""`swarmkeep prune` and `swarmkeep audit`: sessions that are old enough to go, and the record of what went."""
+"""`swarmkeep prune`: delete sessions that have not been used for a long time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from swarmkeep.cli.sources.source import (
+from swarmkeep.cli.options import (
     ApiKey,
     DatabaseUrl,
     JsonOutput,
@@ -16,10 +16,10 @@ from swarmkeep.cli.sources.source import (
     ServerUrl,
     SourceOptions,
     Tenant,
-    open_source,
     parse_labels,
 )
-from swarmkeep.cli.terminal import put, put_json, put_table, say
+from swarmkeep.cli.sources.source import open_source
+from swarmkeep.cli.terminal import put, put_json, say
 
 _AGE = re.compile(r"([1-9][0-9]{0,5})([mhdw])", re.ASCII)
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -28,7 +28,6 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 def register(app: typer.Typer) -> None:
     app.command(
         "prune",
-        short_help="Delete sessions that nobody has touched for long.",
         epilog="""
         \b
         Examples:
@@ -36,16 +35,6 @@ def register(app: typer.Typer) -> None:
           swarmkeep prune --older-than 90d --metadata team=sales
         """,
     )(prune)
-    app.command(
-        "audit",
-        short_help="Show what was done to sessions that are gone.",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep audit
-          swarmkeep audit --json
-        """,
-    )(audit)
 
 
 def prune(
@@ -100,35 +89,3 @@ def _parse_age(text: str) -> timedelta:
     if match is None:
         raise typer.BadParameter("write a number and m, h, d or w, as in 90d", param_hint="'--older-than'")
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
-
-
-def audit(
-    as_json: JsonOutput = False,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
-) -> None:
-    """Show the audit log: which sessions were deleted, when, by whom and why."""
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
-        entries = list(found.audit())
-    if as_json:
-        put_json(entries)
-        return
-    if not entries:
-        say("the audit log is empty")
-        return
-    put_table(
-        ("SEQ", "AT", "TYPE", "SESSION", "BY", "REASON"),
-        [
-            (
-                str(entry.seq),
-                entry.at[:19],
-                entry.type,
-                str(entry.data.get("session_id", "")),
-                entry.by or "",
-                str(entry.data.get("reason") or ""),
-            )
-            for entry in entries
-        ],
-    )

@@ -1,4 +1,4 @@
-"""`swarmkeep replay`: a conversation retold as it happened."""
+"""`swarmkeep replay`: a conversation shown event by event."""
 
 from __future__ import annotations
 
@@ -11,29 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.commands.verify import warn_if_damaged
-from swarmkeep.cli.sources.source import (
-    ApiKey,
-    DatabaseUrl,
-    JsonOutput,
-    ServerUrl,
-    SessionId,
-    SourceOptions,
-    Tenant,
-    open_source,
-)
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SessionId, SourceOptions, Tenant
+from swarmkeep.cli.sources.damage import warn_if_damaged
+from swarmkeep.cli.sources.source import open_source
 from swarmkeep.cli.terminal import is_terminal, put_json, say
 
 if TYPE_CHECKING:
-    from swarmkeep.audit.transcript.timeline import TimelineEntry
-    from swarmkeep.domain.envelope import RecordedEvent
-    from swarmkeep_client import Event
+    from swarmkeep.audit.transcript.entry import TimelineEntry
 
 
 def register(app: typer.Typer) -> None:
     app.command(
         "replay",
-        short_help="Show a conversation as it happened.",
         epilog="""
         \b
         Examples:
@@ -67,51 +56,27 @@ def replay(
         if at is not None:
             found.session(session_id, at=at)
         events = takewhile(lambda event: at is None or event.seq <= at, found.events(session_id))
-        scenes = build_timeline(to_recorded_events(events))
+        entries = build_timeline(events)
         if as_json:
-            put_json(list(scenes))
+            put_json(list(entries))
         else:
-            _show_timeline(scenes, step=step)
+            _show_timeline(entries, step=step)
 
 
-def to_recorded_events(events: Iterable[Event]) -> Iterator[RecordedEvent]:
-    """Events as a server gives them, as they were recorded."""
-    import msgspec
-
-    from swarmkeep.audit.transfer.event_lines import to_recorded_event
-    from swarmkeep.domain.codec import encode
-    from swarmkeep.domain.envelope import EventView
-
-    for event in events:
-        yield to_recorded_event(
-            EventView(
-                session_id=event.session_id,
-                seq=event.seq,
-                type=event.type,
-                version=event.version,
-                run_id=event.run_id,
-                agent=event.agent or "",
-                at=event.at,
-                data=msgspec.Raw(encode(event.data)),
-                hash=event.hash,
-            )
-        )
-
-
-def _show_timeline(scenes: Iterable[TimelineEntry], *, step: bool) -> None:
+def _show_timeline(entries: Iterable[TimelineEntry], *, step: bool) -> None:
     from swarmkeep.cli.render.timeline import TimelinePrinter
 
-    stage = TimelinePrinter()
+    printer = TimelinePrinter()
     warned = shown = 0
     with _open_keyboard() if step else nullcontext() as press:
-        for scene in scenes:
+        for entry in entries:
             if press is not None and shown and press() in _STOP_KEYS:
                 break
-            stage.show(scene)
+            printer.show(entry)
             shown += 1
-            warned += bool(scene.warning)
+            warned += bool(entry.warning)
     if warned:
-        say(f"warning: {warned} of {shown} events could not be told in full")
+        say(f"warning: {warned} of {shown} events could not be shown in full")
 
 
 # The end of the input, q, Ctrl-D and Escape.

@@ -6,24 +6,14 @@ from typing import Annotated
 
 import typer
 
-from swarmkeep.cli.configure import (
-    EXAMPLE_AGENTS,
-    NO_MODEL,
-    OFFLINE_NOTE,
-    Agents,
-    Model,
-    Offline,
-    has_model,
-    load_settings,
-)
-from swarmkeep.cli.sources.source import StoreUrl
+from swarmkeep.cli.configure import EXAMPLE_AGENTS, NO_MODEL, OFFLINE_NOTE, has_model, load_settings
+from swarmkeep.cli.options import Agents, Model, Offline, StoreUrl
 from swarmkeep.cli.terminal import Refused, say
 
 
 def register(app: typer.Typer) -> None:
     app.command(
         "serve",
-        short_help="Serve agents over HTTP.",
         epilog="""
         \b
         Examples:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.commands.verify import warn_if_damaged
-from swarmkeep.cli.sources.source import (
+from swarmkeep.cli.options import (
     ApiKey,
     DatabaseUrl,
     JsonOutput,
@@ -17,25 +16,31 @@ from swarmkeep.cli.sources.source import (
     SessionId,
     SourceOptions,
     Tenant,
-    open_source,
     parse_labels,
 )
-from swarmkeep.cli.terminal import put, put_json, put_table, say, shorten
+from swarmkeep.cli.render.messages import format_message, put_state
+from swarmkeep.cli.sources.damage import warn_if_damaged
+from swarmkeep.cli.sources.source import open_source
+from swarmkeep.cli.terminal import put, put_json, put_table, say
 
 if TYPE_CHECKING:
-    from swarmkeep_client import Message, SessionState
+    pass
 
-app = typer.Typer(
-    short_help="List, show, fork, redact and delete sessions.",
+group = typer.Typer(
     help="List, show, fork, redact and delete sessions, on a server or in a database without one.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(group, name="sessions")
+
+
 AtEvent = Annotated[int | None, typer.Option("--at", metavar="SEQ", min=1, help="As of this event instead of now.")]
 
 
-@app.command(
+@group.command(
     "list",
     epilog="""
     \b
@@ -82,7 +87,7 @@ def list_sessions(
         say(f"only the newest {limit} are shown; --limit 0 shows all")
 
 
-@app.command(
+@group.command(
     "show",
     epilog="""
     \b
@@ -116,7 +121,7 @@ def show(
         put(format_message(message))
 
 
-@app.command(
+@group.command(
     "fork",
     epilog="""
     \b
@@ -150,7 +155,7 @@ def fork(
         put(state.id)
 
 
-@app.command(
+@group.command(
     "delete",
     epilog="""
     \b
@@ -174,7 +179,7 @@ def delete(
     say(f"deleted session {session_id}")
 
 
-@app.command(
+@group.command(
     "redact",
     epilog="""
     \b
@@ -212,46 +217,3 @@ def redact(
     if left:
         say("a session that is busy can be redacted later; --include-forks redacts those that are not")
         raise typer.Exit(1)
-
-
-def put_state(state: SessionState) -> None:
-    """Show a session's fields, those that are empty left out."""
-    from swarmkeep.cli.render.event_summary import format_json
-
-    origin = state.forked_from
-    usage = state.usage
-    fields = {
-        "id": state.id,
-        "status": f"{state.status}, run {state.active_run_id}" if state.active_run_id else state.status,
-        "agent": state.agent,
-        "context": format_json(state.context_variables),
-        "metadata": format_json(state.metadata),
-        "events": f"{state.seq}, the last with hash {state.hash}",
-        "usage": f"{usage.model_calls} model calls, {usage.total_tokens} tokens",
-        "forked from": f"{origin.session_id} at {origin.seq}" if origin else "",
-        "created": state.created_at,
-        "updated": state.updated_at,
-    }
-    for name, value in fields.items():
-        if value:
-            put(f"{name + ':':<13}{value}")
-    put()
-
-
-def format_message(message: Message) -> str:
-    """A message with its seq, a line for its text and one for each call."""
-    from swarmkeep.domain.wording import format_calls, join_content
-
-    place = f"{message.get('seq', ''):>5}  "
-    text = join_content(message.get("content"))
-    match message.get("role"):
-        case "assistant":
-            return "\n".join(
-                f"{place}{message.get('sender') or 'assistant'}: {part}"
-                for part in (text, *format_calls(message))
-                if part
-            )
-        case "tool":
-            return f"{place}  → {shorten(text, 400)}"
-        case role:
-            return f"{place}{role}: {text}"

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.sources.source import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SourceOptions, Tenant, open_source
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SourceOptions, Tenant
+from swarmkeep.cli.sources.source import open_source
 from swarmkeep.cli.terminal import put_json, put_table, say
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ _PAGE_SIZE = 200
 def register(app: typer.Typer) -> None:
     app.command(
         "usage",
-        short_help="Show what model and tool calls took.",
         epilog="""
         \b
         Examples:

@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.commands.checkpoint import compare_with_checkpoint
-from swarmkeep.cli.sources.source import ApiKey, DatabaseUrl, ServerUrl, Source, SourceOptions, Tenant, open_source
-from swarmkeep.cli.terminal import put, put_json_line, say
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SourceOptions, Tenant
+from swarmkeep.cli.sources.source import Source, open_source
+from swarmkeep.cli.terminal import Refused, put, put_json_line, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from swarmkeep.audit.verify.checkpoints import CheckpointHead
     from swarmkeep_client import Head, Verification
 
+_BAD_OUTCOMES = {"truncated", "rewritten", "invalid", "vanished"}
 _HEAD = re.compile(r"([1-9][0-9]{0,15}):([0-9a-fA-F]{64})", re.ASCII)
 
 
 def register(app: typer.Typer) -> None:
     app.command(
         "verify",
-        short_help="Check that sessions are what they were.",
         epilog="""
         \b
         Examples:
@@ -41,7 +42,7 @@ def verify(
     everything: Annotated[bool, typer.Option("--all", help="Check every session.")] = False,
     head: Annotated[
         str | None,
-        typer.Option("--head", metavar="SEQ:HASH", help="A head noted down earlier, which the log must still have."),
+        typer.Option("--head", metavar="SEQ:HASH", help="A head recorded earlier that the log must still contain."),
     ] = None,
     checkpoint: Annotated[
         Path | None, typer.Option("--checkpoint", metavar="FILE", help="Check every session of this checkpoint.")
@@ -61,14 +62,14 @@ def verify(
     if [session_id is not None, everything, checkpoint is not None].count(True) != 1:
         raise typer.BadParameter("name a session, or give --all or --checkpoint", param_hint="'ID'")
     if public_key is not None and checkpoint is None:
-        raise typer.BadParameter("it is for --checkpoint", param_hint="'--public-key'")
+        raise typer.BadParameter("use it with --checkpoint", param_hint="'--public-key'")
     if head is not None and session_id is None:
         raise typer.BadParameter("it is one session's; name the session", param_hint="'--head'")
     noted = None if head is None else _parse_head(head)
     count = bad = 0
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
         if checkpoint is not None:
-            if not compare_with_checkpoint(found, checkpoint, public_key, as_json=as_json):
+            if not _compare_with_checkpoint(found, checkpoint, public_key, as_json=as_json):
                 raise typer.Exit(1)
             return
         for name, verification in _verify_each(found, session_id, noted):
@@ -82,17 +83,6 @@ def verify(
         say(f"logs that were checked: {count}; " + (f"not valid: {bad}" if bad else "all valid"))
     if bad:
         raise typer.Exit(1)
-
-
-def warn_if_damaged(found: Source, session_id: str) -> None:
-    """For commands that show a log as far as it goes: say where it is not what was recorded."""
-    verification = found.verify(session_id)
-    if not verification.valid:
-        first = verification.problems[0]
-        say(
-            f"warning: this session does not verify: {first.detail} ({first.code}); "
-            f"`swarmkeep verify {session_id}` says more"
-        )
 
 
 def _verify_each(found: Source, session_id: str | None, noted: Head | None) -> Iterator[tuple[str, Verification]]:
@@ -130,3 +120,70 @@ def _put_verification(name: str, found: Verification) -> None:
         put(f"  {'' if problem.seq is None else problem.seq:>6}  {problem.code}: {problem.detail}")
     if found.problem_count > len(found.problems):
         put(f"          … and {found.problem_count - len(found.problems)} more")
+
+
+def _compare_with_checkpoint(found: Source, file: Path, public_key: Path | None, *, as_json: bool) -> bool:
+    """Check every log of a checkpoint against it, and say what became of each; whether all is well."""
+    from swarmkeep.audit.verify.checkpoints import BadCheckpoint, read_heads, verify_checkpoint
+
+    counts: dict[str, int] = {}
+    try:
+        with file.open("rb") as lines:
+            seal = verify_checkpoint(lines, public_key)
+            for noted in read_heads(lines, seal):
+                outcome, detail = _compare_log(found, noted)
+                counts[outcome] = counts.get(outcome, 0) + 1
+                if as_json:
+                    put_json_line({**_head_to_dict(noted), "outcome": outcome, "detail": detail})
+                elif outcome != "unchanged":
+                    put(f"{_name_log(noted)}: {outcome.upper() if outcome in _BAD_OUTCOMES else outcome}, {detail}")
+    except (BadCheckpoint, OSError) as error:
+        raise Refused(str(error)) from None
+    if seal.public_key is not None and public_key is None:
+        say(f"signed with {seal.public_key}; use --public-key to check that it is the right key")
+    say(", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())) or "the checkpoint has no heads")
+    return not _BAD_OUTCOMES & counts.keys()
+
+
+def _compare_log(found: Source, noted: CheckpointHead) -> tuple[str, str]:
+    from swarmkeep.domain.errors import SessionNotFound
+    from swarmkeep_client import Head
+    from swarmkeep_client import SessionNotFound as NoSession
+
+    head = Head(seq=noted.seq, hash=noted.hash)
+    try:
+        if noted.session_id is None:
+            verification = found.verify_audit_head(noted.tenant, head)
+        else:
+            verification = found.verify(noted.session_id, head=head, tenant=noted.tenant)
+    except (SessionNotFound, NoSession):
+        told = _find_deletion(found, noted)
+        return ("deleted", told) if told else ("vanished", f"it had {noted.seq} events, and no deletion is recorded")
+    if verification.valid:
+        return "unchanged", ""
+    first = verification.problems[0]
+    outcome = next((one.code for one in verification.problems if one.code in ("truncated", "rewritten")), "invalid")
+    told = "" if outcome == "invalid" or noted.session_id is None else _find_deletion(found, noted)
+    return ("deleted", f"{told}, and created again") if told else (outcome, first.detail)
+
+
+def _find_deletion(found: Source, noted: CheckpointHead) -> str:
+    """What the audit log says of the session's end, if it does."""
+    for entry in found.audit(noted.tenant):
+        told = entry.data
+        if told.get("session_id") == noted.session_id and _is_at_least(told.get("seq"), noted.seq):
+            return f"deleted at {entry.at} by {entry.by or 'somebody'}: {told.get('reason') or 'no reason given'}"
+    return ""
+
+
+def _is_at_least(seq: object, noted: int) -> bool:
+    return isinstance(seq, int) and seq >= noted
+
+
+def _name_log(noted: CheckpointHead) -> str:
+    tenant = f"{noted.tenant}/" if noted.tenant else ""
+    return f"{tenant}{noted.session_id}" if noted.session_id is not None else f"audit log {noted.tenant or ''}".strip()
+
+
+def _head_to_dict(noted: CheckpointHead) -> dict[str, object]:
+    return {"tenant": noted.tenant, "session_id": noted.session_id, "seq": noted.seq, "hash": noted.hash}

@@ -8,22 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
-from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, Agents, Model, Offline, has_model, load_settings
-from swarmkeep.cli.sources.source import (
+from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
+from swarmkeep.cli.options import (
+    Agents,
     ApiKey,
     JsonOutput,
+    Model,
+    Offline,
     ServerUrl,
     SessionId,
     SourceOptions,
     StoreUrl,
     Tenant,
-    open_source,
 )
+from swarmkeep.cli.sources.source import open_source
 from swarmkeep.cli.terminal import Refused, put_json, say
 
 if TYPE_CHECKING:
     from swarmkeep.cli.chat.session import ChatSession
-    from swarmkeep_client import Event, Message, Run, RunOptions
+    from swarmkeep.domain.envelope import RecordedEvent
+    from swarmkeep.domain.events import SessionEvent
+    from swarmkeep_client import Message, Run, RunOptions
 
 Json = dict[str, Any]
 
@@ -31,7 +36,6 @@ Json = dict[str, Any]
 def register(app: typer.Typer) -> None:
     app.command(
         "whatif",
-        short_help="Run a part of a conversation again, with something changed.",
         epilog="""
         \b
         Examples:
@@ -94,36 +98,41 @@ class RunOpening(NamedTuple):
     options: Json
 
 
-def find_opening(events: Iterable[Event], at: int) -> RunOpening:
+def find_opening(events: Iterable[RecordedEvent], at: int) -> RunOpening:
     """The opening of the run that event `at` belongs to. Raises Refused if it belongs to none."""
+    from swarmkeep.domain.events import RunStarted
+
     log = list(events)
     run_id = next((event.run_id for event in log if event.seq == at), None)
-    started = [event for event in log if event.run_id == run_id and event.type == "run.started"]
+    started = [event for event in log if event.run_id == run_id and event.type == RunStarted.type]
     if run_id is None or not started:
         raise Refused(f"event {at} belongs to no run; name one that does, such as the user's message")
-    found = RunOpening(started[0].seq, [], _read_options(started[0].data))
+    found = RunOpening(started[0].seq, [], _read_options(started[0].fact))
     for event in log:
-        if event.seq > found.seq and event.run_id == run_id and not _take_in(event, found):
+        if event.seq > found.seq and event.run_id == run_id and not _take_in(event.fact, found):
             break
     return found
 
 
-def _read_options(data: Any) -> Json:
-    options = data.get("options") if isinstance(data, dict) else None
-    given = {name: (options or {}).get(name) for name in ("max_turns", "model", "execute_tools")}
+def _read_options(fact: SessionEvent) -> Json:
+    from swarmkeep.domain.events import RunStarted
+
+    options = fact.options if isinstance(fact, RunStarted) else None
+    given = {name: getattr(options, name, None) for name in ("max_turns", "model", "execute_tools")}
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _take_in(event: Event, found: RunOpening) -> bool:
+def _take_in(fact: SessionEvent, found: RunOpening) -> bool:
     """Take in an event of the opening; False for the first one after it."""
-    data = event.data if isinstance(event.data, dict) else {}
-    match event.type:
-        case "session.updated" if not found.messages:
-            found.options["agent"] = data.get("agent")
-        case "context.updated" if not found.messages and not data.get("tool_call_id"):
-            found.options["context_variables"] = data.get("patch")
-        case "message.added" if not data.get("completion") and not data.get("tool"):
-            found.messages.append(data.get("message") or {})
+    from swarmkeep.domain.events import ContextUpdated, MessageAdded, SessionUpdated
+
+    match fact:
+        case SessionUpdated(agent=str(agent)) if not found.messages:
+            found.options["agent"] = agent
+        case ContextUpdated(patch=patch, tool_call_id=None) if not found.messages:
+            found.options["context_variables"] = patch
+        case MessageAdded(message=message, completion=None, tool=None):
+            found.messages.append(message)
         case _:
             return False
     return True

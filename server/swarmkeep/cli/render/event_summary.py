@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from swarmkeep.cli.terminal import shorten
+from swarmkeep.cli.terminal import is_terminal, shorten
+from swarmkeep.domain.codec import decode
+from swarmkeep.domain.envelope import RecordedEvent, read_data
 from swarmkeep.domain.wording import format_call, format_calls, join_content
-
-if TYPE_CHECKING:
-    from swarmkeep_client import Event
 
 Json = dict[str, Any]
 MAX_LENGTH = 160
 
 
-def summarize_event(event: Event, length: int = MAX_LENGTH) -> str:
+def format_event_line(event: RecordedEvent, *, clock_only: bool = False) -> str:
+    """An event as a line of the timeline; `clock_only` leaves the date out. Times are UTC."""
+    time = event.at[11:23] if clock_only else f"{event.at[:23]}Z"
+    start = f"{event.seq:>4}  {time}  {event.agent or '':<24}  {event.type:<18}  "
+    width = shutil.get_terminal_size((len(start) + MAX_LENGTH, 24)).columns if is_terminal(sys.stdout) else 0
+    length = max(width - len(start), 40) if width else MAX_LENGTH
+    return (start + summarize_event(event, length)).rstrip()
+
+
+def summarize_event(event: RecordedEvent, length: int = MAX_LENGTH) -> str:
     """What the event says, on one line. A type that this release does not know is shown as its JSON."""
+    data = decode(read_data(event))
     describe = _SUMMARIZERS.get(event.type)
     try:
-        text = describe(event.data) if describe is not None else format_json(event.data)
+        text = describe(data) if describe is not None else format_json(data)
     except (KeyError, TypeError, AttributeError):
         # Redacted, or written by another release.
-        text = format_json(event.data)
+        text = format_json(data)
     return shorten(text, length)
 
 

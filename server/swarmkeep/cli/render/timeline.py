@@ -1,19 +1,17 @@
-"""A retold conversation in the terminal: in colour there, and the same as plain text elsewhere."""
+"""The timeline of a conversation on the terminal: in colour there, and the same as plain text elsewhere."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Iterator
-from typing import Any
 
-from msgspec import UNSET
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from swarmkeep.audit.transcript.timeline import TimelineEntry
+from swarmkeep.audit.transcript.entry import TimelineEntry
+from swarmkeep.cli.render.changes import format_change
 from swarmkeep.cli.terminal import escape_controls, has_colours, is_terminal
 
 StyledPart = tuple[str, str]
@@ -23,7 +21,7 @@ _TONE_STYLES = {"plain": "", "good": "green", "notice": "cyan", "bad": "red"}
 
 
 class TimelinePrinter:
-    """Shows scenes one below the other: seq, time, and what happened."""
+    """Shows entries one below the other: seq, time, and what happened."""
 
     def __init__(self) -> None:
         self._terminal = is_terminal(sys.stdout)
@@ -36,84 +34,70 @@ class TimelinePrinter:
             emoji=False,
         )
 
-    def show(self, scene: TimelineEntry) -> None:
-        lines = list(format_lines(scene))
+    def show(self, entry: TimelineEntry) -> None:
+        lines = list(format_lines(entry))
         if self._terminal:
-            self._console.print(_build_row(scene, lines))
+            self._console.print(_build_row(entry, lines))
         else:
-            _print_plain(scene, lines)
+            _print_plain(entry, lines)
         sys.stdout.flush()
 
 
-def _build_row(scene: TimelineEntry, lines: list[StyledLine]) -> Table:
+def _build_row(entry: TimelineEntry, lines: list[StyledLine]) -> Table:
     row = Table.grid(padding=(0, 2))
     row.add_column(justify="right", style="dim", no_wrap=True, width=5)
     row.add_column(style="dim", no_wrap=True, width=8)
     row.add_column(overflow="fold")
     told = Text("\n").join(Text.assemble(*((escape_controls(text), style) for text, style in line)) for line in lines)
-    row.add_row(str(scene.seq), scene.at[11:19], told)
+    row.add_row(str(entry.seq), entry.at[11:19], told)
     return row
 
 
-def _print_plain(scene: TimelineEntry, lines: list[StyledLine]) -> None:
+def _print_plain(entry: TimelineEntry, lines: list[StyledLine]) -> None:
     indent = " " * 17
     for number, line in enumerate(lines):
-        start = f"{scene.seq:>5}  {scene.at[11:19]:<8}  " if number == 0 else indent
+        start = f"{entry.seq:>5}  {entry.at[11:19]:<8}  " if number == 0 else indent
         text = escape_controls("".join(text for text, _ in line))
         print((start + text.replace("\n", f"\n{indent}")).rstrip())
 
 
-def format_lines(scene: TimelineEntry) -> Iterator[StyledLine]:
-    """What is said of a scene, line by line, each in parts with their styles."""
-    tone = _TONE_STYLES[scene.tone]
-    first: StyledLine = [(scene.speaker, "bold blue")] if scene.speaker else []
-    rest: list[StyledLine] = [[(f"  {call}", "magenta")] for call in scene.calls]
-    speaks = scene.type == "message.added" and not scene.headline
-    if speaks and scene.text:
-        first.append((f": {scene.text}", ""))
-    elif scene.headline or speaks:
-        headline = scene.headline or ("asks for" if scene.calls else "says nothing")
+def format_lines(entry: TimelineEntry) -> Iterator[StyledLine]:
+    """What is said of an entry, line by line, each in parts with their styles."""
+    tone = _TONE_STYLES[entry.tone]
+    first: StyledLine = [(entry.speaker, "bold blue")] if entry.speaker else []
+    rest: list[StyledLine] = [[(f"  {call}", "magenta")] for call in entry.calls]
+    speaks = entry.type == "message.added" and not entry.headline
+    if speaks and entry.text:
+        first.append((f": {entry.text}", ""))
+    elif entry.headline or speaks:
+        headline = entry.headline or ("asks for" if entry.calls else "says nothing")
         first.append((f" {headline}" if first else headline, tone or "dim"))
-        if len(rest) == 1 and not scene.text:
-            first.append((f" {scene.calls[0]}", "magenta"))
+        if len(rest) == 1 and not entry.text:
+            first.append((f" {entry.calls[0]}", "magenta"))
             rest = []
     if first:
         yield first
-    if scene.text and not speaks:
-        yield [(f"  {scene.text}", tone)]
+    if entry.text and not speaks:
+        yield [(f"  {entry.text}", tone)]
     yield from rest
-    for change in scene.changes:
+    for change in entry.changes:
         yield [(f"  {format_change(change.path, change.before, change.after)}", "green")]
-    if figures := format_figures(scene):
+    if figures := format_figures(entry):
         yield [(f"  {figures}", "dim")]
-    if scene.warning:
-        yield [(f"  ! {scene.type}: {scene.warning}", "yellow")]
+    if entry.warning:
+        yield [(f"  ! {entry.type}: {entry.warning}", "yellow")]
 
 
-def format_change(path: str, before: Any, after: Any) -> str:
-    """A change of a place: what stood there, and what stands there; UNSET is nothing."""
-    place = path.removeprefix("/context_variables/").lstrip("/") or "all of it"
-    if before is UNSET:
-        return f"+ {place}: {_format_json(after)}"
-    if after is UNSET:
-        return f"- {place}: {_format_json(before)}"
-    return f"~ {place}: {_format_json(before)} → {_format_json(after)}"
-
-
-def _format_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def format_figures(scene: TimelineEntry) -> str:
+def format_figures(entry: TimelineEntry) -> str:
     """What it cost: the model, tokens, and time."""
-    parts = [scene.model] if scene.model else []
-    usage = scene.usage
+    parts = [entry.model] if entry.model else []
+    usage = entry.usage
     if usage is not None and usage.total_tokens:
         parts.append(f"{usage.prompt_tokens} + {usage.completion_tokens} tokens")
     if usage is not None and usage.model_calls > 1:
         parts.append(f"{usage.model_calls} model calls")
-    if scene.duration_ms is not None:
+    if entry.duration_ms is not None:
         parts.append(
-            f"{scene.duration_ms / 1000:.1f} s" if scene.duration_ms >= 1000 else f"{scene.duration_ms:.0f} ms"
+            f"{entry.duration_ms / 1000:.1f} s" if entry.duration_ms >= 1000 else f"{entry.duration_ms:.0f} ms"
         )
     return " · ".join(parts)

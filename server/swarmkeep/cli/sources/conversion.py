@@ -1,65 +1,32 @@
-"""What an engine in this process has and takes, in the shapes in which a server would give and take it."""
+"""Convert between the objects of the store and the types of the client."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from uuid import uuid4
-
 import msgspec
 
-from swarmkeep.domain.codec import decode
-from swarmkeep.domain.decisions.commands import StartRun
-from swarmkeep.domain.envelope import RecordedEvent, read_data
-from swarmkeep.domain.events import RunOptions
-from swarmkeep.domain.views import RunView, SessionView
-from swarmkeep.engine import loop
-from swarmkeep_client import Event, Message, MessageDelta, MessageStarted, Run, SessionState, StreamItem
-from swarmkeep_client import RunOptions as Asked
+from swarmkeep.audit.transfer.event_lines import to_recorded_event
+from swarmkeep.domain.codec import encode
+from swarmkeep.domain.envelope import EventView, RecordedEvent
+from swarmkeep.domain.views import SessionView
+from swarmkeep_client import Event, SessionState
 
 
-def to_client_event(event: RecordedEvent) -> Event:
-    return Event(
-        session_id=event.session_id,
-        seq=event.seq,
-        type=event.type,
-        version=event.version,
-        run_id=event.run_id,
-        agent=event.agent,
-        at=event.at,
-        data=decode(read_data(event)),
-        hash=event.hash,
+def from_client_event(event: Event) -> RecordedEvent:
+    """The event as it was recorded, from what a server says of it."""
+    return to_recorded_event(
+        EventView(
+            session_id=event.session_id,
+            seq=event.seq,
+            type=event.type,
+            version=event.version,
+            run_id=event.run_id,
+            agent=event.agent or "",
+            at=event.at,
+            data=msgspec.Raw(encode(event.data)),
+            hash=event.hash,
+        )
     )
-
-
-def to_client_item(item: loop.Item) -> StreamItem:
-    match item:
-        case RecordedEvent():
-            return to_client_event(item)
-        case loop.MessageStarted():
-            return MessageStarted(run_id=item.run_id, agent=item.agent)
-        case loop.MessageDelta():
-            return MessageDelta(run_id=item.run_id, agent=item.agent, content=item.delta.get("content"))
 
 
 def to_session_state(view: SessionView) -> SessionState:
     return msgspec.convert(view, SessionState, from_attributes=True)
-
-
-def to_client_run(view: RunView) -> Run:
-    return msgspec.convert(view, Run, from_attributes=True)
-
-
-def to_start_run(said: str | Sequence[Message], asked: Asked | None, *, stream: bool) -> StartRun:
-    asked = asked or {}
-    return StartRun(
-        run_id=f"run_{uuid4().hex}",
-        messages=({"role": "user", "content": said},) if isinstance(said, str) else tuple(said),
-        options=RunOptions(
-            stream=stream,
-            max_turns=asked.get("max_turns"),
-            model=asked.get("model"),
-            execute_tools=asked.get("execute_tools") is not False,
-        ),
-        agent=asked.get("agent"),
-        context_variables=asked.get("context_variables") or {},
-    )

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from swarmkeep.audit.compare import compare_sessions, diff_session
-from swarmkeep.audit.redact import redact
-from swarmkeep.audit.replay.recorded_sessions import RecordedSession
-from swarmkeep.audit.replay.requests import rebuild_request
-from swarmkeep.audit.replay.session import load_recorded_session
-from swarmkeep.audit.verify import problems
-from swarmkeep.audit.verify import session as verification
-from swarmkeep.audit.verify.audit_log import verify_audit_log, view_entry
-from swarmkeep.audit.verify.checkpoints import CheckpointHead
 from swarmkeep.cli.background import Background
-from swarmkeep.cli.forms import FileForm, Form
-from swarmkeep.cli.sources.conversion import to_client_event, to_session_state
+from swarmkeep.cli.sources.conversion import to_session_state
+from swarmkeep.cli.sources.source import FileForm, Form
 from swarmkeep.domain.codec import decode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.usage import UsageQuery
@@ -32,7 +23,6 @@ from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
 from swarmkeep_client import (
     AuditEntry,
     Comparison,
-    Event,
     Head,
     ImportReport,
     Message,
@@ -42,6 +32,11 @@ from swarmkeep_client import (
     UsageRow,
     Verification,
 )
+
+if TYPE_CHECKING:
+    from swarmkeep.audit.replay.recorded_sessions import RecordedSession
+    from swarmkeep.audit.verify.checkpoints import CheckpointHead
+    from swarmkeep.audit.verify.problems import Verification as StoredVerification
 
 Json = dict[str, Any]
 POLL_SECONDS = 0.5
@@ -63,13 +58,14 @@ class DatabaseSource:
     def __init__(self, url: str | None, tenant: str | None, *, writes: bool, creates: bool = False) -> None:
         from swarmkeep.cli.configure import load_settings
         from swarmkeep.store.opening import open_store
-        from swarmkeep.store.schema import upgrade
         from swarmkeep.store.urls import SqliteFile, locate
 
         self._tenant = tenant or DEFAULT_TENANT
         self._named_tenant = tenant
         location = load_settings(database_url=url).database_url
         if creates and isinstance(locate(location), SqliteFile):
+            from swarmkeep.store.schema import upgrade
+
             upgrade(location)
         self._store: Archive = open_store(location, read_only=not writes)
         self._background = Background()
@@ -105,23 +101,23 @@ class DatabaseSource:
         state = self._background.run(self._sessions.state(self._key(session_id), at=at))
         return [entry.view() for entry in state.messages]
 
-    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
         while True:
             page = self._background.run(
                 self._sessions.events(self._key(session_id), after=after, types=types, limit=PAGE_SIZE)
             )
-            yield from map(to_client_event, page)
+            yield from page
             if len(page) < PAGE_SIZE:
                 return
             after = page[-1].seq
 
-    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
         key = self._key(session_id)
         self._background.run(self._sessions.state(key))
         items = follow_from_log(self._store, key, after=after, poll_seconds=POLL_SECONDS)
         for item in self._background.iterate(items):
             if isinstance(item, RecordedEvent) and (not types or item.type in types):
-                yield to_client_event(item)
+                yield item
 
     def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState:
         key = self._key(session_id)
@@ -138,17 +134,24 @@ class DatabaseSource:
         )
 
     def redact(self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool) -> Redaction:
+        from swarmkeep.audit.redact import redact
+
         key, by = self._key(session_id), _name_operator()
         done = self._background.run(redact(self._engine, key, seqs, reason, by=by, include_forks=include_forks))
         return msgspec.convert(done, Redaction, from_attributes=True)
 
     def verify_audit_head(self, tenant: str | None, head: Head) -> Verification:
-        noted = problems.Head(seq=head.seq, hash=head.hash)
+        from swarmkeep.audit.verify.audit_log import verify_audit_log
+        from swarmkeep.audit.verify.problems import Head as NotedHead
+
+        noted = NotedHead(seq=head.seq, hash=head.hash)
         return _to_client_verification(
             self._background.run(verify_audit_log(self._store, tenant or self._tenant, noted=noted))
         )
 
     def heads(self) -> Iterator[CheckpointHead]:
+        from swarmkeep.audit.verify.checkpoints import CheckpointHead
+
         named = self._named_tenant
         after: SessionKey | None = None
         while keys := self._background.run(self._store.list_session_keys(named, after=after)):
@@ -163,6 +166,8 @@ class DatabaseSource:
                 yield CheckpointHead(tenant=tenant, session_id=None, seq=checked.head.seq, hash=checked.head.hash)
 
     def audit(self, tenant: str | None = None) -> Iterator[AuditEntry]:
+        from swarmkeep.audit.verify.audit_log import view_entry
+
         after = 0
         while page := self._background.run(self._store.read_audit_log(tenant or self._tenant, after=after)):
             for entry in page:
@@ -173,6 +178,8 @@ class DatabaseSource:
             after = page[-1].seq
 
     def verify_audit(self) -> Iterator[tuple[str, Verification]]:
+        from swarmkeep.audit.verify.audit_log import verify_audit_log
+
         named = self._named_tenant
         for tenant in [named] if named else self._background.run(self._store.list_audit_log_tenants()):
             yield tenant, _to_client_verification(self._background.run(verify_audit_log(self._store, tenant)))
@@ -197,6 +204,8 @@ class DatabaseSource:
         return self._background.iterate(write_export(self._store, chosen, alone=alone))
 
     def conversations(self, ids: Sequence[str]) -> Iterator[RecordedSession]:
+        from swarmkeep.audit.replay.session import load_recorded_session
+
         for session_id in ids or (one.id for one in self.sessions(agent=None, status=None, metadata={})):
             yield self._background.run(load_recorded_session(self._store, self._key(session_id)))
 
@@ -231,23 +240,34 @@ class DatabaseSource:
         return msgspec.convert(report, ImportReport, from_attributes=True)
 
     def diff(self, session_id: str, before: int, after: int) -> StateDiff:
+        from swarmkeep.audit.compare import diff_session
+
         found = self._background.run(diff_session(self._store, self._key(session_id), before, after))
         return msgspec.convert(found, StateDiff, from_attributes=True)
 
     def compare(self, session_id: str, other: str) -> Comparison:
+        from swarmkeep.audit.compare import compare_sessions
+
         found = self._background.run(compare_sessions(self._store, self._key(session_id), self._key(other)))
         return msgspec.convert(found, Comparison, from_attributes=True)
 
     def request(self, session_id: str, seq: int) -> bytes:
+        from swarmkeep.audit.replay.requests import rebuild_request
+
         return self._background.run(rebuild_request(self._store, self._key(session_id), seq))
 
     def verify(self, session_id: str, *, head: Head | None = None, tenant: str | None = None) -> Verification:
-        noted = None if head is None else problems.Head(seq=head.seq, hash=head.hash)
-        checking = verification.verify(self._store, SessionKey(tenant or self._tenant, session_id), noted=noted)
+        from swarmkeep.audit.verify.problems import Head as NotedHead
+        from swarmkeep.audit.verify.session import verify
+
+        noted = None if head is None else NotedHead(seq=head.seq, hash=head.hash)
+        checking = verify(self._store, SessionKey(tenant or self._tenant, session_id), noted=noted)
         return _to_client_verification(self._background.run(checking))
 
     def verify_all(self) -> Iterator[tuple[str, Verification]]:
-        checked = verification.verify_all(self._store, self._named_tenant)
+        from swarmkeep.audit.verify.session import verify_all
+
+        checked = verify_all(self._store, self._named_tenant)
         for key, found in self._background.iterate(checked):
             yield key.id if self._named_tenant else f"{key.tenant}/{key.id}", _to_client_verification(found)
 
@@ -270,5 +290,5 @@ def _name_operator() -> str:
         return "cli"
 
 
-def _to_client_verification(found: problems.Verification) -> Verification:
+def _to_client_verification(found: StoredVerification) -> Verification:
     return msgspec.convert(found, Verification, from_attributes=True)

@@ -12,15 +12,16 @@ import typer
 
 from swarmkeep.audit.replay.recorded_sessions import RecordedSession, read_recorded_sessions, split_lines
 from swarmkeep.audit.verify.checkpoints import CheckpointHead
-from swarmkeep.cli.forms import FileForm, Form
+from swarmkeep.cli.sources.conversion import from_client_event
+from swarmkeep.cli.sources.source import FileForm, Form
 from swarmkeep.cli.terminal import Refused, say
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.usage import UsageQuery
 from swarmkeep_client import (
     AuditEntry,
     Client,
     Comparison,
     ConnectionFailed,
-    Event,
     Head,
     ImportReport,
     Message,
@@ -95,15 +96,15 @@ class ServerSource:
     def messages(self, session_id: str, *, at: int | None = None) -> list[Message]:
         return self._client.sessions.get(session_id).messages(at=at)
 
-    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
         events = self._client.sessions.get(session_id).events(after=after, type=_choose_type_filter(types))
-        return (event for event in events if not types or event.type in types)
+        return (from_client_event(event) for event in events if not types or event.type in types)
 
-    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
         with open_patient_client(self._url, self._api_key) as client:
             for event in client.sessions.get(session_id).follow(after=after, type=_choose_type_filter(types)):
                 if not types or event.type in types:
-                    yield event
+                    yield from_client_event(event)
 
     def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState:
         return _to_session_state(self._client.sessions.get(session_id).fork(at, id=new_id, metadata=metadata))

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 
-import typer
-
-from swarmkeep.cli.forms import FileForm, Form
+from swarmkeep.cli.options import SourceOptions
 
 if TYPE_CHECKING:
     from swarmkeep.audit.replay.recorded_sessions import RecordedSession
     from swarmkeep.audit.verify.checkpoints import CheckpointHead
+    from swarmkeep.domain.envelope import RecordedEvent
     from swarmkeep.domain.usage import UsageQuery
     from swarmkeep_client import (
         AuditEntry,
         Comparison,
-        Event,
         Head,
         ImportReport,
         Message,
@@ -31,44 +27,8 @@ if TYPE_CHECKING:
     )
 
 Json = dict[str, Any]
-
-ServerUrl = Annotated[
-    str | None,
-    typer.Option("--url", metavar="URL", help="Ask the server at this URL. [env: SWARMKEEP_URL]"),
-]
-ApiKey = Annotated[
-    str | None,
-    typer.Option(
-        "--api-key",
-        metavar="KEY",
-        help="The server's API key; other users of this machine see options. [env: SWARMKEEP_API_KEY]",
-    ),
-]
-DatabaseUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--database-url",
-        metavar="URL",
-        help="Read this database: sqlite:///FILE or postgresql://… [env: SWARMKEEP_DATABASE_URL]",
-    ),
-]
-StoreUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--database-url",
-        metavar="URL",
-        help="The database: sqlite:///FILE or postgresql://… [env: SWARMKEEP_DATABASE_URL]",
-    ),
-]
-Tenant = Annotated[
-    str | None,
-    typer.Option("--tenant", metavar="NAME", help="Whose sessions, in a database. On a server the API key says so."),
-]
-SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.")]
-Labels = Annotated[
-    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="A metadata value; may be given again.")
-]
-JsonOutput = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Form = Literal["markdown", "html"]
+FileForm = Literal["export", "chat", "swarm", "assistants"]
 
 
 class ChatSource(Protocol):
@@ -78,7 +38,7 @@ class ChatSource(Protocol):
 
     def messages(self, session_id: str, *, at: int | None = None) -> list[Message]: ...
 
-    def events(self, session_id: str, *, after: int = 0) -> Iterable[Event]: ...
+    def events(self, session_id: str, *, after: int = 0) -> Iterable[RecordedEvent]: ...
 
     def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState: ...
 
@@ -90,9 +50,9 @@ class Source(ChatSource, Protocol):
         """Newest first, fetched as they are needed."""
         ...
 
-    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterable[Event]: ...
+    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterable[RecordedEvent]: ...
 
-    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
         """The events, and then each new one as it is recorded, for ever."""
         ...
 
@@ -155,43 +115,6 @@ class Source(ChatSource, Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class SourceOptions:
-    """What the options of a command say about where its sessions are."""
-
-    url: str | None = None
-    database_url: str | None = None
-    tenant: str | None = None
-    api_key: str | None = None
-
-    @property
-    def server_url(self) -> str | None:
-        """The server to ask, if it is a server: the option counts, then the environment."""
-        if self.url and self.database_url:
-            raise typer.BadParameter("give either --url or --database-url, not both", param_hint="'--url'")
-        if self.api_key and self.database_url:
-            raise typer.BadParameter("a database asks for no key", param_hint="'--api-key'")
-        if self.database_url:
-            return None
-        url = self.url or os.environ.get("SWARMKEEP_URL") or None
-        if self.api_key and not url:
-            raise typer.BadParameter("a key is for a server; name it with --url", param_hint="'--api-key'")
-        if url and self.tenant:
-            raise typer.BadParameter("on a server the API key says whose sessions they are", param_hint="'--tenant'")
-        return url
-
-
-def parse_labels(given: list[str] | None) -> dict[str, str]:
-    """The metadata that is wanted, from `KEY=VALUE`."""
-    labels = {}
-    for text in given or ():
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise typer.BadParameter(f"write KEY=VALUE, not {text!r}", param_hint="'--metadata'")
-        labels[key] = value
-    return labels
 
 
 @contextmanager

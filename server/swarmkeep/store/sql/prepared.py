@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, CursorResult, Dialect, Table
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.expression import ClauseElement
 
 from swarmkeep.store.sql.columns import Verbatim, escape
@@ -79,8 +79,8 @@ class PreparedStatement:
 
 def build_insert_if_absent(table: Table, dialect: str) -> Any:
     """An insert that leaves a row which is there already."""
-    make = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    return make(table).on_conflict_do_nothing()
+    # A dialect brings all of its drivers: only the one of this database is loaded.
+    return import_module(f"sqlalchemy.dialects.{dialect}").insert(table).on_conflict_do_nothing()
 
 
 @functools.cache

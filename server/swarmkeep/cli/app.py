@@ -1,0 +1,127 @@
+"""The command line. A command's module is imported only when the command runs, or its own help is asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from keyword import iskeyword
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from swarmkeep.cli.refusals import find_refusal
+from swarmkeep.cli.terminal import drop_stdout, escape_unencodable, say
+
+__all__ = ["app", "main"]
+
+# Every command by its name, with what the list of commands says of it. Each has a module in cli/commands.
+COMMANDS = {
+    "serve": "Serve agents over HTTP.",
+    "demo": "Watch a conversation outlive its server.",
+    "chat": "Chat with agents, on a server or here.",
+    "events": "Show the events of a session.",
+    "replay": "Show a conversation as it happened.",
+    "check": "Compare today's agents with recorded conversations.",
+    "diff": "Show what changed between two events of a session.",
+    "compare": "Show where two sessions part, and what each did since.",
+    "request": "Show what a model was sent.",
+    "whatif": "Run a part of a conversation again, with something changed.",
+    "export": "Export sessions to a file.",
+    "import": "Import sessions from a file.",
+    "usage": "Show what model and tool calls took.",
+    "verify": "Check that sessions are what they were.",
+    "checkpoint": "Note down where every session ends.",
+    "prune": "Delete sessions that nobody has touched for long.",
+    "audit": "Show what was done to sessions that are gone.",
+    "eval": "Try cases on agents: who answers, with which calls.",
+    "init": "Make a project of one's own from a team that comes along.",
+    "doctor": "Say whether a server could start here.",
+    "sessions": "List, show, fork, redact and delete sessions.",
+    "keys": "Make, list and revoke API keys.",
+    "db": "Migrate and check the database's schema.",
+}
+
+
+class LazyCommands(Mapping[str, Any]):
+    """The commands by their names; each is built when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            self._built[name] = _build_command(name, COMMANDS[name])
+        return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+def _build_command(name: str, summary: str) -> Any:
+    module = import_module(f"swarmkeep.cli.commands.{name}{'_' * iskeyword(name)}")
+    alone = typer.Typer(rich_markup_mode=None)
+    module.register(alone)
+    command = typer.main.get_group(alone).commands[name]
+    command.short_help = summary
+    return command
+
+
+class LazyGroup(TyperGroup):
+    """A group that lists its commands without loading them."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "commands": None})
+        self.commands = LazyCommands()  # type: ignore[assignment]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+app = typer.Typer(
+    name="swarmkeep",
+    cls=LazyGroup,
+    help="The server that keeps conversations of agents: every message, handoff and context change is an event.",
+    epilog="A first look, without a key: swarmkeep demo",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from swarmkeep import __version__
+
+        print(f"swarmkeep {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def swarmkeep(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line: exit code 0, 1 when a command says no (in a line on stderr), 2 for wrong use."""
+    escape_unencodable()
+    try:
+        app()
+    except Exception as error:
+        refused = find_refusal(error)
+        if refused is None:
+            raise
+        say(f"error: {refused.sentence}")
+        if isinstance(error, OSError):
+            drop_stdout()
+        sys.exit(refused.exit_code)

@@ -1,0 +1,53 @@
+"""`swarmkeep audit`: what was done to sessions that are gone."""
+
+from __future__ import annotations
+
+import typer
+
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SourceOptions, Tenant
+from swarmkeep.cli.sources.source import open_source
+from swarmkeep.cli.terminal import put_json, put_table, say
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "audit",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep audit
+          swarmkeep audit --json
+        """,
+    )(audit)
+
+
+def audit(
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Show the audit log: which sessions were deleted, when, by whom and why."""
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
+        entries = list(found.audit())
+    if as_json:
+        put_json(entries)
+        return
+    if not entries:
+        say("the audit log is empty")
+        return
+    put_table(
+        ("SEQ", "AT", "TYPE", "SESSION", "BY", "REASON"),
+        [
+            (
+                str(entry.seq),
+                entry.at[:19],
+                entry.type,
+                str(entry.data.get("session_id", "")),
+                entry.by or "",
+                str(entry.data.get("reason") or ""),
+            )
+            for entry in entries
+        ],
+    )

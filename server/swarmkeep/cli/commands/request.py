@@ -1,0 +1,46 @@
+"""`swarmkeep request`: what a model was sent."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SessionId, SourceOptions, Tenant
+from swarmkeep.cli.sources.source import open_source
+from swarmkeep.cli.terminal import put_json
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "request",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep request order-4711 4
+          swarmkeep request order-4711 4 --raw | sha256sum
+        """,
+    )(request)
+
+
+def request(
+    session_id: SessionId,
+    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, help="The event that is the model's answer.")],
+    raw: Annotated[bool, typer.Option("--raw", help="The very bytes that were sent, on one line.")] = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Show the exact Chat Completions request behind a model's answer, put together again from the log."""
+    from swarmkeep.domain.codec import decode
+
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
+        body = found.request(session_id, seq)
+    if raw:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(body)
+        sys.stdout.buffer.flush()
+    else:
+        put_json(decode(body))

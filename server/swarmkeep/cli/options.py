@@ -1,0 +1,102 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+ServerUrl = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", help="Ask the server at this URL. [env: SWARMKEEP_URL]"),
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key",
+        metavar="KEY",
+        help="The server's API key; other users of this machine see options. [env: SWARMKEEP_API_KEY]",
+    ),
+]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--database-url",
+        metavar="URL",
+        help="Read this database: sqlite:///FILE or postgresql://… [env: SWARMKEEP_DATABASE_URL]",
+    ),
+]
+StoreUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--database-url",
+        metavar="URL",
+        help="The database: sqlite:///FILE or postgresql://… [env: SWARMKEEP_DATABASE_URL]",
+    ),
+]
+Tenant = Annotated[
+    str | None,
+    typer.Option("--tenant", metavar="NAME", help="Whose sessions, in a database. On a server the API key says so."),
+]
+SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.")]
+Labels = Annotated[
+    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="A metadata value; may be given again.")
+]
+JsonOutput = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Agents = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--agents",
+        metavar="PATH|MODULE",
+        help="A file, folder or module that defines agents; may be given again. [env: SWARMKEEP_AGENTS]",
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", metavar="NAME", help="The model of agents that name none. [env: SWARMKEEP_MODEL]"),
+]
+Offline = Annotated[
+    bool,
+    typer.Option("--offline", help="Use the built-in offline model, which is no LLM. [env: SWARMKEEP_OFFLINE]"),
+]
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What the options of a command say about where its sessions are."""
+
+    url: str | None = None
+    database_url: str | None = None
+    tenant: str | None = None
+    api_key: str | None = None
+
+    @property
+    def server_url(self) -> str | None:
+        """The server to ask, if it is a server: the option counts, then the environment."""
+        if self.url and self.database_url:
+            raise typer.BadParameter("give either --url or --database-url, not both", param_hint="'--url'")
+        if self.api_key and self.database_url:
+            raise typer.BadParameter("--api-key is for a server, not a database", param_hint="'--api-key'")
+        if self.database_url:
+            return None
+        url = self.url or os.environ.get("SWARMKEEP_URL") or None
+        if self.api_key and not url:
+            raise typer.BadParameter("--api-key needs a server: add --url", param_hint="'--api-key'")
+        if url and self.tenant:
+            raise typer.BadParameter(
+                "--tenant is for a database; on a server the API key decides the tenant", param_hint="'--tenant'"
+            )
+        return url
+
+
+def parse_labels(given: list[str] | None) -> dict[str, str]:
+    """The metadata that is wanted, from `KEY=VALUE`."""
+    labels = {}
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"write KEY=VALUE, not {text!r}", param_hint="'--metadata'")
+        labels[key] = value
+    return labels
