@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from types import FrameType
 from typing import Any, cast
 
-import msgspec
 from litestar import Litestar
 from uvicorn import Config, Server
 from uvicorn.server import HANDLED_SIGNALS
@@ -26,12 +25,8 @@ from swarmkeep.api.metrics import MeasuredStore, Metrics
 from swarmkeep.connections import BoundedConnection
 from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.agents.registry import AgentsError
+from swarmkeep.engine.build import build_engine
 from swarmkeep.engine.engine import Engine
-from swarmkeep.engine.limits import Limits
-from swarmkeep.engine.models.model import ChatModel
-from swarmkeep.engine.models.pauses import Pauses
-from swarmkeep.engine.models.provider import make_model_client
-from swarmkeep.engine.models.retries import Retries
 from swarmkeep.settings import Settings, is_loopback
 from swarmkeep.store.api_keys import ApiKeyStore
 from swarmkeep.store.archive import Archive
@@ -70,13 +65,9 @@ def create_app(settings: Settings) -> Litestar:
     async def lifespan(app: Litestar) -> AsyncGenerator[None]:
         if settings.migrate or isinstance(location, SqliteFile):
             await asyncio.to_thread(upgrade, settings.database_url)
-        client = make_model_client(settings)
-        limits = msgspec.convert(settings, Limits, from_attributes=True)
-        pauses = Pauses()
-        model = ChatModel(client, Retries(count=settings.model_retries), pauses.wait)
         store = open_store(settings.database_url)
         metrics = _build_metrics(settings)
-        engine = Engine(cast(Archive, MeasuredStore(store, metrics)), registry, model, limits, pauses)
+        engine = build_engine(settings, registry, cast(Archive, MeasuredStore(store, metrics)))
         _register_gauges(metrics, engine, store)
         try:
             await store.ping()
@@ -89,7 +80,6 @@ def create_app(settings: Settings) -> Litestar:
             yield
         finally:
             await engine.stop()
-            await client.close()
 
     return build_api(
         lifespan=lifespan,

@@ -107,7 +107,7 @@ async def test_an_unexpected_error_is_logged_and_not_shown(
     async def broken(*args: Any, **options: Any) -> None:
         raise RuntimeError("the password is 12345")
 
-    monkeypatch.setattr(plain.engine.sessions, "page", broken)
+    monkeypatch.setattr(plain.engine.reader, "list_page", broken)
     with caplog.at_level(logging.ERROR):
         answer = await plain.get("/v1/sessions")
     check_problem(answer, 500, "internal_error")
@@ -123,7 +123,7 @@ async def test_a_database_in_trouble_is_no_fault_of_the_caller(
     async def broken(*args: Any, **options: Any) -> None:
         raise error
 
-    monkeypatch.setattr(plain.engine.sessions, "page", broken)
+    monkeypatch.setattr(plain.engine.reader, "list_page", broken)
     monkeypatch.setattr(plain.engine.store, "ping", broken)
     answer = await plain.get("/v1/sessions")
     check_problem(answer, 503, "store_unavailable")

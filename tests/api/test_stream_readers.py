@@ -168,7 +168,7 @@ async def test_who_joins_late_gets_the_message_so_far_in_one_piece() -> None:
 async def test_a_reader_that_falls_behind_costs_little_and_misses_no_event(
     service: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "_FEED_CHARACTERS", 50_000)
+    monkeypatch.setattr(streaming, "_MAX_FEED_CHARACTERS", 50_000)
     engine = service.engine
     session = await service.session()
     key = streaming.SessionKey("default", session.rpartition("/")[2])

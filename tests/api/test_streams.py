@@ -162,7 +162,7 @@ async def test_only_the_types_asked_for_are_followed(service: RunningServer, mod
 
 
 async def test_following_ends_with_the_session(service: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "GONE_SECONDS", 0.0)
+    monkeypatch.setattr(streams, "RECHECK_SECONDS", 0.0)
     session = await service.session()
     async with service.stream(f"{session}/events") as stream:
         await stream.next()
@@ -174,7 +174,7 @@ async def test_following_ends_with_the_session(service: RunningServer, monkeypat
 async def test_following_ends_when_another_session_gets_the_id(
     service: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "GONE_SECONDS", 0.0)
+    monkeypatch.setattr(streams, "RECHECK_SECONDS", 0.0)
     session = await service.session(id="s", messages=[{"role": "user", "content": "hi"}])
     async with service.stream(f"{session}/events") as stream:
         await stream.until("message.added")
@@ -186,7 +186,7 @@ async def test_following_ends_when_another_session_gets_the_id(
 async def test_a_run_stream_ends_without_done_when_the_session_is_deleted(
     service: RunningServer, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "GONE_SECONDS", 0.0)
+    monkeypatch.setattr(streams, "RECHECK_SECONDS", 0.0)
     model.hang()
     session = await service.session()
     async with service.stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST") as stream:

@@ -169,8 +169,8 @@ async def collect_stream(
     engine: Engine, run_id: str = "r1", key: SessionKey = KEY, *, after: int | None = None
 ) -> list[Item]:
     """The whole stream of a run."""
-    feed = await engine.runs.feed(key, run_id)
-    async with asyncio.timeout(20), aclosing(engine.runs.stream(key, feed, after=after)) as items:
+    feed = await engine.reader.find_position(key, run_id)
+    async with asyncio.timeout(20), aclosing(engine.reader.follow_run(key, feed, after=after)) as items:
         return [item async for item in items if item is not None]
 
 

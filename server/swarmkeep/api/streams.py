@@ -13,8 +13,7 @@ from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import RunNotFound, SessionNotFound
 from swarmkeep.engine.loop import Item
-from swarmkeep.engine.runs import RunPosition
-from swarmkeep.engine.streaming import follow
+from swarmkeep.engine.reader import RunPosition, is_open
 from swarmkeep.store.ports import SessionKey
 
 PING = comment("ping")
@@ -34,8 +33,7 @@ async def session_frames(
 
     With `types`, events of these only, and nothing that passes.
     """
-    engine = caller.engine
-    items = follow(engine.store, engine.hub, key, after=after, poll_seconds=engine.limits.poll_seconds)
+    items = caller.reader.follow(key, after=after)
     async with aclosing(_frames(caller, key, items, leave=caller.service.stopping, types=types)) as frames:
         async for part in frames:
             yield part
@@ -46,17 +44,17 @@ async def run_frames(caller: Principal, key: SessionKey, feed: RunPosition, afte
 
     While the server stops, its own runs are seen to their end; another server's run is left without one.
     """
-    items = caller.engine.runs.stream(key, feed, after=after)
+    items = caller.reader.follow_run(key, feed, after=after)
     async with aclosing(_frames(caller, key, items, leave=caller.service.drained)) as frames:
         async for part in frames:
             yield part
     if not await caller.is_still_allowed():
         return
     try:
-        run = await caller.engine.runs.get(key, feed.run_id)
+        run = await caller.reader.get_run(key, feed.run_id)
     except (SessionNotFound, RunNotFound):
         return
-    if run.status not in ("running", "queued"):
+    if not is_open(run):
         yield frame("done", encode(run))
 
 
@@ -103,7 +101,7 @@ async def readable_items(
                 return
             elif item is None and time.monotonic() - looked >= RECHECK_SECONDS:
                 # A session with fewer events than were seen is another one that has got the id.
-                head = await caller.engine.store.head(key)
+                head = await caller.reader.head(key)
                 if head is None or head.seq < last:
                     return
                 looked = time.monotonic()

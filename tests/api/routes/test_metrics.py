@@ -84,7 +84,7 @@ async def test_callers_choose_no_label(plain: RunningServer) -> None:
 async def test_a_server_with_keys_shows_nothing_without_its_token(
     sqlite_ready: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keyring, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(keyring, "CACHE_SECONDS", 0.0)
     async with start_server(server_settings(database_url=sqlite_ready)) as server:
         assert (await server.get("/metrics")).status_code == 200
         _, secret = await key_store(server).create("default", name="desk")

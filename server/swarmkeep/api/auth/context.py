@@ -62,13 +62,18 @@ _MAX_KEY_CHARACTERS = 255
 
 
 class Principal:
-    """Whoever sent a request, and the engine as they may use it. Without a key it is nobody known."""
+    """Whoever sent a request. Without a key it is nobody known.
+
+    `engine` carries out commands, `reader` reads sessions and runs; `store` is for what audits, sums up or transfers.
+    """
 
     def __init__(
         self, service: Service, key_used: ApiKey | None, request: Request[Any, Any, Any] | None = None
     ) -> None:
         self.service = service
         self.engine = service.engine
+        self.reader = service.engine.reader
+        self.store = service.engine.store
         self.api_key = key_used
         self._request = request
 

@@ -38,7 +38,7 @@ async def verify_session(
 ) -> Verification:
     """It finds any change, insertion, removal or reordering; and given an earlier head, a log that was cut off."""
     noted = None if head is None else parse_head(head)
-    return await verify(caller.engine.store, caller.key(session_id), noted=noted)
+    return await verify(caller.store, caller.key(session_id), noted=noted)
 
 
 class RedactionRequest(Body, frozen=True, kw_only=True):
@@ -69,13 +69,14 @@ async def redact_session(
 ) -> Redaction:
     """The chain still verifies. Done again, it removes nothing twice."""
     return await redact(
-        caller.engine,
+        caller.store,
         caller.key(session_id),
         data.seqs,
         data.reason,
         by=caller.name,
         include_forks=data.include_forks,
         once=await caller.once(),
+        publish=caller.engine.publish,
     )
 
 
@@ -95,7 +96,7 @@ async def list_audit(
 ) -> AuditList:
     """The audit log: a session's deletion is told here, with who did it and why. Oldest first."""
     start = max(after or 0, seq_from_cursor(cursor) or 0)
-    entries = await caller.engine.store.read_audit_log(caller.tenant, after=start, limit=limit + 1)
+    entries = await caller.store.read_audit_log(caller.tenant, after=start, limit=limit + 1)
     following = str(entries[limit - 1].seq) if len(entries) > limit else None
     return AuditList(data=[view_entry(entry) for entry in entries[:limit]], next_cursor=following)
 
@@ -108,7 +109,7 @@ async def list_audit(
 )
 async def verify_audit(caller: NamedDependency[Principal], head: NotedHead = None) -> Verification:
     noted = None if head is None else parse_head(head)
-    return await verify_audit_log(caller.engine.store, caller.tenant, noted=noted)
+    return await verify_audit_log(caller.store, caller.tenant, noted=noted)
 
 
 ROUTES = [verify_session, redact_session]

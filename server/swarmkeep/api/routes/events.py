@@ -67,7 +67,7 @@ async def list_messages(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> MessageList:
-    state = await caller.engine.sessions.state(caller.key(session_id), at=at)
+    state = await caller.reader.state(caller.key(session_id), at=at)
     entries = state.messages
     start = bisect_right(entries, seq_from_cursor(cursor) or 0, key=lambda entry: entry.seq)
     page = entries[start : start + limit]
@@ -104,15 +104,15 @@ async def list_events(
     form = _preferred_form(request.headers.get("accept", ""))
     if form == EVENT_STREAM:
         start = max(start, seq_from_last_event_id(last_seen) or 0)
-        await caller.engine.sessions.state(key)
+        await caller.reader.state(key)
         return StreamResponse(session_frames(caller, key, start, types), EVENT_STREAM)
     if form == JSON_LINES:
-        store = caller.engine.store
+        store = caller.store
         keys = await find_sessions(store, caller.tenant, [session_id])
         part = bool(start or types)
         whole = write_export(store, iterate_keys(keys), alone=True)
         return StreamResponse(_event_lines(caller, key, start, types) if part else whole, JSON_LINES)
-    events = await caller.engine.sessions.events(key, after=start, types=types, limit=limit + 1)
+    events = await caller.reader.read_events(key, after=start, types=types, limit=limit + 1)
     page = events[:limit]
     following = str(page[-1].seq) if len(events) > limit else None
     return JsonResponse(EventList(data=[view_event(event) for event in page], next_cursor=following))
@@ -128,7 +128,7 @@ def _preferred_form(accept: str) -> str:
 
 
 async def _event_lines(caller: Principal, key: SessionKey, after: int, types: tuple[str, ...]) -> AsyncGenerator[bytes]:
-    while events := await caller.engine.store.read(key, after=after, types=types, limit=_EVENTS_PER_READ):
+    while events := await caller.store.read(key, after=after, types=types, limit=_EVENTS_PER_READ):
         yield b"".join(encode(view_event(event)) + b"\n" for event in events)
         after = events[-1].seq
 
@@ -141,7 +141,7 @@ async def _event_lines(caller: Principal, key: SessionKey, after: int, types: tu
     responses=problem_specs("session_not_found", "event_not_found", "request_not_kept"),
 )
 async def get_event_request(session_id: FromPath[str], seq: Seq, caller: NamedDependency[Principal]) -> Response[Json]:
-    body = await rebuild_request(caller.engine.store, caller.key(session_id), seq)
+    body = await rebuild_request(caller.store, caller.key(session_id), seq)
     return Response[Any](body, media_type="application/json")
 
 

@@ -42,7 +42,7 @@ async def get_readiness(caller: NamedDependency[Principal]) -> Health:
         raise Draining
     try:
         async with asyncio.timeout(_PING_TIMEOUT_SECONDS):
-            await caller.engine.store.ping()
+            await caller.store.ping()
     except TimeoutError:
         raise StoreUnavailable("the database does not answer") from None
     return Health("ok")

@@ -38,7 +38,7 @@ async def replay(session_id: FromPath[str], data: JSONBody[Replay], caller: Name
     written. Instructions that are functions are called. Each difference is told once, where it shows first.
     """
     ignore = check_kinds(data.ignore)
-    return await replay_session(caller.engine.store, caller.engine.registry, caller.key(session_id), ignore=ignore)
+    return await replay_session(caller.store, caller.engine.registry, caller.key(session_id), ignore=ignore)
 
 
 EarlierSeq = Annotated[
@@ -56,7 +56,7 @@ LaterSeq = Annotated[int, QueryParameter(ge=1, le=MAX_SEQ, description="The late
 async def diff(
     session_id: FromPath[str], caller: NamedDependency[Principal], before: EarlierSeq, after: LaterSeq
 ) -> StateDiff:
-    return await diff_session(caller.engine.store, caller.key(session_id), before, after)
+    return await diff_session(caller.store, caller.key(session_id), before, after)
 
 
 @get(
@@ -71,7 +71,7 @@ async def compare(
     other: Annotated[str, QueryParameter(name="with", description="The other session's id.")],
 ) -> Comparison:
     """They part after `shared_seq`: up to there, their events have the same hashes."""
-    return await compare_sessions(caller.engine.store, caller.key(session_id), caller.key(other))
+    return await compare_sessions(caller.store, caller.key(session_id), caller.key(other))
 
 
 ROUTES = [replay, diff, compare]

@@ -22,11 +22,11 @@ from swarmkeep.domain.decisions.commands import OnBusy, StartRun
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import Decision, RunOptions
-from swarmkeep.domain.views import RunView, collect_runs, view_run
+from swarmkeep.domain.views import RunView
 from swarmkeep.engine.failpoints import REQUEST_PARSED, reach
 from swarmkeep.engine.idempotency import IdempotentRequest
 from swarmkeep.engine.inputs import check_messages, check_object
-from swarmkeep.engine.runs import RunPosition
+from swarmkeep.engine.reader import RunPosition
 from swarmkeep.store.ports import SessionKey
 
 Json = dict[str, Any]
@@ -136,7 +136,7 @@ async def create_run(
     if data.stream:
         return run_stream_response(caller, key, feed)
     if data.background:
-        return JsonResponse(await runs.get(key, feed.run_id, at=feed.seq), status_code=202)
+        return JsonResponse(await caller.reader.get_run(key, feed.run_id, at=feed.seq), status_code=202)
     return JsonResponse(await runs.wait(key, feed.run_id, since=feed.seq if feed.repeated else None))
 
 
@@ -150,12 +150,9 @@ async def list_runs(
     session_id: FromPath[str], caller: NamedDependency[Principal], limit: Limit = 50, cursor: Cursor = None
 ) -> RunList:
     key, before = caller.key(session_id), seq_from_cursor(cursor)
-    state = await caller.engine.sessions.state(key)
-    runs = sorted(collect_runs(state), key=lambda run: -run.first_seq)
-    left = [run for run in runs if before is None or run.first_seq < before]
-    page = left[:limit]
-    following = str(page[-1].first_seq) if len(left) > limit else None
-    return RunList(data=[view_run(key.id, state, run) for run in page], next_cursor=following)
+    runs = await caller.reader.list_runs(key, before=before, limit=limit + 1)
+    following = str(runs[limit - 1].first_seq) if len(runs) > limit else None
+    return RunList(data=runs[:limit], next_cursor=following)
 
 
 @get(
@@ -165,7 +162,7 @@ async def list_runs(
     responses=problem_specs("session_not_found", "run_not_found"),
 )
 async def get_run(session_id: FromPath[str], run_id: FromPath[str], caller: NamedDependency[Principal]) -> RunView:
-    return await caller.engine.runs.get(caller.key(session_id), run_id)
+    return await caller.reader.get_run(caller.key(session_id), run_id)
 
 
 @get(
@@ -181,7 +178,7 @@ async def stream_run(
 ) -> Response[Any]:
     """Durable events have an id, their seq; after `Last-Event-ID` each is given once and in order, from any server."""
     key, after = caller.key(session_id), seq_from_last_event_id(last_seen)
-    return run_stream_response(caller, key, await caller.engine.runs.feed(key, run_id), after)
+    return run_stream_response(caller, key, await caller.reader.find_position(key, run_id), after)
 
 
 @post(

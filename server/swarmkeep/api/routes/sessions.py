@@ -119,7 +119,7 @@ async def list_sessions(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> SessionList:
-    page = await caller.engine.sessions.page(
+    page = await caller.reader.list_page(
         caller.tenant, agent=agent, status=status, metadata=metadata_filter(request), limit=limit, cursor=cursor
     )
     return SessionList(data=page.sessions, next_cursor=page.next_cursor)
@@ -135,7 +135,7 @@ async def list_sessions(
 async def get_session(
     session_id: FromPath[str], caller: NamedDependency[Principal], at: AtSeq = None
 ) -> Response[SessionView]:
-    return session_response(await caller.engine.sessions.get(caller.key(session_id), at=at))
+    return session_response(await caller.reader.view(caller.key(session_id), at=at))
 
 
 @patch(

@@ -86,7 +86,7 @@ async def export_sessions(
     status: Annotated[SessionStatus | None, QueryParameter(description="Only those in this state.")] = None,
 ) -> Response[Any]:
     """All of the caller's sessions, newest first, unless parameters say which."""
-    store, metadata = caller.engine.store, metadata_filter(request)
+    store, metadata = caller.store, metadata_filter(request)
     if not ids:
         keys = filter_sessions(store, caller.tenant, agent=agent, status=status, metadata=metadata)
         return StreamResponse(write_export(store, keys), JSON_LINES)
@@ -120,7 +120,7 @@ async def get_transcript(
 ) -> Response[Any]:
     """Markdown unless `format` or `Accept` asks for HTML. What was said is shown as text, never as markup."""
     chosen = form or ("html" if "text/html" in request.headers.get("accept", "") else "markdown")
-    pieces = await open_transcript(caller.engine.store, caller.key(session_id), chosen, at=at)
+    pieces = await open_transcript(caller.store, caller.key(session_id), chosen, at=at)
     return StreamResponse(pieces, MEDIA_TYPES[chosen], headers={**_TRANSCRIPT_HEADERS, "Vary": "Accept"})
 
 
@@ -150,25 +150,25 @@ async def import_sessions(
     """The body is an export, or holds conversations that were kept elsewhere. All of it is verified before anything is
     recorded; sessions that are here already, with what the file has of them, are left as they are.
     """
-    engine = caller.engine
+    registry = caller.engine.registry
     if agent is not None:
         if source == "export":
             raise InvalidRequest("an export says by itself which agent is active", "/query/agent")
-        engine.registry.get(agent)
+        registry.get(agent)
     with SpooledTemporaryFile(max_size=_MAX_BYTES_IN_MEMORY) as spooled:
         file = cast(BinaryIO, spooled)
         async with aclosing(request.file()) as pieces:
             async for piece in pieces:
                 file.write(piece)
         if source == "export":
-            return await import_export(engine.store, caller.tenant, file, as_id=as_id, dry_run=dry_run)
+            return await import_export(caller.store, caller.tenant, file, as_id=as_id, dry_run=dry_run)
         return await import_conversations(
-            engine.store,
+            caller.store,
             caller.tenant,
             file,
             source,
             agent=agent,
-            default_agent=engine.registry.default,
+            default_agent=registry.default,
             as_id=as_id,
             dry_run=dry_run,
         )

@@ -59,7 +59,7 @@ async def get_usage(
         limit=limit,
         cursor=cursor,
     )
-    page = await caller.engine.store.usage(caller.tenant, query)
+    page = await caller.store.usage(caller.tenant, query)
     return JsonResponse(UsageList(data=page.rows, next_cursor=page.next_cursor))
 
 

@@ -82,10 +82,10 @@ async def execute_command(caller: Principal, key: SessionKey, command: SocketCom
     match command:
         case RunCreate():
             feed = await runs.start(key, command.to_command(once), once=once)
-            return await runs.get(key, feed.run_id)
+            return await caller.reader.get_run(key, feed.run_id)
         case RunResume():
             await submit_resume(caller, key, command.run_id, command, once)
-            return await runs.get(key, command.run_id)
+            return await caller.reader.get_run(key, command.run_id)
         case RunCancel():
             return await runs.cancel(key, command.run_id, once=once)
 

@@ -29,9 +29,7 @@ from swarmkeep.api.websocket.handshake import (
 )
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.errors import RunNotFound, SessionNotFound
-from swarmkeep.domain.events import RunEnded, RunWaiting
-from swarmkeep.engine.streaming import follow
+from swarmkeep.domain.errors import SessionNotFound
 from swarmkeep.store.ports import SessionKey
 
 log = logging.getLogger(__name__)
@@ -121,25 +119,17 @@ class _SessionSocket:
             raise SessionNotFound(self._key.id)
 
     async def _parts(self) -> AsyncGenerator[FrameParts]:
-        engine, key = self._caller.engine, self._key
-        joined = (await engine.sessions.state(key)).seq
-        items = follow(engine.store, engine.hub, key, after=self._after, poll_seconds=engine.limits.poll_seconds)
+        reader, key = self._caller.reader, self._key
+        joined = (await reader.state(key)).seq
+        items = reader.follow(key, after=self._after)
         async with aclosing(readable_items(self._caller, key, items, self._caller.service.drained)) as present:
             async for item in present:
                 if item is not None and (parts := frame_parts(item)) is not None:
                     yield parts
-                if isinstance(item, RecordedEvent) and item.seq > joined and (end := await self._end(item)) is not None:
-                    yield end
-
-    async def _end(self, event: RecordedEvent) -> FrameParts | None:
-        """The run, if this event was its last; one that waited or was interrupted may have gone on since."""
-        if not isinstance(event.fact, RunEnded | RunWaiting):
-            return None
-        try:
-            run = await self._caller.engine.runs.get(self._key, event.run_id or "")
-        except RunNotFound:
-            return None
-        return None if run.status in ("running", "queued") else ("done", encode(run), None)
+                if isinstance(item, RecordedEvent) and item.seq > joined:
+                    ended = await reader.find_ended_run(key, item)
+                    if ended is not None:
+                        yield "done", encode(ended), None
 
     async def _listen(self) -> None:
         """Do what comes in, one after the other. What cannot be done is answered, and the connection goes on."""
