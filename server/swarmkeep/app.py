@@ -18,10 +18,10 @@ from uvicorn import Config, Server
 from uvicorn.server import HANDLED_SIGNALS
 
 from swarmkeep.api.application import build_api
-from swarmkeep.api.auth.context import Service
 from swarmkeep.api.auth.keyring import Keyring
 from swarmkeep.api.auth.rate_limits import RateLimiter
 from swarmkeep.api.metrics import MeasuredStore, Metrics
+from swarmkeep.api.service import Service
 from swarmkeep.connections import BoundedConnection
 from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.agents.registry import AgentsError

@@ -16,14 +16,30 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ControllerRouterHandler
 
 import swarmkeep
-from swarmkeep.api import metrics
 from swarmkeep.api.auth.context import identify_principal
 from swarmkeep.api.auth.guards import guard_against_other_sites, require_key
 from swarmkeep.api.bodies import JsonRequest, JsonResponse
 from swarmkeep.api.body_limits import BodyLimits
 from swarmkeep.api.errors import problem_response
+from swarmkeep.api.metrics import count_answer
+from swarmkeep.api.pages import docs, page
 from swarmkeep.api.parameters import refuse_unknown_parameters
-from swarmkeep.api.routes import agents, audit, docs, events, health, page, replays, runs, sessions, transfer, usage
+from swarmkeep.api.routes import (
+    agents,
+    audit,
+    events,
+    health,
+    messages,
+    metrics,
+    redact,
+    replays,
+    runs,
+    sessions,
+    transcript,
+    transfer,
+    usage,
+    verify,
+)
 from swarmkeep.api.websocket import connection
 
 Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
@@ -55,12 +71,20 @@ def build_api(
         "/", route_handlers=transfer.IMPORT_ROUTES, request_max_body_size=max_import_bytes or max_body_bytes
     )
     resources: dict[str, list[ControllerRouterHandler]] = {
-        "sessions": [*sessions.ROUTES, *events.ROUTES, *audit.ROUTES, *replays.ROUTES, *connection.ROUTES],
+        "sessions": [
+            *sessions.ROUTES,
+            *messages.ROUTES,
+            *events.ROUTES,
+            *verify.ROUTES,
+            *redact.ROUTES,
+            *replays.ROUTES,
+            *connection.ROUTES,
+        ],
         "runs": [*runs.ROUTES],
-        "audit": [*audit.AUDIT_ROUTES],
+        "audit": [*audit.ROUTES],
         "agents": [*agents.ROUTES],
         "usage": [*usage.ROUTES],
-        "exports": [*transfer.EXPORT_ROUTES, imports],
+        "exports": [*transfer.EXPORT_ROUTES, *transcript.ROUTES, imports],
     }
     v1 = Router(
         "/v1",
@@ -75,7 +99,7 @@ def build_api(
             *page.ROUTES,
         ],
         before_request=refuse_unknown_parameters,
-        before_send=[metrics.count_answer],
+        before_send=[count_answer],
         cors_config=_cors_config(cors_origins) if cors_origins else None,
         event_emitter_backend=_NoEventEmitter,
         dependencies={"caller": Provide(identify_principal, sync_to_thread=False)},

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from secrets import compare_digest
 from typing import Any
 
-from litestar import Litestar, Request, Response, get
+from litestar import Litestar
 from litestar.types import Message, Scope
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.exposition import generate_latest
 
 import swarmkeep
-from swarmkeep.api.auth.context import Service
-from swarmkeep.api.errors import problem_specs
-from swarmkeep.api.http_errors import Unauthenticated
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, Overloaded, SeqConflict
 from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed
@@ -126,35 +122,8 @@ class MeasuredStore:
             self._metrics.append(outcome, time.perf_counter() - began)
 
 
-@get(
-    "/metrics",
-    operation_id="metrics",
-    summary="What the server counts, for Prometheus",
-    media_type="text/plain",
-    response_description="The text format of Prometheus",
-    responses=problem_specs("unauthenticated", keyless=True),
-)
-async def get_metrics(request: Request[Any, Any, Any]) -> Response[str]:
-    """Over all tenants. Open while the server has no API keys; afterwards it needs the token of its own."""
-    service: Service = request.app.state.service
-    counts: Metrics = request.app.state.metrics
-    if counts.token is not None or await service.keyring.is_locked():
-        _require_token(counts.token, request.headers.get("authorization", ""))
-    return Response[Any](counts.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
-
-
-def _require_token(token: str | None, authorization: str) -> None:
-    scheme, _, shown = authorization.partition(" ")
-    shown = shown.strip() if scheme.lower() == "bearer" else ""
-    if token is None or not compare_digest(shown.encode(), token.encode()):
-        raise Unauthenticated(shown=bool(shown), wanted="metrics token")
-
-
 async def count_answer(message: Message, scope: Scope) -> None:
     """Count an answer as it is sent, whoever sends it."""
     counts = Litestar.from_scope(scope).state.get("metrics")
     if counts is not None:
         counts.answer(message, scope)
-
-
-ROUTES = [get_metrics]

@@ -30,6 +30,11 @@ IfMatch = Annotated[
     HeaderParameter(name="If-Match", description='The ETag that the session must still have, as in `"7"`.'),
 ]
 
+NotedHead = Annotated[
+    str | None,
+    QueryParameter(description="A `seq` and `hash` noted down earlier, as SEQ:HASH, which the log must still have."),
+]
+
 # A handler's `opt` that admits parameters of any name that begins so.
 OPEN_QUERY_PREFIX = "open_query_prefix"
 

@@ -9,8 +9,9 @@ from litestar.datastructures import Headers
 from litestar.handlers import BaseRouteHandler
 from litestar.types import Scope
 
-from swarmkeep.api.auth.context import Principal, Service
+from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.http_errors import Forbidden, Unauthenticated
+from swarmkeep.api.service import Service
 from swarmkeep.store.api_keys import ApiKey
 
 AnyConnection = ASGIConnection[Any, Any, Any, Any]

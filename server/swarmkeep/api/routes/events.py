@@ -1,8 +1,7 @@
-"""What a session holds: its messages and its events, as pages, as a stream and as an export."""
+"""Routes for a session's events: pages, streams, exports, and the request behind a message."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
@@ -14,9 +13,9 @@ from litestar.params import FromPath, QueryParameter
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.bodies import JsonResponse
 from swarmkeep.api.errors import problem_specs
+from swarmkeep.api.openapi_operations import EventsOperation
 from swarmkeep.api.parameters import (
     AfterSeq,
-    AtSeq,
     Cursor,
     LastEventId,
     Limit,
@@ -24,7 +23,7 @@ from swarmkeep.api.parameters import (
     seq_from_cursor,
     seq_from_last_event_id,
 )
-from swarmkeep.api.sse import EVENT_STREAM, StreamableOperation, StreamResponse
+from swarmkeep.api.sse import EVENT_STREAM, StreamResponse
 from swarmkeep.api.streams import session_frames
 from swarmkeep.audit.replay.requests import rebuild_request
 from swarmkeep.audit.transfer.export import JSON_LINES, find_sessions, iterate_keys, write_export
@@ -36,43 +35,9 @@ Json = dict[str, Any]
 _EVENTS_PER_READ = 200
 
 
-class MessageList(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages as Chat Completions has them, with `sender`, `seq`, `at` and `run_id`."""
-
-    data: list[Json]
-    next_cursor: str | None
-
-
 class EventList(msgspec.Struct, frozen=True, kw_only=True):
     data: list[EventView]
     next_cursor: str | None
-
-
-class EventsOperation(StreamableOperation):
-    """It has a third form."""
-
-    forms = (EVENT_STREAM, JSON_LINES)
-
-
-@get(
-    "/sessions/{session_id:str}/messages",
-    operation_id="list_messages",
-    summary="List a session's messages, oldest first",
-    responses=problem_specs("session_not_found", "event_not_found"),
-)
-async def list_messages(
-    session_id: FromPath[str],
-    caller: NamedDependency[Principal],
-    at: AtSeq = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> MessageList:
-    state = await caller.reader.state(caller.key(session_id), at=at)
-    entries = state.messages
-    start = bisect_right(entries, seq_from_cursor(cursor) or 0, key=lambda entry: entry.seq)
-    page = entries[start : start + limit]
-    more = start + limit < len(entries)
-    return MessageList(data=[entry.view() for entry in page], next_cursor=str(page[-1].seq) if more else None)
 
 
 @get(
@@ -145,4 +110,4 @@ async def get_event_request(session_id: FromPath[str], seq: Seq, caller: NamedDe
     return Response[Any](body, media_type="application/json")
 
 
-ROUTES = [list_messages, list_events, get_event_request]
+ROUTES = [list_events, get_event_request]

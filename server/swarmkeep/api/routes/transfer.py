@@ -1,24 +1,21 @@
-"""Sessions on their way out and in: exports as a stream, imports as a file that is verified before it counts."""
+"""Routes for export and import. An import is verified before anything is recorded."""
 
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any, BinaryIO, Literal, cast
 
 from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
-from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, RequestBody, Schema
-from litestar.params import FromPath, QueryParameter
+from litestar.params import QueryParameter
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.bodies import JsonRequest
 from swarmkeep.api.errors import problem_specs
-from swarmkeep.api.parameters import OPEN_QUERY_PREFIX, AtSeq, metadata_filter
+from swarmkeep.api.openapi_operations import ExportOperation, ImportOperation
+from swarmkeep.api.parameters import OPEN_QUERY_PREFIX, metadata_filter
 from swarmkeep.api.sse import StreamResponse
-from swarmkeep.audit.transcript.document import MEDIA_TYPES, TranscriptFormat, open_transcript
-from swarmkeep.audit.transcript.html import CONTENT_SECURITY_POLICY
 from swarmkeep.audit.transfer.export import JSON_LINES, filter_sessions, find_sessions, iterate_keys, write_export
 from swarmkeep.audit.transfer.import_conversations import import_conversations
 from swarmkeep.audit.transfer.import_export import ImportReport, import_export
@@ -28,42 +25,6 @@ from swarmkeep.domain.state import SessionStatus
 ImportFormat = Literal["export", "chat", "swarm", "assistants"]
 _MAX_BYTES_IN_MEMORY = 1024 * 1024
 _MAX_IDS = 200
-
-
-@dataclass
-class ExportOperation(Operation):
-    """In the OpenAPI document: an answer in JSON lines."""
-
-    def __post_init__(self) -> None:
-        answer = (self.responses or {}).get("200")
-        if isinstance(answer, OpenAPIResponse):
-            answer.content = {JSON_LINES: OpenAPIMediaType(schema=Schema())}
-
-
-@dataclass
-class ImportOperation(Operation):
-    """In the OpenAPI document: a body that is a file."""
-
-    def __post_init__(self) -> None:
-        content = {JSON_LINES: OpenAPIMediaType(schema=Schema())}
-        self.request_body = RequestBody(content=content, required=True, description="The file.")
-
-
-@dataclass
-class TranscriptOperation(Operation):
-    """In the OpenAPI document: an answer in either form."""
-
-    def __post_init__(self) -> None:
-        answer = (self.responses or {}).get("200")
-        if isinstance(answer, OpenAPIResponse):
-            answer.content = {kind: OpenAPIMediaType(schema=Schema()) for kind in MEDIA_TYPES.values()}
-
-
-# It is opened from where the API is, and holds what strangers said.
-_TRANSCRIPT_HEADERS = {
-    "Content-Security-Policy": f"{CONTENT_SECURITY_POLICY}; sandbox",
-    "X-Content-Type-Options": "nosniff",
-}
 
 
 @get(
@@ -98,30 +59,6 @@ async def export_sessions(
         caller.key(session_id)
     chosen = await find_sessions(store, caller.tenant, ids)
     return StreamResponse(write_export(store, iterate_keys(chosen), alone=len(chosen) == 1), JSON_LINES)
-
-
-@get(
-    "/sessions/{session_id:str}/transcript",
-    operation_id="get_transcript",
-    summary="Get a session as a document for people",
-    operation_class=TranscriptOperation,
-    response_description="The document",
-    responses=problem_specs("session_not_found", "event_not_found"),
-)
-async def get_transcript(
-    request: Request[Any, Any, Any],
-    session_id: FromPath[str],
-    caller: NamedDependency[Principal],
-    form: Annotated[
-        TranscriptFormat | None,
-        QueryParameter(name="format", description="`markdown` or `html`; by default as `Accept` says."),
-    ] = None,
-    at: AtSeq = None,
-) -> Response[Any]:
-    """Markdown unless `format` or `Accept` asks for HTML. What was said is shown as text, never as markup."""
-    chosen = form or ("html" if "text/html" in request.headers.get("accept", "") else "markdown")
-    pieces = await open_transcript(caller.store, caller.key(session_id), chosen, at=at)
-    return StreamResponse(pieces, MEDIA_TYPES[chosen], headers={**_TRANSCRIPT_HEADERS, "Vary": "Accept"})
 
 
 @post(
@@ -174,5 +111,5 @@ async def import_sessions(
         )
 
 
-EXPORT_ROUTES = [export_sessions, get_transcript]
+EXPORT_ROUTES = [export_sessions]
 IMPORT_ROUTES = [import_sessions]

@@ -10,7 +10,7 @@ from msgspec import Meta, structs
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.bodies import Body, parse_json
-from swarmkeep.api.routes.runs import NewRun, Resume, submit_resume
+from swarmkeep.api.run_bodies import NewRun, Resume
 from swarmkeep.domain.codec import MalformedJson, decode, encode
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.views import RunView
@@ -84,7 +84,7 @@ async def execute_command(caller: Principal, key: SessionKey, command: SocketCom
             feed = await runs.start(key, command.to_command(once), once=once)
             return await caller.reader.get_run(key, feed.run_id)
         case RunResume():
-            await submit_resume(caller, key, command.run_id, command, once)
+            await command.submit(caller, key, command.run_id, once)
             return await caller.reader.get_run(key, command.run_id)
         case RunCancel():
             return await runs.cancel(key, command.run_id, once=once)

@@ -10,11 +10,12 @@ from litestar.datastructures import Headers
 from litestar.types import Send, WebSocketScope
 from litestar.types.asgi_types import WebSocketResponseStartEvent
 
-from swarmkeep.api.auth.context import Principal, Service
+from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import authenticate, client_address, is_allowed_origin, refuse_other_sites
 from swarmkeep.api.errors import PROBLEM_JSON
 from swarmkeep.api.http_errors import Forbidden, Unauthenticated
 from swarmkeep.api.parameters import MAX_SEQ
+from swarmkeep.api.service import Service
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.errors import InvalidRequest
 

@@ -1,0 +1,49 @@
+"""What one server process has for its requests."""
+
+from __future__ import annotations
+
+import asyncio
+
+from swarmkeep.api.auth.keyring import Keyring
+from swarmkeep.api.auth.rate_limits import RateLimiter
+from swarmkeep.engine.engine import Engine
+from swarmkeep.store.api_keys import ApiKey
+
+
+class Service:
+    """One process's engine, who may use it, and whether it is being stopped.
+
+    `hosts` are the names by which a server without keys may be addressed, `origins` the other sites whose pages may
+    call it then. `rates` is how often anybody may ask; None is without limit. `stopping` is set when the server is told
+    to stop, `drained` when the last of its runs has ended.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        keyring: Keyring,
+        *,
+        hosts: frozenset[str] = frozenset(),
+        origins: frozenset[str] = frozenset(),
+        rates: RateLimiter | None = None,
+    ) -> None:
+        self.engine = engine
+        self.keyring = keyring
+        self.hosts = hosts
+        self.origins = origins
+        self.rates = rates
+        self.stopping = asyncio.Event()
+        self.drained = asyncio.Event()
+
+    def count(self, key: ApiKey | None, address: str) -> None:
+        """Count a request for whoever sent it: a key, or else an address. Raises RateLimited."""
+        if self.rates is not None:
+            self.rates.take(address if key is None else key.id)
+
+    async def drain(self) -> None:
+        """Take no more runs, let streams end, and return once the running runs have ended or were interrupted."""
+        self.stopping.set()
+        try:
+            await self.engine.drain()
+        finally:
+            self.drained.set()
