@@ -68,7 +68,7 @@ def create_app(settings: Settings) -> Litestar:
         store = open_store(settings.database_url)
         metrics = _build_metrics(settings)
         engine = build_engine(settings, registry, cast(Archive, MeasuredStore(store, metrics)))
-        _register_gauges(metrics, engine, store)
+        _connect_metrics(metrics, engine, store)
         try:
             await store.ping()
             keyring = Keyring(ApiKeyStore(store.database))
@@ -105,7 +105,7 @@ def _build_service(settings: Settings, engine: Engine, keyring: Keyring) -> Serv
         keyring,
         hosts=LOOPBACK_NAMES | {name.lower() for name in own},
         origins=frozenset(settings.cors_origins),
-        rates=None if limit is None else RateLimiter(limit),
+        rate_limiter=None if limit is None else RateLimiter(limit),
     )
 
 
@@ -114,8 +114,8 @@ def _build_metrics(settings: Settings) -> Metrics:
     return Metrics(None if token is None else token.get_secret_value())
 
 
-def _register_gauges(metrics: Metrics, engine: Engine, store: SqlStore) -> None:
-    engine.hub.watch(metrics.event)
+def _connect_metrics(metrics: Metrics, engine: Engine, store: SqlStore) -> None:
+    engine.hub.watch(metrics.observe_event)
     metrics.add_gauge(
         "swarmkeep_sessions_driven", "Sessions that this server has the lease of.", engine.active_session_count
     )

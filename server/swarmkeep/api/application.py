@@ -1,4 +1,4 @@
-"""The API put together: every route, and what holds for all of them."""
+"""Builds the application: every route, and the settings that hold for all of them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def build_api(
         before_send=[count_answer],
         cors_config=_cors_config(cors_origins) if cors_origins else None,
         event_emitter_backend=_NoEventEmitter,
-        dependencies={"caller": Provide(identify_principal, sync_to_thread=False)},
+        dependencies={"principal": Provide(identify_principal, sync_to_thread=False)},
         exception_handlers={Exception: problem_response},
         guards=[guard_against_other_sites],
         lifespan=[lifespan],
@@ -120,7 +120,7 @@ def build_api(
             render_plugins=[JsonRenderPlugin(path="/openapi.json")],
         ),
         request_class=JsonRequest,
-        state=State({"arrivals": BodyLimits(_LARGE_BODIES_AT_ONCE * max_body_bytes)}),
+        state=State({"body_limits": BodyLimits(_LARGE_BODIES_AT_ONCE * max_body_bytes)}),
         request_max_body_size=max_body_bytes,
         response_class=JsonResponse,
     )

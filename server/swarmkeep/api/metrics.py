@@ -1,4 +1,4 @@
-"""What the server counts, in the form that Prometheus reads. No label holds anything that callers choose."""
+"""Prometheus metrics of one server. No label holds anything that callers choose."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class Metrics:
             registry=registry,
         )
 
-    def add_gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+    def add_gauge(self, name: str, help_text: str, value: Callable[[], float]) -> None:
         """Show a value as it is when somebody looks."""
-        Gauge(name, text, registry=self.registry).set_function(value)
+        Gauge(name, help_text, registry=self.registry).set_function(value)
 
-    def answer(self, message: Message, scope: Scope) -> None:
+    def observe_response(self, message: Message, scope: Scope) -> None:
         """Count an answer that begins."""
         if message["type"] == "http.response.start":
             route = scope.get("path_template") or "none"
@@ -73,7 +73,7 @@ class Metrics:
             method = str(scope.get("method")) if route != "none" else "any"
             self._requests.labels(method, route, message["status"]).inc()
 
-    def event(self, event: RecordedEvent) -> None:
+    def observe_event(self, event: RecordedEvent) -> None:
         """Count what an event that this server has recorded tells."""
         kind, _, what = event.type.partition(".")
         if kind == "run":
@@ -92,10 +92,10 @@ class Metrics:
             case RunEnded(error=error) if error is not None:
                 self._run_errors.labels(error.code).inc()
 
-    def append(self, outcome: str, seconds: float) -> None:
+    def observe_append(self, outcome: str, seconds: float) -> None:
         self._append_seconds.labels(outcome).observe(seconds)
 
-    def text(self) -> bytes:
+    def render(self) -> bytes:
         return generate_latest(self.registry)
 
 
@@ -119,11 +119,11 @@ class MeasuredStore:
             outcome = _OUTCOMES.get(type(error), outcome)
             raise
         finally:
-            self._metrics.append(outcome, time.perf_counter() - began)
+            self._metrics.observe_append(outcome, time.perf_counter() - began)
 
 
 async def count_answer(message: Message, scope: Scope) -> None:
     """Count an answer as it is sent, whoever sends it."""
     counts = Litestar.from_scope(scope).state.get("metrics")
     if counts is not None:
-        counts.answer(message, scope)
+        counts.observe_response(message, scope)

@@ -41,7 +41,9 @@ class NewRun(Body, frozen=True, kw_only=True):
 
     def to_command(self, once: IdempotentRequest | None) -> StartRun:
         if self.stream and self.background:
-            raise InvalidRequest("a run in the background cannot be streamed here; join its stream", "/background")
+            raise InvalidRequest(
+                "use `stream` or `background`, not both; a background run has its own stream", "/background"
+            )
         options = RunOptions(
             max_turns=self.max_turns, model=self.model, execute_tools=self.execute_tools, stream=self.stream
         )
@@ -82,13 +84,13 @@ class Resume(Body, frozen=True, kw_only=True):
     stream: bool = False
 
     async def submit(
-        self, caller: Principal, key: SessionKey, run_id: str, once: IdempotentRequest | None
+        self, principal: Principal, key: SessionKey, run_id: str, once: IdempotentRequest | None
     ) -> RunPosition:
         """Give the run what it waits for; returns once that is durable."""
-        return await caller.engine.runs.resume(
+        return await principal.engine.runs.resume(
             key,
             run_id,
             tool_results=[msgspec.convert(result, ToolAnswer, from_attributes=True) for result in self.tool_results],
-            approvals=[approval.to_approval(by=caller.name) for approval in self.approvals],
+            approvals=[approval.to_approval(by=principal.name) for approval in self.approvals],
             once=once,
         )

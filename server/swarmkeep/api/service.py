@@ -14,8 +14,8 @@ class Service:
     """One process's engine, who may use it, and whether it is being stopped.
 
     `hosts` are the names by which a server without keys may be addressed, `origins` the other sites whose pages may
-    call it then. `rates` is how often anybody may ask; None is without limit. `stopping` is set when the server is told
-    to stop, `drained` when the last of its runs has ended.
+    call it then. Without `rate_limiter` anybody may ask as often as they like. `stopping` is set when the server is
+    told to stop, `drained` when the last of its runs has ended.
     """
 
     def __init__(
@@ -25,20 +25,20 @@ class Service:
         *,
         hosts: frozenset[str] = frozenset(),
         origins: frozenset[str] = frozenset(),
-        rates: RateLimiter | None = None,
+        rate_limiter: RateLimiter | None = None,
     ) -> None:
         self.engine = engine
         self.keyring = keyring
         self.hosts = hosts
         self.origins = origins
-        self.rates = rates
+        self.rate_limiter = rate_limiter
         self.stopping = asyncio.Event()
         self.drained = asyncio.Event()
 
-    def count(self, key: ApiKey | None, address: str) -> None:
+    def count_request(self, key: ApiKey | None, address: str) -> None:
         """Count a request for whoever sent it: a key, or else an address. Raises RateLimited."""
-        if self.rates is not None:
-            self.rates.take(address if key is None else key.id)
+        if self.rate_limiter is not None:
+            self.rate_limiter.count(address if key is None else key.id)
 
     async def drain(self) -> None:
         """Take no more runs, let streams end, and return once the running runs have ended or were interrupted."""

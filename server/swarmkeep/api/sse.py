@@ -53,7 +53,7 @@ class StreamResponse(Response[Any]):
                     await send({"type": "http.response.body", "body": part, "more_body": True})
             except Exception:
                 # The status is out already. Without its end, the server closes the connection and the client can tell.
-                log.exception("a stream was broken off")
+                log.exception("a stream failed")
                 return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

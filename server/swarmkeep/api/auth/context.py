@@ -42,7 +42,7 @@ class Principal:
         """
         if self.api_key is not None:
             return self.api_key.tenant
-        if self.service.keyring.locked:
+        if self.service.keyring.has_keys:
             raise Unauthenticated
         return DEFAULT_TENANT
 
@@ -63,7 +63,7 @@ class Principal:
         if self.api_key is not None and self.api_key.role == "read":
             raise Forbidden("this API key may only read")
 
-    async def once(self) -> IdempotentRequest | None:
+    async def idempotency_record(self) -> IdempotentRequest | None:
         """The request's `Idempotency-Key`, if it has one, with a digest of all that the request says.
 
         Raises InvalidRequest.
@@ -71,13 +71,13 @@ class Principal:
         if self._request is None or (key := self._request.headers.get("idempotency-key")) is None:
             return None
         if not (0 < len(key) <= _MAX_KEY_CHARACTERS and key.isascii() and key.isprintable()):
-            detail = f"an idempotency key is 1 to {_MAX_KEY_CHARACTERS} printable ASCII characters"
+            detail = f"an idempotency key must be 1 to {_MAX_KEY_CHARACTERS} printable ASCII characters"
             raise InvalidRequest(detail, "/header/Idempotency-Key")
         said = "\n".join((self._request.method, self._request.url.path, self._request.headers.get("if-match", "")))
         body = await self._request.body()
         return IdempotentRequest(key, hashlib.sha256(said.encode() + b"\n" + body).hexdigest())
 
-    def key(self, session_id: str) -> SessionKey:
+    def session_key(self, session_id: str) -> SessionKey:
         """The caller's session of that id; one that no session can have is not worth a look.
 
         Raises SessionNotFound.
@@ -89,5 +89,5 @@ class Principal:
 
 
 def identify_principal(request: Request[Any, Any, Any]) -> Principal:
-    """The caller of a request. Every call to a session goes through here; whose key it is, `gate.admit` found out."""
+    """The caller of a request. Every call to a session goes through here; whose key it is, `require_key` found out."""
     return Principal(request.app.state.service, request.scope.get("auth"), request)

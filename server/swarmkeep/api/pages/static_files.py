@@ -1,4 +1,4 @@
-"""Files that a browser is served, with the headers that keep a page by itself."""
+"""Static files with the security headers of a page."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ class AuditList(msgspec.Struct, frozen=True, kw_only=True):
     responses=problem_specs(),
 )
 async def list_audit(
-    caller: NamedDependency[Principal], after: AfterSeq = None, limit: Limit = 50, cursor: Cursor = None
+    principal: NamedDependency[Principal], after: AfterSeq = None, limit: Limit = 50, cursor: Cursor = None
 ) -> AuditList:
     """The audit log: a session's deletion is told here, with who did it and why. Oldest first."""
     start = max(after or 0, seq_from_cursor(cursor) or 0)
-    entries = await caller.store.read_audit_log(caller.tenant, after=start, limit=limit + 1)
+    entries = await principal.store.read_audit_log(principal.tenant, after=start, limit=limit + 1)
     following = str(entries[limit - 1].seq) if len(entries) > limit else None
     return AuditList(data=[view_entry(entry) for entry in entries[:limit]], next_cursor=following)
 
@@ -40,9 +40,9 @@ async def list_audit(
     summary="Check the audit log's hash chain",
     responses=problem_specs(),
 )
-async def verify_audit(caller: NamedDependency[Principal], head: NotedHead = None) -> Verification:
+async def verify_audit(principal: NamedDependency[Principal], head: NotedHead = None) -> Verification:
     noted = None if head is None else parse_head(head)
-    return await verify_audit_log(caller.store, caller.tenant, noted=noted)
+    return await verify_audit_log(principal.store, principal.tenant, noted=noted)
 
 
 ROUTES = [list_audit, verify_audit]

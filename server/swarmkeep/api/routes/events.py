@@ -50,7 +50,7 @@ class EventList(msgspec.Struct, frozen=True, kw_only=True):
 async def list_events(
     request: Request[Any, Any, Any],
     session_id: FromPath[str],
-    caller: NamedDependency[Principal],
+    principal: NamedDependency[Principal],
     after: AfterSeq = None,
     type_: Annotated[
         list[str] | None, QueryParameter(name="type", description="Only events of these types (repeat, or use commas).")
@@ -63,21 +63,21 @@ async def list_events(
     `Accept: application/x-ndjson` exports the session; with `after` or `type` it gives these events, one per line.
     Neither has pages.
     """
-    key = caller.key(session_id)
+    key = principal.session_key(session_id)
     types = tuple(name for text in type_ or () for name in text.split(",") if name)
     start = max(after or 0, seq_from_cursor(cursor) or 0)
     form = _preferred_form(request.headers.get("accept", ""))
     if form == EVENT_STREAM:
         start = max(start, seq_from_last_event_id(last_seen) or 0)
-        await caller.reader.state(key)
-        return StreamResponse(session_frames(caller, key, start, types), EVENT_STREAM)
+        await principal.reader.state(key)
+        return StreamResponse(session_frames(principal, key, start, types), EVENT_STREAM)
     if form == JSON_LINES:
-        store = caller.store
-        keys = await find_sessions(store, caller.tenant, [session_id])
+        store = principal.store
+        keys = await find_sessions(store, principal.tenant, [session_id])
         part = bool(start or types)
         whole = write_export(store, iterate_keys(keys), alone=True)
-        return StreamResponse(_event_lines(caller, key, start, types) if part else whole, JSON_LINES)
-    events = await caller.reader.read_events(key, after=start, types=types, limit=limit + 1)
+        return StreamResponse(_event_lines(principal, key, start, types) if part else whole, JSON_LINES)
+    events = await principal.reader.read_events(key, after=start, types=types, limit=limit + 1)
     page = events[:limit]
     following = str(page[-1].seq) if len(events) > limit else None
     return JsonResponse(EventList(data=[view_event(event) for event in page], next_cursor=following))
@@ -92,8 +92,10 @@ def _preferred_form(accept: str) -> str:
     return "application/json"
 
 
-async def _event_lines(caller: Principal, key: SessionKey, after: int, types: tuple[str, ...]) -> AsyncGenerator[bytes]:
-    while events := await caller.store.read(key, after=after, types=types, limit=_EVENTS_PER_READ):
+async def _event_lines(
+    principal: Principal, key: SessionKey, after: int, types: tuple[str, ...]
+) -> AsyncGenerator[bytes]:
+    while events := await principal.store.read(key, after=after, types=types, limit=_EVENTS_PER_READ):
         yield b"".join(encode(view_event(event)) + b"\n" for event in events)
         after = events[-1].seq
 
@@ -105,8 +107,10 @@ async def _event_lines(caller: Principal, key: SessionKey, after: int, types: tu
     response_description="The bytes that were sent to the model",
     responses=problem_specs("session_not_found", "event_not_found", "request_not_kept"),
 )
-async def get_event_request(session_id: FromPath[str], seq: Seq, caller: NamedDependency[Principal]) -> Response[Json]:
-    body = await rebuild_request(caller.store, caller.key(session_id), seq)
+async def get_event_request(
+    session_id: FromPath[str], seq: Seq, principal: NamedDependency[Principal]
+) -> Response[Json]:
+    body = await rebuild_request(principal.store, principal.session_key(session_id), seq)
     return Response[Any](body, media_type="application/json")
 
 

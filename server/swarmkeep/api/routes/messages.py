@@ -32,12 +32,12 @@ class MessageList(msgspec.Struct, frozen=True, kw_only=True):
 )
 async def list_messages(
     session_id: FromPath[str],
-    caller: NamedDependency[Principal],
+    principal: NamedDependency[Principal],
     at: AtSeq = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> MessageList:
-    state = await caller.reader.state(caller.key(session_id), at=at)
+    state = await principal.reader.state(principal.session_key(session_id), at=at)
     entries = state.messages
     start = bisect_right(entries, seq_from_cursor(cursor) or 0, key=lambda entry: entry.seq)
     page = entries[start : start + limit]

@@ -28,14 +28,14 @@ async def get_metrics(request: Request[Any, Any, Any]) -> Response[str]:
     counts: Metrics = request.app.state.metrics
     if counts.token is not None or await service.keyring.is_locked():
         _require_token(counts.token, request.headers.get("authorization", ""))
-    return Response[Any](counts.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    return Response[Any](counts.render(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 def _require_token(token: str | None, authorization: str) -> None:
     scheme, _, shown = authorization.partition(" ")
     shown = shown.strip() if scheme.lower() == "bearer" else ""
     if token is None or not compare_digest(shown.encode(), token.encode()):
-        raise Unauthenticated(shown=bool(shown), wanted="metrics token")
+        raise Unauthenticated(key_given=bool(shown), credential="metrics token")
 
 
 ROUTES = [get_metrics]

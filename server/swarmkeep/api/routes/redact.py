@@ -40,18 +40,18 @@ class RedactionRequest(Body, frozen=True, kw_only=True):
     ),
 )
 async def redact_session(
-    session_id: FromPath[str], data: JSONBody[RedactionRequest], caller: NamedDependency[Principal]
+    session_id: FromPath[str], data: JSONBody[RedactionRequest], principal: NamedDependency[Principal]
 ) -> Redaction:
     """The chain still verifies. Done again, it removes nothing twice."""
     return await redact(
-        caller.store,
-        caller.key(session_id),
+        principal.store,
+        principal.session_key(session_id),
         data.seqs,
         data.reason,
-        by=caller.name,
+        by=principal.name,
         include_forks=data.include_forks,
-        once=await caller.once(),
-        publish=caller.engine.publish,
+        once=await principal.idempotency_record(),
+        publish=principal.engine.publish,
     )
 
 

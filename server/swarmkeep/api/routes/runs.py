@@ -1,4 +1,4 @@
-"""Runs: started, awaited, streamed, listed, cancelled, resumed."""
+"""Routes for runs: start, list, get, stream, cancel, resume."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class RunList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_stream_response(
-    caller: Principal, key: SessionKey, feed: RunPosition, after: int | None = None
+    principal: Principal, key: SessionKey, position: RunPosition, after: int | None = None
 ) -> Response[Any]:
-    return StreamResponse(run_frames(caller, key, feed, after), EVENT_STREAM)
+    return StreamResponse(run_frames(principal, key, position, after), EVENT_STREAM)
 
 
 @post(
@@ -56,20 +56,20 @@ def run_stream_response(
     },
 )
 async def create_run(
-    session_id: FromPath[str], data: JSONBody[NewRun], caller: NamedDependency[Principal]
+    session_id: FromPath[str], data: JSONBody[NewRun], principal: NamedDependency[Principal]
 ) -> Response[RunView]:
     """Answers when the run has ended or waits for somebody; with `stream` as server-sent events, with `background` at
     once (202). A run goes on when its client goes away.
     """
-    runs, key = caller.engine.runs, caller.key(session_id)
-    once = await caller.once()
+    runs, key = principal.engine.runs, principal.session_key(session_id)
+    once = await principal.idempotency_record()
     reach(REQUEST_PARSED)
-    feed = await runs.start(key, data.to_command(once), once=once)
+    position = await runs.start(key, data.to_command(once), once=once)
     if data.stream:
-        return run_stream_response(caller, key, feed)
+        return run_stream_response(principal, key, position)
     if data.background:
-        return JsonResponse(await caller.reader.get_run(key, feed.run_id, at=feed.seq), status_code=202)
-    return JsonResponse(await runs.wait(key, feed.run_id, since=feed.seq if feed.repeated else None))
+        return JsonResponse(await principal.reader.get_run(key, position.run_id, at=position.seq), status_code=202)
+    return JsonResponse(await runs.wait(key, position.run_id, since=position.seq if position.repeated else None))
 
 
 @get(
@@ -79,10 +79,10 @@ async def create_run(
     responses=problem_specs("session_not_found"),
 )
 async def list_runs(
-    session_id: FromPath[str], caller: NamedDependency[Principal], limit: Limit = 50, cursor: Cursor = None
+    session_id: FromPath[str], principal: NamedDependency[Principal], limit: Limit = 50, cursor: Cursor = None
 ) -> RunList:
-    key, before = caller.key(session_id), seq_from_cursor(cursor)
-    runs = await caller.reader.list_runs(key, before=before, limit=limit + 1)
+    key, before = principal.session_key(session_id), seq_from_cursor(cursor)
+    runs = await principal.reader.list_runs(key, before=before, limit=limit + 1)
     following = str(runs[limit - 1].first_seq) if len(runs) > limit else None
     return RunList(data=runs[:limit], next_cursor=following)
 
@@ -93,8 +93,8 @@ async def list_runs(
     summary="Get a run",
     responses=problem_specs("session_not_found", "run_not_found"),
 )
-async def get_run(session_id: FromPath[str], run_id: FromPath[str], caller: NamedDependency[Principal]) -> RunView:
-    return await caller.reader.get_run(caller.key(session_id), run_id)
+async def get_run(session_id: FromPath[str], run_id: FromPath[str], principal: NamedDependency[Principal]) -> RunView:
+    return await principal.reader.get_run(principal.session_key(session_id), run_id)
 
 
 @get(
@@ -106,11 +106,14 @@ async def get_run(session_id: FromPath[str], run_id: FromPath[str], caller: Name
     responses=problem_specs("session_not_found", "run_not_found"),
 )
 async def stream_run(
-    session_id: FromPath[str], run_id: FromPath[str], caller: NamedDependency[Principal], last_seen: LastEventId = None
+    session_id: FromPath[str],
+    run_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    last_seen: LastEventId = None,
 ) -> Response[Any]:
     """Durable events have an id, their seq; after `Last-Event-ID` each is given once and in order, from any server."""
-    key, after = caller.key(session_id), seq_from_last_event_id(last_seen)
-    return run_stream_response(caller, key, await caller.reader.find_position(key, run_id), after)
+    key, after = principal.session_key(session_id), seq_from_last_event_id(last_seen)
+    return run_stream_response(principal, key, await principal.reader.find_position(key, run_id), after)
 
 
 @post(
@@ -120,8 +123,12 @@ async def stream_run(
     summary="Cancel a run; what it produced stays",
     responses=problem_specs("session_not_found", "run_not_found", "idempotency_mismatch", "overloaded"),
 )
-async def cancel_run(session_id: FromPath[str], run_id: FromPath[str], caller: NamedDependency[Principal]) -> RunView:
-    return await caller.engine.runs.cancel(caller.key(session_id), run_id, once=await caller.once())
+async def cancel_run(
+    session_id: FromPath[str], run_id: FromPath[str], principal: NamedDependency[Principal]
+) -> RunView:
+    return await principal.engine.runs.cancel(
+        principal.session_key(session_id), run_id, once=await principal.idempotency_record()
+    )
 
 
 @post(
@@ -144,14 +151,16 @@ async def cancel_run(session_id: FromPath[str], run_id: FromPath[str], caller: N
     ),
 )
 async def resume_run(
-    session_id: FromPath[str], run_id: FromPath[str], data: JSONBody[Resume], caller: NamedDependency[Principal]
+    session_id: FromPath[str], run_id: FromPath[str], data: JSONBody[Resume], principal: NamedDependency[Principal]
 ) -> Response[RunView]:
     """The first decision about a call wins. Answers like the making of a run."""
-    key = caller.key(session_id)
-    feed = await data.submit(caller, key, run_id, await caller.once())
+    key = principal.session_key(session_id)
+    position = await data.submit(principal, key, run_id, await principal.idempotency_record())
     if data.stream:
-        return run_stream_response(caller, key, feed)
-    return JsonResponse(await caller.engine.runs.wait(key, run_id, since=feed.seq if feed.repeated else None))
+        return run_stream_response(principal, key, position)
+    return JsonResponse(
+        await principal.engine.runs.wait(key, run_id, since=position.seq if position.repeated else None)
+    )
 
 
 ROUTES = [create_run, list_runs, get_run, stream_run, cancel_run, resume_run]

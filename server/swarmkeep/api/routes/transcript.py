@@ -34,7 +34,7 @@ _TRANSCRIPT_HEADERS = {
 async def get_transcript(
     request: Request[Any, Any, Any],
     session_id: FromPath[str],
-    caller: NamedDependency[Principal],
+    principal: NamedDependency[Principal],
     form: Annotated[
         TranscriptFormat | None,
         QueryParameter(name="format", description="`markdown` or `html`; by default as `Accept` says."),
@@ -43,7 +43,7 @@ async def get_transcript(
 ) -> Response[Any]:
     """Markdown unless `format` or `Accept` asks for HTML. What was said is shown as text, never as markup."""
     chosen = form or ("html" if "text/html" in request.headers.get("accept", "") else "markdown")
-    pieces = await open_transcript(caller.store, caller.key(session_id), chosen, at=at)
+    pieces = await open_transcript(principal.store, principal.session_key(session_id), chosen, at=at)
     return StreamResponse(pieces, MEDIA_TYPES[chosen], headers={**_TRANSCRIPT_HEADERS, "Vary": "Accept"})
 
 

@@ -39,7 +39,7 @@ _MAX_IDS = 200
 )
 async def export_sessions(
     request: Request[Any, Any, Any],
-    caller: NamedDependency[Principal],
+    principal: NamedDependency[Principal],
     ids: Annotated[
         list[str] | None, QueryParameter(name="id", description="Only these sessions (repeat), in this order.")
     ] = None,
@@ -47,17 +47,17 @@ async def export_sessions(
     status: Annotated[SessionStatus | None, QueryParameter(description="Only those in this state.")] = None,
 ) -> Response[Any]:
     """All of the caller's sessions, newest first, unless parameters say which."""
-    store, metadata = caller.store, metadata_filter(request)
+    store, metadata = principal.store, metadata_filter(request)
     if not ids:
-        keys = filter_sessions(store, caller.tenant, agent=agent, status=status, metadata=metadata)
+        keys = filter_sessions(store, principal.tenant, agent=agent, status=status, metadata=metadata)
         return StreamResponse(write_export(store, keys), JSON_LINES)
     if agent or status or metadata:
-        raise InvalidRequest("give either ids or filters", "/query/id")
+        raise InvalidRequest("give ids or filters, not both", "/query/id")
     if len(ids) > _MAX_IDS:
         raise InvalidRequest(f"give at most {_MAX_IDS} ids", "/query/id")
     for session_id in ids:
-        caller.key(session_id)
-    chosen = await find_sessions(store, caller.tenant, ids)
+        principal.session_key(session_id)
+    chosen = await find_sessions(store, principal.tenant, ids)
     return StreamResponse(write_export(store, iterate_keys(chosen), alone=len(chosen) == 1), JSON_LINES)
 
 
@@ -71,7 +71,7 @@ async def export_sessions(
 )
 async def import_sessions(
     request: JsonRequest,
-    caller: NamedDependency[Principal],
+    principal: NamedDependency[Principal],
     as_id: Annotated[
         str | None, QueryParameter(name="as", description="The id that the one session of the file is to have here.")
     ] = None,
@@ -87,21 +87,21 @@ async def import_sessions(
     """The body is an export, or holds conversations that were kept elsewhere. All of it is verified before anything is
     recorded; sessions that are here already, with what the file has of them, are left as they are.
     """
-    registry = caller.engine.registry
+    registry = principal.engine.registry
     if agent is not None:
         if source == "export":
             raise InvalidRequest("an export says by itself which agent is active", "/query/agent")
         registry.get(agent)
     with SpooledTemporaryFile(max_size=_MAX_BYTES_IN_MEMORY) as spooled:
         file = cast(BinaryIO, spooled)
-        async with aclosing(request.file()) as pieces:
+        async with aclosing(request.stream_file()) as pieces:
             async for piece in pieces:
                 file.write(piece)
         if source == "export":
-            return await import_export(caller.store, caller.tenant, file, as_id=as_id, dry_run=dry_run)
+            return await import_export(principal.store, principal.tenant, file, as_id=as_id, dry_run=dry_run)
         return await import_conversations(
-            caller.store,
-            caller.tenant,
+            principal.store,
+            principal.tenant,
             file,
             source,
             agent=agent,

@@ -21,12 +21,12 @@ from swarmkeep.audit.verify.session import verify
 )
 async def verify_session(
     session_id: FromPath[str],
-    caller: NamedDependency[Principal],
+    principal: NamedDependency[Principal],
     head: NotedHead = None,
 ) -> Verification:
     """It finds any change, insertion, removal or reordering; and given an earlier head, a log that was cut off."""
     noted = None if head is None else parse_head(head)
-    return await verify(caller.store, caller.key(session_id), noted=noted)
+    return await verify(principal.store, principal.session_key(session_id), noted=noted)
 
 
 ROUTES = [verify_session]
