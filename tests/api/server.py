@@ -13,8 +13,9 @@ from litestar import Litestar
 from uvicorn.server import ServerState
 
 from swarmkeep.api.auth.context import Service as Inside
-from swarmkeep.app import build_http_config, create_app
+from swarmkeep.app import create_app
 from swarmkeep.engine.engine import Engine
+from swarmkeep.server import build_http_config
 from swarmkeep.settings import Settings
 
 Json = dict[str, Any]

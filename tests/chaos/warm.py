@@ -33,6 +33,7 @@ LATE = (
     "sqlalchemy.dialects.postgresql.asyncpg",
     "sqlalchemy.dialects.sqlite",
     "swarmkeep.app",
+    "swarmkeep.server",
     "swarmkeep.cli",
     "swarmkeep.store.postgres.database",
     "swarmkeep_migrations",
