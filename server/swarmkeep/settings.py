@@ -68,7 +68,7 @@ class Settings(BaseSettings):
         description="How long a model may be silent: until its answer begins, and between two pieces of it.",
     )
     model_retries: int = Field(
-        default=2, ge=0, description="How often a model call that failed in passing is made again."
+        default=2, ge=0, description="How often a model call that failed for a moment is made again."
     )
     lease_seconds: Seconds = Field(
         default=15.0,
@@ -138,7 +138,9 @@ class Settings(BaseSettings):
             try:
                 return json.loads(text)
             except ValueError:
-                raise ValueError("it begins like a JSON list and is none; names may be separated by commas") from None
+                raise ValueError(
+                    "it begins like a JSON list but is not one; names may be separated by commas"
+                ) from None
         if info.field_name == "agents" and "," not in text and not Path(text).exists():
             text = text.replace(os.pathsep, ",")
         return [part.strip() for part in text.split(",") if part.strip()]
@@ -149,7 +151,7 @@ class Settings(BaseSettings):
         # One that no browser sends would let nobody in, without a word.
         for origin in value:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
-                raise ValueError(f"{origin!r} is no origin: write https://HOST or https://HOST:PORT, or * for any")
+                raise ValueError(f"{origin!r} is not an origin: write https://HOST or https://HOST:PORT, or * for any")
         return value
 
     @field_validator(

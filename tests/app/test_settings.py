@@ -95,7 +95,7 @@ def test_what_cannot_be_meant_is_refused(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("origin", ["nonsense", "https://desk.example/", "https://Desk.example", "https://", "**"])
 def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
-    with pytest.raises(ValidationError, match="is no origin: write https://HOST"):
+    with pytest.raises(ValidationError, match="is not an origin: write https://HOST"):
         Settings(cors_origins=f"https://fine.example,{origin}")  # type: ignore[arg-type]
 
 

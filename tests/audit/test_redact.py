@@ -203,11 +203,11 @@ async def test_a_request_with_a_used_key_is_refused_and_never_carried_out_again(
 async def test_a_redaction_sent_twice_answers_twice_and_is_done_once(store: SqlStore) -> None:
     await begin_session(store)
     once = IdempotentRequest("key", "d" * 64)
-    first = await redact(store, KEY, [1], "asked for", once=once)
-    assert await redact(store, KEY, [1], "asked for", once=once) == first
+    first = await redact(store, KEY, [1], "asked for", idempotency=once)
+    assert await redact(store, KEY, [1], "asked for", idempotency=once) == first
     assert (await store.state(KEY)).seq == 2
     with pytest.raises(IdempotencyMismatch):
-        await redact(store, KEY, [1], "asked for", once=IdempotentRequest("key", "e" * 64))
+        await redact(store, KEY, [1], "asked for", idempotency=IdempotentRequest("key", "e" * 64))
     assert (await verify(store, KEY)).valid
 
 

@@ -39,7 +39,7 @@ class NewRun(Body, frozen=True, kw_only=True):
     execute_tools: bool = True
     on_busy: OnBusy = "reject"
 
-    def to_command(self, once: IdempotentRequest | None) -> StartRun:
+    def to_command(self, idempotency: IdempotentRequest | None) -> StartRun:
         if self.stream and self.background:
             raise InvalidRequest(
                 "use `stream` or `background`, not both; a background run has its own stream", "/background"
@@ -53,7 +53,7 @@ class NewRun(Body, frozen=True, kw_only=True):
             options=options,
             agent=self.agent,
             context_variables=check_object(self.context_variables or {}, "/context_variables"),
-            idempotency_key=None if once is None else once.key,
+            idempotency_key=None if idempotency is None else idempotency.key,
             on_busy=self.on_busy,
         )
 
@@ -84,7 +84,7 @@ class Resume(Body, frozen=True, kw_only=True):
     stream: bool = False
 
     async def submit(
-        self, principal: Principal, key: SessionKey, run_id: str, once: IdempotentRequest | None
+        self, principal: Principal, key: SessionKey, run_id: str, idempotency: IdempotentRequest | None
     ) -> RunPosition:
         """Give the run what it waits for; returns once that is durable."""
         return await principal.engine.runs.resume(
@@ -92,5 +92,5 @@ class Resume(Body, frozen=True, kw_only=True):
             run_id,
             tool_results=[msgspec.convert(result, ToolAnswer, from_attributes=True) for result in self.tool_results],
             approvals=[approval.to_approval(by=principal.name) for approval in self.approvals],
-            once=once,
+            idempotency=idempotency,
         )

@@ -59,7 +59,7 @@ async def redact(
     *,
     by: str | None = None,
     include_forks: bool = False,
-    once: IdempotentRequest | None = None,
+    idempotency: IdempotentRequest | None = None,
     publish: Publish | None = None,
 ) -> Redaction:
     """Remove the payloads of events, and every copy of them in the database that belongs to this session.
@@ -70,7 +70,9 @@ async def redact(
     Raises SessionNotFound, EventNotFound, SessionBusy, InvalidRequest, IdempotencyMismatch.
     """
     _check_request(seqs, reason)
-    made = await run_once(store, key, once, lambda: _redact_session(store, key, seqs, reason, by, publish, once))
+    made = await run_once(
+        store, key, idempotency, lambda: _redact_session(store, key, seqs, reason, by, publish, idempotency)
+    )
     at = made.seq if isinstance(made, IdempotencyRecord) else made.state.seq if isinstance(made, AppendResult) else None
     told = await store.read(key, after=0 if at is None else at - 1, upto=at, types=["session.redacted"])
     fact = told[-1].fact if told and at is not None else None
@@ -97,7 +99,7 @@ async def _redact_session(
     reason: str,
     by: str | None,
     publish: Publish | None,
-    once: IdempotentRequest | None = None,
+    idempotency: IdempotentRequest | None = None,
 ) -> AppendResult | None:
     """Redact one session; None if there was nothing left to remove."""
     conflicts = ConflictCounter(key.id)
@@ -111,12 +113,12 @@ async def _redact_session(
                 raise EventNotFound.out_of_range(key.id, state.seq, seq)
         chosen = sorted({seq for seq in seqs if known[seq].salt is not None})
         if not chosen:
-            await _refuse_other_use(store, key, once)
+            await _refuse_other_use(store, key, idempotency)
             return None
         texts = {seq: redact_payload(known[seq].event) for seq in chosen}
         kept = tuple(digest(texts[seq]) for seq in chosen)
         fact = SessionRedacted(seqs=tuple(chosen), reason=reason, by=by, kept=kept)
-        mark = None if once is None else once.mark()
+        mark = None if idempotency is None else idempotency.mark()
         try:
             made = await store.redact(key, log, texts, EventDraft(fact, None, state.agent), mark=mark)
         except SeqConflict:
@@ -127,11 +129,13 @@ async def _redact_session(
         return made
 
 
-async def _refuse_other_use(store: Archive, key: SessionKey, once: IdempotentRequest | None) -> None:
+async def _refuse_other_use(store: Archive, key: SessionKey, idempotency: IdempotentRequest | None) -> None:
     """There is nothing to record a key with; but it may be the one that the removal came with."""
-    mark = None if once is None else await store.mark(key, once.key)
-    if once is not None and mark is not None:
-        raise IdempotencyRecordExists(mark) if mark.digest == once.digest else IdempotencyMismatch(once.key)
+    mark = None if idempotency is None else await store.mark(key, idempotency.key)
+    if idempotency is not None and mark is not None:
+        raise (
+            IdempotencyRecordExists(mark) if mark.digest == idempotency.digest else IdempotencyMismatch(idempotency.key)
+        )
 
 
 async def read_whole_log(store: Archive, key: SessionKey) -> list[SealedEvent]:

@@ -40,39 +40,41 @@ class Runs:
         self._limits = limits
         self.is_draining = False
 
-    async def start(self, key: SessionKey, wish: StartRun, *, once: IdempotentRequest | None = None) -> RunPosition:
+    async def start(
+        self, key: SessionKey, command: StartRun, *, idempotency: IdempotentRequest | None = None
+    ) -> RunPosition:
         """Record the run and its input, and begin; returns once that is durable.
 
         Raises SessionBusy, AgentNotFound, AgentUnavailable, SessionNotFound, Draining, IdempotencyMismatch.
         """
-        wish = self._apply_limits(wish)
-        if wish.agent is not None:
-            wish = replace(wish, agent=self._registry.get(wish.agent).name)
+        command = self._apply_limits(command)
+        if command.agent is not None:
+            command = replace(command, agent=self._registry.get(command.agent).name)
 
         def decide(state: State) -> Sequence[EventDraft]:
-            agent = self._registry.active(wish.agent or state.agent)
+            agent = self._registry.active(command.agent or state.agent)
             # An agent that has another name now is called by that from here on.
-            chosen = wish if agent.name in (wish.agent, state.agent) else replace(wish, agent=agent.name)
+            chosen = command if agent.name in (command.agent, state.agent) else replace(command, agent=agent.name)
             # What an interrupted run's model was just saying here is kept with it.
             return start_run(state, chosen, "" if state.run is None else self._hub.partial(key, state.run.id))
 
-        return await self._begin_once(key, decide, wish.run_id, once)
+        return await self._begin_once(key, decide, command.run_id, idempotency)
 
-    def _apply_limits(self, wish: StartRun) -> StartRun:
-        options = replace(wish.options, loop_turns=self._limits.loop_turns, history_turns=self._limits.history_turns)
-        return replace(wish, options=options)
+    def _apply_limits(self, command: StartRun) -> StartRun:
+        options = replace(command.options, loop_turns=self._limits.loop_turns, history_turns=self._limits.history_turns)
+        return replace(command, options=options)
 
     async def _begin_once(
-        self, key: SessionKey, decide: Decide, run_id: str, once: IdempotentRequest | None
+        self, key: SessionKey, decide: Decide, run_id: str, idempotency: IdempotentRequest | None
     ) -> RunPosition:
         """Start or resume a run; where an earlier request has done so already, its run is the answer."""
 
         async def begin() -> list[RecordedEvent]:
             if self.is_draining:
                 raise Draining
-            return await self._commit_change(key, decide, None if once is None else once.mark(run_id))
+            return await self._commit_change(key, decide, None if idempotency is None else idempotency.mark(run_id))
 
-        begun = await run_once(self._store, key, once, begin)
+        begun = await run_once(self._store, key, idempotency, begin)
         if isinstance(begun, IdempotencyRecord):
             return replace(await self._reader.find_position(key, begun.run_id or run_id), seq=begun.seq, repeated=True)
         started = next((event.seq for event in begun if event.run_id == run_id), None)
@@ -126,14 +128,14 @@ class Runs:
                     return await self._reader.get_run(key, run_id, at=event.seq)
         return None
 
-    async def cancel(self, key: SessionKey, run_id: str, *, once: IdempotentRequest | None = None) -> RunView:
+    async def cancel(self, key: SessionKey, run_id: str, *, idempotency: IdempotentRequest | None = None) -> RunView:
         """End a run; what it produced stays. A run that has ended already is left as it is."""
         partial = self._hub.partial(key, run_id)
-        mark = None if once is None else once.mark(run_id)
+        mark = None if idempotency is None else idempotency.mark(run_id)
         done = await run_once(
             self._store,
             key,
-            once,
+            idempotency,
             lambda: self._commit_change(key, lambda state: cancel_run(state, run_id, partial), mark),
         )
         return await self._reader.get_run(key, run_id, at=done.seq if isinstance(done, IdempotencyRecord) else None)
@@ -145,7 +147,7 @@ class Runs:
         *,
         tool_results: Sequence[ToolAnswer] = (),
         approvals: Sequence[Approval] = (),
-        once: IdempotentRequest | None = None,
+        idempotency: IdempotentRequest | None = None,
     ) -> RunPosition:
         """Go on with a waiting run, or try an interrupted one again; returns once that is durable.
 
@@ -156,7 +158,7 @@ class Runs:
             self._registry.active(state.agent)
             return resume_run(state, run_id, tool_results, approvals, now=make_timestamp())
 
-        return await self._begin_once(key, decide, run_id, once)
+        return await self._begin_once(key, decide, run_id, idempotency)
 
 
 def _has_ended_active_run(events: Sequence[RecordedEvent], state: State) -> bool:

@@ -41,7 +41,7 @@ class Sessions:
         context_variables: Json | None = None,
         metadata: Json | None = None,
         messages: list[Json] | None = None,
-        once: IdempotentRequest | None = None,
+        idempotency: IdempotentRequest | None = None,
     ) -> tuple[SessionView, bool]:
         """Make a session, by default with the first agent; True if it was made by this request.
 
@@ -49,7 +49,7 @@ class Sessions:
         Raises SessionExists, AgentNotFound, InvalidRequest, IdempotencyMismatch.
         """
         name = self._registry.get(agent).name if agent is not None else self._registry.default
-        key = choose_key(tenant, session_id, once)
+        key = choose_key(tenant, session_id, idempotency)
         facts = create_session(
             name,
             check_object(context_variables or {}, "/context_variables"),
@@ -57,9 +57,11 @@ class Sessions:
             check_messages(messages or [], "/messages"),
         )
         drafts = draft_events(name, facts, None)
-        mark = None if once is None else once.mark()
+        mark = None if idempotency is None else idempotency.mark()
         try:
-            made = await run_once(self._store, key, once, lambda: self._store.append(key, State(), drafts, mark=mark))
+            made = await run_once(
+                self._store, key, idempotency, lambda: self._store.append(key, State(), drafts, mark=mark)
+            )
         except SeqConflict:
             return await self._view_existing(key, facts), False
         return await view_change(self._store, key, made), True
@@ -81,7 +83,7 @@ class Sessions:
         context_variables: Json | None = None,
         metadata: Json | None = None,
         if_match: int | None = None,
-        once: IdempotentRequest | None = None,
+        idempotency: IdempotentRequest | None = None,
     ) -> SessionView:
         """Merge patches; writers of different keys do not disturb each other. Raises SeqMismatch for `if_match`."""
         if agent is not None:
@@ -97,8 +99,8 @@ class Sessions:
             return draft_events(state.agent, facts, run_id)
 
         ledger = self._worker.ledger(key, await self._store.state(key))
-        mark = None if once is None else once.mark()
-        changed = await run_once(self._store, key, once, lambda: ledger.commit(decide, mark=mark))
+        mark = None if idempotency is None else idempotency.mark()
+        changed = await run_once(self._store, key, idempotency, lambda: ledger.commit(decide, mark=mark))
         if isinstance(changed, IdempotencyRecord):
             return await view_change(self._store, key, changed)
         self._worker.publish(key, changed)
@@ -112,13 +114,13 @@ class Sessions:
         session_id: str | None = None,
         metadata: Json | None = None,
         agent: str | None = None,
-        once: IdempotentRequest | None = None,
+        idempotency: IdempotentRequest | None = None,
     ) -> SessionView:
         """See `fork_session`. Raises AgentNotFound, too."""
         if agent is not None:
             agent = self._registry.get(agent).name
         return await fork_session(
-            self._store, key, at=at, session_id=session_id, metadata=metadata, agent=agent, once=once
+            self._store, key, at=at, session_id=session_id, metadata=metadata, agent=agent, idempotency=idempotency
         )
 
     async def delete(

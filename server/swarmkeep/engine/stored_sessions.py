@@ -31,16 +31,16 @@ async def fork_session(
     session_id: str | None = None,
     metadata: Json | None = None,
     agent: str | None = None,
-    once: IdempotentRequest | None = None,
+    idempotency: IdempotentRequest | None = None,
 ) -> SessionView:
     """A new session with this one's history up to `at` (by default all of it), its hashes included.
 
     A run that the copied history ends in does not go on there. `agent` becomes the active one. Raises SessionExists,
     SessionNotFound, EventNotFound.
     """
-    target = choose_key(key.tenant, session_id, once)
+    target = choose_key(key.tenant, session_id, idempotency)
     labels = check_object(metadata or {}, "/metadata")
-    mark = None if once is None else once.mark()
+    mark = None if idempotency is None else idempotency.mark()
 
     conflicts = ConflictCounter(key.id)
 
@@ -64,7 +64,7 @@ async def fork_session(
                 conflicts.count_conflict(base)
 
     try:
-        made = await run_once(store, target, once, copy)
+        made = await run_once(store, target, idempotency, copy)
     except SeqConflict:
         raise SessionExists(target.id) from None
     return await view_change(store, target, made)
@@ -124,8 +124,8 @@ async def view_change(store: Archive, key: SessionKey, made: AppendResult | Idem
     return view_session(key.id, made.state)
 
 
-def choose_key(tenant: str, session_id: str | None, once: IdempotentRequest | None) -> SessionKey:
+def choose_key(tenant: str, session_id: str | None, idempotency: IdempotentRequest | None) -> SessionKey:
     """The key of a new session."""
     if session_id is not None:
         return SessionKey(tenant, check_id(session_id))
-    return SessionKey(tenant, f"sess_{uuid4().hex}" if once is None else once.session_id(tenant))
+    return SessionKey(tenant, f"sess_{uuid4().hex}" if idempotency is None else idempotency.session_id(tenant))

@@ -46,8 +46,8 @@ class Judge:
             tool_choice={"type": "function", "function": {"name": "give_verdict"}},
         )
 
-    async def asked(self, claim: str, transcript: str) -> Verdict:
-        """What the model says; no verdict at all counts against the claim."""
+    async def judge(self, claim: str, transcript: str) -> Verdict:
+        """Ask the model; no verdict at all counts against the claim."""
         question = f"Claim: {claim}\n\nTranscript:\n{transcript}"
         try:
             response = await self._swarm.run(

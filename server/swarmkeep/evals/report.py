@@ -1,4 +1,4 @@
-"""What came of the cases: for people a table, for programs one object."""
+"""Reports the outcomes of cases: for people a table, for programs one object."""
 
 from __future__ import annotations
 
@@ -81,5 +81,5 @@ def _explain_outcome(outcome: CaseOutcome) -> str:
 
 
 def _escape_unprintable(text: str) -> str:
-    """What a terminal would obey rather than show becomes an escape."""
+    """Escape characters that a terminal would obey rather than show."""
     return "".join(char if char.isprintable() or char == "\n" else f"\\x{ord(char):02x}" for char in text)

@@ -1,4 +1,4 @@
-"""Cases are tried: conversations on the engine as it is, in a database of their own; recorded ones by a replay."""
+"""Tries cases: conversations on the engine as it is, in a database of their own; recorded ones by a replay."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Attempt:
 
 @dataclass
 class CaseRunner:
-    """What cases are tried on. Without `settings` there is no model: cases then need `recorded` sessions."""
+    """Tries cases on agents. Without `settings` there is no model: cases then need `recorded` sessions."""
 
     registry: Registry
     settings: EngineSettings | None
@@ -121,12 +121,12 @@ class CaseRunner:
 
     async def _run(self, engine: Engine, key: SessionKey, text: str, case: Case) -> str | None:
         """Why the run did not come to its end; None if it did."""
-        wish = StartRun(
+        command = StartRun(
             run_id=f"run_{uuid4().hex}",
             messages=({"role": "user", "content": text},),
             options=RunOptions(max_turns=case.max_turns),
         )
-        feed = await engine.runs.start(key, wish)
+        feed = await engine.runs.start(key, command)
         while (run := await engine.runs.wait(key, feed.run_id)).status == "waiting":
             decisions = [
                 Approval(tool_call_id=call.tool_call_id, decision="approve" if case.approve else "deny")
@@ -157,7 +157,7 @@ class CaseRunner:
         found = list(find_problems(expect, observed))
         if not found and expect.judge is not None:
             assert self.judge is not None
-            verdict = await self.judge.asked(expect.judge, observed.transcript)
+            verdict = await self.judge.judge(expect.judge, observed.transcript)
             if not verdict.holds:
                 found.append(f"judged not to hold: {expect.judge!r}: {verdict.reason}")
         return found

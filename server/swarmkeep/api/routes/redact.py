@@ -50,7 +50,7 @@ async def redact_session(
         data.reason,
         by=principal.name,
         include_forks=data.include_forks,
-        once=await principal.idempotency_record(),
+        idempotency=await principal.idempotency_record(),
         publish=principal.engine.publish,
     )
 

@@ -62,9 +62,9 @@ async def create_run(
     once (202). A run goes on when its client goes away.
     """
     runs, key = principal.engine.runs, principal.session_key(session_id)
-    once = await principal.idempotency_record()
+    idempotency = await principal.idempotency_record()
     reach(REQUEST_PARSED)
-    position = await runs.start(key, data.to_command(once), once=once)
+    position = await runs.start(key, data.to_command(idempotency), idempotency=idempotency)
     if data.stream:
         return run_stream_response(principal, key, position)
     if data.background:
@@ -127,7 +127,7 @@ async def cancel_run(
     session_id: FromPath[str], run_id: FromPath[str], principal: NamedDependency[Principal]
 ) -> RunView:
     return await principal.engine.runs.cancel(
-        principal.session_key(session_id), run_id, once=await principal.idempotency_record()
+        principal.session_key(session_id), run_id, idempotency=await principal.idempotency_record()
     )
 
 

@@ -98,7 +98,7 @@ async def create_session(data: JSONBody[NewSession], principal: NamedDependency[
         context_variables=data.context_variables,
         metadata=data.metadata,
         messages=data.messages,
-        once=await principal.idempotency_record(),
+        idempotency=await principal.idempotency_record(),
     )
     return session_response(session, 201 if made else 200)
 
@@ -166,7 +166,7 @@ async def update_session(
         context_variables=none_if_unset(data.context_variables),
         metadata=none_if_unset(data.metadata),
         if_match=seq_from_if_match(if_match),
-        once=await principal.idempotency_record(),
+        idempotency=await principal.idempotency_record(),
     )
     return session_response(session)
 
@@ -220,7 +220,7 @@ async def fork_session(
         session_id=data.id,
         metadata=data.metadata,
         agent=data.agent,
-        once=await principal.idempotency_record(),
+        idempotency=await principal.idempotency_record(),
     )
     return session_response(session, 201)
 

@@ -78,16 +78,16 @@ async def execute_command(principal: Principal, key: SessionKey, command: Socket
 
     Raises what the same request over HTTP would be refused with.
     """
-    runs, once = principal.engine.runs, _idempotency_record(key, command)
+    runs, idempotency = principal.engine.runs, _idempotency_record(key, command)
     match command:
         case RunCreate():
-            position = await runs.start(key, command.to_command(once), once=once)
+            position = await runs.start(key, command.to_command(idempotency), idempotency=idempotency)
             return await principal.reader.get_run(key, position.run_id)
         case RunResume():
-            await command.submit(principal, key, command.run_id, once)
+            await command.submit(principal, key, command.run_id, idempotency)
             return await principal.reader.get_run(key, command.run_id)
         case RunCancel():
-            return await runs.cancel(key, command.run_id, once=once)
+            return await runs.cancel(key, command.run_id, idempotency=idempotency)
 
 
 def _idempotency_record(key: SessionKey, command: SocketCommand) -> IdempotentRequest | None:
