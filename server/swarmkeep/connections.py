@@ -1,4 +1,4 @@
-"""Connections that hold on for too long: what the HTTP server itself leaves without a limit."""
+"""Limits on HTTP connections that the HTTP server itself leaves open: slow heads, and readers that have stopped."""
 
 from __future__ import annotations
 

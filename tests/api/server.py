@@ -18,8 +18,9 @@ from uvicorn.server import ServerState
 from swarmkeep.api.application import build_api
 from swarmkeep.api.auth.context import Service as Inside
 from swarmkeep.api.limits import ServerLimits
-from swarmkeep.app import build_http_config, lifespan_of
+from swarmkeep.app import lifespan_of
 from swarmkeep.engine.engine import Engine
+from swarmkeep.server import build_http_config
 from swarmkeep.settings import Settings
 from tests.support.scripted import ScriptedModel
 

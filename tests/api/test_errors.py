@@ -107,7 +107,7 @@ async def test_an_unexpected_error_is_logged_and_not_shown(
     async def broken(*args: Any, **options: Any) -> None:
         raise RuntimeError("the password is 12345")
 
-    monkeypatch.setattr(plain.engine.sessions, "page", broken)
+    monkeypatch.setattr(plain.engine.reader, "list_page", broken)
     with caplog.at_level(logging.ERROR):
         answer = await plain.get("/v1/sessions")
     check_problem(answer, 500, "internal_error")
@@ -123,7 +123,7 @@ async def test_a_database_in_trouble_is_no_fault_of_the_caller(
     async def broken(*args: Any, **options: Any) -> None:
         raise error
 
-    monkeypatch.setattr(plain.engine.sessions, "page", broken)
+    monkeypatch.setattr(plain.engine.reader, "list_page", broken)
     monkeypatch.setattr(plain.engine.store, "ping", broken)
     answer = await plain.get("/v1/sessions")
     check_problem(answer, 503, "store_unavailable")
@@ -151,4 +151,4 @@ async def test_an_export_that_breaks_off_says_so_in_the_log(
     monkeypatch.setattr(plain.engine.store, "read_sealed", broken)
     with pytest.raises(Exception, match="peer closed connection"):
         await plain.get(f"{session}/events", headers={"Accept": "application/x-ndjson"})
-    assert "a stream was broken off" in caplog.text
+    assert "a stream failed" in caplog.text

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import swarmkeep
-from swarmkeep.api.routes import docs
+from swarmkeep.api.pages import docs
 from tests.api.server import RunningServer, check_problem
 from tests.api.test_errors import CODES
 

@@ -160,18 +160,18 @@ async def wait_until(holds: Callable[[], bool]) -> None:
 
 
 async def test_bodies_that_arrive_slowly_hold_no_more_than_so_much_memory(plain: RunningServer) -> None:
-    arrivals = plain.app.state.arrivals = BodyLimits(1_000_000)
+    body_limits = plain.app.state.body_limits = BodyLimits(1_000_000)
     async with AsyncExitStack() as slow:
         for number in range(1, 4):
             await slow.enter_async_context(send_partial_body(plain, "/v1/sessions", 300_000, 400_000))
-            await wait_until(lambda held=number * (300_000 - UNCOUNTED_BYTES): arrivals.held_bytes == held)
+            await wait_until(lambda held=number * (300_000 - UNCOUNTED_BYTES): body_limits.held_bytes == held)
         large = await plain.client.post("/v1/sessions", json={"metadata": {"a": "x" * 500_000}})
         assert check_problem(large, 503, "overloaded")["detail"].startswith("too many large requests")
         assert large.headers["retry-after"] == "1"
         # Everyday requests get through.
         assert (await plain.run(await plain.session()))["status"] == "completed"
     # Those that have gone hold nothing any more.
-    await wait_until(lambda: not arrivals.held_bytes)
+    await wait_until(lambda: not body_limits.held_bytes)
     assert (await plain.client.post("/v1/sessions", json={"metadata": {"a": "x" * 500_000}})).status_code == 201
 
 
@@ -182,12 +182,12 @@ async def test_a_file_that_does_not_come_is_not_waited_for(hasty: RunningServer)
 
 
 async def test_so_many_files_may_arrive_at_once_and_no_more(plain: RunningServer) -> None:
-    arrivals = plain.app.state.arrivals
+    body_limits = plain.app.state.body_limits
     async with AsyncExitStack() as slow:
         for number in range(MAX_FILES):
             await slow.enter_async_context(send_partial_body(plain, "/v1/import", 10, 1000))
-            await wait_until(lambda begun=number + 1: arrivals.files == begun)
+            await wait_until(lambda begun=number + 1: body_limits.file_count == begun)
         check_problem(await plain.client.post("/v1/import", content=b"{}"), 503, "overloaded")
         assert (await plain.get("/v1/sessions")).status_code == 200
-    await wait_until(lambda: not arrivals.files)
+    await wait_until(lambda: not body_limits.file_count)
     check_problem(await plain.client.post("/v1/import", content=b"{}"), 400, "invalid_import")

@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from swarmkeep.api.limits import ServerLimits
-from swarmkeep.cli.sources.database import NoModel
 from swarmkeep.engine import streaming
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.engine import Engine
-from swarmkeep.engine.limits import Limits
+from swarmkeep.engine.build import build_engine
 from swarmkeep.engine.loop import MessageDelta, MessageStarted
 from swarmkeep.engine.streaming import Hub, follow
+from swarmkeep.settings import Settings
 from swarmkeep.store.opening import open_store
 from tests.api.server import Frame, RunningServer, durable_frames, scripted, start_server
 from tests.api.team import front
@@ -171,7 +170,8 @@ async def test_who_joins_late_gets_the_message_so_far_in_one_piece() -> None:
 
 
 async def test_a_reader_that_falls_behind_costs_little_and_misses_no_event(ready_url: str) -> None:
-    engine = Engine(open_store(ready_url), Registry([front]), NoModel(), Limits(feed_characters=50_000))
+    settings = Settings(_env_file=None, offline=True)  # type: ignore[call-arg]
+    engine = build_engine(settings, Registry([front]), open_store(ready_url), feed_characters=50_000)
     key = streaming.SessionKey("default", "s")
     await engine.sessions.create(key.tenant, session_id=key.id)
     reader = follow(engine.store, engine.hub, key, after=0, poll_seconds=0.05)

@@ -201,6 +201,7 @@ async def test_a_run_stream_ends_without_done_when_the_session_is_deleted(
     session = await strict.session()
     async with strict.stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST") as stream:
         await stream.until("message.started")
+        await model.wait_for_requests_async(1)
         await strict.delete(f"{session}?force=true")
         assert "done" not in [frame.event for frame in await stream.read_rest()]
     await model.wait_for_disconnects_async(1)

@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,8 @@ from typing import Any, Self
 
 import pytest
 
-from swarmkeep.app import ServeError, create_app, serve
+from swarmkeep.app import ServeError, create_app
+from swarmkeep.server import serve
 from swarmkeep.store import schema
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 from tests.api.server import server_settings
@@ -24,7 +26,8 @@ from tests.support.scripted import ScriptedModel
 
 PROGRAM = """
 import sys
-from swarmkeep.app import ServeError, serve
+from swarmkeep.app import ServeError
+from swarmkeep.server import serve
 from swarmkeep.settings import Settings
 try:
     serve(Settings())
@@ -244,3 +247,22 @@ async def test_an_application_that_cannot_start_says_why(postgres_url: str) -> N
         with pytest.raises(error):
             async with app.lifespan():
                 pass
+
+
+def test_a_server_is_ready_without_what_only_runs_and_migrations_need(tmp_path: Path) -> None:
+    """openai takes a second and 30 MB to load, Alembic half of one."""
+    url = f"sqlite:///{tmp_path / 'swarmkeep.db'}"
+    schema.upgrade(url)
+    program = f"""
+import asyncio, sys
+from swarmkeep.app import create_app
+from swarmkeep.settings import Settings
+app = create_app(Settings(_env_file=None, offline=True, database_url={url!r}))
+async def main():
+    async with app.lifespan():
+        loaded = {{"openai", "httpx2", "alembic", "asyncpg"}} & set(sys.modules)
+    sys.exit(f"loaded: {{sorted(loaded)}}" if loaded else 0)
+asyncio.run(main())
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert run.returncode == 0, run.stdout + run.stderr

@@ -9,11 +9,12 @@ import asyncpg  # type: ignore[import-untyped]
 import pytest
 
 from swarmkeep.audit.redact import redact
+from swarmkeep.engine.stored_sessions import delete_session
 from swarmkeep.store import schema
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.sql.tables import SESSION_TABLES, sessions
 from swarmkeep.store.urls import PostgresServer, locate
-from tests.audit.test_redact import CANARY, make_engine, put_canary_everywhere
+from tests.audit.test_redact import CANARY, put_canary_everywhere
 from tests.store.sessions import KEY, OTHER
 from tests.support.postgres import private_postgres
 
@@ -47,9 +48,8 @@ async def _remove_all(url: str) -> None:
     store = open_store(url)
     state = await put_canary_everywhere(store)
     await put_canary_everywhere(store, OTHER)
-    engine = make_engine(store)
-    await redact(engine, KEY, range(1, state.seq + 1), "asked for")
-    await engine.sessions.delete(OTHER)
+    await redact(store, KEY, range(1, state.seq + 1), "asked for")
+    await delete_session(store, OTHER)
     await store.close()
 
 

@@ -12,7 +12,6 @@ from swarmkeep.audit.redact import MAX_SEQS, redact
 from swarmkeep.audit.verify.audit_log import verify_audit_log
 from swarmkeep.audit.verify.problems import Head
 from swarmkeep.audit.verify.session import verify, verify_all
-from swarmkeep.cli.sources.database import NoModel
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import (
     EventNotFound,
@@ -40,9 +39,8 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import State
-from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.idempotency import IdempotentRequest
+from swarmkeep.engine.stored_sessions import delete_session, fork_session
 from swarmkeep.store.hashing import commitment_of
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
@@ -53,15 +51,6 @@ from tests.store.sessions import KEY, OTHER, begin_session, draft_run_start, dra
 
 CANARY = "canary-7f3a9c"
 LONG = f"{CANARY} " * 500
-
-
-def make_engine(store: SqlStore) -> Engine:
-    return Engine(store, Registry(), NoModel())
-
-
-@pytest.fixture
-def engine(store: SqlStore) -> Engine:
-    return make_engine(store)
 
 
 async def put_canary_everywhere(store: SqlStore, key: SessionKey = KEY) -> State:
@@ -109,11 +98,11 @@ async def dump_database(store: SqlStore) -> str:
     return await store.database.read(read)
 
 
-async def test_nothing_of_what_was_redacted_can_be_read_any_more(store: SqlStore, engine: Engine) -> None:
+async def test_nothing_of_what_was_redacted_can_be_read_any_more(store: SqlStore) -> None:
     state = await put_canary_everywhere(store)
     assert CANARY in await dump_database(store)
     hashes = [event.hash for event in await store.read(KEY)]
-    done = await redact(engine, KEY, range(1, state.seq + 1), "asked for", by="Lee")
+    done = await redact(store, KEY, range(1, state.seq + 1), "asked for", by="Lee")
     assert (done.seqs, done.seq, done.forks) == (list(range(1, state.seq + 1)), state.seq + 1, [])
     assert CANARY not in await dump_database(store)
     # Nor guessed: the salts are gone, and no digest of it is left.
@@ -137,23 +126,23 @@ async def test_a_file_does_not_hold_what_was_redacted(sqlite_ready: str) -> None
     store = open_store(sqlite_ready)
     state = await put_canary_everywhere(store)
     assert holding()
-    await redact(make_engine(store), KEY, range(1, state.seq + 1), "asked for")
+    await redact(store, KEY, range(1, state.seq + 1), "asked for")
     assert holding() == []
     await store.close()
     assert holding() == []
 
 
-async def test_only_what_was_named_is_gone(store: SqlStore, engine: Engine) -> None:
+async def test_only_what_was_named_is_gone(store: SqlStore) -> None:
     state = await begin_session(store)
     state = (await store.append(KEY, state, draft_user_messages("one", "two", "three"))).state
-    await redact(engine, KEY, [3, 3], "asked for")
+    await redact(store, KEY, [3, 3], "asked for")
     texts = [entry.message["content"] for entry in (await store.state(KEY)).messages]
     assert texts == ["one", "[redacted]", "three"]
     # In the past, too.
     assert (await store.state(KEY, at=3)).messages[-1].message["content"] == "[redacted]"
-    again = await redact(engine, KEY, [3, 2], "asked again")
+    again = await redact(store, KEY, [3, 2], "asked again")
     assert (again.seqs, again.seq) == ([2], 6)
-    nothing = await redact(engine, KEY, [2, 3], "asked again")
+    nothing = await redact(store, KEY, [2, 3], "asked again")
     assert (nothing.seqs, nothing.seq, nothing.session.seq) == ([], None, 6)
     assert (await verify(store, KEY)).valid
     # And the conversation goes on.
@@ -168,7 +157,7 @@ async def test_other_processes_do_not_serve_it_from_memory(kind: str, store: Sql
     await store.append(KEY, state, draft_user_messages(CANARY))
     for at in (None, 2):
         assert CANARY in repr(await other.state(KEY, at=at))
-    await redact(make_engine(store), KEY, [1, 2], "asked for")
+    await redact(store, KEY, [1, 2], "asked for")
     for reader in (store, other):
         for at in (1, 2, 3, None):
             assert CANARY not in repr(await reader.state(KEY, at=at))
@@ -176,31 +165,29 @@ async def test_other_processes_do_not_serve_it_from_memory(kind: str, store: Sql
     await other.close()
 
 
-async def test_a_session_that_is_busy_is_not_redacted(store: SqlStore, engine: Engine) -> None:
+async def test_a_session_that_is_busy_is_not_redacted(store: SqlStore) -> None:
     state = await begin_session(store)
     await store.append(KEY, state, draft_run_start(state))
     with pytest.raises(SessionBusy):
-        await redact(engine, KEY, [1], "asked for")
+        await redact(store, KEY, [1], "asked for")
 
 
-async def test_what_cannot_be_redacted_is_refused_and_nothing_is_gone(store: SqlStore, engine: Engine) -> None:
+async def test_what_cannot_be_redacted_is_refused_and_nothing_is_gone(store: SqlStore) -> None:
     await begin_session(store)
     with pytest.raises(EventNotFound):
-        await redact(engine, KEY, [1, 2], "asked for")
+        await redact(store, KEY, [1, 2], "asked for")
     with pytest.raises(SessionNotFound):
-        await redact(engine, OTHER, [1], "asked for")
+        await redact(store, OTHER, [1], "asked for")
     for seqs, reason in (([], "x"), ([1], ""), ([1], "x" * 1001), ([1] * (MAX_SEQS + 1), "x")):
         with pytest.raises(InvalidRequest):
-            await redact(engine, KEY, seqs, reason)
+            await redact(store, KEY, seqs, reason)
     assert [row["salt"] is None for row in await read_rows(store, events)] == [False]
 
 
-async def test_a_request_with_a_used_key_is_refused_and_never_carried_out_again(
-    store: SqlStore, engine: Engine
-) -> None:
+async def test_a_request_with_a_used_key_is_refused_and_never_carried_out_again(store: SqlStore) -> None:
     """Its digest is gone, so nobody can say whether it is the same; one whose key is gone as well is a new one."""
     state = await put_canary_everywhere(store)
-    await redact(engine, KEY, [4], "asked for")
+    await redact(store, KEY, [4], "asked for")
     assert {row["digest"] for row in await read_rows(store, idempotency)} == {""}
     with pytest.raises(IdempotencyMismatch):
         await store.append(
@@ -209,28 +196,28 @@ async def test_a_request_with_a_used_key_is_refused_and_never_carried_out_again(
             draft_user_messages("x"),
             idempotency=IdempotencyRecord(key="make", digest=digest(CANARY)),
         )
-    await redact(engine, KEY, [3], "the key itself")
+    await redact(store, KEY, [3], "the key itself")
     assert [row["key"] for row in await read_rows(store, idempotency)] == ["make"]
     assert (await verify(store, KEY)).valid
     assert state.seq == 11
 
 
-async def test_a_redaction_sent_twice_answers_twice_and_is_done_once(store: SqlStore, engine: Engine) -> None:
+async def test_a_redaction_sent_twice_answers_twice_and_is_done_once(store: SqlStore) -> None:
     await begin_session(store)
     once = IdempotentRequest("key", "d" * 64)
-    first = await redact(engine, KEY, [1], "asked for", once=once)
-    assert await redact(engine, KEY, [1], "asked for", once=once) == first
+    first = await redact(store, KEY, [1], "asked for", idempotency=once)
+    assert await redact(store, KEY, [1], "asked for", idempotency=once) == first
     assert (await store.state(KEY)).seq == 2
     with pytest.raises(IdempotencyMismatch):
-        await redact(engine, KEY, [1], "asked for", once=IdempotentRequest("key", "e" * 64))
+        await redact(store, KEY, [1], "asked for", idempotency=IdempotentRequest("key", "e" * 64))
     assert (await verify(store, KEY)).valid
 
 
-async def test_a_reason_can_be_redacted(store: SqlStore, engine: Engine) -> None:
+async def test_a_reason_can_be_redacted(store: SqlStore) -> None:
     state = await begin_session(store)
     await store.append(KEY, state, draft_user_messages("x"))
-    await redact(engine, KEY, [2], CANARY, by="Lee")
-    await redact(engine, KEY, [3], "names a person", by="Kim")
+    await redact(store, KEY, [2], CANARY, by="Lee")
+    await redact(store, KEY, [3], "names a person", by="Kim")
     assert CANARY not in await dump_database(store)
     told = [event.fact for event in await store.read(KEY, types=["session.redacted"])]
     assert [(fact.by, fact.reason) for fact in told if isinstance(fact, SessionRedacted)] == [
@@ -240,10 +227,10 @@ async def test_a_reason_can_be_redacted(store: SqlStore, engine: Engine) -> None
     assert (await verify(store, KEY)).valid
 
 
-async def test_what_stands_in_the_place_of_a_payload_is_checked(store: SqlStore, engine: Engine) -> None:
+async def test_what_stands_in_the_place_of_a_payload_is_checked(store: SqlStore) -> None:
     state = await begin_session(store)
     await store.append(KEY, state, draft_user_messages("one", "two"))
-    await redact(engine, KEY, [2], "asked for")
+    await redact(store, KEY, [2], "asked for")
     row = (await read_rows(store, events))[1]
     await change_row(store, events, row, payload=row["payload"].replace("[redacted]", "I agree."))
     assert (await verify(store, KEY)).problems[0].code == "stand_in_differs"
@@ -266,18 +253,17 @@ async def test_a_payload_removed_without_a_word_is_found(store: SqlStore) -> Non
 
 async def make_forks(store: SqlStore) -> tuple[SessionKey, SessionKey]:
     """A fork of KEY, and one of that."""
-    engine = make_engine(store)
     state = await begin_session(store, context={"note": CANARY})
     await store.append(KEY, state, draft_user_messages(CANARY, "x"))
     one, two = SessionKey("default", "one"), SessionKey("default", "two")
-    await engine.sessions.fork(KEY, session_id="one")
-    await engine.sessions.fork(one, at=2, session_id="two")
+    await fork_session(store, KEY, session_id="one")
+    await fork_session(store, one, at=2, session_id="two")
     return one, two
 
 
-async def test_sessions_that_hold_the_same_events_are_named(store: SqlStore, engine: Engine) -> None:
+async def test_sessions_that_hold_the_same_events_are_named(store: SqlStore) -> None:
     await make_forks(store)
-    done = await redact(engine, KEY, [2, 3], "asked for")
+    done = await redact(store, KEY, [2, 3], "asked for")
     assert [(copy.session_id, copy.seqs, copy.redacted) for copy in done.forks] == [
         ("one", [2, 3], False),
         ("two", [2], False),
@@ -286,37 +272,35 @@ async def test_sessions_that_hold_the_same_events_are_named(store: SqlStore, eng
 
 
 @pytest.mark.parametrize("start", [KEY.id, "one", "two"])
-async def test_forks_and_what_they_are_from_can_be_redacted_with_it(
-    store: SqlStore, engine: Engine, start: str
-) -> None:
+async def test_forks_and_what_they_are_from_can_be_redacted_with_it(store: SqlStore, start: str) -> None:
     await make_forks(store)
     if start == "two":
         # The session between them may be gone.
         await store.delete(SessionKey("default", "one"))
-    done = await redact(engine, SessionKey("default", start), [1, 2], "asked for", by="Lee", include_forks=True)
+    done = await redact(store, SessionKey("default", start), [1, 2], "asked for", by="Lee", include_forks=True)
     assert done.forks
     assert all(copy.redacted for copy in done.forks)
     assert CANARY not in await dump_database(store)
     assert all([verification.valid async for _, verification in verify_all(store)])
-    again = await redact(engine, SessionKey("default", start), [1, 2], "asked for", include_forks=True)
+    again = await redact(store, SessionKey("default", start), [1, 2], "asked for", include_forks=True)
     assert (again.seqs, again.forks) == ([], [])
 
 
-async def test_a_busy_fork_is_named_and_left(store: SqlStore, engine: Engine) -> None:
+async def test_a_busy_fork_is_named_and_left(store: SqlStore) -> None:
     one, _ = await make_forks(store)
     state = await store.state(one)
     await store.append(one, state, draft_run_start(state))
-    done = await redact(engine, KEY, [2], "asked for", include_forks=True)
+    done = await redact(store, KEY, [2], "asked for", include_forks=True)
     assert [(copy.session_id, copy.redacted) for copy in done.forks] == [("one", False), ("two", True)]
 
 
-async def test_a_fork_of_the_past_tells_what_was_removed_since(store: SqlStore, engine: Engine) -> None:
+async def test_a_fork_of_the_past_tells_what_was_removed_since(store: SqlStore) -> None:
     state = await begin_session(store)
     await store.append(KEY, state, draft_user_messages(CANARY, "x"))
-    await redact(engine, KEY, [2], "asked for")
+    await redact(store, KEY, [2], "asked for")
     for at in (1, 2, 3, 4):
         fork = SessionKey("default", f"fork-{at}")
-        await engine.sessions.fork(KEY, at=at, session_id=fork.id)
+        await fork_session(store, KEY, at=at, session_id=fork.id)
         assert (await verify(store, fork)).problems == []
         told = [event.seq for event in await store.read(fork, types=["session.redacted"])]
         assert told == {1: [], 2: [4], 3: [5], 4: [4]}[at]
@@ -327,11 +311,11 @@ async def test_a_fork_of_the_past_tells_what_was_removed_since(store: SqlStore, 
 # Deleting.
 
 
-async def test_a_deletion_is_told_in_the_audit_log(store: SqlStore, engine: Engine) -> None:
+async def test_a_deletion_is_told_in_the_audit_log(store: SqlStore) -> None:
     await fill_store(store)
     head = await store.state(SHOP)
-    await engine.sessions.delete(SHOP, by="Lee", reason="asked for")
-    await engine.sessions.delete(FORK)
+    await delete_session(store, SHOP, by="Lee", reason="asked for")
+    await delete_session(store, FORK)
     first, second = await store.read_audit_log("default")
     assert (first.seq, first.type, first.by) == (1, "session.deleted", "Lee")
     assert head.hash in first.payload
@@ -342,10 +326,10 @@ async def test_a_deletion_is_told_in_the_audit_log(store: SqlStore, engine: Engi
     assert await store.list_audit_log_tenants() == ["default"]
 
 
-async def test_a_change_of_the_audit_log_is_found(store: SqlStore, engine: Engine) -> None:
+async def test_a_change_of_the_audit_log_is_found(store: SqlStore) -> None:
     for name in ("one", "two", "three"):
         await begin_session(store, SessionKey("default", name))
-        await engine.sessions.delete(SessionKey("default", name), by="Lee", reason="why")
+        await delete_session(store, SessionKey("default", name), by="Lee", reason="why")
     noted = (await verify_audit_log(store, "default")).head
     for row in await read_rows(store, audit_log):
         for column in audit_log.c:
@@ -362,24 +346,24 @@ async def test_a_change_of_the_audit_log_is_found(store: SqlStore, engine: Engin
     assert [problem.code for problem in found_at.problems] == ["truncated"]
 
 
-async def test_many_deletions_at_once_are_all_told(store: SqlStore, engine: Engine) -> None:
+async def test_many_deletions_at_once_are_all_told(store: SqlStore) -> None:
     import asyncio
 
     keys = [SessionKey("default", f"s{number}") for number in range(16)]
     for key in keys:
         await begin_session(store, key)
-    await asyncio.gather(*(engine.sessions.delete(key) for key in keys))
+    await asyncio.gather(*(delete_session(store, key) for key in keys))
     assert [entry.seq for entry in await store.read_audit_log("default", limit=100)] == list(range(1, 17))
     assert (await verify_audit_log(store, "default")).valid
 
 
-async def test_deleting_leaves_nothing_that_can_be_read(store: SqlStore, engine: Engine) -> None:
+async def test_deleting_leaves_nothing_that_can_be_read(store: SqlStore) -> None:
     await put_canary_everywhere(store)
-    await engine.sessions.delete(KEY)
+    await delete_session(store, KEY)
     assert CANARY not in await dump_database(store)
 
 
-async def test_a_fork_made_at_the_same_time_is_named_or_has_nothing_to_hide(store: SqlStore, engine: Engine) -> None:
+async def test_a_fork_made_at_the_same_time_is_named_or_has_nothing_to_hide(store: SqlStore) -> None:
     import asyncio
 
     for number in range(8):
@@ -387,7 +371,7 @@ async def test_a_fork_made_at_the_same_time_is_named_or_has_nothing_to_hide(stor
         state = await begin_session(store, key)
         await store.append(key, state, draft_user_messages(CANARY, *["x"] * 50))
         done, forked = await asyncio.gather(
-            redact(engine, key, [2], "asked for"), engine.sessions.fork(key, session_id=f"fork-{number}")
+            redact(store, key, [2], "asked for"), fork_session(store, key, session_id=f"fork-{number}")
         )
         texts = [entry.message["content"] for entry in (await store.state(SessionKey("default", forked.id))).messages]
         assert CANARY not in texts or [copy.session_id for copy in done.forks] == [forked.id]

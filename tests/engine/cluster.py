@@ -175,8 +175,8 @@ async def collect_stream(
 ) -> list[Item]:
     """The whole stream of a run, added to `found` as it comes."""
     found = [] if found is None else found
-    feed = await engine.runs.feed(key, run_id)
-    async with asyncio.timeout(20), aclosing(engine.runs.stream(key, feed, after=after)) as items:
+    feed = await engine.reader.find_position(key, run_id)
+    async with asyncio.timeout(20), aclosing(engine.reader.follow_run(key, feed, after=after)) as items:
         async for item in items:
             if item is not None:
                 found.append(item)

@@ -87,8 +87,8 @@ async def test_a_run_is_a_view_of_what_happened(engine: Engine, model: ScriptedM
     assert (view.usage.total_tokens, view.usage.model_calls) == (2 * USAGE["total_tokens"], 2)
     assert (view.first_seq, view.last_seq) == (2, 8)
     assert view.finished_at is not None
-    assert await engine.runs.get(KEY, "r1") == view
-    assert (await engine.sessions.get(KEY)).status == "idle"
+    assert await engine.reader.get_run(KEY, "r1") == view
+    assert (await engine.reader.view(KEY)).status == "idle"
 
 
 async def test_the_input_is_durable_before_the_model_is_asked(engine: Engine, model: ScriptedModel) -> None:
@@ -97,8 +97,8 @@ async def test_the_input_is_durable_before_the_model_is_asked(engine: Engine, mo
     assert (feed.run_id, feed.after) == ("r1", 1)
     assert await read_types(engine) == ["session.created", "run.started", "message.added"]
     await model.wait_for_requests_async(1)
-    assert (await engine.runs.get(KEY, "r1")).status == "running"
-    assert (await engine.sessions.get(KEY)).active_run_id == "r1"
+    assert (await engine.reader.get_run(KEY, "r1")).status == "running"
+    assert (await engine.reader.view(KEY)).active_run_id == "r1"
     model.release()
     await wait_for_end(engine)
 
@@ -109,7 +109,7 @@ async def test_runs_go_on_where_the_last_one_ended(engine: Engine, model: Script
     await run_to_end(engine, "first")
     await run_to_end(engine, "second", "r2")
     assert list_contents(model.requests[1]["messages"][1:]) == ["first", "One.", "second"]
-    assert [view.id for view in await engine.runs.all(KEY)] == ["r2", "r1"]
+    assert [view.id for view in await engine.reader.list_runs(KEY)] == ["r2", "r1"]
 
 
 async def test_options_context_and_agent_of_a_run(house: EngineCluster, model: ScriptedModel) -> None:
@@ -217,11 +217,11 @@ async def test_what_cannot_start(engine: Engine) -> None:
     with pytest.raises(AgentNotFound):
         await engine.runs.start(KEY, make_start_run(agent="Nobody"))
     with pytest.raises(RunNotFound):
-        await engine.runs.get(KEY, "nobody")
+        await engine.reader.get_run(KEY, "nobody")
     with pytest.raises(RunNotFound):
         await engine.runs.wait(KEY, "nobody")
     with pytest.raises(RunNotFound):
-        await engine.runs.feed(KEY, "nobody")
+        await engine.reader.find_position(KEY, "nobody")
     with pytest.raises(RunNotFound):
         await engine.runs.cancel(KEY, "nobody")
     assert await read_types(engine) == ["session.created"]
@@ -249,7 +249,7 @@ async def test_whoever_waits_gets_the_same(house: EngineCluster, engine: Engine,
     await model.wait_for_requests_async(1)
     model.release()
     views = await asyncio.gather(*waiting)
-    assert views[0] == views[1] == views[2] == await engine.runs.get(KEY, "r1")
+    assert views[0] == views[1] == views[2] == await engine.reader.get_run(KEY, "r1")
     assert views[0].output_text == "Hello."
 
 
@@ -279,7 +279,7 @@ async def test_a_busy_session_refuses_another_run(house: EngineCluster, engine: 
         assert refused.value.run_id == "r1"
     model.release()
     await wait_for_end(engine)
-    assert [view.id for view in await engine.runs.all(KEY)] == ["r1"]
+    assert [view.id for view in await engine.reader.list_runs(KEY)] == ["r1"]
 
 
 async def test_of_many_starts_at_once_one_wins(house: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
@@ -313,7 +313,7 @@ async def test_queued_runs_follow_in_the_order_they_came(engine: Engine, model: 
         feed = await engine.runs.start(
             KEY, make_start_run(f"text {n}", f"r{n}", on_busy="queue", context_variables={"n": n})
         )
-        assert (await engine.runs.get(KEY, feed.run_id)).status == "queued"
+        assert (await engine.reader.get_run(KEY, feed.run_id)).status == "queued"
         model.say(str(n))
     model.release()
     views = [await wait_for_end(engine, f"r{n}") for n in range(4)]
@@ -361,7 +361,7 @@ async def test_an_interrupting_run_takes_the_place_of_the_active_one(engine: Eng
     model.say("Stopped.")
     view = await run_to_end(engine, "Stop!", "r2", on_busy="interrupt")
     assert view.output_text == "Stopped."
-    before = await engine.runs.get(KEY, "r1")
+    before = await engine.reader.get_run(KEY, "r1")
     assert (before.status, before.stop_reason, before.output_text) == ("cancelled", "cancelled", "Once upon ")
     assert list_contents(model.requests[1]["messages"][1:]) == ["A story!", "Once upon ", "Stop!"]
     await model.wait_for_disconnects_async(1)
@@ -421,8 +421,8 @@ async def test_an_interrupting_run_of_another_server(
     assert (await run_to_end(other, "Stop!", "r2", on_busy="interrupt")).output_text == "Quick."
     model.release()
     await wait_for_state(engine, lambda state: not engine._worker.is_advancing(KEY))
-    assert "Too late." not in str(list_contents((await engine.runs.get(KEY, "r1")).messages))
-    assert (await engine.runs.get(KEY, "r1")).status == "cancelled"
+    assert "Too late." not in str(list_contents((await engine.reader.get_run(KEY, "r1")).messages))
+    assert (await engine.reader.get_run(KEY, "r1")).status == "cancelled"
 
 
 # Cancelling.
@@ -574,7 +574,7 @@ async def test_calls_that_others_carry_out(house: EngineCluster, engine: Engine,
         ("c1", "look", "tool_results"),
         ("c2", "elsewhere", "tool_results"),
     ]
-    assert (await engine.sessions.get(KEY)).status == "waiting"
+    assert (await engine.reader.view(KEY)).status == "waiting"
     with pytest.raises(SessionBusy):
         await engine.runs.start(KEY, make_start_run(run_id="r2"))
     # One result now, on this server, and one later, on another.
@@ -652,7 +652,7 @@ async def test_the_first_decision_wins(house: EngineCluster, model: ScriptedMode
     for second in ([approve("c1")], [deny("c1")], [approve("c2"), approve("c1")]):
         with pytest.raises(AlreadyDecided):
             await engine.runs.resume(KEY, "r1", approvals=second)
-    assert [call.tool_call_id for call in (await engine.runs.get(KEY, "r1")).pending] == ["c2"]
+    assert [call.tool_call_id for call in (await engine.reader.get_run(KEY, "r1")).pending] == ["c2"]
     model.say("Done.")
     await engine.runs.resume(KEY, "r1", approvals=[deny("c2")])
     await wait_for_end(engine)
@@ -726,7 +726,7 @@ async def test_the_stream_of_a_run_ends_where_it_waits_and_goes_on_after(
     assert before[-1].type == "run.waiting"
     model.say(["Launch", "ed."])
     feed = await engine.runs.resume(KEY, "r1", approvals=[approve("c1"), approve("c2")])
-    async with asyncio.timeout(20), aclosing(engine.runs.stream(KEY, feed)) as items:
+    async with asyncio.timeout(20), aclosing(engine.reader.follow_run(KEY, feed)) as items:
         after = pick_recorded([item async for item in items])
     assert after[0].seq == before[-1].seq + 1
     assert after[-1].type == "run.completed"
@@ -741,7 +741,7 @@ async def test_the_stream_of_a_run_ends_where_it_waits_and_goes_on_after(
 async def test_a_stream_shows_deltas_between_events(engine: Engine, model: ScriptedModel) -> None:
     model.hang("Hel", then="lo")
     feed = await engine.runs.start(KEY, make_start_run(options=STREAM))
-    async with aclosing(engine.runs.stream(KEY, feed)) as items:
+    async with aclosing(engine.reader.follow_run(KEY, feed)) as items:
         seen = await take_items(items, 4)
         model.release()
         async with asyncio.timeout(20):

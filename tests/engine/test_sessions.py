@@ -63,7 +63,7 @@ async def test_a_session_begins_with_the_first_agent_and_an_id_of_its_own(engine
     assert view.id.startswith("sess_")
     assert (view.agent, view.status, view.seq, view.active_run_id) == ("Triage", "idle", 1, None)
     assert view.created_at == view.updated_at
-    assert (await engine.sessions.get(SessionKey("default", view.id))) == view
+    assert (await engine.reader.view(SessionKey("default", view.id))) == view
 
 
 async def test_a_session_can_begin_with_everything(engine: Engine) -> None:
@@ -146,7 +146,7 @@ async def test_what_cannot_be_kept_is_refused_by_place(engine: Engine, given: Js
         await create(engine, session_id="s1", **given)
     assert refused.value.errors[0]["pointer"] == pointer
     with pytest.raises(SessionNotFound):
-        await engine.sessions.get(KEY)
+        await engine.reader.view(KEY)
 
 
 async def test_an_agent_that_is_not_there(engine: Engine) -> None:
@@ -162,34 +162,34 @@ async def test_a_session_as_it_was(engine: Engine, model: ScriptedModel) -> None
     await open_session(engine, context_variables={"n": 0})
     await engine.sessions.update(KEY, context_variables={"n": 1})
     await engine.sessions.update(KEY, context_variables={"n": 2})
-    assert [(await engine.sessions.get(KEY, at=n)).context_variables for n in (1, 2, 3)] == [{"n": n} for n in range(3)]
+    assert [(await engine.reader.view(KEY, at=n)).context_variables for n in (1, 2, 3)] == [{"n": n} for n in range(3)]
     for at in (0, 4, -1):
         with pytest.raises(EventNotFound):
-            await engine.sessions.get(KEY, at=at)
+            await engine.reader.view(KEY, at=at)
     with pytest.raises(SessionNotFound):
-        await engine.sessions.get(OTHER)
+        await engine.reader.view(OTHER)
 
 
 async def test_events_by_place_and_type(engine: Engine, model: ScriptedModel) -> None:
     await open_session(engine)
     model.say("Hello.")
     await run_to_end(engine)
-    events = await engine.sessions.events(KEY)
+    events = await engine.reader.read_events(KEY)
     assert [event.seq for event in events] == [1, 2, 3, 4, 5]
-    assert [event.seq for event in await engine.sessions.events(KEY, after=2, limit=2)] == [3, 4]
-    assert [event.seq for event in await engine.sessions.events(KEY, types=["message.added"])] == [3, 4]
-    assert await engine.sessions.events(KEY, after=5) == []
+    assert [event.seq for event in await engine.reader.read_events(KEY, after=2, limit=2)] == [3, 4]
+    assert [event.seq for event in await engine.reader.read_events(KEY, types=["message.added"])] == [3, 4]
+    assert await engine.reader.read_events(KEY, after=5) == []
     with pytest.raises(SessionNotFound):
-        await engine.sessions.events(OTHER)
+        await engine.reader.read_events(OTHER)
 
 
 async def test_a_tenant_sees_its_own_only(engine: Engine) -> None:
     await open_session(engine)
     with pytest.raises(SessionNotFound):
-        await engine.sessions.get(SessionKey("other", KEY.id))
-    assert (await engine.sessions.page("other")).sessions == []
+        await engine.reader.view(SessionKey("other", KEY.id))
+    assert (await engine.reader.list_page("other")).sessions == []
     await engine.sessions.create("other", session_id=KEY.id)
-    assert [view.id for view in (await engine.sessions.page("default")).sessions] == ["s1"]
+    assert [view.id for view in (await engine.reader.list_page("default")).sessions] == ["s1"]
 
 
 async def test_the_list_shows_status_agent_and_metadata(engine: Engine, model: ScriptedModel) -> None:
@@ -199,7 +199,7 @@ async def test_the_list_shows_status_agent_and_metadata(engine: Engine, model: S
     await engine.runs.start(OTHER, make_start_run())
 
     async def found(**by: Any) -> list[str]:
-        return [view.id for view in (await engine.sessions.page("default", **by)).sessions]
+        return [view.id for view in (await engine.reader.list_page("default", **by)).sessions]
 
     assert await found() == ["s2", "s1"]
     assert await found(agent="Sales") == ["s2"]
@@ -333,7 +333,7 @@ async def test_a_fork_of_a_running_session_does_not_run(engine: Engine, model: S
     await model.wait_for_requests_async(1)
     view = await engine.sessions.fork(KEY, session_id="s2")
     assert view.status == "idle"
-    copy = await engine.runs.get(OTHER, "r1")
+    copy = await engine.reader.get_run(OTHER, "r1")
     assert copy.status == "interrupted"
     model.release()
     assert (await wait_for_end(engine)).status == "completed"
@@ -356,7 +356,7 @@ async def test_a_session_that_is_deleted_is_gone_and_its_id_free(engine: Engine,
     model.say("Hello.")
     await run_to_end(engine)
     await engine.sessions.delete(KEY)
-    for use in (engine.sessions.get(KEY), engine.runs.get(KEY, "r1"), engine.sessions.delete(KEY)):
+    for use in (engine.reader.view(KEY), engine.reader.get_run(KEY, "r1"), engine.sessions.delete(KEY)):
         with pytest.raises(SessionNotFound):
             await use
     assert await read_log(engine) == []
@@ -423,7 +423,7 @@ async def test_an_abandoned_session_can_be_deleted(house: EngineCluster, model: 
     await second.sessions.delete(KEY, force=True)
     await second.start()
     with pytest.raises(SessionNotFound):
-        await second.sessions.get(KEY)
+        await second.reader.view(KEY)
 
 
 # A log that has lost its end.
@@ -431,7 +431,7 @@ async def test_an_abandoned_session_can_be_deleted(house: EngineCluster, model: 
 CHANGES: dict[str, Callable[[Engine], Awaitable[object]]] = {
     "run": lambda engine: engine.runs.start(KEY, make_start_run()),
     "patch": lambda engine: engine.sessions.update(KEY, metadata={"a": 1}),
-    "redact": lambda engine: redact(engine, KEY, [1], "asked for"),
+    "redact": lambda engine: redact(engine.store, KEY, [1], "asked for"),
     "delete": lambda engine: engine.sessions.delete(KEY),
 }
 
@@ -452,4 +452,4 @@ async def test_a_log_that_has_lost_its_end_is_not_changed_and_not_tried_for_ever
     assert (await other.sessions.fork(KEY, at=1, session_id="s2")).seq == 2
     await other.sessions.delete(KEY, force=True)
     with pytest.raises(SessionNotFound):
-        await other.sessions.get(KEY)
+        await other.reader.view(KEY)

@@ -303,12 +303,12 @@ async def test_a_reader_that_reconnects_after_every_event_misses_nothing(
     model.say("Rain.")
     await one.runs.start(KEY, make_start_run())
     found: list[int] = []
-    feed = await two.runs.feed(KEY, "r1")
+    feed = await two.reader.find_position(KEY, "r1")
     after = feed.after
     async with asyncio.timeout(SECONDS):
         for n in range(100):
             engine = (one, two)[n % 2]
-            async with aclosing(engine.runs.stream(KEY, feed, after=after)) as items:
+            async with aclosing(engine.reader.follow_run(KEY, feed, after=after)) as items:
                 async for item in items:
                     if isinstance(item, RecordedEvent):
                         found.append(after := item.seq)
@@ -326,8 +326,8 @@ async def test_a_joiner_gets_the_message_in_progress_and_the_rest_of_it(
     model.hang("Once upon ", then="a time.")
     await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
     await wait_until(lambda: engine.hub.partial(KEY, "r1") == "Once upon ")
-    feed = await engine.runs.feed(KEY, "r1")
-    async with aclosing(engine.runs.stream(KEY, feed)) as items:
+    feed = await engine.reader.find_position(KEY, "r1")
+    async with aclosing(engine.reader.follow_run(KEY, feed)) as items:
         seen = await take_items(items, 4)
         model.release()
         async with asyncio.timeout(SECONDS):
@@ -432,7 +432,7 @@ async def test_a_reader_that_goes_away_does_not_end_the_run(house: EngineCluster
     await open_session(engine)
     model.hang("Hel", then="lo")
     feed = await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
-    async with aclosing(engine.runs.stream(KEY, feed)) as items:
+    async with aclosing(engine.reader.follow_run(KEY, feed)) as items:
         await take_items(items, 3)
     model.release()
     await wait_for_state(engine, lambda state: state.run is None)

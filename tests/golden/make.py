@@ -22,7 +22,6 @@ from msgspec.structs import replace
 
 import swarmkeep
 from swarmkeep.audit.redact import read_whole_log
-from swarmkeep.cli.sources.database import NoModel
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.events import SessionRedacted
@@ -30,8 +29,7 @@ from swarmkeep.domain.redaction import redact_payload
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import collect_runs, view_run, view_session
-from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.stored_sessions import fork_session
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
@@ -64,8 +62,7 @@ async def fill_store(store: SqlStore) -> None:
             state = await redact_events(store, drafts[0])
             continue
         state = (await store.append(SHOP, state, drafts, blobs=blobs, idempotency=mark)).state
-    sessions = Engine(store, Registry(), NoModel()).sessions
-    await sessions.fork(SHOP, at=FORKED_AT, session_id=FORK.id, metadata={"fork": 1})
+    await fork_session(store, SHOP, at=FORKED_AT, session_id=FORK.id, metadata={"fork": 1})
 
 
 async def redact_events(store: SqlStore, draft: EventDraft) -> State:

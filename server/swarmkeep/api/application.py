@@ -1,4 +1,4 @@
-"""The API put together: every route, and what holds for all of them."""
+"""Builds the application: every route, and the settings that hold for all of them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,30 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ControllerRouterHandler
 
 import swarmkeep
-from swarmkeep.api import metrics
 from swarmkeep.api.auth.context import identify_principal
 from swarmkeep.api.auth.guards import guard_against_other_sites, require_key
 from swarmkeep.api.bodies import JsonRequest, JsonResponse
 from swarmkeep.api.body_limits import BodyLimits
 from swarmkeep.api.errors import problem_response
+from swarmkeep.api.metrics import count_answer
+from swarmkeep.api.pages import docs, page
 from swarmkeep.api.parameters import refuse_unknown_parameters
-from swarmkeep.api.routes import agents, audit, docs, events, health, page, replays, runs, sessions, transfer, usage
+from swarmkeep.api.routes import (
+    agents,
+    audit,
+    events,
+    health,
+    messages,
+    metrics,
+    redact,
+    replays,
+    runs,
+    sessions,
+    transcript,
+    transfer,
+    usage,
+    verify,
+)
 from swarmkeep.api.websocket import connection
 
 Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
@@ -55,12 +71,20 @@ def build_api(
         "/", route_handlers=transfer.IMPORT_ROUTES, request_max_body_size=max_import_bytes or max_body_bytes
     )
     resources: dict[str, list[ControllerRouterHandler]] = {
-        "sessions": [*sessions.ROUTES, *events.ROUTES, *audit.ROUTES, *replays.ROUTES, *connection.ROUTES],
+        "sessions": [
+            *sessions.ROUTES,
+            *messages.ROUTES,
+            *events.ROUTES,
+            *verify.ROUTES,
+            *redact.ROUTES,
+            *replays.ROUTES,
+            *connection.ROUTES,
+        ],
         "runs": [*runs.ROUTES],
-        "audit": [*audit.AUDIT_ROUTES],
+        "audit": [*audit.ROUTES],
         "agents": [*agents.ROUTES],
         "usage": [*usage.ROUTES],
-        "exports": [*transfer.EXPORT_ROUTES, imports],
+        "exports": [*transfer.EXPORT_ROUTES, *transcript.ROUTES, imports],
     }
     v1 = Router(
         "/v1",
@@ -75,10 +99,10 @@ def build_api(
             *page.ROUTES,
         ],
         before_request=refuse_unknown_parameters,
-        before_send=[metrics.count_answer],
+        before_send=[count_answer],
         cors_config=_cors_config(cors_origins) if cors_origins else None,
         event_emitter_backend=_NoEventEmitter,
-        dependencies={"caller": Provide(identify_principal, sync_to_thread=False)},
+        dependencies={"principal": Provide(identify_principal, sync_to_thread=False)},
         exception_handlers={Exception: problem_response},
         guards=[guard_against_other_sites],
         lifespan=[lifespan],
@@ -96,7 +120,7 @@ def build_api(
             render_plugins=[JsonRenderPlugin(path="/openapi.json")],
         ),
         request_class=JsonRequest,
-        state=State({"arrivals": BodyLimits(_LARGE_BODIES_AT_ONCE * max_body_bytes)}),
+        state=State({"body_limits": BodyLimits(_LARGE_BODIES_AT_ONCE * max_body_bytes)}),
         request_max_body_size=max_body_bytes,
         response_class=JsonResponse,
     )

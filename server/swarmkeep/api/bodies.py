@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any, ClassVar, NoReturn, TypeVar
@@ -36,11 +37,11 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class JsonRequest(Request[Any, Any, State]):
     """Decodes a body straight into the type that the handler asks for."""
 
-    _arrived: Callable[[int], None] = staticmethod(lambda count: None)
+    _count_bytes: Callable[[int], None] = staticmethod(lambda count: None)
 
     async def body(self) -> bytes:
         seconds = self._body_seconds
-        with self.app.state.arrivals.body() as self._arrived, _limit_time(seconds):
+        with self.app.state.body_limits.track_body() as self._count_bytes, _limit_time(seconds):
             async with asyncio.timeout(seconds):
                 body = await super().body()
         # The framework asks no further where there is nothing; here an empty body has a meaning.
@@ -49,16 +50,16 @@ class JsonRequest(Request[Any, Any, State]):
     async def stream(self) -> AsyncGenerator[bytes, None]:
         async with aclosing(super().stream()) as pieces:
             async for piece in pieces:
-                self._arrived(len(piece))
+                self._count_bytes(len(piece))
                 yield piece
 
-    async def file(self) -> AsyncGenerator[bytes]:
+    async def stream_file(self) -> AsyncGenerator[bytes]:
         """The body piece by piece, for what is too large to be held. It may take longer, the more of it has come.
 
         Raises RequestTimeout, InvalidRequest, Overloaded.
         """
         seconds = self._body_seconds
-        with self.app.state.arrivals.file(), _limit_time(seconds):
+        with self.app.state.body_limits.track_file(), _limit_time(seconds):
             now = asyncio.get_running_loop().time
             began, size = now(), 0
             async with aclosing(self.stream()) as pieces:
@@ -75,7 +76,7 @@ class JsonRequest(Request[Any, Any, State]):
         body = await self.body()
         wanted = self._body_type
         if self._body == b"" and not wanted.may_be_absent:
-            raise InvalidRequest("a JSON object is needed as the body")
+            raise InvalidRequest("the body must be a JSON object")
         return parse_json(body, wanted, "the body")
 
     @property
@@ -93,7 +94,7 @@ class JsonRequest(Request[Any, Any, State]):
     def _refuse_other_types(self) -> None:
         for name, value in self.scope["headers"]:
             if name == b"content-type" and not _is_json(value.decode("latin-1")):
-                raise UnsupportedMediaType("the body is to be JSON: send the header `Content-Type: application/json`")
+                raise UnsupportedMediaType("the body must be JSON: send the header `Content-Type: application/json`")
 
 
 @contextmanager
@@ -101,24 +102,24 @@ def _limit_time(seconds: float) -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        raise RequestTimeout(f"the body did not arrive in time: it has {seconds:g} seconds") from None
+        raise RequestTimeout(f"the body did not arrive within {seconds:g} seconds") from None
     except InternalServerException:
         # The client left in the middle of its request; nobody reads the answer.
         raise InvalidRequest("the body ended early") from None
 
 
-def parse_json(text: bytes, wanted: Any, what: str) -> Any:
-    """What somebody sent, checked against the type `wanted`; `what` is its name in a refusal.
+def parse_json(text: bytes, type_: Any, name: str) -> Any:
+    """What somebody sent, checked against `type_`; `name` is what a refusal calls it.
 
     Raises InvalidRequest.
     """
     try:
         _refuse_repeated_keys(text)
-        return decode(text, wanted)
+        return decode(text, type_)
     except msgspec.ValidationError as error:
         raise make_invalid_request(error) from error
     except MalformedJson as error:
-        raise InvalidRequest(f"{what} is not valid JSON: {error}") from error
+        raise InvalidRequest(f"{name} is not valid JSON: {error}") from error
 
 
 def _is_json(content_type: str) -> bool:
@@ -138,8 +139,8 @@ def _refuse_repeated_keys(body: bytes) -> None:
 
 def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> None:
     if len(pairs) > 1 and len({key for key, _ in pairs}) != len(pairs):
-        names = [key for key, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
+        counts = Counter(key for key, _ in pairs)
+        repeated = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"the key {repeated!r} is given twice")
 
 

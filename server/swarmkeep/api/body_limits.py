@@ -1,4 +1,4 @@
-"""Bodies on their way in: how much of them the server holds that are not complete yet."""
+"""Limits on request bodies that are not complete yet."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class BodyLimits:
     def __init__(self, most_bytes: int) -> None:
         self._max_bytes = most_bytes
         self.held_bytes = 0
-        self.files = 0
+        self.file_count = 0
 
     @contextmanager
-    def body(self) -> Iterator[Callable[[int], None]]:
+    def track_body(self) -> Iterator[Callable[[int], None]]:
         """While a body arrives; to be called with the size of each piece. That raises Overloaded."""
         size = counted = 0
 
-        def arrived(count: int) -> None:
+        def count_bytes(count: int) -> None:
             nonlocal size, counted
             size += count
             more = max(0, size - UNCOUNTED_BYTES) - counted
@@ -39,17 +39,17 @@ class BodyLimits:
             self.held_bytes += more
 
         try:
-            yield arrived
+            yield count_bytes
         finally:
             self.held_bytes -= counted
 
     @contextmanager
-    def file(self) -> Iterator[None]:
+    def track_file(self) -> Iterator[None]:
         """While a file arrives. Raises Overloaded."""
-        if self.files >= MAX_FILES:
+        if self.file_count >= MAX_FILES:
             raise Overloaded(detail="too many files are arriving; try again")
-        self.files += 1
+        self.file_count += 1
         try:
             yield
         finally:
-            self.files -= 1
+            self.file_count -= 1

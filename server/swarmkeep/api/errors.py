@@ -134,8 +134,8 @@ def _missing_route_detail(request: Request[Any, Any, Any], headers: dict[str, st
     shown = path if len(path) <= _MAX_PATH_CHARACTERS else f"{path[:_MAX_PATH_CHARACTERS]}…"
     methods = next((value for name, value in headers.items() if name.lower() == "allow"), None)
     if methods is not None:
-        return f"{shown} takes no {request.method}; it takes {methods}"
-    return f"there is no {request.method} {shown}; `/openapi.json` lists what there is"
+        return f"{shown} does not support {request.method}; it supports {methods}"
+    return f"no route for {request.method} {shown}; see `/openapi.json`"
 
 
 def problem_document(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
@@ -178,7 +178,7 @@ def _problem_parts(error: Exception) -> ProblemParts:
         return 503, "schema_behind", "run `swarmkeep db upgrade`", {}, {}
     if isinstance(error, HTTPException) and error.status_code < 500:
         return _framework_problem_parts(error)
-    return 500, "internal_error", "the server's log says more", {}, {}
+    return 500, "internal_error", "see the server's log", {}, {}
 
 
 def _framework_problem_parts(error: HTTPException) -> ProblemParts:

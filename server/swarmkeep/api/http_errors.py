@@ -1,4 +1,4 @@
-"""What only HTTP has to refuse."""
+"""Errors that only HTTP can raise."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ class Unauthenticated(DomainError):
 
     code = "unauthenticated"
 
-    def __init__(self, *, shown: bool = False, wanted: str = "API key") -> None:
-        detail = f"this is no valid {wanted}" if shown else f"send your {wanted}: `Authorization: Bearer KEY`"
+    def __init__(self, *, key_given: bool = False, credential: str = "API key") -> None:
+        detail = (
+            f"the {credential} is not valid" if key_given else f"send your {credential}: `Authorization: Bearer KEY`"
+        )
         super().__init__(detail)
-        self.challenge = 'Bearer realm="swarmkeep"' + (', error="invalid_token"' if shown else "")
+        self.challenge = 'Bearer realm="swarmkeep"' + (', error="invalid_token"' if key_given else "")
 
 
 class Forbidden(DomainError):
@@ -26,7 +28,7 @@ class RateLimited(DomainError):
     code = "rate_limited"
 
     def __init__(self, retry_after_seconds: int) -> None:
-        super().__init__(f"these are more requests than are allowed; try again in {retry_after_seconds} s")
+        super().__init__(f"too many requests; try again in {retry_after_seconds} s")
         self.retry_after_seconds = retry_after_seconds
 
 

@@ -1,20 +1,15 @@
-"""What the server counts, in the form that Prometheus reads. No label holds anything that callers choose."""
+"""Prometheus metrics of one server. No label holds anything that callers choose."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from secrets import compare_digest
-from typing import Any
 
-from litestar import Litestar, Request, Response, get
+from litestar import Litestar
 from litestar.types import Message, Scope
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.exposition import generate_latest
 
 import swarmkeep
-from swarmkeep.api.auth.context import Service
-from swarmkeep.api.errors import problem_specs
-from swarmkeep.api.http_errors import Unauthenticated
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, Overloaded, SeqConflict
 from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed
@@ -63,11 +58,11 @@ class Metrics:
             registry=registry,
         )
 
-    def add_gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+    def add_gauge(self, name: str, help_text: str, value: Callable[[], float]) -> None:
         """Show a value as it is when somebody looks."""
-        Gauge(name, text, registry=self.registry).set_function(value)
+        Gauge(name, help_text, registry=self.registry).set_function(value)
 
-    def answer(self, message: Message, scope: Scope) -> None:
+    def observe_response(self, message: Message, scope: Scope) -> None:
         """Count an answer that begins."""
         if message["type"] == "http.response.start":
             route = scope.get("path_template") or "none"
@@ -75,7 +70,7 @@ class Metrics:
             method = str(scope.get("method")) if route != "none" else "any"
             self._requests.labels(method, route, message["status"]).inc()
 
-    def event(self, event: RecordedEvent) -> None:
+    def observe_event(self, event: RecordedEvent) -> None:
         """Count what an event that this server has recorded tells."""
         kind, _, what = event.type.partition(".")
         if kind == "run":
@@ -94,44 +89,17 @@ class Metrics:
             case RunEnded(error=error) if error is not None:
                 self._run_errors.labels(error.code).inc()
 
-    def append(self, seconds: float, error: BaseException | None) -> None:
+    def observe_append(self, seconds: float, error: BaseException | None) -> None:
         """Count an append to a session, and the error that it ended with."""
         outcome = "ok" if error is None else _OUTCOMES.get(type(error), "error")
         self._append_seconds.labels(outcome).observe(seconds)
 
-    def text(self) -> bytes:
+    def render(self) -> bytes:
         return generate_latest(self.registry)
-
-
-@get(
-    "/metrics",
-    operation_id="metrics",
-    summary="What the server counts, for Prometheus",
-    media_type="text/plain",
-    response_description="The text format of Prometheus",
-    responses=problem_specs("unauthenticated", keyless=True),
-)
-async def get_metrics(request: Request[Any, Any, Any]) -> Response[str]:
-    """Over all tenants. Open while the server has no API keys; afterwards it needs the token of its own."""
-    service: Service = request.app.state.service
-    counts: Metrics = request.app.state.metrics
-    if counts.token is not None or await service.keyring.is_locked():
-        _require_token(counts.token, request.headers.get("authorization", ""))
-    return Response[Any](counts.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
-
-
-def _require_token(token: str | None, authorization: str) -> None:
-    scheme, _, shown = authorization.partition(" ")
-    shown = shown.strip() if scheme.lower() == "bearer" else ""
-    if token is None or not compare_digest(shown.encode(), token.encode()):
-        raise Unauthenticated(shown=bool(shown), wanted="metrics token")
 
 
 async def count_answer(message: Message, scope: Scope) -> None:
     """Count an answer as it is sent, whoever sends it."""
     counts = Litestar.from_scope(scope).state.get("metrics")
     if counts is not None:
-        counts.answer(message, scope)
-
-
-ROUTES = [get_metrics]
+        counts.observe_response(message, scope)

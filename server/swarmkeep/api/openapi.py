@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 from litestar import Litestar
 
-from swarmkeep.api import errors
+from swarmkeep.api import errors, run_bodies
 from swarmkeep.api.bodies import Body
-from swarmkeep.api.routes import agents, audit, events, health, replays, runs, sessions, usage
-from swarmkeep.audit import changes, compare, redact
+from swarmkeep.api.routes import agents, audit, events, health, messages, redact, replays, runs, sessions, usage
+from swarmkeep.audit import changes, compare
+from swarmkeep.audit import redact as redaction
 from swarmkeep.audit.replay import divergences
 from swarmkeep.audit.transfer import import_export
 from swarmkeep.audit.verify import audit_log, problems
@@ -21,8 +22,8 @@ from swarmkeep.domain.codec import encode
 
 Json = dict[str, Any]
 _STRUCT_MODULES = (
-    agents, audit, changes, compare, divergences, errors, problems, health, events, import_export, redact, replays,
-    runs, sessions, audit_log, usage, usages, views,
+    agents, audit, audit_log, changes, compare, divergences, errors, events, health, import_export, messages, problems,
+    redact, redaction, replays, run_bodies, runs, sessions, usage, usages, views,
 )  # fmt: skip
 
 

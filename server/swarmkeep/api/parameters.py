@@ -1,4 +1,4 @@
-"""What the query string and the headers say, checked."""
+"""Checks query parameters and headers."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ IfMatch = Annotated[
     HeaderParameter(name="If-Match", description='The ETag that the session must still have, as in `"7"`.'),
 ]
 
+NotedHead = Annotated[
+    str | None,
+    QueryParameter(description="A `seq` and `hash` noted down earlier, as SEQ:HASH, which the log must still have."),
+]
+
 # A handler's `opt` that admits parameters of any name that begins so.
 OPEN_QUERY_PREFIX = "open_query_prefix"
 
@@ -46,7 +51,7 @@ def _refuse_unknown_names(handler: BaseRouteHandler, query: str) -> None:
     for name, _ in parse_qsl(query, keep_blank_values=True):
         if name not in known and not (prefix and name.startswith(prefix)):
             names = ", ".join(sorted(known)) or "none"
-            raise InvalidRequest(f"there is no query parameter {name!r} here; known: {names}", f"/query/{name}")
+            raise InvalidRequest(f"unknown query parameter {name!r}; known: {names}", f"/query/{name}")
 
 
 @lru_cache(256)
@@ -67,11 +72,15 @@ def metadata_filter(request: Request[Any, Any, Any]) -> Mapping[str, str]:
 
 def seq_from_cursor(cursor: str | None) -> int | None:
     """A cursor that is the seq of the last item shown."""
-    return None if cursor is None else _parse_seq(cursor, "/query/cursor", "this is no cursor that the server gave")
+    return (
+        None
+        if cursor is None
+        else _parse_seq(cursor, "/query/cursor", "the cursor is not one that this server returned")
+    )
 
 
 def seq_from_last_event_id(text: str | None) -> int | None:
-    return None if text is None else _parse_seq(text, "/header/Last-Event-ID", "an event's id is its seq")
+    return None if text is None else _parse_seq(text, "/header/Last-Event-ID", "must be the seq of an event")
 
 
 def seq_from_if_match(if_match: str | None) -> int | None:

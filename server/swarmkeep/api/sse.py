@@ -6,11 +6,9 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from litestar import Response
-from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, Schema
 from litestar.types import Receive, Scope, Send
 
 from swarmkeep.domain.codec import encode
@@ -55,7 +53,7 @@ class StreamResponse(Response[Any]):
                     await send({"type": "http.response.body", "body": part, "more_body": True})
             except Exception:
                 # The status is out already. Without its end, the server closes the connection and the client can tell.
-                log.exception("a stream was broken off")
+                log.exception("a stream failed")
                 return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -63,19 +61,6 @@ class StreamResponse(Response[Any]):
 async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-@dataclass
-class StreamableOperation(Operation):
-    """In the OpenAPI document: an operation that answers as a stream, too, if asked to."""
-
-    forms: ClassVar[tuple[str, ...]] = (EVENT_STREAM,)
-
-    def __post_init__(self) -> None:
-        answer = (self.responses or {}).get("200")
-        if isinstance(answer, OpenAPIResponse) and answer.content is not None:
-            # Of one event or of all of them: readers of the document disagree on what a stream's schema describes.
-            answer.content = {**answer.content, **dict.fromkeys(self.forms, OpenAPIMediaType(schema=Schema()))}
 
 
 def frame(event: str, data: bytes, seq: int | None = None) -> bytes:

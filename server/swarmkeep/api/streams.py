@@ -1,11 +1,12 @@
-"""What a stream shows: a session as it goes on, or one run to its end."""
+"""Server-sent streams: a session as it goes on, or one run until it ends."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.sse import comment, frame, item_frame
@@ -13,93 +14,106 @@ from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import RunNotFound, SessionNotFound
 from swarmkeep.engine.loop import Item
-from swarmkeep.engine.runs import RunPosition
-from swarmkeep.engine.streaming import follow
+from swarmkeep.engine.reader import RunPosition, is_open
 from swarmkeep.store.ports import SessionKey
 
 PING = comment("ping")
 STOPPING = comment("the server is shutting down")
 
 
-async def session_frames(
-    caller: Principal, key: SessionKey, after: int, types: Sequence[str] = ()
+def session_frames(
+    principal: Principal, key: SessionKey, after: int, types: Sequence[str] = ()
 ) -> AsyncGenerator[bytes]:
     """Every event after `after`, and then what happens, until the session is deleted or the server stops.
 
     With `types`, events of these only, and nothing that passes.
     """
-    engine = caller.engine
-    items = follow(engine.store, engine.hub, key, after=after, poll_seconds=engine.limits.poll_seconds)
-    async with aclosing(_frames(caller, key, items, leave=caller.service.stopping, types=types)) as frames:
-        async for part in frames:
-            yield part
+    check = StreamCheck(principal, key, leave=principal.service.stopping)
+    return _write_frames(check, principal.reader.follow(key, after=after), types=types)
 
 
-async def run_frames(caller: Principal, key: SessionKey, feed: RunPosition, after: int | None) -> AsyncGenerator[bytes]:
+def run_frames(
+    principal: Principal, key: SessionKey, position: RunPosition, after: int | None
+) -> AsyncGenerator[bytes]:
     """The run's events after `after` and what its model says; last the run itself, once it has ended or waits.
 
     While the server stops, its own runs are seen to their end; another server's run is left without one.
     """
-    items = caller.engine.runs.stream(key, feed, after=after)
-    async with aclosing(_frames(caller, key, items, leave=caller.service.drained)) as frames:
-        async for part in frames:
-            yield part
-    if not await caller.is_still_allowed():
-        return
-    try:
-        run = await caller.engine.runs.get(key, feed.run_id)
-    except (SessionNotFound, RunNotFound):
-        return
-    if run.status not in ("running", "queued"):
-        yield frame("done", encode(run))
+    check = StreamCheck(principal, key, leave=principal.service.drained)
+    items = principal.reader.follow_run(key, position, after=after)
+    return _write_frames(check, items, make_last=partial(_make_done_frame, principal, key, position.run_id))
 
 
-async def _frames(
-    caller: Principal,
-    key: SessionKey,
+class StreamCheck:
+    """Whether a stream goes on: it is still the same session, the caller may read it, and nobody is asked to leave."""
+
+    def __init__(self, principal: Principal, key: SessionKey, *, leave: asyncio.Event) -> None:
+        self._principal = principal
+        self._key = key
+        self._leave = leave
+        self._gone_seconds = principal.service.limits.gone_seconds
+        self.ping_seconds = principal.service.limits.ping_seconds
+        self._last_seq = 0
+        self._allowed_at = self._present_at = time.monotonic()
+
+    @property
+    def is_leaving(self) -> bool:
+        return self._leave.is_set()
+
+    async def passes(self, item: Item | None) -> bool:
+        """Whether the item may be shown, and the stream goes on. Looks into the database now and then only."""
+        now = time.monotonic()
+        if now - self._allowed_at >= self._gone_seconds:
+            if not await self._principal.is_still_allowed():
+                return False
+            self._allowed_at = time.monotonic()
+        if isinstance(item, RecordedEvent):
+            self._last_seq = item.seq
+        if item is not None:
+            return True
+        return not self.is_leaving and (now - self._present_at < self._gone_seconds or await self._is_present())
+
+    async def _is_present(self) -> bool:
+        # A session with fewer events than were seen is another one that has got the id.
+        head = await self._principal.reader.head(self._key)
+        self._present_at = time.monotonic()
+        return head is not None and head.seq >= self._last_seq
+
+
+async def _write_frames(
+    check: StreamCheck,
     items: AsyncGenerator[Item | None],
     *,
-    leave: asyncio.Event,
     types: Sequence[str] = (),
+    make_last: Callable[[], Awaitable[bytes]] | None = None,
 ) -> AsyncGenerator[bytes]:
-    """The items as frames, and a ping where there are none; ends when the session is gone, and at `leave`."""
+    """The items as frames, with pings in between; ends when the check says so, or with the items."""
     heard = time.monotonic()
     with suppress(SessionNotFound):
-        async with aclosing(readable_items(caller, key, items, leave)) as present:
-            async for item in present:
+        async with aclosing(items):
+            async for item in items:
+                if not await check.passes(item):
+                    break
                 wanted = item is not None and (not types or (isinstance(item, RecordedEvent) and item.type in types))
                 part = item_frame(item) if item is not None and wanted else b""
                 now = time.monotonic()
-                if not part and now - heard >= caller.service.limits.ping_seconds:
+                if not part and now - heard >= check.ping_seconds:
                     part = PING
                 if part:
                     heard = now
                     yield part
-    if leave.is_set():
+    if check.is_leaving:
         yield STOPPING
+    if make_last is not None and (last := await make_last()):
+        yield last
 
 
-async def readable_items(
-    caller: Principal, key: SessionKey, items: AsyncGenerator[Item | None], leave: asyncio.Event
-) -> AsyncGenerator[Item | None]:
-    """The items, for as long as it is still the same session, the caller may read it and nobody is asked to leave."""
-    gone_seconds = caller.service.limits.gone_seconds
-    last, looked = 0, time.monotonic()
-    asked = looked
-    async with aclosing(items):
-        async for item in items:
-            if time.monotonic() - asked >= gone_seconds:
-                if not await caller.is_still_allowed():
-                    return
-                asked = time.monotonic()
-            if isinstance(item, RecordedEvent):
-                last = item.seq
-            elif item is None and leave.is_set():
-                return
-            elif item is None and time.monotonic() - looked >= gone_seconds:
-                # A session with fewer events than were seen is another one that has got the id.
-                head = await caller.engine.store.read_head(key)
-                if head is None or head.seq < last:
-                    return
-                looked = time.monotonic()
-            yield item
+async def _make_done_frame(principal: Principal, key: SessionKey, run_id: str) -> bytes:
+    """The run, if it does not go on and may be read; else nothing."""
+    if not await principal.is_still_allowed():
+        return b""
+    try:
+        run = await principal.reader.get_run(key, run_id)
+    except (SessionNotFound, RunNotFound):
+        return b""
+    return b"" if is_open(run) else frame("done", encode(run))

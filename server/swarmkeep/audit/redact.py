@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from swarmkeep.audit.verify.session import read_pages
 from swarmkeep.domain.decisions.commands import refuse_if_busy
-from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import (
     EventNotFound,
     IdempotencyMismatch,
@@ -23,11 +23,12 @@ from swarmkeep.domain.redaction import redact_payload
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.conflicts import ConflictCounter
-from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import AppendResult, IdempotencyRecord, IdempotencyRecordExists, SessionKey
+
+Publish = Callable[[SessionKey, list[RecordedEvent]], None]
 
 MAX_SEQS = 1000
 MAX_REASON = 1000
@@ -51,33 +52,36 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def redact(
-    engine: Engine,
+    store: Archive,
     key: SessionKey,
     seqs: Sequence[int],
     reason: str,
     *,
     by: str | None = None,
     include_forks: bool = False,
-    once: IdempotentRequest | None = None,
+    idempotency: IdempotentRequest | None = None,
+    publish: Publish | None = None,
 ) -> Redaction:
     """Remove the payloads of events, and every copy of them in the database that belongs to this session.
 
     Of other sessions that hold copies, forks of this one and those it is from, `include_forks` redacts those that are
-    not busy; otherwise they are named. Done again, it removes nothing twice.
+    not busy; otherwise they are named. Done again, it removes nothing twice. `publish` is told what was recorded.
 
     Raises SessionNotFound, EventNotFound, SessionBusy, InvalidRequest, IdempotencyMismatch.
     """
     _check_request(seqs, reason)
-    made = await run_once(engine.store, key, once, lambda: _redact_session(engine, key, seqs, reason, by, once))
+    made = await run_once(
+        store, key, idempotency, lambda: _redact_session(store, key, seqs, reason, by, publish, idempotency)
+    )
     at = made.seq if isinstance(made, IdempotencyRecord) else made.state.seq if isinstance(made, AppendResult) else None
-    told = await engine.store.read(key, after=0 if at is None else at - 1, upto=at, types=["session.redacted"])
+    told = await store.read(key, after=0 if at is None else at - 1, upto=at, types=["session.redacted"])
     fact = told[-1].fact if told and at is not None else None
-    state = await engine.store.state(key)
+    state = await store.state(key)
     return Redaction(
         session=view_session(key.id, state),
         seqs=list(fact.seqs) if isinstance(fact, SessionRedacted) else [],
         seq=None if fact is None else at,
-        forks=await _handle_copies(engine, key, seqs, reason, by, include_forks),
+        forks=await _handle_copies(store, key, seqs, reason, by, publish, include_forks),
     )
 
 
@@ -89,17 +93,18 @@ def _check_request(seqs: Sequence[int], reason: str) -> None:
 
 
 async def _redact_session(
-    engine: Engine,
+    store: Archive,
     key: SessionKey,
     seqs: Sequence[int],
     reason: str,
     by: str | None,
-    once: IdempotentRequest | None = None,
+    publish: Publish | None,
+    idempotency: IdempotentRequest | None = None,
 ) -> AppendResult | None:
     """Redact one session; None if there was nothing left to remove."""
     conflicts = ConflictCounter(key.id)
     while True:
-        log = await read_whole_log(engine.store, key)
+        log = await read_whole_log(store, key)
         state = fold(one.event for one in log)
         refuse_if_busy(state)
         known = {one.event.seq: one for one in log}
@@ -108,27 +113,29 @@ async def _redact_session(
                 raise EventNotFound.out_of_range(key.id, state.seq, seq)
         chosen = sorted({seq for seq in seqs if known[seq].salt is not None})
         if not chosen:
-            await _refuse_other_use(engine.store, key, once)
+            await _refuse_other_use(store, key, idempotency)
             return None
         texts = {seq: redact_payload(known[seq].event) for seq in chosen}
         kept = tuple(digest(texts[seq]) for seq in chosen)
         fact = SessionRedacted(seqs=tuple(chosen), reason=reason, by=by, kept=kept)
-        mark = None if once is None else once.mark()
+        mark = None if idempotency is None else idempotency.mark()
         try:
-            made = await engine.store.redact(key, log, texts, EventDraft(fact, None, state.agent), idempotency=mark)
+            made = await store.redact(key, log, texts, EventDraft(fact, None, state.agent), idempotency=mark)
         except SeqConflict:
             conflicts.count_conflict(state)
             continue
-        for event in made.events:
-            engine.hub.publish(key, event)
+        if publish is not None:
+            publish(key, made.events)
         return made
 
 
-async def _refuse_other_use(store: Archive, key: SessionKey, once: IdempotentRequest | None) -> None:
+async def _refuse_other_use(store: Archive, key: SessionKey, idempotency: IdempotentRequest | None) -> None:
     """There is nothing to record a key with; but it may be the one that the removal came with."""
-    mark = None if once is None else await store.find_idempotency_record(key, once.key)
-    if once is not None and mark is not None:
-        raise IdempotencyRecordExists(mark) if mark.digest == once.digest else IdempotencyMismatch(once.key)
+    mark = None if idempotency is None else await store.find_idempotency_record(key, idempotency.key)
+    if idempotency is not None and mark is not None:
+        raise (
+            IdempotencyRecordExists(mark) if mark.digest == idempotency.digest else IdempotencyMismatch(idempotency.key)
+        )
 
 
 async def read_whole_log(store: Archive, key: SessionKey) -> list[SealedEvent]:
@@ -140,16 +147,22 @@ async def read_whole_log(store: Archive, key: SessionKey) -> list[SealedEvent]:
 
 
 async def _handle_copies(
-    engine: Engine, key: SessionKey, seqs: Sequence[int], reason: str, by: str | None, include: bool
+    store: Archive,
+    key: SessionKey,
+    seqs: Sequence[int],
+    reason: str,
+    by: str | None,
+    publish: Publish | None,
+    include: bool,
 ) -> list[Copy]:
-    hashes = {one.event.seq: bytes.fromhex(one.event.hash) for one in await read_whole_log(engine.store, key)}
-    copies = await engine.store.find_copies(key, {seq: hashes[seq] for seq in seqs if seq in hashes})
+    hashes = {one.event.seq: bytes.fromhex(one.event.hash) for one in await read_whole_log(store, key)}
+    copies = await store.find_copies(key, {seq: hashes[seq] for seq in seqs if seq in hashes})
     found = []
     for other, held in copies.items():
         gone = False
         if include:
             try:
-                await _redact_session(engine, other, held, reason, by)
+                await _redact_session(store, other, held, reason, by, publish)
                 gone = True
             except SessionBusy:
                 pass

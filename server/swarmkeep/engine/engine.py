@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.models.model import Model
 from swarmkeep.engine.models.pauses import Pauses
+from swarmkeep.engine.reader import SessionReader
 from swarmkeep.engine.runs import Runs
 from swarmkeep.engine.sessions import Sessions
 from swarmkeep.engine.streaming import Hub
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.archive import Archive
+from swarmkeep.store.ports import SessionKey
 
 
 class Engine:
-    """Sessions and runs over one store, one registry and one model. Start it in the loop that it is to live in.
+    """Commands on sessions and runs, over one store, one registry and one model; `reader` shows what came of them.
 
-    `pauses` are those of the model: they end when the engine is drained.
+    Start it in the loop that it is to live in. `pauses` are those of the model: they end when the engine is drained.
+    `close_model` is called once it has stopped.
     """
 
     def __init__(
@@ -26,18 +32,27 @@ class Engine:
         model: Model,
         limits: Limits | None = None,
         pauses: Pauses | None = None,
+        close_model: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.store = store
         self.registry = registry
         self.hub = Hub(feed_characters=self.limits.feed_characters)
+        self.reader = SessionReader(
+            store, hub=self.hub, poll_seconds=self.limits.poll_seconds, page_events=self.limits.page_events
+        )
         self._worker = Worker(store, registry, model, self.hub, self.limits, pauses or Pauses())
+        self._close_model = close_model
         self.sessions = Sessions(store, registry, self._worker)
-        self.runs = Runs(store, registry, self._worker, self.hub, self.limits)
+        self.runs = Runs(store, self.reader, registry, self._worker, self.hub, self.limits)
 
     def active_session_count(self) -> int:
         """How many sessions are advanced here at the moment."""
         return self._worker.active_session_count
+
+    def publish(self, key: SessionKey, events: list[RecordedEvent]) -> None:
+        """Show recorded events to those who follow the session here."""
+        self._worker.publish(key, events)
 
     async def start(self) -> None:
         """Check the database, take over what was abandoned, and keep doing so."""
@@ -50,6 +65,8 @@ class Engine:
         await self._worker.stop()
 
     async def stop(self) -> None:
-        """Drain, unless that was done, and close the store."""
+        """Drain, unless that was done, and close the store and the model's client."""
         await self.drain()
         await self.store.close()
+        if self._close_model is not None:
+            await self._close_model()

@@ -22,7 +22,7 @@ class InvalidCases(ValueError):
 
 
 class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is to come of a conversation, or of one message in it; all that is given must hold.
+    """The expected outcome of a conversation, or of one message in it; all that is given must hold.
 
     `function`: calls that are made, in this order, others between them allowed. `arguments`: what the last of them is
     called with, at least. `context`: what the context variables hold in the end, at least. `text`: what is said, in any
@@ -135,7 +135,7 @@ def _format_place(file: Path, places: dict[str, Position], pointer: str) -> str:
 
 
 def _find_problems(file: CaseFile) -> Iterator[tuple[str, str]]:
-    """What a type cannot say: pointers and sentences."""
+    """Find problems that a type cannot express: pointers and sentences."""
     names: set[str] = set()
     for index, case in enumerate(file.cases):
         here = f"/cases/{index}"
@@ -176,6 +176,6 @@ def as_tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def compile_pattern(text: str) -> re.Pattern[str]:
-    """What a text is looked for with: a regular expression between slashes, else the words as they stand."""
+    """The pattern that is looked for in a text: a regular expression between slashes, else the words as they stand."""
     regular = len(text) > 2 and text.startswith("/") and text.endswith("/")
     return re.compile(text[1:-1] if regular else re.escape(text), re.IGNORECASE)

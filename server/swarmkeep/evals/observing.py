@@ -19,7 +19,7 @@ LONGEST_CHARACTERS = 200
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened from some message on: calls with their arguments, what was said, and the state in the end."""
+    """Events from some message on: calls with their arguments, what was said, and the state in the end."""
 
     calls: list[tuple[str, Any]]
     texts: list[str]
@@ -29,7 +29,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def observe(state: State, *, first: int = 0) -> Observation:
-    """What happened from the message with this index on."""
+    """Observe the conversation from the message with this index on."""
     entries = list(state.messages[first:])
     answers = [entry for entry in entries if entry.role == "assistant"]
     return Observation(
@@ -60,7 +60,7 @@ def _format_transcript(entries: Iterable[Entry]) -> Iterator[str]:
 
 
 def find_problems(expect: Expect, observed: Observation) -> Iterator[str]:
-    """What was expected and is not so, in sentences; what a model has to judge is left out."""
+    """Find expectations that do not hold, in sentences; what a model has to judge is left out."""
     yield from _check_calls(expect, observed)
     if expect.agent is not None and observed.agent != expect.agent:
         yield f"the active agent is {observed.agent!r}, not {expect.agent!r}"

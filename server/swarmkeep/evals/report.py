@@ -83,5 +83,5 @@ def _explain_outcome(outcome: CaseOutcome) -> str:
 
 
 def _escape_unprintable(text: str) -> str:
-    """What a terminal would obey rather than show becomes an escape."""
+    """Escape characters that a terminal would obey rather than show."""
     return "".join(char if char.isprintable() or char == "\n" else f"\\x{ord(char):02x}" for char in text)

@@ -1,4 +1,4 @@
-"""Cases are tried: conversations on the engine as it is, in a database of their own; recorded ones by a replay."""
+"""Tries cases: conversations on the engine as it is, in a database of their own; recorded ones by a replay."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from swarmkeep.domain.decisions.resuming import Approval
 from swarmkeep.domain.errors import DomainError
 from swarmkeep.domain.events import RunOptions
 from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.build import EngineSettings, build_engine
 from swarmkeep.engine.engine import Engine
-from swarmkeep.engine.limits import Limits
-from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.evals.cases import Case, Expect
 from swarmkeep.evals.judging import Judge
 from swarmkeep.evals.observing import Observation, find_problems, observe, shorten
@@ -46,13 +45,12 @@ class Attempt:
 
 @dataclass
 class CaseRunner:
-    """What cases are tried on. `recorded` holds recorded sessions, which need no model."""
+    """Tries cases on agents. Without `settings` there is no model: cases then need `recorded` sessions."""
 
     registry: Registry
-    model: ChatModel | None
+    settings: EngineSettings | None
     judge: Judge | None
     recorded: EventStore | None
-    limits: Limits
     concurrency: int = 1
     _engine: Engine | None = field(default=None, init=False)
 
@@ -73,12 +71,12 @@ class CaseRunner:
     @asynccontextmanager
     async def _open_round(self) -> AsyncIterator[None]:
         with tempfile.TemporaryDirectory(prefix="swarmkeep-eval-") as folder, _use_team_data(Path(folder)):
-            if self.model is None:
+            if self.settings is None:
                 yield
                 return
             url = f"sqlite:///{Path(folder) / 'sessions.db'}"
             await asyncio.to_thread(upgrade, url)
-            self._engine = Engine(open_store(url), self.registry, self.model, self.limits)
+            self._engine = build_engine(self.settings, self.registry, open_store(url), grace_seconds=0.0)
             try:
                 await self._engine.start()
                 yield
@@ -110,16 +108,16 @@ class CaseRunner:
             context_variables=case.context_variables,
             messages=list(case.history),
         )
-        begin = len((await engine.sessions.state(key)).messages)
+        begin = len((await engine.reader.state(key)).messages)
         for number, message in enumerate(case.messages, start=1):
-            first = len((await engine.sessions.state(key)).messages)
+            first = len((await engine.reader.state(key)).messages)
             failure = await self._run_message(engine, key, message.say, case)
             if failure:
                 return [f"message {number}: {failure}"]
-            wrong = await self._find_problems(message.expect, observe(await engine.sessions.state(key), first=first))
+            wrong = await self._find_problems(message.expect, observe(await engine.reader.state(key), first=first))
             if wrong:
                 return [f"message {number}: {problem}" for problem in wrong]
-        return await self._find_problems(case.expect, observe(await engine.sessions.state(key), first=begin))
+        return await self._find_problems(case.expect, observe(await engine.reader.state(key), first=begin))
 
     async def _run_message(self, engine: Engine, key: SessionKey, text: str, case: Case) -> str | None:
         """Why the run did not come to its end; None if it did."""

@@ -174,22 +174,22 @@ def test_a_bucket_holds_a_minutes_requests_and_fills_again() -> None:
     clock = Clock()
     rates = RateLimiter(3, clock=clock)
     for _ in range(3):
-        rates.take("a")
+        rates.count("a")
     with pytest.raises(RateLimited) as refused:
-        rates.take("a")
+        rates.count("a")
     assert refused.value.retry_after_seconds == 20
-    rates.take("b")
+    rates.count("b")
     clock.now += 19
     with pytest.raises(RateLimited) as refused:
-        rates.take("a")
+        rates.count("a")
     assert refused.value.retry_after_seconds == 1
     clock.now += 1
-    rates.take("a")
+    rates.count("a")
     clock.now += 3600
     for _ in range(3):
-        rates.take("a")
+        rates.count("a")
     with pytest.raises(RateLimited):
-        rates.take("a")
+        rates.count("a")
 
 
 async def test_each_key_has_its_own_measure_and_health_none(sqlite_ready: str) -> None:

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from swarmkeep.api.static_files import WEB
+from swarmkeep.api.pages.static_files import WEB
 from swarmkeep.domain.events import FACTS, StopReason, ToolStatus
 from swarmkeep.domain.state import RunStatus, SessionStatus
 from tests.api.server import RunningServer, check_problem

@@ -103,7 +103,7 @@ class GeneratedConversation:
                 await engine.sessions.update(KEY, context_variables=change)
             await self._run(engine, f"r{number}")
         fork = SessionKey(KEY.tenant, "fork")
-        last = (await engine.sessions.get(KEY)).seq
+        last = (await engine.reader.view(KEY)).seq
         await engine.sessions.fork(KEY, at=self.dice.pick(range(1, last + 1)), session_id=fork.id)
         return [KEY, fork]
 

@@ -75,7 +75,7 @@ async def test_the_same_agents_match_whatever_was_redacted(house: EngineCluster,
 @pytest.mark.parametrize("seed", range(3))
 async def test_the_same_agents_match_in_a_fork_of_any_point(house: EngineCluster, seed: int) -> None:
     async with generate_sessions(house, seed) as (engine, (key, _)):
-        for seq in range(1, (await engine.sessions.get(key)).seq + 1):
+        for seq in range(1, (await engine.reader.view(key)).seq + 1):
             fork = SessionKey(key.tenant, f"fork-{seq}")
             await engine.sessions.fork(key, at=seq, session_id=fork.id)
             assert (await replay_session(engine.store, engine.registry, fork)).divergences == [], seq

@@ -185,4 +185,4 @@ async def test_a_server_stops_although_its_database_is_gone(house: EngineCluster
         await outage.failed.wait()
         await engine.drain()
     outage.before = lambda: None
-    assert (await engine.runs.get(KEY, "r1")).status == "running"
+    assert (await engine.reader.get_run(KEY, "r1")).status == "running"

@@ -199,7 +199,7 @@ async def test_a_waiting_run_survives_without_anybody(house: EngineCluster, mode
     assert (await run_to_end(one)).status == "waiting"
     await kill_engine(one)
     two = await house.engine(agent)
-    assert (await two.runs.get(KEY, "r1")).status == "waiting"
+    assert (await two.reader.get_run(KEY, "r1")).status == "waiting"
     assert await read_resume_reasons(two) == []
     model.say("Launched.")
     await two.runs.resume(KEY, "r1", approvals=[Approval(tool_call_id="c1", decision="approve")])
@@ -617,7 +617,7 @@ async def test_a_server_that_stops_lets_its_runs_end(house: EngineCluster, model
         await engine.runs.start(KEY, make_start_run(run_id="r2"))
     model.release()
     await stopping
-    assert (await engine.runs.get(KEY, "r1")).output_text == "Hello."
+    assert (await engine.reader.get_run(KEY, "r1")).output_text == "Hello."
 
 
 async def test_what_still_runs_after_the_grace_time_is_interrupted_and_can_go_on_elsewhere(
@@ -655,7 +655,7 @@ async def test_what_only_waits_to_ask_again_is_interrupted_as_soon_as_the_server
     await model.wait_for_requests_async(1)
     async with asyncio.timeout(SECONDS):
         await one.drain()
-    view = await one.runs.get(KEY, "r1")
+    view = await one.reader.get_run(KEY, "r1")
     assert (view.status, view.error and view.error.code) == ("interrupted", "draining")
     two = await house.engine(AGENT)
     model.say("Hello.")
@@ -691,7 +691,7 @@ async def test_what_waits_in_the_queue_of_a_server_that_stops_runs_elsewhere(
     await model.wait_for_requests_async(1)
     await one.runs.start(KEY, make_start_run("next", "r2", on_busy="queue"))
     await one.drain()
-    assert (await one.runs.get(KEY, "r1")).status == "interrupted"
+    assert (await one.reader.get_run(KEY, "r1")).status == "interrupted"
     await expire_leases(one)
     model.say("Two.")
     two = await house.engine(AGENT)
@@ -709,7 +709,7 @@ async def test_a_server_that_stops_does_not_begin_with_its_queue(house: EngineCl
     await wait_until(lambda: one.runs.is_draining)
     model.release()
     await stopping
-    assert [(await one.runs.get(KEY, run_id)).status for run_id in ("r1", "r2", "r3")] == [
+    assert [(await one.reader.get_run(KEY, run_id)).status for run_id in ("r1", "r2", "r3")] == [
         "completed", "queued", "queued",
     ]  # fmt: skip
     # Nobody has to wait for a lease: there is none.
@@ -731,7 +731,7 @@ async def test_a_cancel_on_a_server_that_stops_leaves_the_queue_to_others(
     await wait_until(lambda: one.runs.is_draining)
     await one.runs.cancel(KEY, "r1")
     await stopping
-    assert (await one.runs.get(KEY, "r2")).status == "queued"
+    assert (await one.reader.get_run(KEY, "r2")).status == "queued"
     model.say("Two.")
     two = await house.engine(AGENT)
     assert (await wait_for_end(two, "r2")).output_text == "Two."

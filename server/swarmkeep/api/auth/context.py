@@ -1,77 +1,36 @@
-"""Who calls, and what is there for them: the one dependency of every handler."""
+"""The auth context of a request: who calls, and what they may use. The one dependency of every handler."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from typing import Any
 
 from litestar import Request
 
-from swarmkeep.api.auth.keyring import Keyring
-from swarmkeep.api.auth.rate_limits import RateLimiter
 from swarmkeep.api.http_errors import Forbidden, Unauthenticated
-from swarmkeep.api.limits import ServerLimits
+from swarmkeep.api.service import Service
 from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
-from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.idempotency import IdempotentRequest
 from swarmkeep.engine.inputs import check_id
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
 from swarmkeep.store.ports.api_keys import ApiKey
 
-
-class Service:
-    """One process's engine, who may use it, and whether it is being stopped.
-
-    `hosts` are the names by which a server without keys may be addressed, `origins` the other sites whose pages may
-    call it then. `rates` is how often anybody may ask; None is without limit. `stopping` is set when the server is told
-    to stop, `drained` when the last of its runs has ended.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        keyring: Keyring,
-        *,
-        hosts: frozenset[str] = frozenset(),
-        origins: frozenset[str] = frozenset(),
-        rates: RateLimiter | None = None,
-        limits: ServerLimits | None = None,
-    ) -> None:
-        self.engine = engine
-        self.keyring = keyring
-        self.hosts = hosts
-        self.origins = origins
-        self.rates = rates
-        self.limits = limits or ServerLimits()
-        self.stopping = asyncio.Event()
-        self.drained = asyncio.Event()
-
-    def count(self, key: ApiKey | None, address: str) -> None:
-        """Count a request for whoever sent it: a key, or else an address. Raises RateLimited."""
-        if self.rates is not None:
-            self.rates.take(address if key is None else key.id)
-
-    async def drain(self) -> None:
-        """Take no more runs, let streams end, and return once the running runs have ended or were interrupted."""
-        self.stopping.set()
-        try:
-            await self.engine.drain()
-        finally:
-            self.drained.set()
-
-
 _MAX_KEY_CHARACTERS = 255
 
 
 class Principal:
-    """Whoever sent a request, and the engine as they may use it. Without a key it is nobody known."""
+    """Whoever sent a request. Without a key it is nobody known.
+
+    `engine` carries out commands, `reader` reads sessions and runs; `store` is for what audits, sums up or transfers.
+    """
 
     def __init__(
         self, service: Service, key_used: ApiKey | None, request: Request[Any, Any, Any] | None = None
     ) -> None:
         self.service = service
         self.engine = service.engine
+        self.reader = service.engine.reader
+        self.store = service.engine.store
         self.api_key = key_used
         self._request = request
 
@@ -83,7 +42,7 @@ class Principal:
         """
         if self.api_key is not None:
             return self.api_key.tenant
-        if self.service.keyring.locked:
+        if self.service.keyring.has_keys:
             raise Unauthenticated
         return DEFAULT_TENANT
 
@@ -104,7 +63,7 @@ class Principal:
         if self.api_key is not None and self.api_key.role == "read":
             raise Forbidden("this API key may only read")
 
-    async def once(self) -> IdempotentRequest | None:
+    async def idempotency_record(self) -> IdempotentRequest | None:
         """The request's `Idempotency-Key`, if it has one, with a digest of all that the request says.
 
         Raises InvalidRequest.
@@ -112,13 +71,13 @@ class Principal:
         if self._request is None or (key := self._request.headers.get("idempotency-key")) is None:
             return None
         if not (0 < len(key) <= _MAX_KEY_CHARACTERS and key.isascii() and key.isprintable()):
-            detail = f"an idempotency key is 1 to {_MAX_KEY_CHARACTERS} printable ASCII characters"
+            detail = f"an idempotency key must be 1 to {_MAX_KEY_CHARACTERS} printable ASCII characters"
             raise InvalidRequest(detail, "/header/Idempotency-Key")
         said = "\n".join((self._request.method, self._request.url.path, self._request.headers.get("if-match", "")))
         body = await self._request.body()
         return IdempotentRequest(key, hashlib.sha256(said.encode() + b"\n" + body).hexdigest())
 
-    def key(self, session_id: str) -> SessionKey:
+    def session_key(self, session_id: str) -> SessionKey:
         """The caller's session of that id; one that no session can have is not worth a look.
 
         Raises SessionNotFound.
@@ -130,5 +89,5 @@ class Principal:
 
 
 def identify_principal(request: Request[Any, Any, Any]) -> Principal:
-    """The caller of a request. Every call to a session goes through here; whose key it is, `gate.admit` found out."""
+    """The caller of a request. Every call to a session goes through here; whose key it is, `require_key` found out."""
     return Principal(request.app.state.service, request.scope.get("auth"), request)

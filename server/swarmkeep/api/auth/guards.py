@@ -1,4 +1,4 @@
-"""Who may come in: guards that run before anything of a request is read."""
+"""Guards that run before a request's body is read: API key, host and origin."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from litestar.datastructures import Headers
 from litestar.handlers import BaseRouteHandler
 from litestar.types import Scope
 
-from swarmkeep.api.auth.context import Principal, Service
+from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.http_errors import Forbidden, Unauthenticated
+from swarmkeep.api.service import Service
 from swarmkeep.store.ports.api_keys import ApiKey
 
 AnyConnection = ASGIConnection[Any, Any, Any, Any]
 
 # A handler's `opt` that says of a POST that it changes nothing, so that read-only keys may send it.
 ONLY_READS = "only_reads"
-# A handler's `opt` that says that it asks `key_shown` and `refuse_other_sites` itself: a WebSocket tells its refusals
-# over the connection, which a guard cannot.
+# A handler's `opt` that says that it calls `authenticate` and `refuse_other_sites` itself: a WebSocket tells its
+# refusals over the connection, which a guard cannot.
 OWN_AUTH = "own_door"
 
 
@@ -45,9 +46,9 @@ async def authenticate(service: Service, authorization: list[str], address: str)
     secret = _bearer_secret(authorization)
     locked = await service.keyring.is_locked()
     key = await service.keyring.find_key(secret) if locked and secret else None
-    service.count(key, address)
+    service.count_request(key, address)
     if locked and key is None:
-        raise Unauthenticated(shown=bool(secret))
+        raise Unauthenticated(key_given=bool(secret))
     return key
 
 
@@ -92,7 +93,7 @@ def _foreign_request_detail(service: Service, headers: Headers) -> str:
             "in SWARMKEEP_ALLOWED_HOSTS"
         )
     if not is_allowed_origin(service, headers):
-        return "without API keys the server takes no requests from other sites' pages"
+        return "without API keys the server does not accept requests from other sites' pages"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Which keys open this server, as the database has them: looked up at most every two seconds, however many ask."""
+"""API keys as the database has them, cached for two seconds."""
 
 from __future__ import annotations
 
@@ -27,20 +27,24 @@ class Keyring:
     def __init__(self, keys: ApiKeys, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._keys = keys
         self._clock = clock
-        self._known: TTLCache[str, StoredApiKey | None] = TTLCache(_MAX_KEYS, CACHE_SECONDS, timer=clock)
-        self._noted: TTLCache[str, bool] = TTLCache(_MAX_KEYS, LAST_USED_PRECISION_SECONDS, timer=clock)
+        self._cached_keys: TTLCache[str, StoredApiKey | None] = TTLCache(_MAX_KEYS, CACHE_SECONDS, timer=clock)
+        self._recently_used: TTLCache[str, bool] = TTLCache(_MAX_KEYS, LAST_USED_PRECISION_SECONDS, timer=clock)
         self._unlocked_until = float("-inf")
-        self.locked = False
+        self._has_keys = False
+
+    @property
+    def has_keys(self) -> bool:
         """Whether a key was seen to exist. From then on, for good: no server opens because its keys went away."""
+        return self._has_keys
 
     async def is_locked(self) -> bool:
         """Whether callers have to show a key, as of the last two seconds. Raises StoreUnavailable."""
-        if not self.locked and self._clock() >= self._unlocked_until:
+        if not self._has_keys and self._clock() >= self._unlocked_until:
             asked_at = self._clock()
             if await self._keys.has_keys():
-                self.locked = True
+                self._has_keys = True
             self._unlocked_until = asked_at + CACHE_SECONDS
-        return self.locked
+        return self._has_keys
 
     async def find_key(self, secret: str) -> ApiKey | None:
         """The key that this is, if it is a valid one as of the last two seconds. Raises StoreUnavailable."""
@@ -59,14 +63,14 @@ class Keyring:
     async def _look_up(self, key_id: str) -> StoredApiKey | None:
         # One look, because between two of them it may run out.
         with suppress(KeyError):
-            return self._known[key_id]
-        found = self._known[key_id] = await self._keys.find(key_id)
+            return self._cached_keys[key_id]
+        found = self._cached_keys[key_id] = await self._keys.find(key_id)
         return found
 
     async def _note_use(self, key_id: str) -> None:
-        if key_id in self._noted:
+        if key_id in self._recently_used:
             return
-        self._noted[key_id] = True
+        self._recently_used[key_id] = True
         try:
             await self._keys.note_use(key_id)
         except (StoreUnavailable, Overloaded) as error:

@@ -1,4 +1,4 @@
-"""How often somebody may ask: a bucket of tokens for each, which fills again with time."""
+"""Rate limits: a token bucket for each key or address."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RateLimiter:
         # Tokens, and when it was that there were so many.
         self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(_MAX_BUCKETS)
 
-    def take(self, who: str) -> None:
+    def count(self, who: str) -> None:
         """Count a request. One that is refused costs nothing. Raises RateLimited."""
         now = self._clock()
         tokens, at = self._buckets.get(who, (self._size, now))

@@ -1,4 +1,4 @@
-"""The agents that are served."""
+"""Routes for the agents that are served."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def agent_view(registry: Registry, agent: Agent) -> AgentView:
 
 
 @get("/agents", operation_id="list_agents", summary="List the agents, the default one first", responses=problem_specs())
-async def list_agents(caller: NamedDependency[Principal], limit: Limit = 50, cursor: Cursor = None) -> AgentList:
-    registry = caller.engine.registry
+async def list_agents(principal: NamedDependency[Principal], limit: Limit = 50, cursor: Cursor = None) -> AgentList:
+    registry = principal.engine.registry
     names = registry.names
     if cursor is not None and cursor not in names:
-        raise InvalidRequest("this is no cursor that the server gave", "/query/cursor")
+        raise InvalidRequest("the cursor is not one that this server returned", "/query/cursor")
     start = 0 if cursor is None else names.index(cursor) + 1
     page = names[start : start + limit]
     following = page[-1] if start + limit < len(names) else None
@@ -71,10 +71,12 @@ async def list_agents(caller: NamedDependency[Principal], limit: Limit = 50, cur
     summary="Get an agent",
     responses=problem_specs("agent_not_found"),
 )
-async def get_agent(request: Request[Any, Any, Any], caller: NamedDependency[Principal], name: AgentName) -> AgentView:
+async def get_agent(
+    request: Request[Any, Any, Any], principal: NamedDependency[Principal], name: AgentName
+) -> AgentView:
     # Not `name`, but as it was sent: a name may hold slashes, and routing tidies them.
     raw = request.scope["raw_path"].decode("latin-1")
-    registry = caller.engine.registry
+    registry = principal.engine.registry
     return agent_view(registry, registry.get(unquote(raw.partition("/v1/agents/")[2])))
 
 

@@ -1,8 +1,7 @@
-"""What a session holds: its messages and its events, as pages, as a stream and as an export."""
+"""Routes for a session's events: pages, streams, exports, and the request behind a message."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
@@ -14,9 +13,9 @@ from litestar.params import FromPath, QueryParameter
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.bodies import JsonResponse
 from swarmkeep.api.errors import problem_specs
+from swarmkeep.api.openapi_operations import EventsOperation
 from swarmkeep.api.parameters import (
     AfterSeq,
-    AtSeq,
     Cursor,
     LastEventId,
     Limit,
@@ -24,7 +23,7 @@ from swarmkeep.api.parameters import (
     seq_from_cursor,
     seq_from_last_event_id,
 )
-from swarmkeep.api.sse import EVENT_STREAM, StreamableOperation, StreamResponse
+from swarmkeep.api.sse import EVENT_STREAM, StreamResponse
 from swarmkeep.api.streams import session_frames
 from swarmkeep.audit.replay.requests import rebuild_request
 from swarmkeep.audit.transfer.export import JSON_LINES, find_sessions, iterate_keys, write_export
@@ -36,43 +35,9 @@ Json = dict[str, Any]
 _EVENTS_PER_READ = 200
 
 
-class MessageList(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages as Chat Completions has them, with `sender`, `seq`, `at` and `run_id`."""
-
-    data: list[Json]
-    next_cursor: str | None
-
-
 class EventList(msgspec.Struct, frozen=True, kw_only=True):
     data: list[EventView]
     next_cursor: str | None
-
-
-class EventsOperation(StreamableOperation):
-    """It has a third form."""
-
-    forms = (EVENT_STREAM, JSON_LINES)
-
-
-@get(
-    "/sessions/{session_id:str}/messages",
-    operation_id="list_messages",
-    summary="List a session's messages, oldest first",
-    responses=problem_specs("session_not_found", "event_not_found"),
-)
-async def list_messages(
-    session_id: FromPath[str],
-    caller: NamedDependency[Principal],
-    at: AtSeq = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> MessageList:
-    state = await caller.engine.sessions.state(caller.key(session_id), at=at)
-    entries = state.messages
-    start = bisect_right(entries, seq_from_cursor(cursor) or 0, key=lambda entry: entry.seq)
-    page = entries[start : start + limit]
-    more = start + limit < len(entries)
-    return MessageList(data=[entry.view() for entry in page], next_cursor=str(page[-1].seq) if more else None)
 
 
 @get(
@@ -85,7 +50,7 @@ async def list_messages(
 async def list_events(
     request: Request[Any, Any, Any],
     session_id: FromPath[str],
-    caller: NamedDependency[Principal],
+    principal: NamedDependency[Principal],
     after: AfterSeq = None,
     type_: Annotated[
         list[str] | None, QueryParameter(name="type", description="Only events of these types (repeat, or use commas).")
@@ -98,21 +63,21 @@ async def list_events(
     `Accept: application/x-ndjson` exports the session; with `after` or `type` it gives these events, one per line.
     Neither has pages.
     """
-    key = caller.key(session_id)
+    key = principal.session_key(session_id)
     types = tuple(name for text in type_ or () for name in text.split(",") if name)
     start = max(after or 0, seq_from_cursor(cursor) or 0)
     form = _preferred_form(request.headers.get("accept", ""))
     if form == EVENT_STREAM:
         start = max(start, seq_from_last_event_id(last_seen) or 0)
-        await caller.engine.sessions.state(key)
-        return StreamResponse(session_frames(caller, key, start, types), EVENT_STREAM)
+        await principal.reader.state(key)
+        return StreamResponse(session_frames(principal, key, start, types), EVENT_STREAM)
     if form == JSON_LINES:
-        store = caller.engine.store
-        keys = await find_sessions(store, caller.tenant, [session_id])
+        store = principal.store
+        keys = await find_sessions(store, principal.tenant, [session_id])
         part = bool(start or types)
         whole = write_export(store, iterate_keys(keys), alone=True)
-        return StreamResponse(_event_lines(caller, key, start, types) if part else whole, JSON_LINES)
-    events = await caller.engine.sessions.events(key, after=start, types=types, limit=limit + 1)
+        return StreamResponse(_event_lines(principal, key, start, types) if part else whole, JSON_LINES)
+    events = await principal.reader.read_events(key, after=start, types=types, limit=limit + 1)
     page = events[:limit]
     following = str(page[-1].seq) if len(events) > limit else None
     return JsonResponse(EventList(data=[view_event(event) for event in page], next_cursor=following))
@@ -127,8 +92,10 @@ def _preferred_form(accept: str) -> str:
     return "application/json"
 
 
-async def _event_lines(caller: Principal, key: SessionKey, after: int, types: tuple[str, ...]) -> AsyncGenerator[bytes]:
-    while events := await caller.engine.store.read(key, after=after, types=types, limit=_EVENTS_PER_READ):
+async def _event_lines(
+    principal: Principal, key: SessionKey, after: int, types: tuple[str, ...]
+) -> AsyncGenerator[bytes]:
+    while events := await principal.store.read(key, after=after, types=types, limit=_EVENTS_PER_READ):
         yield b"".join(encode(view_event(event)) + b"\n" for event in events)
         after = events[-1].seq
 
@@ -140,9 +107,11 @@ async def _event_lines(caller: Principal, key: SessionKey, after: int, types: tu
     response_description="The bytes that were sent to the model",
     responses=problem_specs("session_not_found", "event_not_found", "request_not_kept"),
 )
-async def get_event_request(session_id: FromPath[str], seq: Seq, caller: NamedDependency[Principal]) -> Response[Json]:
-    body = await rebuild_request(caller.engine.store, caller.key(session_id), seq)
+async def get_event_request(
+    session_id: FromPath[str], seq: Seq, principal: NamedDependency[Principal]
+) -> Response[Json]:
+    body = await rebuild_request(principal.store, principal.session_key(session_id), seq)
     return Response[Any](body, media_type="application/json")
 
 
-ROUTES = [list_messages, list_events, get_event_request]
+ROUTES = [list_events, get_event_request]

@@ -1,4 +1,4 @@
-"""Whether the process lives, and whether it should be sent requests."""
+"""Routes for liveness and readiness."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ async def get_liveness() -> Health:
     summary="Whether requests are welcome",
     responses=problem_specs("draining", "schema_behind", keyless=True),
 )
-async def get_readiness(caller: NamedDependency[Principal]) -> Health:
-    if caller.service.stopping.is_set():
+async def get_readiness(principal: NamedDependency[Principal]) -> Health:
+    if principal.service.stopping.is_set():
         raise Draining
     try:
         async with asyncio.timeout(_PING_TIMEOUT_SECONDS):
-            await caller.engine.store.ping()
+            await principal.store.ping()
     except TimeoutError:
         raise StoreUnavailable("the database does not answer") from None
     return Health("ok")

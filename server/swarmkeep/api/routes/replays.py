@@ -1,4 +1,4 @@
-"""The past against the present, and against another past: replays, differences, comparisons."""
+"""Routes that compare: replay, diff and compare."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ class Replay(Body, frozen=True, kw_only=True):
     opt={ONLY_READS: True},
     responses=problem_specs("session_not_found", "too_large", "unsupported_media_type"),
 )
-async def replay(session_id: FromPath[str], data: JSONBody[Replay], caller: NamedDependency[Principal]) -> Replayed:
+async def replay(session_id: FromPath[str], data: JSONBody[Replay], principal: NamedDependency[Principal]) -> Replayed:
     """The recorded completions and results stand in for the model and the tools: neither is called, nothing is
     written. Instructions that are functions are called. Each difference is told once, where it shows first.
     """
     ignore = check_kinds(data.ignore)
-    return await replay_session(caller.engine.store, caller.engine.registry, caller.key(session_id), ignore=ignore)
+    return await replay_session(
+        principal.store, principal.engine.registry, principal.session_key(session_id), ignore=ignore
+    )
 
 
 EarlierSeq = Annotated[
@@ -54,9 +56,9 @@ LaterSeq = Annotated[int, QueryParameter(ge=1, le=MAX_SEQ, description="The late
     responses=problem_specs("session_not_found", "event_not_found"),
 )
 async def diff(
-    session_id: FromPath[str], caller: NamedDependency[Principal], before: EarlierSeq, after: LaterSeq
+    session_id: FromPath[str], principal: NamedDependency[Principal], before: EarlierSeq, after: LaterSeq
 ) -> StateDiff:
-    return await diff_session(caller.engine.store, caller.key(session_id), before, after)
+    return await diff_session(principal.store, principal.session_key(session_id), before, after)
 
 
 @get(
@@ -67,11 +69,11 @@ async def diff(
 )
 async def compare(
     session_id: FromPath[str],
-    caller: NamedDependency[Principal],
+    principal: NamedDependency[Principal],
     other: Annotated[str, QueryParameter(name="with", description="The other session's id.")],
 ) -> Comparison:
     """They part after `shared_seq`: up to there, their events have the same hashes."""
-    return await compare_sessions(caller.engine.store, caller.key(session_id), caller.key(other))
+    return await compare_sessions(principal.store, principal.session_key(session_id), principal.session_key(other))
 
 
 ROUTES = [replay, diff, compare]

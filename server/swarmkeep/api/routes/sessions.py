@@ -1,4 +1,4 @@
-"""Sessions: made, listed, read, changed, forked, deleted."""
+"""Routes for sessions: create, list, get, update, delete, fork."""
 
 from __future__ import annotations
 
@@ -89,16 +89,16 @@ def session_response(session: SessionView, status: int = 200) -> Response[Sessio
         **problem_specs("agent_not_found", "session_exists", "too_large", "unsupported_media_type", "overloaded"),
     },
 )
-async def create_session(data: JSONBody[NewSession], caller: NamedDependency[Principal]) -> Response[SessionView]:
+async def create_session(data: JSONBody[NewSession], principal: NamedDependency[Principal]) -> Response[SessionView]:
     """Asked again with the same id and the same body, it answers 200 with the session as it was made."""
-    session, made = await caller.engine.sessions.create(
-        caller.tenant,
+    session, made = await principal.engine.sessions.create(
+        principal.tenant,
         session_id=data.id,
         agent=data.agent,
         context_variables=data.context_variables,
         metadata=data.metadata,
         messages=data.messages,
-        once=await caller.once(),
+        idempotency=await principal.idempotency_record(),
     )
     return session_response(session, 201 if made else 200)
 
@@ -113,14 +113,14 @@ async def create_session(data: JSONBody[NewSession], caller: NamedDependency[Pri
 )
 async def list_sessions(
     request: Request[Any, Any, Any],
-    caller: NamedDependency[Principal],
+    principal: NamedDependency[Principal],
     agent: Annotated[str | None, QueryParameter(description="Only those with this active agent.")] = None,
     status: Annotated[SessionStatus | None, QueryParameter(description="Only those in this state.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> SessionList:
-    page = await caller.engine.sessions.page(
-        caller.tenant, agent=agent, status=status, metadata=metadata_filter(request), limit=limit, cursor=cursor
+    page = await principal.reader.list_page(
+        principal.tenant, agent=agent, status=status, metadata=metadata_filter(request), limit=limit, cursor=cursor
     )
     return SessionList(data=page.sessions, next_cursor=page.next_cursor)
 
@@ -133,9 +133,9 @@ async def list_sessions(
     responses=problem_specs("session_not_found", "event_not_found"),
 )
 async def get_session(
-    session_id: FromPath[str], caller: NamedDependency[Principal], at: AtSeq = None
+    session_id: FromPath[str], principal: NamedDependency[Principal], at: AtSeq = None
 ) -> Response[SessionView]:
-    return session_response(await caller.engine.sessions.get(caller.key(session_id), at=at))
+    return session_response(await principal.reader.view(principal.session_key(session_id), at=at))
 
 
 @patch(
@@ -156,17 +156,17 @@ async def get_session(
 async def update_session(
     session_id: FromPath[str],
     data: JSONBody[SessionPatch],
-    caller: NamedDependency[Principal],
+    principal: NamedDependency[Principal],
     if_match: IfMatch = None,
 ) -> Response[SessionView]:
     """Two writers of different keys both win. With `If-Match` the change is made only if nothing happened since."""
-    session = await caller.engine.sessions.update(
-        caller.key(session_id),
+    session = await principal.engine.sessions.update(
+        principal.session_key(session_id),
         agent=none_if_unset(data.agent),
         context_variables=none_if_unset(data.context_variables),
         metadata=none_if_unset(data.metadata),
         if_match=seq_from_if_match(if_match),
-        once=await caller.once(),
+        idempotency=await principal.idempotency_record(),
     )
     return session_response(session)
 
@@ -179,13 +179,17 @@ async def update_session(
 )
 async def delete_session(
     session_id: FromPath[str],
-    caller: NamedDependency[Principal],
+    principal: NamedDependency[Principal],
     force: Annotated[bool, QueryParameter(description="Even while a run is active.")] = False,
     reason: Annotated[str | None, QueryParameter(max_length=1000, description="Why, for the audit log.")] = None,
     if_match: IfMatch = None,
 ) -> None:
-    await caller.engine.sessions.delete(
-        caller.key(session_id), force=force, if_match=seq_from_if_match(if_match), by=caller.name, reason=reason
+    await principal.engine.sessions.delete(
+        principal.session_key(session_id),
+        force=force,
+        if_match=seq_from_if_match(if_match),
+        by=principal.name,
+        reason=reason,
     )
 
 
@@ -207,16 +211,16 @@ async def delete_session(
     ),
 )
 async def fork_session(
-    session_id: FromPath[str], data: JSONBody[Fork], caller: NamedDependency[Principal]
+    session_id: FromPath[str], data: JSONBody[Fork], principal: NamedDependency[Principal]
 ) -> Response[SessionView]:
     """The shared events keep their hashes. A run that the shared history ends in does not go on in the fork."""
-    session = await caller.engine.sessions.fork(
-        caller.key(session_id),
+    session = await principal.engine.sessions.fork(
+        principal.session_key(session_id),
         at=data.at,
         session_id=data.id,
         metadata=data.metadata,
         agent=data.agent,
-        once=await caller.once(),
+        idempotency=await principal.idempotency_record(),
     )
     return session_response(session, 201)
 

@@ -1,24 +1,21 @@
-"""Sessions on their way out and in: exports as a stream, imports as a file that is verified before it counts."""
+"""Routes for export and import. An import is verified before anything is recorded."""
 
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any, BinaryIO, Literal, cast
 
 from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
-from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, RequestBody, Schema
-from litestar.params import FromPath, QueryParameter
+from litestar.params import QueryParameter
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.bodies import JsonRequest
 from swarmkeep.api.errors import problem_specs
-from swarmkeep.api.parameters import OPEN_QUERY_PREFIX, AtSeq, metadata_filter
+from swarmkeep.api.openapi_operations import ExportOperation, ImportOperation
+from swarmkeep.api.parameters import OPEN_QUERY_PREFIX, metadata_filter
 from swarmkeep.api.sse import StreamResponse
-from swarmkeep.audit.transcript.document import MEDIA_TYPES, TranscriptFormat, open_transcript
-from swarmkeep.audit.transcript.html import CONTENT_SECURITY_POLICY
 from swarmkeep.audit.transfer.export import JSON_LINES, filter_sessions, find_sessions, iterate_keys, write_export
 from swarmkeep.audit.transfer.import_conversations import import_conversations
 from swarmkeep.audit.transfer.import_export import ImportReport, import_export
@@ -28,42 +25,6 @@ from swarmkeep.domain.state import SessionStatus
 ImportFormat = Literal["export", "chat", "swarm", "assistants"]
 _MAX_BYTES_IN_MEMORY = 1024 * 1024
 _MAX_IDS = 200
-
-
-@dataclass
-class ExportOperation(Operation):
-    """In the OpenAPI document: an answer in JSON lines."""
-
-    def __post_init__(self) -> None:
-        answer = (self.responses or {}).get("200")
-        if isinstance(answer, OpenAPIResponse):
-            answer.content = {JSON_LINES: OpenAPIMediaType(schema=Schema())}
-
-
-@dataclass
-class ImportOperation(Operation):
-    """In the OpenAPI document: a body that is a file."""
-
-    def __post_init__(self) -> None:
-        content = {JSON_LINES: OpenAPIMediaType(schema=Schema())}
-        self.request_body = RequestBody(content=content, required=True, description="The file.")
-
-
-@dataclass
-class TranscriptOperation(Operation):
-    """In the OpenAPI document: an answer in either form."""
-
-    def __post_init__(self) -> None:
-        answer = (self.responses or {}).get("200")
-        if isinstance(answer, OpenAPIResponse):
-            answer.content = {kind: OpenAPIMediaType(schema=Schema()) for kind in MEDIA_TYPES.values()}
-
-
-# It is opened from where the API is, and holds what strangers said.
-_TRANSCRIPT_HEADERS = {
-    "Content-Security-Policy": f"{CONTENT_SECURITY_POLICY}; sandbox",
-    "X-Content-Type-Options": "nosniff",
-}
 
 
 @get(
@@ -78,7 +39,7 @@ _TRANSCRIPT_HEADERS = {
 )
 async def export_sessions(
     request: Request[Any, Any, Any],
-    caller: NamedDependency[Principal],
+    principal: NamedDependency[Principal],
     ids: Annotated[
         list[str] | None, QueryParameter(name="id", description="Only these sessions (repeat), in this order.")
     ] = None,
@@ -86,42 +47,18 @@ async def export_sessions(
     status: Annotated[SessionStatus | None, QueryParameter(description="Only those in this state.")] = None,
 ) -> Response[Any]:
     """All of the caller's sessions, newest first, unless parameters say which."""
-    store, metadata = caller.engine.store, metadata_filter(request)
+    store, metadata = principal.store, metadata_filter(request)
     if not ids:
-        keys = filter_sessions(store, caller.tenant, agent=agent, status=status, metadata=metadata)
+        keys = filter_sessions(store, principal.tenant, agent=agent, status=status, metadata=metadata)
         return StreamResponse(write_export(store, keys), JSON_LINES)
     if agent or status or metadata:
-        raise InvalidRequest("give either ids or filters", "/query/id")
+        raise InvalidRequest("give ids or filters, not both", "/query/id")
     if len(ids) > _MAX_IDS:
         raise InvalidRequest(f"give at most {_MAX_IDS} ids", "/query/id")
     for session_id in ids:
-        caller.key(session_id)
-    chosen = await find_sessions(store, caller.tenant, ids)
+        principal.session_key(session_id)
+    chosen = await find_sessions(store, principal.tenant, ids)
     return StreamResponse(write_export(store, iterate_keys(chosen), alone=len(chosen) == 1), JSON_LINES)
-
-
-@get(
-    "/sessions/{session_id:str}/transcript",
-    operation_id="get_transcript",
-    summary="Get a session as a document for people",
-    operation_class=TranscriptOperation,
-    response_description="The document",
-    responses=problem_specs("session_not_found", "event_not_found"),
-)
-async def get_transcript(
-    request: Request[Any, Any, Any],
-    session_id: FromPath[str],
-    caller: NamedDependency[Principal],
-    form: Annotated[
-        TranscriptFormat | None,
-        QueryParameter(name="format", description="`markdown` or `html`; by default as `Accept` says."),
-    ] = None,
-    at: AtSeq = None,
-) -> Response[Any]:
-    """Markdown unless `format` or `Accept` asks for HTML. What was said is shown as text, never as markup."""
-    chosen = form or ("html" if "text/html" in request.headers.get("accept", "") else "markdown")
-    pieces = await open_transcript(caller.engine.store, caller.key(session_id), chosen, at=at)
-    return StreamResponse(pieces, MEDIA_TYPES[chosen], headers={**_TRANSCRIPT_HEADERS, "Vary": "Accept"})
 
 
 @post(
@@ -134,7 +71,7 @@ async def get_transcript(
 )
 async def import_sessions(
     request: JsonRequest,
-    caller: NamedDependency[Principal],
+    principal: NamedDependency[Principal],
     as_id: Annotated[
         str | None, QueryParameter(name="as", description="The id that the one session of the file is to have here.")
     ] = None,
@@ -150,29 +87,29 @@ async def import_sessions(
     """The body is an export, or holds conversations that were kept elsewhere. All of it is verified before anything is
     recorded; sessions that are here already, with what the file has of them, are left as they are.
     """
-    engine = caller.engine
+    registry = principal.engine.registry
     if agent is not None:
         if source == "export":
             raise InvalidRequest("an export says by itself which agent is active", "/query/agent")
-        engine.registry.get(agent)
+        registry.get(agent)
     with SpooledTemporaryFile(max_size=_MAX_BYTES_IN_MEMORY) as spooled:
         file = cast(BinaryIO, spooled)
-        async with aclosing(request.file()) as pieces:
+        async with aclosing(request.stream_file()) as pieces:
             async for piece in pieces:
                 file.write(piece)
         if source == "export":
-            return await import_export(engine.store, caller.tenant, file, as_id=as_id, dry_run=dry_run)
+            return await import_export(principal.store, principal.tenant, file, as_id=as_id, dry_run=dry_run)
         return await import_conversations(
-            engine.store,
-            caller.tenant,
+            principal.store,
+            principal.tenant,
             file,
             source,
             agent=agent,
-            default_agent=engine.registry.default,
+            default_agent=registry.default,
             as_id=as_id,
             dry_run=dry_run,
         )
 
 
-EXPORT_ROUTES = [export_sessions, get_transcript]
+EXPORT_ROUTES = [export_sessions]
 IMPORT_ROUTES = [import_sessions]

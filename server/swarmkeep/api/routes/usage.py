@@ -1,4 +1,4 @@
-"""What model and tool calls took: tokens, calls and time, in groups."""
+"""Route for usage: tokens, calls and time, in groups."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class UsageList(msgspec.Struct, frozen=True, kw_only=True):
     responses=problem_specs(),
 )
 async def get_usage(
-    caller: NamedDependency[Principal],
+    principal: NamedDependency[Principal],
     group_by: Annotated[
         list[str] | None,
         QueryParameter(
@@ -59,7 +59,7 @@ async def get_usage(
         limit=limit,
         cursor=cursor,
     )
-    page = await caller.engine.store.sum_usage(caller.tenant, query)
+    page = await principal.store.sum_usage(principal.tenant, query)
     return JsonResponse(UsageList(data=page.rows, next_cursor=page.next_cursor))
 
 

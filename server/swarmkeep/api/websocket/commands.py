@@ -1,4 +1,4 @@
-"""What may be sent over a live connection: a run's creation, cancelling and resuming, with the fields of HTTP."""
+"""Commands over a WebSocket: create, cancel and resume a run, with the fields of HTTP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Meta, structs
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.bodies import Body, parse_json
-from swarmkeep.api.routes.runs import NewRun, Resume, submit_resume
+from swarmkeep.api.run_bodies import NewRun, Resume
 from swarmkeep.domain.codec import MalformedJson, decode, encode
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.views import RunView
@@ -59,7 +59,7 @@ def parse_command(text: bytes) -> SocketCommand:
     except (MalformedJson, msgspec.ValidationError):
         named = None
     if named is not None and named.type not in COMMAND_TYPES:
-        raise InvalidRequest(f"a frame's type is one of {', '.join(COMMAND_TYPES)}", "/type")
+        raise InvalidRequest(f"a frame's type must be one of {', '.join(COMMAND_TYPES)}", "/type")
     command: SocketCommand = parse_json(text, SocketCommand, "the frame")
     return command
 
@@ -73,21 +73,21 @@ def read_ref(text: bytes) -> str | None:
     return ref if isinstance(ref, str) and len(ref) <= MAX_REF_CHARACTERS else None
 
 
-async def execute_command(caller: Principal, key: SessionKey, command: SocketCommand) -> RunView:
+async def execute_command(principal: Principal, key: SessionKey, command: SocketCommand) -> RunView:
     """Do it, and give the run as it is then; returns once it is durable, not once the run has ended.
 
     Raises what the same request over HTTP would be refused with.
     """
-    runs, once = caller.engine.runs, _idempotency_record(key, command)
+    runs, idempotency = principal.engine.runs, _idempotency_record(key, command)
     match command:
         case RunCreate():
-            feed = await runs.start(key, command.to_command(once), once=once)
-            return await runs.get(key, feed.run_id)
+            position = await runs.start(key, command.to_command(idempotency), idempotency=idempotency)
+            return await principal.reader.get_run(key, position.run_id)
         case RunResume():
-            await submit_resume(caller, key, command.run_id, command, once)
-            return await runs.get(key, command.run_id)
+            await command.submit(principal, key, command.run_id, idempotency)
+            return await principal.reader.get_run(key, command.run_id)
         case RunCancel():
-            return await runs.cancel(key, command.run_id, once=once)
+            return await runs.cancel(key, command.run_id, idempotency=idempotency)
 
 
 def _idempotency_record(key: SessionKey, command: SocketCommand) -> IdempotentRequest | None:

@@ -1,10 +1,9 @@
-"""A session over one WebSocket: everything that happens comes down, what to do goes up."""
+"""A session over one WebSocket: events are sent, commands are received."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -17,7 +16,7 @@ from swarmkeep.api.auth.guards import OWN_AUTH
 from swarmkeep.api.errors import problem_document
 from swarmkeep.api.http_errors import Unauthenticated
 from swarmkeep.api.sse import FrameParts, frame_parts
-from swarmkeep.api.streams import readable_items
+from swarmkeep.api.streams import StreamCheck
 from swarmkeep.api.websocket.commands import execute_command, parse_command, read_ref
 from swarmkeep.api.websocket.handshake import (
     SUBPROTOCOL,
@@ -29,9 +28,8 @@ from swarmkeep.api.websocket.handshake import (
 )
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.errors import RunNotFound, SessionNotFound
-from swarmkeep.domain.events import RunEnded, RunWaiting
-from swarmkeep.engine.streaming import follow
+from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.engine.loop import Item
 from swarmkeep.store.ports import SessionKey
 
 log = logging.getLogger(__name__)
@@ -61,9 +59,9 @@ async def session_socket(socket: Socket, session_id: FromPath[str]) -> None:
         return
     await socket.accept(subprotocols=SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None)
     try:
-        caller = await authenticate_handshake(service, scope)
-        key, after = caller.key(session_id), parse_after(scope)
-        await _SessionSocket(socket, caller, key, after).hold()
+        principal = await authenticate_handshake(service, scope)
+        key, after = principal.session_key(session_id), parse_after(scope)
+        await _SessionSocket(socket, principal, key, after).run_until_closed()
     except CLIENT_GONE:
         return
     except Exception as error:
@@ -75,7 +73,7 @@ async def session_socket(socket: Socket, session_id: FromPath[str]) -> None:
 def _problem(error: Exception) -> dict[str, Any]:
     problem, _ = problem_document(error)
     if problem["status"] == 500:
-        log.error("a live connection: unexpected error", exc_info=error)
+        log.error("WebSocket: unexpected error", exc_info=error)
     return problem
 
 
@@ -88,16 +86,16 @@ def _frame(event: str, data: bytes, seq: int | None = None, ref: str | None = No
 class _SessionSocket:
     """One connection. Its two halves are tasks of their own; the first to end takes the other along."""
 
-    def __init__(self, socket: Socket, caller: Principal, key: SessionKey, after: int) -> None:
+    def __init__(self, socket: Socket, principal: Principal, key: SessionKey, after: int) -> None:
         self._socket = socket
-        self._caller = caller
+        self._principal = principal
         self._key = key
         self._after = after
         self._command_lock = asyncio.Lock()
 
-    async def hold(self) -> None:
+    async def run_until_closed(self) -> None:
         """Until the client closes, the server stops, or the session is gone, which raises SessionNotFound."""
-        halves = [asyncio.create_task(self._show()), asyncio.create_task(self._listen())]
+        halves = [asyncio.create_task(self._send_events()), asyncio.create_task(self._execute_commands())]
         try:
             done, _ = await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -110,45 +108,42 @@ class _SessionSocket:
             half.result()
         await self._socket.close(CLOSE_RESTART, "the server is shutting down; connect again")
 
-    async def _show(self) -> None:
+    async def _send_events(self) -> None:
         """Send what happens. A slow reader makes this wait, and nobody else: what it misses here is in the log."""
-        async with aclosing(self._parts()) as found:
-            async for parts in found:
-                await self._socket.send_text(_frame(*parts))
-        if not await self._caller.is_still_allowed():
-            raise Unauthenticated(shown=True)
-        if not self._caller.service.drained.is_set():
-            raise SessionNotFound(self._key.id)
+        principal, key = self._principal, self._key
+        joined = (await principal.reader.state(key)).seq
+        check = StreamCheck(principal, key, leave=principal.service.drained)
+        async with aclosing(principal.reader.follow(key, after=self._after)) as items:
+            async for item in items:
+                if not await check.passes(item):
+                    break
+                for parts in await self._frame_parts(item, joined):
+                    await self._socket.send_text(_frame(*parts))
+        if not await principal.is_still_allowed():
+            raise Unauthenticated(key_given=True)
+        if not check.is_leaving:
+            raise SessionNotFound(key.id)
 
-    async def _parts(self) -> AsyncGenerator[FrameParts]:
-        engine, key = self._caller.engine, self._key
-        joined = (await engine.sessions.state(key)).seq
-        items = follow(engine.store, engine.hub, key, after=self._after, poll_seconds=engine.limits.poll_seconds)
-        async with aclosing(readable_items(self._caller, key, items, self._caller.service.drained)) as present:
-            async for item in present:
-                if item is not None and (parts := frame_parts(item)) is not None:
-                    yield parts
-                if isinstance(item, RecordedEvent) and item.seq > joined and (end := await self._end(item)) is not None:
-                    yield end
+    async def _frame_parts(self, item: Item | None, joined: int) -> list[FrameParts]:
+        """What is sent of an item; with the last event of a run that ended since the connection began, the run."""
+        if item is None:
+            return []
+        parts = frame_parts(item)
+        sent = [] if parts is None else [parts]
+        if isinstance(item, RecordedEvent) and item.seq > joined:
+            run = await self._principal.reader.find_ended_run(self._key, item)
+            if run is not None:
+                sent.append(("done", encode(run), None))
+        return sent
 
-    async def _end(self, event: RecordedEvent) -> FrameParts | None:
-        """The run, if this event was its last; one that waited or was interrupted may have gone on since."""
-        if not isinstance(event.fact, RunEnded | RunWaiting):
-            return None
-        try:
-            run = await self._caller.engine.runs.get(self._key, event.run_id or "")
-        except RunNotFound:
-            return None
-        return None if run.status in ("running", "queued") else ("done", encode(run), None)
-
-    async def _listen(self) -> None:
+    async def _execute_commands(self) -> None:
         """Do what comes in, one after the other. What cannot be done is answered, and the connection goes on."""
         while True:
             text = await self._receive_frame()
             try:
                 async with self._command_lock:
-                    await authorize_command(self._caller, self._socket.scope)
-                    run = await execute_command(self._caller, self._key, parse_command(text))
+                    await authorize_command(self._principal, self._socket.scope)
+                    run = await execute_command(self._principal, self._key, parse_command(text))
                 answer = "accepted", encode(run)
             except SessionNotFound:
                 raise

@@ -1,4 +1,4 @@
-"""Who may open a live connection, and from where it goes on."""
+"""The WebSocket handshake: origin, API key, and where the stream starts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from litestar.datastructures import Headers
 from litestar.types import Send, WebSocketScope
 from litestar.types.asgi_types import WebSocketResponseStartEvent
 
-from swarmkeep.api.auth.context import Principal, Service
+from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import authenticate, client_address, is_allowed_origin, refuse_other_sites
 from swarmkeep.api.errors import PROBLEM_JSON
 from swarmkeep.api.http_errors import Forbidden, Unauthenticated
 from swarmkeep.api.parameters import MAX_SEQ
+from swarmkeep.api.service import Service
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.errors import InvalidRequest
 
@@ -33,7 +34,9 @@ async def refuse_other_pages(service: Service, scope: WebSocketScope) -> None:
     headers = Headers.from_scope(scope)
     await refuse_other_sites(service, headers)
     if not is_allowed_origin(service, headers):
-        raise Forbidden("this connection takes no other sites' pages; SWARMKEEP_CORS_ORIGINS names those that may")
+        raise Forbidden(
+            "pages of other sites may not open this connection; allow their origin with SWARMKEEP_CORS_ORIGINS"
+        )
 
 
 async def refuse_handshake(send: Send, problem: Mapping[str, Any]) -> None:
@@ -56,15 +59,15 @@ async def authenticate_handshake(service: Service, scope: WebSocketScope) -> Pri
     return Principal(service, await authenticate(service, shown, client_address(scope)))
 
 
-async def authorize_command(caller: Principal, scope: WebSocketScope) -> None:
+async def authorize_command(principal: Principal, scope: WebSocketScope) -> None:
     """A command is a request of its own: it may come long after the handshake, and be one too many.
 
     Raises Unauthenticated, RateLimited, Forbidden, StoreUnavailable.
     """
-    if not await caller.is_still_allowed():
-        raise Unauthenticated(shown=caller.api_key is not None)
-    caller.service.count(caller.api_key, client_address(scope))
-    caller.require_writer()
+    if not await principal.is_still_allowed():
+        raise Unauthenticated(key_given=principal.api_key is not None)
+    principal.service.count_request(principal.api_key, client_address(scope))
+    principal.require_writer()
 
 
 def parse_after(scope: WebSocketScope) -> int:
@@ -72,9 +75,9 @@ def parse_after(scope: WebSocketScope) -> int:
     pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     for name, _ in pairs:
         if name != "after":
-            raise InvalidRequest(f"there is no query parameter {name!r} here; known: after", f"/query/{name}")
+            raise InvalidRequest(f"unknown query parameter {name!r}; known: after", f"/query/{name}")
     after = dict(pairs).get("after", "0")
     number = int(after) if after.isascii() and after.isdecimal() and len(after) < 20 else -1
     if not 0 <= number <= MAX_SEQ:
-        raise InvalidRequest("after: the seq of the last event seen", "/query/after")
+        raise InvalidRequest("`after` must be the seq of the last event seen", "/query/after")
     return number

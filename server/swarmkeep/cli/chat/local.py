@@ -12,12 +12,8 @@ from swarmkeep.cli.chat.conversion import to_client_item, to_client_run, to_star
 from swarmkeep.domain.decisions import resuming
 from swarmkeep.engine import loop
 from swarmkeep.engine.agents.loading import load_registry
-from swarmkeep.engine.engine import Engine
-from swarmkeep.engine.limits import Limits
-from swarmkeep.engine.models.model import ChatModel
-from swarmkeep.engine.models.provider import make_model_client
-from swarmkeep.engine.models.retries import Retries
-from swarmkeep.engine.runs import RunPosition
+from swarmkeep.engine.build import build_engine
+from swarmkeep.engine.reader import RunPosition
 from swarmkeep.settings import Settings
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
@@ -44,9 +40,8 @@ class LocalChatSession:
         self._key = SessionKey(tenant or DEFAULT_TENANT, session_id or f"sess_{uuid4().hex}")
         # Runs that others have left are theirs to take up again.
         store = open_store(settings.database_url, only=self._key)
-        self._client = make_model_client(settings)
-        model = ChatModel(self._client, Retries(count=settings.model_retries))
-        self._engine = Engine(store, registry, model, read_limits(settings))
+        # Whoever leaves in the middle of an answer does not wait for it; it can be resumed.
+        self._engine = build_engine(settings, registry, store, grace_seconds=0.0)
         self._background = Background()
         try:
             self._background.run(self._open())
@@ -61,7 +56,7 @@ class LocalChatSession:
         if self._agent is not None:
             await self._engine.sessions.update(self._key, agent=self._agent)
         else:
-            await self._engine.sessions.get(self._key)
+            await self._engine.reader.view(self._key)
 
     def begin(self) -> str:
         if self.session_id is None:
@@ -75,7 +70,7 @@ class LocalChatSession:
         return self._follow(self._background.run(self._engine.runs.start(self._key, wish)))
 
     def join(self, run_id: str) -> Iterator[StreamItem]:
-        return self._follow(self._background.run(self._engine.runs.feed(self._key, run_id)))
+        return self._follow(self._background.run(self._engine.reader.find_position(self._key, run_id)))
 
     def decide(self, run_id: str, approvals: Sequence[Approval]) -> Iterator[StreamItem]:
         decided = msgspec.convert(approvals, list[resuming.Approval])
@@ -84,13 +79,13 @@ class LocalChatSession:
     def active(self) -> Run | None:
         if self.session_id is None:
             return None
-        state = self._background.run(self._engine.sessions.state(self._key))
+        state = self._background.run(self._engine.reader.state(self._key))
         return None if state.run is None else self._run(state.run.id)
 
     def find_latest_run(self) -> Run | None:
         if self.session_id is None:
             return None
-        views = self._background.run(self._engine.runs.all(self._key))
+        views = self._background.run(self._engine.reader.list_runs(self._key, limit=1))
         return to_client_run(views[0]) if views else None
 
     def cancel(self) -> None:
@@ -101,19 +96,13 @@ class LocalChatSession:
     def close(self) -> None:
         try:
             self._background.run(self._engine.stop())
-            self._background.run(self._client.close())
         finally:
             self._background.close()
 
     def _follow(self, feed: RunPosition) -> Iterator[StreamItem]:
-        items: Iterator[loop.Item] = self._background.iterate(self._engine.runs.stream(self._key, feed))
+        items: Iterator[loop.Item] = self._background.iterate(self._engine.reader.follow_run(self._key, feed))
         yield from map(to_client_item, items)
         yield Done(run=self._run(feed.run_id))
 
     def _run(self, run_id: str) -> Run:
-        return to_client_run(self._background.run(self._engine.runs.get(self._key, run_id)))
-
-
-def read_limits(settings: Settings) -> Limits:
-    """The configured limits. Whoever leaves in the middle of an answer does not wait for it; it can be resumed."""
-    return msgspec.structs.replace(msgspec.convert(settings, Limits, from_attributes=True), grace_seconds=0.0)
+        return to_client_run(self._background.run(self._engine.reader.get_run(self._key, run_id)))

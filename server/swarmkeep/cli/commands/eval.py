@@ -128,11 +128,8 @@ def _open_bench(
     stack: ExitStack,
     background: Any,
 ) -> CaseRunner:
-    from swarmkeep.cli.chat.local import read_limits
     from swarmkeep.engine.agents.loading import load_registry
-    from swarmkeep.engine.models.model import ChatModel
     from swarmkeep.engine.models.provider import make_model_client
-    from swarmkeep.engine.models.retries import Retries
     from swarmkeep.evals.judging import Judge
     from swarmkeep.evals.running import CaseRunner
     from swarmkeep.store.opening import open_store
@@ -141,20 +138,14 @@ def _open_bench(
     asks = any(case.recorded is None or case.is_judged for case in cases)
     if asks and not has_model(settings):
         raise Refused(NO_MODEL)
-    client = make_model_client(settings) if asks else None
-    if client is not None:
-        stack.callback(lambda: background.run(client.close()))
     recorded = None
     if any(case.recorded for case in cases):
         store = recorded = open_store(settings.database_url, read_only=True)
         stack.callback(lambda: background.run(store.close()))
         background.run(store.ping())
-    judge = judge_model or settings.model or registry.choose_model(registry.get(registry.default))
-    return CaseRunner(
-        registry,
-        None if client is None else ChatModel(client, Retries(count=settings.model_retries)),
-        None if client is None or settings.offline else Judge(client, judge),
-        recorded,
-        read_limits(settings),
-        concurrency=concurrency,
-    )
+    judge = None
+    if any(case.is_judged for case in cases) and not settings.offline:
+        client = make_model_client(settings)
+        stack.callback(lambda: background.run(client.close()))
+        judge = Judge(client, judge_model or settings.model or registry.choose_model(registry.get(registry.default)))
+    return CaseRunner(registry, settings if asks else None, judge, recorded, concurrency=concurrency)

@@ -74,6 +74,6 @@ def serve(
         say(f"no --agents given: serving the example agents in {', '.join(settings.agents)}")
     if settings.offline:
         say(OFFLINE_NOTE)
-    from swarmkeep import app
+    from swarmkeep import server
 
-    app.serve(settings)
+    server.serve(settings)

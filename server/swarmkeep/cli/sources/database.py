@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
@@ -14,10 +14,8 @@ from swarmkeep.cli.sources.source import FileForm, Form
 from swarmkeep.domain.codec import decode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.usage import UsageQuery
-from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.engine import Engine
-from swarmkeep.engine.models.model import Delta, Reply
-from swarmkeep.engine.worker.watcher import follow_from_log
+from swarmkeep.engine.reader import SessionReader
+from swarmkeep.engine.stored_sessions import delete_session, fork_session
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
 from swarmkeep_client import (
@@ -44,14 +42,6 @@ PAGE_SIZE = 500
 USAGE_PAGE_SIZE = 20_000
 
 
-class NoModel:
-    """Stands where an engine has a model, in commands that run nothing."""
-
-    async def ask(self, request: Any, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
-        raise AssertionError("this command asks no model")
-        yield
-
-
 class DatabaseSource:
     """The sessions of one tenant. Opened without `writes`, it cannot change a byte of the database."""
 
@@ -69,8 +59,7 @@ class DatabaseSource:
             upgrade(location)
         self._store: Archive = open_store(location, read_only=not writes)
         self._background = Background()
-        self._engine = Engine(self._store, Registry(), NoModel())
-        self._sessions = self._engine.sessions
+        self._reader = SessionReader(self._store, poll_seconds=POLL_SECONDS)
         try:
             self._background.run(self._store.ping())
         except BaseException:
@@ -81,7 +70,7 @@ class DatabaseSource:
         cursor = None
         while True:
             page = self._background.run(
-                self._sessions.page(
+                self._reader.list_page(
                     self._tenant,
                     agent=agent,
                     status=status,  # type: ignore[arg-type]
@@ -95,16 +84,16 @@ class DatabaseSource:
             cursor = page.next_cursor
 
     def session(self, session_id: str, *, at: int | None = None) -> SessionState:
-        return to_session_state(self._background.run(self._sessions.get(self._key(session_id), at=at)))
+        return to_session_state(self._background.run(self._reader.view(self._key(session_id), at=at)))
 
     def messages(self, session_id: str, *, at: int | None = None) -> list[Message]:
-        state = self._background.run(self._sessions.state(self._key(session_id), at=at))
+        state = self._background.run(self._reader.state(self._key(session_id), at=at))
         return [entry.view() for entry in state.messages]
 
     def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
         while True:
             page = self._background.run(
-                self._sessions.events(self._key(session_id), after=after, types=types, limit=PAGE_SIZE)
+                self._reader.read_events(self._key(session_id), after=after, types=types, limit=PAGE_SIZE)
             )
             yield from page
             if len(page) < PAGE_SIZE:
@@ -113,16 +102,15 @@ class DatabaseSource:
 
     def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
         key = self._key(session_id)
-        self._background.run(self._sessions.state(key))
-        items = follow_from_log(self._store, key, after=after, poll_seconds=POLL_SECONDS)
-        for item in self._background.iterate(items):
+        self._background.run(self._reader.state(key))
+        for item in self._background.iterate(self._reader.follow(key, after=after)):
             if isinstance(item, RecordedEvent) and (not types or item.type in types):
                 yield item
 
     def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState:
         key = self._key(session_id)
         return to_session_state(
-            self._background.run(self._sessions.fork(key, at=at, session_id=new_id, metadata=metadata))
+            self._background.run(fork_session(self._store, key, at=at, session_id=new_id, metadata=metadata))
         )
 
     def delete(
@@ -130,14 +118,14 @@ class DatabaseSource:
     ) -> None:
         key = self._key(session_id)
         self._background.run(
-            self._sessions.delete(key, force=force, if_match=if_match, by=_name_operator(), reason=reason)
+            delete_session(self._store, key, force=force, if_match=if_match, by=_name_operator(), reason=reason)
         )
 
     def redact(self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool) -> Redaction:
         from swarmkeep.audit.redact import redact
 
         key, by = self._key(session_id), _name_operator()
-        done = self._background.run(redact(self._engine, key, seqs, reason, by=by, include_forks=include_forks))
+        done = self._background.run(redact(self._store, key, seqs, reason, by=by, include_forks=include_forks))
         return msgspec.convert(done, Redaction, from_attributes=True)
 
     def verify_audit_head(self, tenant: str | None, head: Head) -> Verification:

@@ -1,4 +1,4 @@
-"""Files that a browser is served, with the headers that keep a page by itself."""
+"""Static files with the security headers of a page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from litestar import Request, Response
 from litestar.exceptions import NotFoundException
 
-WEB = Path(__file__).resolve().parents[1] / "web"
+WEB = Path(__file__).resolve().parents[2] / "web"
 VENDOR = WEB / "vendor"
 _MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".mjs": "text/javascript"}
 _HEADERS = {

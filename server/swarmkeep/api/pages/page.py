@@ -7,7 +7,7 @@ from typing import Any
 from litestar import Request, Response, get
 from litestar.params import FromPath
 
-from swarmkeep.api.static_files import VENDOR, WEB, file_response
+from swarmkeep.api.pages.static_files import VENDOR, WEB, file_response
 
 _FILES = {file.name: file for file in (WEB / "page").iterdir() if file.suffix in (".html", ".css", ".js")}
 _FILES |= {file.name: file for file in (VENDOR / "marked" / "marked.esm.js", VENDOR / "dompurify" / "purify.es.mjs")}

@@ -8,7 +8,7 @@ from litestar import Request, Response, get
 from litestar.params import FromPath
 
 from swarmkeep.api.openapi import build_openapi
-from swarmkeep.api.static_files import VENDOR, WEB, file_response
+from swarmkeep.api.pages.static_files import VENDOR, WEB, file_response
 
 _FILES = {name: WEB / "docs" / name for name in ("index.html", "init.js")}
 _FILES |= {name: VENDOR / "swagger-ui" / name for name in ("swagger-ui.css", "swagger-ui-bundle.js")}

@@ -1,0 +1,41 @@
+"""Route for the metrics, which have a token of their own."""
+
+from __future__ import annotations
+
+from secrets import compare_digest
+from typing import Any
+
+from litestar import Request, Response, get
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from swarmkeep.api.errors import problem_specs
+from swarmkeep.api.http_errors import Unauthenticated
+from swarmkeep.api.metrics import Metrics
+from swarmkeep.api.service import Service
+
+
+@get(
+    "/metrics",
+    operation_id="metrics",
+    summary="What the server counts, for Prometheus",
+    media_type="text/plain",
+    response_description="The text format of Prometheus",
+    responses=problem_specs("unauthenticated", keyless=True),
+)
+async def get_metrics(request: Request[Any, Any, Any]) -> Response[str]:
+    """Over all tenants. Open while the server has no API keys; afterwards it needs the token of its own."""
+    service: Service = request.app.state.service
+    counts: Metrics = request.app.state.metrics
+    if counts.token is not None or await service.keyring.is_locked():
+        _require_token(counts.token, request.headers.get("authorization", ""))
+    return Response[Any](counts.render(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+def _require_token(token: str | None, authorization: str) -> None:
+    scheme, _, shown = authorization.partition(" ")
+    shown = shown.strip() if scheme.lower() == "bearer" else ""
+    if token is None or not compare_digest(shown.encode(), token.encode()):
+        raise Unauthenticated(key_given=bool(shown), credential="metrics token")
+
+
+ROUTES = [get_metrics]

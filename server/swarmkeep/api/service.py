@@ -1,0 +1,52 @@
+"""What one server process has for its requests."""
+
+from __future__ import annotations
+
+import asyncio
+
+from swarmkeep.api.auth.keyring import Keyring
+from swarmkeep.api.auth.rate_limits import RateLimiter
+from swarmkeep.api.limits import ServerLimits
+from swarmkeep.engine.engine import Engine
+from swarmkeep.store.ports.api_keys import ApiKey
+
+
+class Service:
+    """One process's engine, who may use it, and whether it is being stopped.
+
+    `hosts` are the names by which a server without keys may be addressed, `origins` the other sites whose pages may
+    call it then. Without `rate_limiter` anybody may ask as often as they like. `stopping` is set when the server is
+    told to stop, `drained` when the last of its runs has ended.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        keyring: Keyring,
+        *,
+        hosts: frozenset[str] = frozenset(),
+        origins: frozenset[str] = frozenset(),
+        rate_limiter: RateLimiter | None = None,
+        limits: ServerLimits | None = None,
+    ) -> None:
+        self.engine = engine
+        self.keyring = keyring
+        self.hosts = hosts
+        self.origins = origins
+        self.rate_limiter = rate_limiter
+        self.limits = limits or ServerLimits()
+        self.stopping = asyncio.Event()
+        self.drained = asyncio.Event()
+
+    def count_request(self, key: ApiKey | None, address: str) -> None:
+        """Count a request for whoever sent it: a key, or else an address. Raises RateLimited."""
+        if self.rate_limiter is not None:
+            self.rate_limiter.count(address if key is None else key.id)
+
+    async def drain(self) -> None:
+        """Take no more runs, let streams end, and return once the running runs have ended or were interrupted."""
+        self.stopping.set()
+        try:
+            await self.engine.drain()
+        finally:
+            self.drained.set()

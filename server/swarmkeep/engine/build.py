@@ -1,0 +1,72 @@
+"""Builds the engine that the settings describe: for the server, for commands, and for evals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from swarmkeep.domain.request import ModelRequest
+from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.limits import Limits
+from swarmkeep.engine.models.model import ChatModel, Delta, Reply
+from swarmkeep.engine.models.pauses import Pauses
+from swarmkeep.engine.models.provider import ModelSettings, make_model_client
+from swarmkeep.engine.models.retries import Retries
+from swarmkeep.store.archive import Archive
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+
+class EngineSettings(ModelSettings, Protocol):
+    """What settings say about the model, and how often it is asked again. They also have the fields of Limits."""
+
+    model_retries: int
+
+
+def build_engine(settings: EngineSettings, registry: Registry, store: Archive, **limits: Any) -> Engine:
+    """An engine on the configured model; `limits` go before those of the settings. Whoever gets it stops it."""
+    pauses = Pauses()
+    model = _ConfiguredModel(settings, pauses)
+    chosen = msgspec.structs.replace(msgspec.convert(settings, Limits, from_attributes=True), **limits)
+    return Engine(store, registry, model, chosen, pauses, model.close)
+
+
+class _ConfiguredModel:
+    """The configured model. Its client is made at the first request: openai takes a second and 30 MB to load, which a
+    server that starts, or is never asked, can do without."""
+
+    def __init__(self, settings: EngineSettings, pauses: Pauses) -> None:
+        self._settings = settings
+        self._pauses = pauses
+        self._opening = asyncio.Lock()
+        self._client: AsyncOpenAI | None = None
+        self._model: ChatModel | None = None
+
+    def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
+        if self._model is None:
+            return self._open_and_ask(request, stream)
+        return self._model.ask(request, stream=stream)
+
+    async def _open_and_ask(self, request: ModelRequest, stream: bool) -> AsyncGenerator[Delta | Reply]:
+        model = await self._open()
+        async with aclosing(model.ask(request, stream=stream)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def _open(self) -> ChatModel:
+        async with self._opening:
+            if self._model is None:
+                # In a thread, because loading it would hold up everything else.
+                self._client = await asyncio.to_thread(make_model_client, self._settings)
+                self._model = ChatModel(self._client, Retries(count=self._settings.model_retries), self._pauses.wait)
+            return self._model
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()

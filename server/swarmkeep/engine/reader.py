@@ -1,0 +1,175 @@
+"""Reads sessions and runs from the log, and follows them. No engine is needed, and nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.errors import RunNotFound
+from swarmkeep.domain.events import RunEnded, RunWaiting
+from swarmkeep.domain.state import Run, SessionStatus, State
+from swarmkeep.domain.views import RunView, SessionView, collect_runs, find_run, view_run, view_session
+from swarmkeep.engine.loop import Item
+from swarmkeep.engine.streaming import Hub, follow, read_pages
+from swarmkeep.engine.worker.watcher import follow_from_log
+from swarmkeep.store.ports import EventStore, SessionHead, SessionKey, SessionPage
+
+
+class RunPosition(msgspec.Struct, frozen=True):
+    """Where a run's stream begins: its id, and the seq that its events come after.
+
+    `seq` is the last event of what the request did. Where an earlier one with the same idempotency key did it, it is
+    `repeated`, and its answer is given again.
+    """
+
+    run_id: str
+    after: int
+    seq: int | None = None
+    repeated: bool = False
+
+
+class SessionReader:
+    """Sessions of every tenant as they are recorded; each call names its own.
+
+    `hub` is that of the engine in this process, which also knows what is not recorded. Without one, the log is looked
+    at every `poll_seconds`, and whenever the database gives a hint.
+    """
+
+    def __init__(
+        self, store: EventStore, *, hub: Hub | None = None, poll_seconds: float = 0.5, page_events: int = 200
+    ) -> None:
+        self._store = store
+        self._hub = hub
+        self._poll_seconds = poll_seconds
+        self._page_events = page_events
+
+    async def state(self, key: SessionKey, *, at: int | None = None) -> State:
+        """Raises SessionNotFound, and EventNotFound for `at`."""
+        return await self._store.state(key, at=at)
+
+    async def view(self, key: SessionKey, *, at: int | None = None) -> SessionView:
+        """The session now, or as it was after event `at`."""
+        return view_session(key.id, await self.state(key, at=at))
+
+    async def list_page(
+        self,
+        tenant: str,
+        *,
+        agent: str | None = None,
+        status: SessionStatus | None = None,
+        metadata: Mapping[str, str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> SessionPage:
+        """Newest first."""
+        return await self._store.list_sessions(
+            tenant, agent=agent, status=status, metadata=metadata, limit=limit, cursor=cursor
+        )
+
+    async def head(self, key: SessionKey) -> SessionHead | None:
+        """Where the session ends, None if there is no such session."""
+        return await self._store.read_head(key)
+
+    async def read_events(
+        self, key: SessionKey, *, after: int = 0, types: Sequence[str] = (), limit: int | None = None
+    ) -> list[RecordedEvent]:
+        """Events in order. Raises SessionNotFound."""
+        events = await self._store.read(key, after=after, types=types, limit=limit)
+        if not events:
+            await self._store.state(key)
+        return events
+
+    async def get_run(self, key: SessionKey, run_id: str, *, at: int | None = None) -> RunView:
+        """The run now, or as it was after event `at`. Raises RunNotFound."""
+        state = await self.state(key, at=at)
+        return view_run(key.id, state, _find_known_run(state, run_id))
+
+    async def list_runs(self, key: SessionKey, *, before: int | None = None, limit: int | None = None) -> list[RunView]:
+        """The session's runs that began before that seq, newest first."""
+        state = await self.state(key)
+        runs = sorted(collect_runs(state), key=lambda run: -run.first_seq)
+        earlier = [run for run in runs if before is None or run.first_seq < before]
+        return [view_run(key.id, state, run) for run in earlier[:limit]]
+
+    async def find_position(self, key: SessionKey, run_id: str) -> RunPosition:
+        """Where the stream of a run that was started before begins. Raises RunNotFound."""
+        run = _find_known_run(await self.state(key), run_id)
+        return RunPosition(run_id, run.first_seq - 1)
+
+    def follow(self, key: SessionKey, *, after: int) -> AsyncGenerator[Item | None]:
+        """Every event after `after`, once and in order, and what passes in between; never ends by itself.
+
+        None is a sign of life, given when nothing happens for a while.
+        """
+        if self._hub is None:
+            return follow_from_log(self._store, key, after=after, poll_seconds=self._poll_seconds)
+        return follow(
+            self._store, self._hub, key, after=after, poll_seconds=self._poll_seconds, page_events=self._page_events
+        )
+
+    def read_pages(self, key: SessionKey, *, after: int, upto: int | None = None) -> AsyncGenerator[RecordedEvent]:
+        """Events in order, of which only a page is in memory at a time."""
+        return read_pages(self._store, key, after=after, upto=upto, page_events=self._page_events)
+
+    async def follow_run(
+        self, key: SessionKey, position: RunPosition, *, after: int | None = None
+    ) -> AsyncGenerator[Item | None]:
+        """The run's own events after `after` and what passes in between, up to its end or until it waits.
+
+        None is a sign of life, given when nothing happens for a while.
+        """
+        last = position.after if after is None else max(after, position.after)
+        # A stale state would do harm here: the last event of a run that has ended will not come again.
+        state = await self.state(key)
+        if not is_open(find_run(state, position.run_id)):
+            upto = _find_last_seq(state, position.run_id)
+            async with aclosing(self.read_pages(key, after=last, upto=upto)) as events:
+                async for event in events:
+                    if event.run_id == position.run_id:
+                        yield event
+            return
+        async with aclosing(self.follow(key, after=last)) as items:
+            async for item in items:
+                if item is None:
+                    yield None
+                elif item.run_id == position.run_id:
+                    yield item
+                    if isinstance(item, RecordedEvent) and await self._is_last_event(key, item):
+                        return
+
+    async def _is_last_event(self, key: SessionKey, event: RecordedEvent) -> bool:
+        """Whether this event was its run's last; a run that waited or was interrupted may have gone on since."""
+        return _may_be_last(event) and not is_open(find_run(await self.state(key), event.run_id or ""))
+
+    async def find_ended_run(self, key: SessionKey, event: RecordedEvent) -> RunView | None:
+        """The run, if this event was its last."""
+        if not _may_be_last(event):
+            return None
+        state = await self.state(key)
+        run = find_run(state, event.run_id or "")
+        return None if run is None or is_open(run) else view_run(key.id, state, run)
+
+
+def is_open(run: Run | RunView | None) -> bool:
+    """Whether a run goes on by itself, now or when its turn comes."""
+    return run is not None and run.status in ("running", "queued")
+
+
+def _may_be_last(event: RecordedEvent) -> bool:
+    return isinstance(event.fact, RunEnded | RunWaiting)
+
+
+def _find_known_run(state: State, run_id: str) -> Run:
+    run = find_run(state, run_id)
+    if run is None:
+        raise RunNotFound(run_id)
+    return run
+
+
+def _find_last_seq(state: State, run_id: str) -> int:
+    """The last event that may be the run's: while it waits, the session may have been changed besides."""
+    run = find_run(state, run_id)
+    return state.seq if run is None or run.status == "waiting" else run.last_seq
