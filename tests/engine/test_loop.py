@@ -21,11 +21,11 @@ from swarmkeep.domain.messages import INTERRUPTED
 from swarmkeep.domain.request import ModelRequest
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.loop import Item, Loop, MessageDelta, MessageStarted
+from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted, make_loop
 from swarmkeep.engine.models.model import Delta, Reply, TurnFailed
 from swarmkeep.engine.policy import RunTimedOut
 from swarmkeep.engine.session_log import Decide, MemorySessionLog
-from swarmkeep.engine.tools import InlineRunner
+from swarmkeep.engine.tool_runners import InlineRunner
 from tests.support.rules import find_body_faults
 
 Json = dict[str, Any]
@@ -130,7 +130,7 @@ async def advance(
     told: FixedPolicy | None = None,
     begun: Sequence[RecordedEvent] = (),
 ) -> list[Item]:
-    loop = Loop(ledger, Registry(agents), model, InlineRunner(), told or FixedPolicy(), begun)
+    loop = make_loop(ledger, Registry(agents), model, InlineRunner(), told or FixedPolicy(), begun)
     return [item async for item in loop.advance()]
 
 
@@ -304,7 +304,7 @@ async def test_an_agent_that_a_function_was_added_to_in_vain_fails_the_run() -> 
     registry = Registry([agent])
     agent.functions.append(lambda: 1)
     ledger = await open_run(agent)
-    async for _ in Loop(ledger, registry, ScriptedReplies(), InlineRunner(), FixedPolicy()).advance():
+    async for _ in make_loop(ledger, registry, ScriptedReplies(), InlineRunner(), FixedPolicy()).advance():
         pass
     error = ledger.state.finished[-1].error
     assert error is not None
@@ -481,7 +481,7 @@ async def test_a_start_that_was_recorded_for_this_loop_is_carried_out() -> None:
 async def test_an_idempotent_tool_that_is_cut_off_again_and_again_runs_under_one_id() -> None:
     town = Town()
     ledger = await open_run(town.a, context={"seen": []})
-    loop = Loop(
+    loop = make_loop(
         ledger,
         Registry(town.agents),
         ScriptedReplies(make_calls(("c", "pay", '{"amount": 1}'))),
@@ -492,7 +492,7 @@ async def test_an_idempotent_tool_that_is_cut_off_again_and_again_runs_under_one
         if event.type == "tool.started":  # type: ignore[union-attr]
             break
     for _ in range(3):
-        loop = Loop(ledger, Registry(town.agents), ScriptedReplies(), InlineRunner(), FixedPolicy())
+        loop = make_loop(ledger, Registry(town.agents), ScriptedReplies(), InlineRunner(), FixedPolicy())
         async for event in loop.advance():
             assert event.type == "tool.started"  # type: ignore[union-attr]
             break

@@ -18,7 +18,7 @@ from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.request import build_request
 from swarmkeep.domain.state import State
 from swarmkeep.engine.agents.loading import load_registry
-from swarmkeep.engine.tools import ThreadRunner
+from swarmkeep.engine.tool_runners import ThreadRunner
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
 from swarmkeep.store.sql.store import open_store
 from swarmkeep_agents import TEAMS

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from swarmkeep.agent import Agent, FunctionSchemaError, InvalidFunctionError
+from swarmkeep.agent import Agent, FunctionSchemaError, InvalidFunctionError, Tool
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.steps import AskModel, CallTool, next_step
-from swarmkeep.domain.decisions.turns import end_run, record_reply, record_result, start_tool
+from swarmkeep.domain.decisions.turns import ToolOutcome, end_run, record_reply, record_result, start_tool
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import AgentUnavailable
 from swarmkeep.domain.events import RunError, RunFailed, SessionEvent, ToolStarted
@@ -24,8 +25,8 @@ from swarmkeep.engine.models.failures import CONTEXT_TOO_LONG
 from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed, normalise_message
 from swarmkeep.engine.policy import LoopPolicy, RunTimedOut
 from swarmkeep.engine.session_log import Decide, SessionLog
-from swarmkeep.engine.tool_calls import ToolCalls, make_unknown_outcome
-from swarmkeep.engine.tools import ToolRunner
+from swarmkeep.engine.tool_calls import make_unknown_outcome, perform_call
+from swarmkeep.engine.tool_runners import ToolRunner
 
 Json = dict[str, Any]
 
@@ -49,9 +50,15 @@ class MessageDelta(msgspec.Struct, frozen=True):
 
 Item = RecordedEvent | MessageStarted | MessageDelta
 
+# Raises TurnFailed where the agent cannot be asked.
+Prepare = Callable[[State], Awaitable[tuple[Agent, Profile]]]
+Perform = Callable[[State, Agent | None, Tool | None, ToolCall], Awaitable[ToolOutcome]]
+
 
 class Loop:
     """Advances one session, run after run, until there is nothing left to do or somebody must be waited for.
+
+    `prepare` gives the agent that is to be asked, as its model sees it; `perform` carries out a started call.
 
     It may be dropped at any `await` and begun anew elsewhere: what it needs to know is in the state. `fresh` holds
     the calls whose start was recorded for this very loop to carry out, by itself or by the commit that set it going
@@ -61,19 +68,21 @@ class Loop:
 
     def __init__(
         self,
-        ledger: SessionLog,
+        log: SessionLog,
         registry: Registry,
         model: Model,
-        caller: ToolRunner,
         policy: LoopPolicy,
+        *,
+        prepare: Prepare,
+        perform: Perform,
         begun: Sequence[RecordedEvent] = (),
     ) -> None:
-        self._session_log = ledger
+        self._log = log
         self._registry = registry
         self._model = model
-        self._tool_runner = caller
-        self._calls = ToolCalls(registry, caller, policy)
         self._policy = policy
+        self._prepare = prepare
+        self._perform = perform
         self._own_starts = _find_started_calls(begun)
         self._asking_agent: Agent | None = None
 
@@ -82,8 +91,8 @@ class Loop:
 
         Raises LeaseLost when another process has taken over.
         """
-        while step := next_step(self._session_log.state):
-            run = self._session_log.state.run
+        while step := next_step(self._log.state):
+            run = self._log.state.run
             match step:
                 case AskModel() if run is not None:
                     async with aclosing(self._ask_model(run)) as items:
@@ -119,7 +128,7 @@ class Loop:
 
     async def _run_turn(self, run: Run) -> AsyncGenerator[Item]:
         stream = self._policy.streams(run)
-        state = self._session_log.state
+        state = self._log.state
         agent, profile = await self._prepare(state)
         self._asking_agent = agent
         if stream:
@@ -144,7 +153,7 @@ class Loop:
         return count_turns(asked.entries) // 2 or None
 
     async def _send_request(self, run: Run, agent: Agent, asked: ModelRequest, stream: bool) -> AsyncGenerator[Item]:
-        seq = self._session_log.state.seq
+        seq = self._log.state.seq
         reach(MODEL_SENT)
         async with aclosing(self._model.ask(asked, stream=stream)) as pieces:
             async for piece in pieces:
@@ -155,23 +164,10 @@ class Loop:
                 for event in await self._record_reply(run, agent, asked, piece):
                     yield event
 
-    async def _prepare(self, state: State) -> tuple[Agent, Profile]:
-        try:
-            agent = self._registry.active(state.agent)
-            profile = await self._registry.make_profile(agent, state.context_variables, self._tool_runner)
-        except AgentUnavailable as error:
-            raise TurnFailed(RunError(code=error.code, message=str(error))) from error
-        except (FunctionSchemaError, InvalidFunctionError) as error:
-            raise TurnFailed(RunError(code="agent_invalid", message=str(error))) from error
-        except Exception as error:
-            text = f"the instructions of {state.agent!r} failed: {type(error).__name__}: {error}"
-            raise TurnFailed(RunError(code="instructions_failed", message=text)) from error
-        return agent, profile
-
     async def _record_reply(self, run: Run, agent: Agent, asked: ModelRequest, reply: Reply) -> list[RecordedEvent]:
-        taken = _list_call_ids(self._session_log.state) if reply.message.get("tool_calls") else ()
+        taken = _list_call_ids(self._log.state) if reply.message.get("tool_calls") else ()
         message = normalise_message(reply.message, agent.name, taken)
-        tools = self._registry.tools(agent)
+        tools = agent.tools()
         approvals = {name for name, tool in tools.items() if tool.requires_approval}
         expires_at = self._policy.approval_expires_at() if approvals else None
 
@@ -181,11 +177,11 @@ class Loop:
         return await self._commit(_restrict_to_run(run, decide), asked.blobs)
 
     async def _run_call(self, run: Run, call: ToolCall) -> list[RecordedEvent]:
-        agent = self._find_calling_agent(self._session_log.state.agent)
-        tool = None if agent is None else self._registry.tools(agent).get(call.name)
+        agent = self._find_calling_agent(self._log.state.agent)
+        tool = None if agent is None else agent.tools().get(call.name)
         if (call.id, call.attempts) in self._own_starts:
             self._own_starts.discard((call.id, call.attempts))
-            outcome = await self._calls.perform(self._session_log.state, agent, tool, call)
+            outcome = await self._perform(self._log.state, agent, tool, call)
             reach(TOOL_DONE)
         elif tool is not None and tool.idempotent:
             return await self._commit(_restrict_to_run(run, lambda state, run: [start_tool(call)]))
@@ -200,9 +196,38 @@ class Loop:
         return self._registry.active(name) if name in self._registry else None
 
     async def _commit(self, decide: Decide, blobs: Json | None = None) -> list[RecordedEvent]:
-        events = await self._session_log.commit(decide, blobs)
+        events = await self._log.commit(decide, blobs)
         self._own_starts |= _find_started_calls(events)
         return events
+
+
+def make_loop(
+    log: SessionLog,
+    registry: Registry,
+    model: Model,
+    runner: ToolRunner,
+    policy: LoopPolicy,
+    begun: Sequence[RecordedEvent] = (),
+) -> Loop:
+    """The loop that asks a registry's agents and calls their tools."""
+    prepare = partial(prepare_turn, registry, runner)
+    perform = partial(perform_call, registry, runner, policy)
+    return Loop(log, registry, model, policy, prepare=prepare, perform=perform, begun=begun)
+
+
+async def prepare_turn(registry: Registry, runner: ToolRunner, state: State) -> tuple[Agent, Profile]:
+    """The active agent, as its model is to see it now. Raises TurnFailed."""
+    try:
+        agent = registry.active(state.agent)
+        profile = await registry.make_profile(agent, state.context_variables, runner)
+    except AgentUnavailable as error:
+        raise TurnFailed(RunError(code=error.code, message=str(error))) from error
+    except (FunctionSchemaError, InvalidFunctionError) as error:
+        raise TurnFailed(RunError(code="agent_invalid", message=str(error))) from error
+    except Exception as error:
+        text = f"the instructions of {state.agent!r} failed: {type(error).__name__}: {error}"
+        raise TurnFailed(RunError(code="instructions_failed", message=text)) from error
+    return agent, profile
 
 
 def _make_timeout_error(over: RunTimedOut) -> RunError:

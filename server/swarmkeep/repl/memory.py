@@ -33,7 +33,7 @@ from swarmkeep.engine.session_log import Decide, MemorySessionLog, make_timestam
 from swarmkeep.engine.streaming import Hub
 from swarmkeep.engine.swarm.blocking import iterate_blocking, run_blocking
 from swarmkeep.engine.swarm.session import MemorySession
-from swarmkeep.engine.tools import InlineRunner
+from swarmkeep.engine.tool_runners import InlineRunner
 from swarmkeep.store.hashing import seal
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
 

@@ -12,7 +12,7 @@ import pytest
 from swarmkeep import Agent, Result
 from swarmkeep.domain.errors import AgentNotFound, AgentUnavailable
 from swarmkeep.engine.agents.registry import AgentsError, OpenRegistry, Registry, find_agents_in
-from swarmkeep.engine.tools import InlineRunner
+from swarmkeep.engine.tool_runners import InlineRunner
 
 Json = dict[str, Any]
 

@@ -12,7 +12,7 @@ from swarmkeep.agent import Agent, Tool
 from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.errors import AgentNotFound, AgentUnavailable
 from swarmkeep.domain.request import Profile
-from swarmkeep.engine.tools import ToolRunner
+from swarmkeep.engine.tool_runners import ToolRunner
 
 Json = dict[str, Any]
 

@@ -12,10 +12,10 @@ from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.messages import ROLES
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.registry import OpenRegistry
-from swarmkeep.engine.loop import Item, Loop
+from swarmkeep.engine.loop import Item, make_loop
 from swarmkeep.engine.models.model import ChatModel, TurnFailed
 from swarmkeep.engine.session_log import Decide, MemorySessionLog
-from swarmkeep.engine.tools import ToolRunner
+from swarmkeep.engine.tool_runners import ToolRunner
 from swarmkeep.engine.values import copy_plain_object
 
 Json = dict[str, Any]
@@ -77,7 +77,7 @@ class MemorySession:
         for event in begun:
             self._print_event(event)
             yield event
-        loop = Loop(self._session_log, self._registry, self._model, self._tool_runner, self, begun)
+        loop = make_loop(self._session_log, self._registry, self._model, self._tool_runner, self, begun)
         async with aclosing(loop.advance()) as items:
             async for item in items:
                 self._print_event(item)

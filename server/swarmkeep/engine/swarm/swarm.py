@@ -17,7 +17,7 @@ from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.session_log import MemorySessionLog
 from swarmkeep.engine.swarm.blocking import ASYNC_CLIENT_MESSAGE, iterate_blocking, run_blocking
 from swarmkeep.engine.swarm.session import MemorySession
-from swarmkeep.engine.tools import InlineRunner, ThreadRunner, ToolRunner
+from swarmkeep.engine.tool_runners import InlineRunner, ThreadRunner, ToolRunner
 from swarmkeep.engine.values import copy_plain_object
 
 Json = dict[str, Any]

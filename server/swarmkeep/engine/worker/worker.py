@@ -16,13 +16,13 @@ from swarmkeep.domain.events import RunEnded, RunError, RunFailed, RunInterrupte
 from swarmkeep.domain.state import State
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.limits import Limits, SessionPolicy
-from swarmkeep.engine.loop import Loop
+from swarmkeep.engine.loop import make_loop
 from swarmkeep.engine.models.model import Model
 from swarmkeep.engine.models.pauses import Pauses, ServerStopping
 from swarmkeep.engine.retrying import log_failure
 from swarmkeep.engine.session_log import Decide, StoreSessionLog
 from swarmkeep.engine.streaming import Hub
-from swarmkeep.engine.tools import ThreadRunner, ToolRunner
+from swarmkeep.engine.tool_runners import ThreadRunner, ToolRunner
 from swarmkeep.engine.worker.recovery import Recovery
 from swarmkeep.engine.worker.tasks import SessionTasks
 from swarmkeep.engine.worker.waiters import Waiters
@@ -125,7 +125,7 @@ class Worker:
 
     async def _run_loop(self, ledger: StoreSessionLog, begun: list[RecordedEvent]) -> None:
         policy = SessionPolicy(self._limits, self._hub, ledger.key)
-        loop = Loop(ledger, self._registry, self._model, self._tool_runner, policy, begun)
+        loop = make_loop(ledger, self._registry, self._model, self._tool_runner, policy, begun)
         async with aclosing(loop.advance()) as items:
             async for item in items:
                 if isinstance(item, RecordedEvent):
