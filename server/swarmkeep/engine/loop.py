@@ -1,4 +1,4 @@
-"""The loop: ask the state what comes next, do it, record it. Everything that runs, runs here."""
+"""The loop: record what follows by itself, then ask the model or call a tool. Everything that runs, runs here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import msgspec
 
 from swarmkeep.agent import Agent, FunctionSchemaError, InvalidFunctionError, Tool
 from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.decisions.steps import AskModel, CallTool, next_step
+from swarmkeep.domain.decisions.settling import find_outside_step
+from swarmkeep.domain.decisions.steps import CallTool
 from swarmkeep.domain.decisions.turns import ToolOutcome, end_run, record_reply, record_result, start_tool
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import AgentUnavailable
@@ -91,22 +92,19 @@ class Loop:
 
         Raises LeaseLost when another process has taken over.
         """
-        while step := next_step(self._log.state):
-            run = self._log.state.run
-            match step:
-                case AskModel() if run is not None:
-                    async with aclosing(self._ask_model(run)) as items:
-                        async for item in items:
-                            yield item
-                case CallTool(call=call) if run is not None and call.attempts:
-                    for item in await self._run_call(run, call):
-                        yield item
-                case _:
-                    if not (settled := await self._commit(lambda state: [])):
-                        # What is queued is left to others.
-                        return
-                    for item in settled:
-                        yield item
+        while True:
+            for event in self._note_starts(await self._log.settle()):
+                yield event
+            run, step = self._log.state.run, find_outside_step(self._log.state)
+            if run is None or step is None:
+                return
+            if isinstance(step, CallTool):
+                for event in await self._run_call(run, step.call):
+                    yield event
+                continue
+            async with aclosing(self._ask_model(run)) as items:
+                async for item in items:
+                    yield item
 
     async def _ask_model(self, run: Run) -> AsyncGenerator[Item]:
         said: list[str] = []
@@ -196,7 +194,9 @@ class Loop:
         return self._registry.active(name) if name in self._registry else None
 
     async def _commit(self, decide: Decide, blobs: Json | None = None) -> list[RecordedEvent]:
-        events = await self._log.commit(decide, blobs)
+        return self._note_starts(await self._log.commit(decide, blobs))
+
+    def _note_starts(self, events: list[RecordedEvent]) -> list[RecordedEvent]:
         self._own_starts |= _find_started_calls(events)
         return events
 

@@ -47,6 +47,10 @@ class SessionLog(Protocol):
         """
         ...
 
+    async def settle(self) -> list[RecordedEvent]:
+        """Record what follows from the state by itself; nothing if nothing does."""
+        ...
+
 
 class MemorySessionLog:
     """A session that is nowhere but here, and of which only the state is kept: what `Swarm.run` works on."""
@@ -57,6 +61,9 @@ class MemorySessionLog:
     async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[RecordedEvent]:
         drafts = decide(self.state)
         return [] if drafts is None else self.record(settle(self.state, drafts))
+
+    async def settle(self) -> list[RecordedEvent]:
+        return await self.commit(_decide_nothing)
 
     def record(self, drafts: Sequence[EventDraft]) -> list[RecordedEvent]:
         """Add to the session: all of it, or nothing if it is interrupted."""
@@ -112,7 +119,7 @@ class StoreSessionLog:
         self.committing = True
         try:
             while (decided := decide(self.state)) is not None:
-                drafts = settle(self.state, decided, queue=self._may_start_queued())
+                drafts = settle(self.state, decided, may_start_queued=self._may_start_queued())
                 if not drafts and mark is None:
                     break
                 try:
@@ -123,6 +130,9 @@ class StoreSessionLog:
             return []
         finally:
             self.committing = False
+
+    async def settle(self) -> list[RecordedEvent]:
+        return await self.commit(_decide_nothing)
 
     async def _append(
         self, drafts: Sequence[EventDraft], blobs: Mapping[str, str], mark: IdempotencyRecord | None
@@ -189,6 +199,10 @@ class StoreSessionLog:
         if self.lease is not None and before is not None and after is not None and after.id != before.id:
             # Somebody ended the run, and with it the lease; the next one is not for this process to advance.
             raise LeaseLost(self.key.id)
+
+
+def _decide_nothing(state: State) -> Sequence[EventDraft]:
+    return ()
 
 
 def make_timestamp() -> str:

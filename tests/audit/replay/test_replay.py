@@ -19,6 +19,7 @@ from swarmkeep.audit.replay.divergences import Replayed, check_kinds
 from swarmkeep.audit.replay.recorded_log import get_request_record
 from swarmkeep.audit.replay.session import replay, replay_session
 from swarmkeep.domain.codec import decode, encode_text
+from swarmkeep.domain.decisions.resuming import Approval
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
 from swarmkeep.domain.events import UnknownFact
@@ -30,7 +31,16 @@ from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.store import open_store
 from swarmkeep.store.upcast import upcast
 from tests.audit.replay.team import TEAM, GeneratedConversation, a, b, open_scripted_model, remember, to_b
-from tests.engine.cluster import KEY, EngineCluster, open_session, read_log, run_to_end
+from tests.engine.cluster import (
+    KEY,
+    EngineCluster,
+    ToolGate,
+    kill_engine,
+    open_session,
+    read_log,
+    run_to_end,
+    wait_for_end,
+)
 from tests.support.logs import SeededDice, any_logs
 from tests.support.scripted import ScriptedModel
 
@@ -310,6 +320,31 @@ async def test_it_calls_no_tool_no_model_writes_nothing_and_needs_no_network(
     assert (replayed.matches, replayed.turns) == (True, 2)
     assert file.read_text() == "done\n"
     assert await read_log(engine) == before
+
+
+async def test_an_approved_call_that_a_crash_cut_off_matches(house: EngineCluster, model: ScriptedModel) -> None:
+    gate = ToolGate()
+
+    @tool(requires_approval=True)
+    def pay() -> str:
+        gate.enter()
+        return "paid"
+
+    team = Agent(name="A", functions=[pay])
+    first = await house.engine(team)
+    await open_session(first)
+    model.call("pay")
+    asked = await run_to_end(first)
+    approval = Approval(tool_call_id=asked.pending[0].tool_call_id, decision="approve")
+    await first.runs.resume(KEY, "r1", approvals=[approval])
+    await gate.wait_until_reached()
+    await kill_engine(first)
+    model.say("Done.")
+    second = await house.engine(team)
+    await wait_for_end(second)
+    await gate.open()
+    replayed = await replay_session(second.store, second.registry, KEY)
+    assert (replayed.divergences, replayed.turns) == ([], 2)
 
 
 async def test_a_session_that_is_not_there_is_refused(house: EngineCluster) -> None:

@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from swarmkeep.audit.redacted import is_redacted
 from swarmkeep.audit.replay.divergences import DivergenceKind, ReplayFindings
-from swarmkeep.domain.decisions.settling import settle
+from swarmkeep.domain.decisions.settling import draft_follow_up, settle
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.events import (
     FACTS,
@@ -108,6 +108,9 @@ class RecordedLog:
         self.candidates = [self.state]
         self._apply_outside_events()
         return [] if self._is_taken_over else applied
+
+    async def settle(self) -> list[RecordedEvent]:
+        return [] if draft_follow_up(self.state) is None else await self.commit(lambda state: ())
 
     def note_mismatch(self, actual: str) -> EndOfRecordedLog:
         """Note that the recorded log goes on with something else than today's code would."""
