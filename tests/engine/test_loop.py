@@ -23,8 +23,8 @@ from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted, make_loop
 from swarmkeep.engine.models.model import Delta, Reply, TurnFailed
-from swarmkeep.engine.policy import RunTimedOut
-from swarmkeep.engine.session_log import Decide, MemorySessionLog
+from swarmkeep.engine.policy import Decide, RunTimedOut
+from swarmkeep.engine.swarm.session import MemorySessionLog
 from swarmkeep.engine.tool_runners import InlineRunner
 from tests.support.rules import find_body_faults
 

@@ -22,7 +22,7 @@ from swarmkeep.domain.fold import fold
 from swarmkeep.domain.redaction import redact_payload
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.views import SessionView, view_session
-from swarmkeep.engine.conflicts import ConflictCounter
+from swarmkeep.engine.attempts import ConflictCounter
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.store.archive import Archive

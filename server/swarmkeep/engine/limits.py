@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from swarmkeep.domain.state import Run
+from swarmkeep.domain.times import format_time
 from swarmkeep.engine.policy import RunTimedOut
 from swarmkeep.engine.streaming import Hub
 from swarmkeep.store.ports import SessionKey
@@ -50,7 +51,7 @@ class SessionPolicy:
         if self._limits.approval_seconds is None:
             return None
         at = datetime.now(UTC) + timedelta(seconds=self._limits.approval_seconds)
-        return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        return format_time(at)
 
     @asynccontextmanager
     async def time_limit(self, run: Run) -> AsyncGenerator[None]:

@@ -24,8 +24,7 @@ from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.failpoints import MODEL_DELTA, MODEL_SENT, TOOL_DONE, reach
 from swarmkeep.engine.models.failures import CONTEXT_TOO_LONG
 from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed, normalise_message
-from swarmkeep.engine.policy import LoopPolicy, RunTimedOut
-from swarmkeep.engine.session_log import Decide, SessionLog
+from swarmkeep.engine.policy import Decide, LoopPolicy, RunTimedOut, SessionLog
 from swarmkeep.engine.tool_calls import make_unknown_outcome, perform_call
 from swarmkeep.engine.tool_runners import ToolRunner
 

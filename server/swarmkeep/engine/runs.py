@@ -12,16 +12,17 @@ from msgspec.structs import replace
 from swarmkeep.domain.decisions.commands import StartRun, cancel_run, start_run
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
-from swarmkeep.domain.errors import DomainError, Draining, RunNotFound
+from swarmkeep.domain.errors import Draining, RunNotFound
 from swarmkeep.domain.events import RunEnded, RunStarted, RunWaiting
 from swarmkeep.domain.state import State
+from swarmkeep.domain.times import make_timestamp
 from swarmkeep.domain.views import RunView, collect_runs, find_run, view_run
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.failpoints import ANSWER_READY, reach
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loop import Item
-from swarmkeep.engine.session_log import Decide, make_timestamp
+from swarmkeep.engine.policy import Decide
 from swarmkeep.engine.streaming import Hub, follow, read_pages
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.ports import EventStore, IdempotencyRecord, SessionKey
@@ -92,16 +93,10 @@ class Runs:
     async def _commit_change(
         self, key: SessionKey, decide: Decide, mark: IdempotencyRecord | None = None
     ) -> list[RecordedEvent]:
-        """Commit a decision, and drive what it set going.
-
-        A state from memory may be stale: a refusal on it is decided again on a fresh one.
-        """
-        ledger = self._worker.ledger(key, await self._store.state(key, fresh=False))
-        try:
-            events = await ledger.commit(decide, mark=mark)
-        except DomainError:
-            ledger = self._worker.ledger(key, await self._store.state(key))
-            events = await ledger.commit(decide, mark=mark)
+        """Commit a decision, and drive what it set going."""
+        remembered = await self._store.state(key, fresh=False)
+        ledger = self._worker.open_session_log(key, remembered, is_remembered=True)
+        events = await ledger.commit(decide, mark=mark)
         if _has_ended_active_run(events, ledger.state):
             self._worker.abandon(key)
         self._worker.go_on(ledger, events)

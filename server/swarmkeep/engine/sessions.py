@@ -16,7 +16,7 @@ from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import SessionStatus, State
 from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.conflicts import ConflictCounter
+from swarmkeep.engine.attempts import ConflictCounter
 from swarmkeep.engine.failpoints import reach
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.engine.inputs import check_id, check_messages, check_object
@@ -129,7 +129,7 @@ class Sessions:
             run_id = state.run.id if state.run is not None else None
             return draft_events(state.agent, facts, run_id)
 
-        ledger = self._worker.ledger(key, await self._store.state(key))
+        ledger = self._worker.open_session_log(key, await self._store.state(key))
         mark = None if once is None else once.mark()
         changed = await run_once(self._store, key, once, lambda: ledger.commit(decide, mark=mark))
         if isinstance(changed, IdempotencyRecord):

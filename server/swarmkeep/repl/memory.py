@@ -26,13 +26,14 @@ from swarmkeep.domain.errors import EventNotFound, SessionNotFound
 from swarmkeep.domain.events import SessionForked
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import Run, State
+from swarmkeep.domain.times import make_timestamp
 from swarmkeep.domain.views import collect_runs, find_run, view_run, view_session
 from swarmkeep.engine.agents.registry import OpenRegistry
 from swarmkeep.engine.models.model import ChatModel
-from swarmkeep.engine.session_log import Decide, MemorySessionLog, make_timestamp
+from swarmkeep.engine.policy import Decide
 from swarmkeep.engine.streaming import Hub
 from swarmkeep.engine.swarm.blocking import iterate_blocking, run_blocking
-from swarmkeep.engine.swarm.session import MemorySession
+from swarmkeep.engine.swarm.session import MemorySession, MemorySessionLog
 from swarmkeep.engine.tool_runners import InlineRunner
 from swarmkeep.store.hashing import seal
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey

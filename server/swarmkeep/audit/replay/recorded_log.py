@@ -31,7 +31,7 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.state import State
-from swarmkeep.engine.session_log import Decide
+from swarmkeep.engine.policy import Decide, decide_nothing
 
 
 class EndOfRecordedLog(Exception):
@@ -110,7 +110,7 @@ class RecordedLog:
         return [] if self._is_taken_over else applied
 
     async def settle(self) -> list[RecordedEvent]:
-        return [] if draft_follow_up(self.state) is None else await self.commit(lambda state: ())
+        return [] if draft_follow_up(self.state) is None else await self.commit(decide_nothing)
 
     def note_mismatch(self, actual: str) -> EndOfRecordedLog:
         """Note that the recorded log goes on with something else than today's code would."""

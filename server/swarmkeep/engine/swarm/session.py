@@ -1,4 +1,4 @@
-"""A session in this process alone, and what advances it."""
+"""A session in memory, and the loop over it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import Any
 
 from swarmkeep.domain.decisions.commands import create_session
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.decisions.drafts import draft_events, preview_event
+from swarmkeep.domain.decisions.settling import settle
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
+from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.messages import ROLES
 from swarmkeep.domain.state import Run, State
+from swarmkeep.domain.times import make_timestamp
 from swarmkeep.engine.agents.registry import OpenRegistry
 from swarmkeep.engine.loop import Item, make_loop
 from swarmkeep.engine.models.model import ChatModel, TurnFailed
-from swarmkeep.engine.session_log import Decide, MemorySessionLog
+from swarmkeep.engine.policy import Decide, decide_nothing
 from swarmkeep.engine.tool_runners import ToolRunner
 from swarmkeep.engine.values import copy_plain_object
 
@@ -27,6 +30,30 @@ class SwarmRunError(RuntimeError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class MemorySessionLog:
+    """A session that is nowhere but here, and of which only the state is kept: what `Swarm.run` works on."""
+
+    def __init__(self) -> None:
+        self.state = State()
+
+    async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[RecordedEvent]:
+        drafts = decide(self.state)
+        return [] if drafts is None else self.record(settle(self.state, drafts))
+
+    async def settle(self) -> list[RecordedEvent]:
+        return await self.commit(decide_nothing)
+
+    def record(self, drafts: Sequence[EventDraft]) -> list[RecordedEvent]:
+        """Add to the session: all of it, or nothing if it is interrupted."""
+        state, recorded = self.state, []
+        for draft in drafts:
+            event = preview_event(state, draft, make_timestamp())
+            state = evolve(state, event)
+            recorded.append(event)
+        self.state = state
+        return recorded
 
 
 class MemorySession:

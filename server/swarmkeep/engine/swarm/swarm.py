@@ -14,9 +14,8 @@ from swarmkeep.domain.events import MessageAdded, RunOptions
 from swarmkeep.engine.agents.registry import OpenRegistry
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
 from swarmkeep.engine.models.model import ChatModel
-from swarmkeep.engine.session_log import MemorySessionLog
 from swarmkeep.engine.swarm.blocking import ASYNC_CLIENT_MESSAGE, iterate_blocking, run_blocking
-from swarmkeep.engine.swarm.session import MemorySession
+from swarmkeep.engine.swarm.session import MemorySession, MemorySessionLog
 from swarmkeep.engine.tool_runners import InlineRunner, ThreadRunner, ToolRunner
 from swarmkeep.engine.values import copy_plain_object
 

@@ -14,9 +14,10 @@ from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, SessionNotFound
 from swarmkeep.domain.events import RunError, RunInterrupted, RunResumed
 from swarmkeep.domain.state import Run, State
+from swarmkeep.domain.times import make_timestamp
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.retrying import log_failure
-from swarmkeep.engine.session_log import StoreSessionLog, make_timestamp
+from swarmkeep.engine.attempts import log_failure
+from swarmkeep.engine.session_log import StoreSessionLog
 from swarmkeep.store.ports import EventStore, SessionKey
 
 log = logging.getLogger(__name__)

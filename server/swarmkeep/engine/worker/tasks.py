@@ -24,7 +24,7 @@ class _SessionTask(msgspec.Struct, frozen=True):
     @property
     def is_concluding(self) -> bool:
         """Whether it is about to end by itself: its run is over, or it is just finding out."""
-        return self.ledger.lease is None or self.ledger.committing
+        return self.ledger.lease is None or self.ledger.is_committing
 
 
 class SessionTasks:

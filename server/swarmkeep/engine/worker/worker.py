@@ -15,12 +15,13 @@ from swarmkeep.domain.errors import DomainError, LeaseLost
 from swarmkeep.domain.events import RunEnded, RunError, RunFailed, RunInterrupted, RunWaiting, StopReason
 from swarmkeep.domain.state import State
 from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.attempts import log_failure
 from swarmkeep.engine.limits import Limits, SessionPolicy
 from swarmkeep.engine.loop import make_loop
 from swarmkeep.engine.models.model import Model
 from swarmkeep.engine.models.pauses import Pauses, ServerStopping
-from swarmkeep.engine.retrying import log_failure
-from swarmkeep.engine.session_log import Decide, StoreSessionLog
+from swarmkeep.engine.policy import Decide
+from swarmkeep.engine.session_log import StoreSessionLog
 from swarmkeep.engine.streaming import Hub
 from swarmkeep.engine.tool_runners import ThreadRunner, ToolRunner
 from swarmkeep.engine.worker.recovery import Recovery
@@ -66,14 +67,21 @@ class Worker:
             store,
             registry,
             limits.max_recoveries,
-            ledger=self.ledger,
+            ledger=self.open_session_log,
             drives=self.is_advancing,
             take_up=self.go_on,
         )
 
-    def ledger(self, key: SessionKey, state: State) -> StoreSessionLog:
-        # A server that stops leaves the queue to others.
-        return StoreSessionLog(self._store, key, state, self.claim, begins_queued=lambda: not self._is_stopping)
+    def open_session_log(self, key: SessionKey, state: State, *, is_remembered: bool = False) -> StoreSessionLog:
+        return StoreSessionLog(
+            self._store,
+            key,
+            state,
+            self.claim,
+            # A server that stops leaves the queue to others.
+            may_start_queued=lambda: not self._is_stopping,
+            is_remembered=is_remembered,
+        )
 
     def publish(self, key: SessionKey, events: list[RecordedEvent]) -> None:
         """Show recorded events to those who look on, and to those who wait for a run to end."""
