@@ -98,7 +98,7 @@ class FixedPolicy:
             assert self._seconds is not None
             raise RunTimedOut(self._seconds) from None
 
-    def streams(self, run: Run) -> bool:
+    def should_stream(self, run: Run) -> bool:
         return self._streams
 
     def approval_expires_at(self) -> str | None:

@@ -44,7 +44,7 @@ class SessionPolicy:
         self._key = key
         self.tool_seconds = limits.tool_seconds
 
-    def streams(self, run: Run) -> bool:
+    def should_stream(self, run: Run) -> bool:
         return run.options.stream or self._hub.has_readers(self._key)
 
     def approval_expires_at(self) -> str | None:

@@ -9,24 +9,21 @@ from typing import Any
 
 import msgspec
 
-from swarmkeep.agent import Agent, FunctionSchemaError, InvalidFunctionError, Tool
+from swarmkeep.agent import Agent, Tool
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.settling import find_outside_step
 from swarmkeep.domain.decisions.steps import CallTool
 from swarmkeep.domain.decisions.turns import ToolOutcome, end_run, record_reply, record_result, start_tool
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
-from swarmkeep.domain.errors import AgentUnavailable
 from swarmkeep.domain.events import RunError, RunFailed, SessionEvent, ToolStarted
-from swarmkeep.domain.request import ModelRequest, Profile, build_request
 from swarmkeep.domain.state import Run, State, ToolCall
-from swarmkeep.domain.window import count_turns
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.failpoints import MODEL_DELTA, MODEL_SENT, TOOL_DONE, reach
-from swarmkeep.engine.models.failures import CONTEXT_TOO_LONG
+from swarmkeep.engine.failpoints import MODEL_DELTA, TOOL_DONE, reach
 from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed, normalise_message
 from swarmkeep.engine.policy import Decide, LoopPolicy, RunTimedOut, SessionLog
 from swarmkeep.engine.tool_calls import make_unknown_outcome, perform_call
 from swarmkeep.engine.tool_runners import ToolRunner
+from swarmkeep.engine.turn import Prepare, Turn, prepare_turn
 
 Json = dict[str, Any]
 
@@ -50,8 +47,6 @@ class MessageDelta(msgspec.Struct, frozen=True):
 
 Item = RecordedEvent | MessageStarted | MessageDelta
 
-# Raises TurnFailed where the agent cannot be asked.
-Prepare = Callable[[State], Awaitable[tuple[Agent, Profile]]]
 Perform = Callable[[State, Agent | None, Tool | None, ToolCall], Awaitable[ToolOutcome]]
 
 
@@ -85,6 +80,8 @@ class Loop:
         self._perform = perform
         self._own_starts = _find_started_calls(begun)
         self._asking_agent: Agent | None = None
+        self.client_error: Exception | None = None
+        """What the model's client raised, if a run has failed by it."""
 
     async def advance(self) -> AsyncGenerator[Item]:
         """Do what there is to do; gives every recorded event, and what the model says as it says it.
@@ -106,72 +103,49 @@ class Loop:
                     yield item
 
     async def _ask_model(self, run: Run) -> AsyncGenerator[Item]:
-        said: list[str] = []
+        turn = Turn(run, self._log.state, self._policy)
         try:
-            async with self._policy.time_limit(run), aclosing(self._run_turn(run)) as items:
-                async for item in items:
-                    if isinstance(item, MessageDelta):
-                        said.append(item.delta.get("content") or "")
-                    yield item
-        except (TurnFailed, RunTimedOut) as failed:
-            error = failed.error if isinstance(failed, TurnFailed) else _make_timeout_error(failed)
-            partial = failed.partial if isinstance(failed, TurnFailed) else "".join(said)
-
-            def fail(state: State, run: Run) -> list[SessionEvent]:
-                return end_run(state, run, RunFailed, "error", error, partial=partial)
-
-            for event in await self._commit(_restrict_to_run(run, fail)):
+            async with self._policy.time_limit(run):
+                await turn.prepare(self._prepare)
+                self._asking_agent = turn.agent
+                if turn.is_streamed:
+                    yield MessageStarted(run.id, turn.agent.name, turn.state.seq)
+                while turn.request is not None:
+                    async with turn.send(self._model) as pieces:
+                        async for piece in pieces:
+                            if isinstance(piece, Delta):
+                                reach(MODEL_DELTA)
+                                turn.add(piece)
+                                yield MessageDelta(run.id, turn.agent.name, turn.state.seq, piece.delta)
+                            else:
+                                for event in await self._record_reply(turn, piece):
+                                    yield event
+        except (TurnFailed, RunTimedOut) as failure:
+            for event in await self._record_failure(turn, failure):
                 yield event
 
-    async def _run_turn(self, run: Run) -> AsyncGenerator[Item]:
-        stream = self._policy.streams(run)
-        state = self._log.state
-        agent, profile = await self._prepare(state)
-        self._asking_agent = agent
-        if stream:
-            yield MessageStarted(run.id, agent.name, state.seq)
-        asked: ModelRequest | None = build_request(state, profile, stream=stream)
-        while asked is not None:
-            try:
-                async with aclosing(self._send_request(run, agent, asked, stream)) as items:
-                    async for item in items:
-                        yield item
-                return
-            except TurnFailed as failed:
-                turns = self._reduce_turns(asked, failed)
-                if turns is None:
-                    raise
-                asked = build_request(state, profile, stream=stream, turns=turns)
-
-    def _reduce_turns(self, asked: ModelRequest, failed: TurnFailed) -> int | None:
-        """How much of the history to try next with a model that it was too long for: half, down to the last turn."""
-        if not self._policy.shortens_history or failed.error.code != CONTEXT_TOO_LONG:
-            return None
-        return count_turns(asked.entries) // 2 or None
-
-    async def _send_request(self, run: Run, agent: Agent, asked: ModelRequest, stream: bool) -> AsyncGenerator[Item]:
-        seq = self._log.state.seq
-        reach(MODEL_SENT)
-        async with aclosing(self._model.ask(asked, stream=stream)) as pieces:
-            async for piece in pieces:
-                if isinstance(piece, Delta):
-                    reach(MODEL_DELTA)
-                    yield MessageDelta(run.id, agent.name, seq, piece.delta)
-                    continue
-                for event in await self._record_reply(run, agent, asked, piece):
-                    yield event
-
-    async def _record_reply(self, run: Run, agent: Agent, asked: ModelRequest, reply: Reply) -> list[RecordedEvent]:
+    async def _record_reply(self, turn: Turn, reply: Reply) -> list[RecordedEvent]:
+        assert turn.request is not None
         taken = _list_call_ids(self._log.state) if reply.message.get("tool_calls") else ()
-        message = normalise_message(reply.message, agent.name, taken)
-        tools = agent.tools()
-        approvals = {name for name, tool in tools.items() if tool.requires_approval}
+        message = normalise_message(reply.message, turn.agent.name, taken)
+        approvals = {name for name, tool in turn.agent.tools().items() if tool.requires_approval}
         expires_at = self._policy.approval_expires_at() if approvals else None
 
         def decide(state: State, run: Run) -> list[SessionEvent]:
             return record_reply(run, message, reply.completion, needs_approval=approvals, expires_at=expires_at)
 
-        return await self._commit(_restrict_to_run(run, decide), asked.blobs)
+        return await self._commit(_restrict_to_run(turn.run, decide), turn.request.blobs)
+
+    async def _record_failure(self, turn: Turn, failure: TurnFailed | RunTimedOut) -> list[RecordedEvent]:
+        if isinstance(failure, TurnFailed):
+            error, partial, self.client_error = failure.error, failure.partial, failure.client_error
+        else:
+            error, partial = RunError(code="run_timeout", message=str(failure), retryable=True), turn.text
+
+        def decide(state: State, run: Run) -> list[SessionEvent]:
+            return end_run(state, run, RunFailed, "error", error, partial=partial)
+
+        return await self._commit(_restrict_to_run(turn.run, decide))
 
     async def _run_call(self, run: Run, call: ToolCall) -> list[RecordedEvent]:
         agent = self._find_calling_agent(self._log.state.agent)
@@ -212,25 +186,6 @@ def make_loop(
     prepare = partial(prepare_turn, registry, runner)
     perform = partial(perform_call, registry, runner, policy)
     return Loop(log, registry, model, policy, prepare=prepare, perform=perform, begun=begun)
-
-
-async def prepare_turn(registry: Registry, runner: ToolRunner, state: State) -> tuple[Agent, Profile]:
-    """The active agent, as its model is to see it now. Raises TurnFailed."""
-    try:
-        agent = registry.active(state.agent)
-        profile = await registry.make_profile(agent, state.context_variables, runner)
-    except AgentUnavailable as error:
-        raise TurnFailed(RunError(code=error.code, message=str(error))) from error
-    except (FunctionSchemaError, InvalidFunctionError) as error:
-        raise TurnFailed(RunError(code="agent_invalid", message=str(error))) from error
-    except Exception as error:
-        text = f"the instructions of {state.agent!r} failed: {type(error).__name__}: {error}"
-        raise TurnFailed(RunError(code="instructions_failed", message=text)) from error
-    return agent, profile
-
-
-def _make_timeout_error(over: RunTimedOut) -> RunError:
-    return RunError(code="run_timeout", message=str(over), retryable=True)
 
 
 def _find_started_calls(events: Sequence[RecordedEvent]) -> set[tuple[str, int]]:

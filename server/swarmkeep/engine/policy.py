@@ -43,7 +43,7 @@ class RunTimedOut(Exception):
 
 
 class LoopPolicy(Protocol):
-    def streams(self, run: Run) -> bool:
+    def should_stream(self, run: Run) -> bool:
         """Whether anybody looks on as the model speaks."""
         ...
 

@@ -23,8 +23,9 @@ from swarmkeep.domain.events import MessageAdded, RequestRecord, RunError
 from swarmkeep.domain.request import ModelRequest, Profile, build_request
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.loop import Loop, prepare_turn
+from swarmkeep.engine.loop import Loop
 from swarmkeep.engine.models.model import Delta, Reply, TurnFailed
+from swarmkeep.engine.turn import prepare_turn
 from swarmkeep.store.ports import EventStore, SessionKey
 
 
@@ -170,7 +171,7 @@ class _RecordedPolicy:
     def __init__(self, recording: RecordedLog) -> None:
         self._recording = recording
 
-    def streams(self, run: Run) -> bool:
+    def should_stream(self, run: Run) -> bool:
         record = self._recording.request_record
         return record is not None and record.params.get("stream") is True
 

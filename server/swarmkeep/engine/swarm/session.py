@@ -15,8 +15,8 @@ from swarmkeep.domain.messages import ROLES
 from swarmkeep.domain.state import Run, State
 from swarmkeep.domain.times import make_timestamp
 from swarmkeep.engine.agents.registry import OpenRegistry
-from swarmkeep.engine.loop import Item, make_loop
-from swarmkeep.engine.models.model import ChatModel, TurnFailed
+from swarmkeep.engine.loop import Item, Loop, make_loop
+from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.policy import Decide, decide_nothing
 from swarmkeep.engine.tool_runners import ToolRunner
 from swarmkeep.engine.values import copy_plain_object
@@ -72,13 +72,14 @@ class MemorySession:
         *,
         debug: bool = False,
     ) -> None:
-        self._model = _FailureKeeper(model)
+        self._model = model
         self._tool_runner = caller
         self._registry = registry
         self._session_log = ledger
         self._debug = debug
+        self._loop: Loop | None = None
 
-    def streams(self, run: Run) -> bool:
+    def should_stream(self, run: Run) -> bool:
         return run.options.stream
 
     def approval_expires_at(self) -> str | None:
@@ -99,13 +100,12 @@ class MemorySession:
 
     async def advance(self, decide: Decide) -> AsyncGenerator[Item]:
         """Record a decision, and do what follows from it; gives what happens, as it happens."""
-        self._model.failure = None
         begun = await self._session_log.commit(decide)
         for event in begun:
             self._print_event(event)
             yield event
-        loop = make_loop(self._session_log, self._registry, self._model, self._tool_runner, self, begun)
-        async with aclosing(loop.advance()) as items:
+        self._loop = make_loop(self._session_log, self._registry, self._model, self._tool_runner, self, begun)
+        async with aclosing(self._loop.advance()) as items:
             async for item in items:
                 self._print_event(item)
                 yield item
@@ -115,30 +115,13 @@ class MemorySession:
         finished = self.state.finished
         if not finished or finished[-1].error is None:
             return
-        if self._model.failure is not None:
-            raise self._model.failure
+        if self._loop is not None and self._loop.client_error is not None:
+            raise self._loop.client_error
         raise SwarmRunError(finished[-1].error.code, finished[-1].error.message)
 
     def _print_event(self, item: Item) -> None:
         if self._debug and isinstance(item, RecordedEvent):
             print(f"[{item.at}] {item.type} {item.agent}: {item.fact}")
-
-
-class _FailureKeeper:
-    """Keeps what the client raised, so that the caller gets it as Swarm's callers do."""
-
-    def __init__(self, model: ChatModel) -> None:
-        self._model = model
-        self.failure: BaseException | None = None
-
-    async def ask(self, request: Any, *, stream: bool) -> AsyncGenerator[Any]:
-        try:
-            async with aclosing(self._model.ask(request, stream=stream)) as pieces:
-                async for piece in pieces:
-                    yield piece
-        except TurnFailed as failed:
-            self.failure = failed.__cause__
-            raise
 
 
 def _check_message(message: Any, index: int) -> Json:

@@ -43,16 +43,21 @@ class _SwarmRun:
         # In memory nothing is waited for; and what is wrong with the input is said at once.
         run_blocking(self._session.begin(agent.name, context_variables, messages))
 
-    async def items(self) -> AsyncGenerator[Item]:
-        async with aclosing(self._session.advance(lambda state: start_run(state, self._command))) as items:
-            async for item in items:
-                yield item
+    def _advance(self) -> AsyncGenerator[Item]:
+        return self._session.advance(lambda state: start_run(state, self._command))
+
+    async def run(self) -> Response:
+        """All of it at once."""
+        async with aclosing(self._advance()) as items:
+            async for _ in items:
+                pass
         self._session.raise_failure()
+        return self._make_response()
 
     async def iterate_frames(self) -> AsyncGenerator[Json]:
         """The frames of a streamed run, in Swarm's shape."""
         speaker: str | None = None
-        async with aclosing(self.items()) as items:
+        async with aclosing(self._advance()) as items:
             async for item in items:
                 if isinstance(item, MessageStarted):
                     yield {"delim": "start"}
@@ -63,9 +68,10 @@ class _SwarmRun:
                     speaker = None
                 elif isinstance(item.fact, MessageAdded) and item.fact.completion is not None:
                     yield {"delim": "end"}
-        yield {"response": self.response()}
+        self._session.raise_failure()
+        yield {"response": self._make_response()}
 
-    def response(self) -> Response:
+    def _make_response(self) -> Response:
         state = self._session.state
         return Response(
             messages=[dict(entry.message) for entry in state.messages[self._input_count :]],
@@ -124,8 +130,7 @@ class Swarm:
         answer = _SwarmRun(self._model, InlineRunner(), agent, messages, context_variables, options, debug)
         if stream:
             return iterate_blocking(answer.iterate_frames())
-        run_blocking(_drain(answer))
-        return answer.response()
+        return run_blocking(answer.run())
 
     def run_and_stream(self, agent: Agent, messages: Sequence[Json], *args: Any, **kwargs: Any) -> Iterator[Json]:
         """`run(..., stream=True)`, under the name that Swarm has for it."""
@@ -159,7 +164,7 @@ class AsyncSwarm:
         """As `Swarm.run`, to be awaited; with `stream=True` an asynchronous iterator, awaited first or not."""
         options = _make_options(model_override, max_turns, execute_tools, stream)
         answer = _SwarmRun(self._model, ThreadRunner(), agent, messages, context_variables, options, debug)
-        return _FrameStream(answer.iterate_frames()) if stream else _run_to_response(answer)
+        return _FrameStream(answer.iterate_frames()) if stream else answer.run()
 
 
 class _FrameStream:
@@ -174,14 +179,3 @@ class _FrameStream:
     def __await__(self) -> Generator[Any, None, _FrameStream]:
         return self
         yield
-
-
-async def _run_to_response(answer: _SwarmRun) -> Response:
-    await _drain(answer)
-    return answer.response()
-
-
-async def _drain(answer: _SwarmRun) -> None:
-    async with aclosing(answer.items()) as items:
-        async for _ in items:
-            pass
