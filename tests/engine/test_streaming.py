@@ -102,8 +102,8 @@ async def test_who_joins_gets_the_message_in_progress() -> None:
     begun = MessageStarted("r1", "A", 1)
     for item in (begun, make_delta("a"), make_delta("b")):
         hub.publish(KEY, item)
-    assert hub.partial(KEY, "r1") == "ab"
-    assert hub.partial(KEY, "r2") == ""
+    assert hub.get_partial_text(KEY, "r1") == "ab"
+    assert hub.get_partial_text(KEY, "r2") == ""
     with hub.subscribe(KEY) as feed:
         assert [await feed.get(0) for _ in range(2)] == [begun, make_delta("ab")]
 
@@ -113,7 +113,7 @@ async def test_a_message_that_is_whole_is_not_in_progress() -> None:
         hub = Hub()
         hub.publish(KEY, make_delta("a"))
         hub.publish(KEY, make_event(2, end))
-        assert hub.partial(KEY, "r1") == ""
+        assert hub.get_partial_text(KEY, "r1") == ""
 
 
 async def test_what_else_happens_does_not_disturb_the_message_in_progress() -> None:
@@ -123,9 +123,9 @@ async def test_what_else_happens_does_not_disturb_the_message_in_progress() -> N
     hub.publish(KEY, make_event(3, ContextUpdated(patch={"a": 1}), run_id=None))
     hub.publish(KEY, make_event(4, RunCancelled(stop_reason="cancelled"), run_id="queued"))
     hub.publish(KEY, make_delta("b"))
-    assert hub.partial(KEY, "r1") == "ab"
+    assert hub.get_partial_text(KEY, "r1") == "ab"
     hub.drop_partial(KEY)
-    assert hub.partial(KEY, "r1") == ""
+    assert hub.get_partial_text(KEY, "r1") == ""
 
 
 # Following.
@@ -324,7 +324,7 @@ async def test_a_joiner_gets_the_message_in_progress_and_the_rest_of_it(
     await open_session(engine)
     model.hang("Once upon ", then="a time.")
     await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
-    await wait_until(lambda: engine.hub.partial(KEY, "r1") == "Once upon ")
+    await wait_until(lambda: engine.hub.get_partial_text(KEY, "r1") == "Once upon ")
     feed = await engine.runs.feed(KEY, "r1")
     async with aclosing(engine.runs.stream(KEY, feed)) as items:
         seen = await take_items(items, 4)
@@ -349,7 +349,7 @@ async def test_a_message_goes_on_through_a_patch_and_a_cancel_keeps_all_of_it(
     await open_session(engine)
     model.hang("Once upon ", then="a time.")
     await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
-    await wait_until(lambda: engine.hub.partial(KEY, "r1") == "Once upon ")
+    await wait_until(lambda: engine.hub.get_partial_text(KEY, "r1") == "Once upon ")
     await engine.sessions.update(KEY, context_variables={"a": 1})
     await engine.runs.start(KEY, make_start_run(run_id="r2", on_busy="queue"))
     await engine.runs.cancel(KEY, "r2")
@@ -414,11 +414,20 @@ async def test_many_readers_of_a_run_see_the_same(house: EngineCluster, model: S
     engine = await house.engine(AGENT)
     await open_session(engine)
     model.hang("Hel", then="lo")
-    await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
-    readers = [asyncio.create_task(collect_stream(engine)) for _ in range(20)]
-    await wait_until(lambda: engine.hub.reader_count == 20)
+    feed = await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
+    found: list[list[Item]] = [[] for _ in range(20)]
+
+    async def read(seen: list[Item]) -> None:
+        async with asyncio.timeout(20), aclosing(engine.runs.stream(KEY, feed)) as items:
+            async for item in items:
+                if item is not None:
+                    seen.append(item)
+
+    readers = [asyncio.create_task(read(seen)) for seen in found]
+    # One that still reads the log when the message is whole gets it from there, without its pieces.
+    await wait_until(lambda: all(any(isinstance(item, MessageDelta) for item in seen) for seen in found))
     model.release()
-    found = await asyncio.gather(*readers)
+    await asyncio.gather(*readers)
     assert {tuple(list_seqs(items)) for items in found} == {tuple(event.seq for event in (await read_log(engine))[1:])}
     for items in found:
         texts = [item.delta.get("content") or "" for item in items if isinstance(item, MessageDelta)]
