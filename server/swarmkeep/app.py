@@ -125,7 +125,7 @@ def _build_metrics(settings: Settings) -> Metrics:
 
 
 def _register_gauges(metrics: Metrics, engine: Engine, store: SqlStore) -> None:
-    engine.hub.watch(metrics.event)
+    engine.hub.add_observer(metrics.event)
     metrics.add_gauge(
         "swarmkeep_sessions_driven", "Sessions that this server has the lease of.", engine.active_session_count
     )

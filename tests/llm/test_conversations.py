@@ -96,7 +96,7 @@ async def test_every_prefix_of_a_log_gives_a_valid_request(evening: Trial) -> No
             for event in await store.read(SessionKey(DEFAULT_TENANT, talk.session_id)):
                 state = evolve(state, event)
                 profile = await registry.make_profile(
-                    registry.active(state.agent), state.context_variables, ThreadRunner()
+                    registry.get_active(state.agent), state.context_variables, ThreadRunner()
                 )
                 body = build_request(state, profile, stream=event.seq % 2 == 0).body()
                 assert find_body_faults(body) == [], f"{talk.session_id} up to {event.seq}"

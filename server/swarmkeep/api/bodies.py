@@ -18,7 +18,7 @@ from litestar.types import Serializer
 from swarmkeep.api.http_errors import RequestTimeout, UnsupportedMediaType
 from swarmkeep.domain.codec import MalformedJson, decode, encode
 from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.engine.inputs import make_invalid_request
+from swarmkeep.domain.inputs import make_invalid_request
 
 T = TypeVar("T")
 

@@ -113,7 +113,7 @@ async def _redact_session(
         texts = {seq: redact_payload(known[seq].event) for seq in chosen}
         kept = tuple(digest(texts[seq]) for seq in chosen)
         fact = SessionRedacted(seqs=tuple(chosen), reason=reason, by=by, kept=kept)
-        mark = None if once is None else once.mark()
+        mark = None if once is None else once.make_record()
         try:
             made = await engine.store.redact(key, log, texts, EventDraft(fact, None, state.agent), mark=mark)
         except SeqConflict:

@@ -1,4 +1,4 @@
-"""What a change of a session knows of its own attempts: refusals, outcomes in doubt, and a database that is away."""
+"""The attempts of one change: counts refusals, keeps outcomes in doubt, waits while the database is away."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Attempts:
         self._pause_seconds = _MIN_PAUSE_SECONDS
 
     def count_conflict(self, state: State) -> None:
-        """What was decided on `state` was refused, so it is decided anew. Raises SessionDamaged after too many."""
+        """A change decided on `state` was refused, and is decided anew. Raises SessionDamaged after too many."""
         self._conflicts.count_conflict(state)
         self._begin_anew()
 

@@ -23,7 +23,7 @@ from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed, norma
 from swarmkeep.engine.policy import Decide, LoopPolicy, RunTimedOut, SessionLog
 from swarmkeep.engine.tool_calls import make_unknown_outcome, perform_call
 from swarmkeep.engine.tool_runners import ToolRunner
-from swarmkeep.engine.turn import Prepare, Turn, prepare_turn
+from swarmkeep.engine.turn import ModelTurn, Prepare, prepare_turn
 
 Json = dict[str, Any]
 
@@ -55,10 +55,10 @@ class Loop:
 
     `prepare` gives the agent that is to be asked, as its model sees it; `perform` carries out a started call.
 
-    It may be dropped at any `await` and begun anew elsewhere: what it needs to know is in the state. `fresh` holds
-    the calls whose start was recorded for this very loop to carry out, by itself or by the commit that set it going
-    (`begun`), and that it has not carried out yet; a started call that is not among them was cut off, and its outcome
-    is unknown.
+    It may be dropped at any `await` and begun anew elsewhere: what it needs to know is in the state. `_own_starts`
+    are the calls whose start was recorded for this very loop to carry out, by itself or by the commit that set it
+    going (`begun`), and that it has not carried out yet; a started call that is not among them was cut off, and its
+    outcome is unknown.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Loop:
         self._own_starts = _find_started_calls(begun)
         self._asking_agent: Agent | None = None
         self.client_error: Exception | None = None
-        """What the model's client raised, if a run has failed by it."""
+        """The exception of the model's client, if a run has failed by it."""
 
     async def advance(self) -> AsyncGenerator[Item]:
         """Do what there is to do; gives every recorded event, and what the model says as it says it.
@@ -103,7 +103,7 @@ class Loop:
                     yield item
 
     async def _ask_model(self, run: Run) -> AsyncGenerator[Item]:
-        turn = Turn(run, self._log.state, self._policy)
+        turn = ModelTurn(run, self._log.state, self._policy)
         try:
             async with self._policy.time_limit(run):
                 await turn.prepare(self._prepare)
@@ -124,7 +124,7 @@ class Loop:
             for event in await self._record_failure(turn, failure):
                 yield event
 
-    async def _record_reply(self, turn: Turn, reply: Reply) -> list[RecordedEvent]:
+    async def _record_reply(self, turn: ModelTurn, reply: Reply) -> list[RecordedEvent]:
         assert turn.request is not None
         taken = _list_call_ids(self._log.state) if reply.message.get("tool_calls") else ()
         message = normalise_message(reply.message, turn.agent.name, taken)
@@ -136,7 +136,7 @@ class Loop:
 
         return await self._commit(_restrict_to_run(turn.run, decide), turn.request.blobs)
 
-    async def _record_failure(self, turn: Turn, failure: TurnFailed | RunTimedOut) -> list[RecordedEvent]:
+    async def _record_failure(self, turn: ModelTurn, failure: TurnFailed | RunTimedOut) -> list[RecordedEvent]:
         if isinstance(failure, TurnFailed):
             error, partial, self.client_error = failure.error, failure.partial, failure.client_error
         else:
@@ -164,7 +164,7 @@ class Loop:
         # In one process agents may share a name: a call is for the one that asked, not for the one handed over to.
         if self._asking_agent is not None and self._asking_agent.name == name:
             return self._asking_agent
-        return self._registry.active(name) if name in self._registry else None
+        return self._registry.get_active(name) if name in self._registry else None
 
     async def _commit(self, decide: Decide, blobs: Json | None = None) -> list[RecordedEvent]:
         return self._note_starts(await self._log.commit(decide, blobs))

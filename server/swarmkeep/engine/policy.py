@@ -1,4 +1,4 @@
-"""What a loop is given: its session's log, and a policy: whether to stream, and how long things may take."""
+"""The session log and the policy that a loop is given: whether to stream, how long things may take."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LoopPolicy(Protocol):
     def approval_expires_at(self) -> str | None: ...
 
     def time_limit(self, run: Run) -> AbstractAsyncContextManager[None]:
-        """What a run does inside is cut off with RunTimedOut when the run's time is up."""
+        """Cut off what a run does inside, with RunTimedOut, when the run's time is up."""
         ...
 
     @property

@@ -62,11 +62,11 @@ class Runs:
             wish = replace(wish, agent=self._registry.get(wish.agent).name)
 
         def decide(state: State) -> Sequence[EventDraft]:
-            agent = self._registry.active(wish.agent or state.agent)
+            agent = self._registry.get_active(wish.agent or state.agent)
             # An agent that has another name now is called by that from here on.
             chosen = wish if agent.name in (wish.agent, state.agent) else replace(wish, agent=agent.name)
             # What an interrupted run's model was just saying here is kept with it.
-            return start_run(state, chosen, "" if state.run is None else self._hub.partial(key, state.run.id))
+            return start_run(state, chosen, "" if state.run is None else self._hub.get_partial_text(key, state.run.id))
 
         return await self._begin_once(key, decide, wish.run_id, once)
 
@@ -82,7 +82,7 @@ class Runs:
         async def begin() -> list[RecordedEvent]:
             if self.is_draining:
                 raise Draining
-            return await self._commit_change(key, decide, None if once is None else once.mark(run_id))
+            return await self._commit_change(key, decide, None if once is None else once.make_record(run_id))
 
         begun = await run_once(self._store, key, once, begin)
         if isinstance(begun, IdempotencyRecord):
@@ -99,7 +99,7 @@ class Runs:
         events = await ledger.commit(decide, mark=mark)
         if _has_ended_active_run(events, ledger.state):
             self._worker.abandon(key)
-        self._worker.go_on(ledger, events)
+        self._worker.continue_session(ledger, events)
         return events
 
     async def wait(self, key: SessionKey, run_id: str, *, since: int | None = None) -> RunView:
@@ -185,8 +185,8 @@ class Runs:
 
     async def cancel(self, key: SessionKey, run_id: str, *, once: IdempotentRequest | None = None) -> RunView:
         """End a run; what it produced stays. A run that has ended already is left as it is."""
-        partial = self._hub.partial(key, run_id)
-        mark = None if once is None else once.mark(run_id)
+        partial = self._hub.get_partial_text(key, run_id)
+        mark = None if once is None else once.make_record(run_id)
         done = await run_once(
             self._store,
             key,
@@ -210,7 +210,7 @@ class Runs:
         """
 
         def decide(state: State) -> Sequence[EventDraft]:
-            self._registry.active(state.agent)
+            self._registry.get_active(state.agent)
             return resume_run(state, run_id, tool_results, approvals, now=make_timestamp())
 
         return await self._begin_once(key, decide, run_id, once)

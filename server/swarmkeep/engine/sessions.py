@@ -12,6 +12,7 @@ from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import SeqConflict, SeqMismatch, SessionExists
 from swarmkeep.domain.events import MessageAdded, SessionEvent, SessionForked, SessionRedacted
+from swarmkeep.domain.inputs import check_id, check_messages, check_object
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import SessionStatus, State
 from swarmkeep.domain.views import SessionView, view_session
@@ -19,7 +20,6 @@ from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.attempts import ConflictCounter
 from swarmkeep.engine.failpoints import reach
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
-from swarmkeep.engine.inputs import check_id, check_messages, check_object
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.ports import AppendResult, IdempotencyRecord, SessionKey, SessionPage
@@ -60,7 +60,7 @@ class Sessions:
             check_messages(messages or [], "/messages"),
         )
         drafts = draft_events(name, facts, None)
-        mark = None if once is None else once.mark()
+        mark = None if once is None else once.make_record()
         try:
             made = await run_once(self._store, key, once, lambda: self._store.append(key, State(), drafts, mark=mark))
         except SeqConflict:
@@ -130,7 +130,7 @@ class Sessions:
             return draft_events(state.agent, facts, run_id)
 
         ledger = self._worker.open_session_log(key, await self._store.state(key))
-        mark = None if once is None else once.mark()
+        mark = None if once is None else once.make_record()
         changed = await run_once(self._store, key, once, lambda: ledger.commit(decide, mark=mark))
         if isinstance(changed, IdempotencyRecord):
             return await self._view_after(key, changed)
@@ -156,7 +156,7 @@ class Sessions:
             agent = self._registry.get(agent).name
         target = _choose_key(key.tenant, session_id, once)
         labels = check_object(metadata or {}, "/metadata")
-        mark = None if once is None else once.mark()
+        mark = None if once is None else once.make_record()
 
         conflicts = ConflictCounter(key.id)
 
@@ -242,4 +242,4 @@ class Sessions:
 def _choose_key(tenant: str, session_id: str | None, once: IdempotentRequest | None) -> SessionKey:
     if session_id is not None:
         return SessionKey(tenant, check_id(session_id))
-    return SessionKey(tenant, f"sess_{uuid4().hex}" if once is None else once.session_id(tenant))
+    return SessionKey(tenant, f"sess_{uuid4().hex}" if once is None else once.derive_session_id(tenant))

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from swarmkeep.agent import Agent, NotJsonError, Result, Tool, ToolArgumentsError, to_result
+from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.domain.decisions.turns import ToolOutcome
 from swarmkeep.domain.state import State, ToolCall
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.policy import LoopPolicy, RunTimedOut
 from swarmkeep.engine.tool_runners import ToolRunner, ToolTimeout, is_loop_running
-from swarmkeep.engine.values import copy_plain_object
 
 Json = dict[str, Any]
 

@@ -22,7 +22,7 @@ from swarmkeep.engine.tool_runners import ToolRunner
 Prepare = Callable[[State], Awaitable[tuple[Agent, Profile]]]
 
 
-class Turn:
+class ModelTurn:
     """One question to the model: what it is sent, and what it says."""
 
     agent: Agent
@@ -33,13 +33,13 @@ class Turn:
         self.state = state
         self.is_streamed = policy.should_stream(run)
         self.request: ModelRequest | None = None
-        """What to send next; nothing once it was answered."""
+        """The request to send next; none once it was answered."""
         self._shortens_history = policy.shortens_history
         self._texts: list[str] = []
 
     @property
     def text(self) -> str:
-        """What the model has said while it was listened to."""
+        """The text that has come of it so far."""
         return "".join(self._texts)
 
     async def prepare(self, prepare: Prepare) -> None:
@@ -48,7 +48,7 @@ class Turn:
 
     @asynccontextmanager
     async def send(self, model: Model) -> AsyncGenerator[AsyncGenerator[Delta | Reply]]:
-        """What the model answers. If the history was too long for it, there is a shorter request to send next."""
+        """The pieces of the answer. If the history was too long for the model, a shorter request is to be sent next."""
         request = self.request
         assert request is not None
         reach(MODEL_SENT)
@@ -75,7 +75,7 @@ class Turn:
 async def prepare_turn(registry: Registry, runner: ToolRunner, state: State) -> tuple[Agent, Profile]:
     """The active agent, as its model is to see it now. Raises TurnFailed."""
     try:
-        agent = registry.active(state.agent)
+        agent = registry.get_active(state.agent)
         profile = await registry.make_profile(agent, state.context_variables, runner)
     except AgentUnavailable as error:
         raise TurnFailed(RunError(code=error.code, message=str(error))) from error

@@ -80,7 +80,7 @@ class MemorySessions:
         ledger = self._made() if session_id is None else self._ledger(session_id)
         conversation = MemorySession(self._model, InlineRunner(), self._registry, ledger, debug=self._debug)
         if session_id is None:
-            run_blocking(conversation.begin(agent or self._agent.name, self._context))
+            run_blocking(conversation.create(agent or self._agent.name, self._context))
         return MemoryChatSession(ledger, conversation, stream=self._stream, raises=self._raises)
 
     def look_up(self, writes: bool) -> AbstractContextManager[MemorySessions]:
@@ -166,7 +166,7 @@ class MemoryChatSession:
     def cancel(self) -> None:
         run = self._ledger.state.run
         if run is not None:
-            partial = self._hub.partial(self._key, run.id)
+            partial = self._hub.get_partial_text(self._key, run.id)
             for event in run_blocking(self._ledger.commit(lambda state: cancel_run(state, run.id, partial))):
                 self._hub.publish(self._key, event)
 

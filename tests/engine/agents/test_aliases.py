@@ -81,7 +81,7 @@ async def test_an_old_name_may_be_asked_for(house: EngineCluster, model: Scripte
 
 def test_a_registry_knows_both_names() -> None:
     registry = Registry([NEW], aliases=ALIASES)
-    assert registry.get("Refunds") is registry.active("Refunds") is NEW
+    assert registry.get("Refunds") is registry.get_active("Refunds") is NEW
     assert ("Refunds" in registry, registry.names) == (True, ["Returns"])
     with pytest.raises(AgentNotFound):
         registry.get("refunds")
@@ -113,7 +113,7 @@ def test_aliases_stand_beside_the_agents(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("aliases", "said"),
     [
-        ("{'Refunds': 'Nobody'}", "no agent is called that"),
+        ("{'Refunds': 'Nobody'}", "there is no agent of that name"),
         ("{'Returns': 'Returns'}", "is the name of an agent"),
         ("['Refunds']", "a dict of names"),
         ("{'Refunds': returns}", "a dict of names"),

@@ -176,10 +176,10 @@ def test_a_bad_module(tmp_path: Path, text: str, parts: list[str]) -> None:
         ("some/where", "/some/where"),
         ("nowhere", "has no file or folder of that name"),
         ("nowhere.agents", "does not import"),
-        (".", "neither __init__.py nor agents.py"),
-        ("notes.txt", "is no Python file"),
+        (".", "without __init__.py or agents.py"),
+        ("notes.txt", "is not a Python file"),
         ("..bad", "does not import"),
-        ("", "neither __init__.py nor agents.py"),
+        ("", "without __init__.py or agents.py"),
     ],
 )
 def test_a_place_without_agents(tmp_path: Path, spec: str, part: str) -> None:

@@ -12,9 +12,9 @@ from swarmkeep.api.auth.keyring import Keyring
 from swarmkeep.api.auth.rate_limits import RateLimiter
 from swarmkeep.api.http_errors import Forbidden, Unauthenticated
 from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
+from swarmkeep.domain.inputs import check_id
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.idempotency import IdempotentRequest
-from swarmkeep.engine.inputs import check_id
 from swarmkeep.store.api_keys import ApiKey
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
 

@@ -22,10 +22,10 @@ from swarmkeep.domain.decisions.commands import OnBusy, StartRun
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import Decision, RunOptions
+from swarmkeep.domain.inputs import check_messages, check_object
 from swarmkeep.domain.views import RunView, collect_runs, view_run
 from swarmkeep.engine.failpoints import REQUEST_PARSED, reach
 from swarmkeep.engine.idempotency import IdempotentRequest
-from swarmkeep.engine.inputs import check_messages, check_object
 from swarmkeep.engine.runs import RunPosition
 from swarmkeep.store.ports import SessionKey
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from swarmkeep.agent import Agent, Tool, ToolArgumentsError
+from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.audit.redacted import is_redacted
 from swarmkeep.audit.replay.recorded_log import RecordedLog
 from swarmkeep.domain.decisions.turns import ToolOutcome
@@ -13,7 +14,6 @@ from swarmkeep.domain.patch import apply
 from swarmkeep.domain.state import State, ToolCall
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.tool_calls import make_unknown_tool_outcome
-from swarmkeep.engine.values import copy_plain_object
 
 
 class RecordedCalls:

@@ -130,7 +130,7 @@ class _CurrentRequests:
                 yield difference
 
     def _skip_redacted_turn(self) -> TurnFailed:
-        """What was asked is redacted; what is recorded goes on after it."""
+        """The failure of a turn whose request is redacted; the recorded log goes on after it."""
         self._recording.note_redacted()
         self._recording.is_turn_skipped = True
         return TurnFailed(RunError(code="redacted", message="what was asked is redacted"))

@@ -1,7 +1,7 @@
-"""What comes next: what follows from a state by itself, and what somebody outside is needed for.
+"""Tells the next steps that follow from a state by themselves from those that need somebody outside.
 
-Steps of the second kind, outside steps, are two: to ask the model, and to run a call whose start is recorded. All
-other steps are follow-ups, and are recorded in the commit that they follow from.
+Outside steps are two: to ask the model, and to run a call whose start is recorded. All other steps are follow-ups,
+and are recorded in the commit that they follow from.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class Assembly:
     def completion(self) -> Json:
         """The whole, as a request without streaming would have answered.
 
-        Raises StreamCut if its end is missing, and EmptyReply if it ended and held nothing.
+        Raises TruncatedStream if its end is missing, and EmptyReply if it ended and held nothing.
         """
         if not self.is_complete:
             if self._has_ended and not self._has_started:

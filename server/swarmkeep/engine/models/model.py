@@ -120,7 +120,7 @@ class _Attempt:
 
     @property
     def text(self) -> str:
-        """What the model has said."""
+        """The text that has come so far."""
         return self._assembly.text or self._withheld_text
 
     @asynccontextmanager

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import Any
 
+from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.domain.decisions.commands import create_session
 from swarmkeep.domain.decisions.drafts import draft_events, preview_event
 from swarmkeep.domain.decisions.settling import settle
@@ -19,7 +20,6 @@ from swarmkeep.engine.loop import Item, Loop, make_loop
 from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.policy import Decide, decide_nothing
 from swarmkeep.engine.tool_runners import ToolRunner
-from swarmkeep.engine.values import copy_plain_object
 
 Json = dict[str, Any]
 
@@ -57,7 +57,7 @@ class MemorySessionLog:
 
 
 class MemorySession:
-    """The loop over a ledger in memory. It is the loop's policy, too: there are no limits but those of each run."""
+    """The loop over a log in memory. It is the loop's policy, too: there are no limits but those of each run."""
 
     tool_seconds = None
     # As Swarm does, it tells its caller that the history is too long, and leaves the rest to them.
@@ -66,16 +66,16 @@ class MemorySession:
     def __init__(
         self,
         model: ChatModel,
-        caller: ToolRunner,
+        runner: ToolRunner,
         registry: OpenRegistry,
-        ledger: MemorySessionLog,
+        log: MemorySessionLog,
         *,
         debug: bool = False,
     ) -> None:
         self._model = model
-        self._tool_runner = caller
+        self._tool_runner = runner
         self._registry = registry
-        self._session_log = ledger
+        self._log = log
         self._debug = debug
         self._loop: Loop | None = None
 
@@ -90,21 +90,21 @@ class MemorySession:
 
     @property
     def state(self) -> State:
-        return self._session_log.state
+        return self._log.state
 
-    async def begin(self, agent: str, context: Mapping[str, Any], messages: Sequence[Json] = ()) -> None:
+    async def create(self, agent: str, context: Mapping[str, Any], messages: Sequence[Json] = ()) -> None:
         """Make the session. Raises ValueError for what is no message, and NotJsonError."""
         history = [_check_message(message, index) for index, message in enumerate(messages)]
         facts = create_session(agent, copy_plain_object(context, "context_variables"), {}, history)
-        await self._session_log.commit(lambda state: draft_events(agent, facts, None))
+        await self._log.commit(lambda state: draft_events(agent, facts, None))
 
     async def advance(self, decide: Decide) -> AsyncGenerator[Item]:
         """Record a decision, and do what follows from it; gives what happens, as it happens."""
-        begun = await self._session_log.commit(decide)
+        begun = await self._log.commit(decide)
         for event in begun:
             self._print_event(event)
             yield event
-        self._loop = make_loop(self._session_log, self._registry, self._model, self._tool_runner, self, begun)
+        self._loop = make_loop(self._log, self._registry, self._model, self._tool_runner, self, begun)
         async with aclosing(self._loop.advance()) as items:
             async for item in items:
                 self._print_event(item)

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any
 
 from swarmkeep.agent import Agent, Response
+from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.domain.decisions.commands import StartRun, start_run
 from swarmkeep.domain.events import MessageAdded, RunOptions
 from swarmkeep.engine.agents.registry import OpenRegistry
@@ -17,7 +18,6 @@ from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.swarm.blocking import ASYNC_CLIENT_MESSAGE, iterate_blocking, run_blocking
 from swarmkeep.engine.swarm.session import MemorySession, MemorySessionLog
 from swarmkeep.engine.tool_runners import InlineRunner, ThreadRunner, ToolRunner
-from swarmkeep.engine.values import copy_plain_object
 
 Json = dict[str, Any]
 
@@ -28,7 +28,7 @@ class _SwarmRun:
     def __init__(
         self,
         model: ChatModel,
-        caller: ToolRunner,
+        runner: ToolRunner,
         agent: Agent,
         messages: Sequence[Json],
         context_variables: Mapping[str, Any],
@@ -37,11 +37,11 @@ class _SwarmRun:
     ) -> None:
         self._registry = OpenRegistry([agent])
         self._registry.admit(agent)
-        self._session = MemorySession(model, caller, self._registry, MemorySessionLog(), debug=debug)
+        self._session = MemorySession(model, runner, self._registry, MemorySessionLog(), debug=debug)
         self._command = StartRun(run_id="run", messages=(), options=options)
         self._input_count = len(messages)
         # In memory nothing is waited for; and what is wrong with the input is said at once.
-        run_blocking(self._session.begin(agent.name, context_variables, messages))
+        run_blocking(self._session.create(agent.name, context_variables, messages))
 
     def _advance(self) -> AsyncGenerator[Item]:
         return self._session.advance(lambda state: start_run(state, self._command))
