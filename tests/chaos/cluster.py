@@ -18,7 +18,7 @@ import httpx2
 from swarmkeep_client import Client, ConnectionFailed, Event, Run, Session, StreamItem
 from tests.chaos.plans import PATIENCE_SECONDS, PlannedModel, wait_until
 from tests.chaos.records import Effects, LogRows, read_log
-from tests.chaos.warm import Nursery, WarmServer
+from tests.chaos.warm import WarmParent, WarmServer
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 
@@ -33,7 +33,7 @@ TEAM = Path(__file__).with_name("team.py")
 class ServerCluster:
     """As a context manager it ends whatever still runs, and fails if the model was asked something invalid."""
 
-    def __init__(self, nursery: Nursery, url: str, folder: Path) -> None:
+    def __init__(self, warm_parent: WarmParent, url: str, folder: Path) -> None:
         self.url = url
         self.folder = folder
         self.planned_model = PlannedModel()
@@ -41,7 +41,7 @@ class ServerCluster:
         self.effects = Effects(folder / "effects.jsonl")
         self.doors = folder / "doors"
         self.doors.mkdir()
-        self._nursery = nursery
+        self._warm_parent = warm_parent
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -76,7 +76,9 @@ class ServerCluster:
                 **{f"SWARMKEEP_{name}": value for name, value in settings.items()},
             },
         }
-        server = ServerProcess(self.folder, **options) if cold else WarmServer(self._nursery, self.folder, **options)
+        server = (
+            ServerProcess(self.folder, **options) if cold else WarmServer(self._warm_parent, self.folder, **options)
+        )
         server.start()
         self._stack.push(server.__exit__)
         return server
@@ -155,13 +157,13 @@ def restart_unarmed(server: ServerProcess) -> None:
 
 @contextmanager
 def ignore_lost_connection() -> Iterator[None]:
-    """What is sent in here may not be answered any more."""
+    """Requests sent in here may never be answered."""
     with suppress(ConnectionFailed):
         yield
 
 
 class Acknowledgements:
-    """What a client was told about a session: whatever comes later, the log must have it."""
+    """The answers that a client got about a session: whatever comes later, the log must have them."""
 
     def __init__(self) -> None:
         self.heads: dict[int, str] = {}
@@ -181,7 +183,7 @@ class Acknowledgements:
         return item
 
     def list_missing(self, log: LogRows) -> list[str]:
-        """What was acknowledged and is not there any more, or not as it was."""
+        """The acknowledged events that are missing now, or different."""
         hashes = log.hashes
         lost = [f"event {seq}" for seq, hash in self.heads.items() if hashes.get(seq) != hash]
         for run in self.runs:
@@ -208,6 +210,6 @@ def wait_until_quiet(session: Session, seconds: float = PATIENCE_SECONDS) -> Ses
 
 
 def compute_allowed_seconds(lease_seconds: float = LEASE_SECONDS) -> float:
-    """What a take-over may take here and now: as promised, and longer the more processes wait for a processor."""
+    """The time that a take-over may take here and now: the more processes wait for a processor, the longer."""
     crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     return lease_seconds + PROMISED_SECONDS + SLACK_SECONDS * crowd

@@ -1,6 +1,6 @@
 """Servers that start in a blink, because a crash test starts hundreds.
 
-A cold start is mostly imports: seconds of CPU. A nursery does them once and then forks. What it forks is `swarmkeep
+A cold start is mostly imports: seconds of CPU. A warm parent does them once and then forks. What it forks is `swarmkeep
 serve` in every other way: a process and a group of its own, its own environment, log, sockets and connections. Stops
 and starts that matter in themselves are tested with cold ones.
 """
@@ -43,20 +43,20 @@ SPAWN_SECONDS = 30.0
 
 
 class Spawned:
-    """A process that the nursery forked: what is used of subprocess.Popen."""
+    """A process that the warm parent forked: what is used of subprocess.Popen."""
 
-    def __init__(self, nursery: Nursery, pid: int) -> None:
+    def __init__(self, warm_parent: WarmParent, pid: int) -> None:
         self.pid = pid
-        self._nursery = nursery
+        self._warm_parent = warm_parent
 
     def poll(self) -> int | None:
-        return self._nursery.exit_code(self.pid)
+        return self._warm_parent.exit_code(self.pid)
 
     def wait(self, timeout: float | None = None) -> int:
-        return self._nursery.wait(self.pid, timeout)
+        return self._warm_parent.wait(self.pid, timeout)
 
 
-class Nursery:
+class WarmParent:
     """A process that has loaded the server, and forks one whenever it is asked to."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Nursery:
                 self._ours.sendall(json.dumps(wish).encode() + b"\n")
             self._changed.wait_for(lambda: self._pids or self._ended, SPAWN_SECONDS)
             if not self._pids:
-                raise AssertionError("no server was forked; what the nursery said about it is above")
+                raise AssertionError("no server was forked; what the warm parent said about it is above")
             return Spawned(self, self._pids.pop())
 
     def exit_code(self, pid: int) -> int | None:
@@ -125,16 +125,16 @@ class Nursery:
 
 
 class WarmServer(ServerProcess):
-    """A ServerProcess from the nursery."""
+    """A ServerProcess from the warm parent."""
 
-    def __init__(self, nursery: Nursery, folder: Path, **options: Any) -> None:
+    def __init__(self, warm_parent: WarmParent, folder: Path, **options: Any) -> None:
         super().__init__(folder, **options)
-        self._nursery = nursery
+        self._warm_parent = warm_parent
 
     def start(self) -> None:
         assert self._process is None or self._process.poll() is not None, "it is running already"
         arguments = self.command[self.command.index("swarmkeep") + 1 :]
-        self._process = self._nursery.spawn(  # type: ignore[assignment]
+        self._process = self._warm_parent.spawn(  # type: ignore[assignment]
             arguments, folder=self.folder, env=self.env, log=self.log
         )
         try:
@@ -154,7 +154,7 @@ class WarmServer(ServerProcess):
             time.sleep(0.05)
 
 
-# The nursery's side.
+# The warm parent's side.
 
 
 def main(line: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""What readers see: every durable event once and in order from any server, and what passes while it passes."""
+"""Streaming: every durable event once and in order from any server, and deltas while they pass."""
 
 from __future__ import annotations
 
@@ -279,9 +279,9 @@ async def follow_all(engine: Engine, upto: int) -> list[int]:
 
 
 async def test_readers_on_two_servers_see_every_event_once_and_in_order(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    one, two = await house.engine(AGENT), await house.engine(AGENT)
+    one, two = await cluster.open_engine(AGENT), await cluster.open_engine(AGENT)
     await open_session(one)
     readers = [asyncio.create_task(follow_all(engine, 16)) for engine in (one, two, two)]
     for n, engine in enumerate((one, two, one)):
@@ -294,9 +294,9 @@ async def test_readers_on_two_servers_see_every_event_once_and_in_order(
 
 
 async def test_a_reader_that_reconnects_after_every_event_misses_nothing(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    one, two = await house.engine(AGENT), await house.engine(AGENT)
+    one, two = await cluster.open_engine(AGENT), await cluster.open_engine(AGENT)
     await open_session(one)
     model.call("look")
     model.say("Rain.")
@@ -318,9 +318,9 @@ async def test_a_reader_that_reconnects_after_every_event_misses_nothing(
 
 
 async def test_a_joiner_gets_the_message_in_progress_and_the_rest_of_it(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    engine = await house.engine(AGENT)
+    engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     model.hang("Once upon ", then="a time.")
     await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
@@ -343,9 +343,9 @@ async def test_a_joiner_gets_the_message_in_progress_and_the_rest_of_it(
 
 
 async def test_a_message_goes_on_through_a_patch_and_a_cancel_keeps_all_of_it(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    engine = await house.engine(AGENT)
+    engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     model.hang("Once upon ", then="a time.")
     await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
@@ -357,8 +357,8 @@ async def test_a_message_goes_on_through_a_patch_and_a_cancel_keeps_all_of_it(
     assert view.output_text == "Once upon "
 
 
-async def test_a_run_that_nobody_watches_is_not_streamed(house: EngineCluster, model: ScriptedModel) -> None:
-    engine = await house.engine(AGENT)
+async def test_a_run_that_nobody_watches_is_not_streamed(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     model.say("Hello.")
     await run_to_end(engine)
@@ -369,9 +369,9 @@ async def test_a_run_that_nobody_watches_is_not_streamed(house: EngineCluster, m
 
 
 async def test_a_stream_of_a_run_gives_its_own_events_and_ends_with_it(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    engine = await house.engine(AGENT)
+    engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     for run_id in ("r1", "r2"):
         model.call("look")
@@ -386,9 +386,9 @@ async def test_a_stream_of_a_run_gives_its_own_events_and_ends_with_it(
 
 
 async def test_the_stream_of_a_run_that_has_ended_reads_the_log_in_pages(
-    house: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+    cluster: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = await house.engine(Agent(name="A"))
+    engine = await cluster.open_engine(Agent(name="A"))
     await open_session(engine)
     for number in range(3):
         model.say("Hello.")
@@ -410,8 +410,8 @@ async def test_the_stream_of_a_run_that_has_ended_reads_the_log_in_pages(
     assert (reads[-2:], max(reads)) == ([3, 1], 3)
 
 
-async def test_many_readers_of_a_run_see_the_same(house: EngineCluster, model: ScriptedModel) -> None:
-    engine = await house.engine(AGENT)
+async def test_many_readers_of_a_run_see_the_same(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     model.hang("Hel", then="lo")
     feed = await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
@@ -434,8 +434,8 @@ async def test_many_readers_of_a_run_see_the_same(house: EngineCluster, model: S
         assert "".join(texts) == "Hello"
 
 
-async def test_a_reader_that_goes_away_does_not_end_the_run(house: EngineCluster, model: ScriptedModel) -> None:
-    engine = await house.engine(AGENT)
+async def test_a_reader_that_goes_away_does_not_end_the_run(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     model.hang("Hel", then="lo")
     feed = await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))

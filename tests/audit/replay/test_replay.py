@@ -46,17 +46,17 @@ from tests.support.scripted import ScriptedModel
 
 
 @asynccontextmanager
-async def generate_sessions(house: EngineCluster, seed: int) -> AsyncGenerator[tuple[Engine, list[SessionKey]]]:
+async def generate_sessions(cluster: EngineCluster, seed: int) -> AsyncGenerator[tuple[Engine, list[SessionKey]]]:
     """An engine, and the sessions that a generated life on it has left."""
-    whims = GeneratedConversation(SeededDice(seed))
-    async with open_scripted_model(whims) as (_, client):
-        engine = await house.engine(*TEAM, model=ChatModel(client))
-        yield engine, list(await whims.live(engine))
+    generated = GeneratedConversation(SeededDice(seed))
+    async with open_scripted_model(generated) as (_, client):
+        engine = await cluster.open_engine(*TEAM, model=ChatModel(client))
+        yield engine, list(await generated.run_conversation(engine))
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_the_same_agents_match_whatever_happened(house: EngineCluster, seed: int) -> None:
-    async with generate_sessions(house, seed) as (engine, keys):
+async def test_the_same_agents_match_whatever_happened(cluster: EngineCluster, seed: int) -> None:
+    async with generate_sessions(cluster, seed) as (engine, keys):
         for key in keys:
             replayed = await replay_session(engine.store, engine.registry, key)
             events = await read_log(engine, key)
@@ -66,8 +66,8 @@ async def test_the_same_agents_match_whatever_happened(house: EngineCluster, see
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_the_same_agents_match_whatever_was_redacted(house: EngineCluster, seed: int) -> None:
-    async with generate_sessions(house, seed) as (engine, (key, _)):
+async def test_the_same_agents_match_whatever_was_redacted(cluster: EngineCluster, seed: int) -> None:
+    async with generate_sessions(cluster, seed) as (engine, (key, _)):
         events = await read_log(engine, key)
         texts = await engine.store.blobs(key, sorted(_collect_text_names(events)))
     emptied = [replace_by_stand_in(event) for event in events]
@@ -82,8 +82,8 @@ async def test_the_same_agents_match_whatever_was_redacted(house: EngineCluster,
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_the_same_agents_match_in_a_fork_of_any_point(house: EngineCluster, seed: int) -> None:
-    async with generate_sessions(house, seed) as (engine, (key, _)):
+async def test_the_same_agents_match_in_a_fork_of_any_point(cluster: EngineCluster, seed: int) -> None:
+    async with generate_sessions(cluster, seed) as (engine, (key, _)):
         for seq in range(1, (await engine.sessions.get(key)).seq + 1):
             fork = SessionKey(key.tenant, f"fork-{seq}")
             await engine.sessions.fork(key, at=seq, session_id=fork.id)
@@ -93,9 +93,9 @@ async def test_the_same_agents_match_in_a_fork_of_any_point(house: EngineCluster
 # What is different today is named.
 
 
-async def record_talk(house: EngineCluster, model: ScriptedModel) -> tuple[list[RecordedEvent], dict[str, str]]:
+async def record_talk(cluster: EngineCluster, model: ScriptedModel) -> tuple[list[RecordedEvent], dict[str, str]]:
     """A asks for the weather, keeps something, hands over to B, which forgets it and answers."""
-    engine = await house.engine(*TEAM)
+    engine = await cluster.open_engine(*TEAM)
     await open_session(engine)
     model.call("look", {"city": "Oslo"})
     model.call("remember", {"key": "k"})
@@ -113,8 +113,8 @@ def _collect_text_names(events: Iterable[RecordedEvent]) -> set[str]:
 
 
 @pytest.fixture
-async def talk(house: EngineCluster, model: ScriptedModel) -> tuple[list[RecordedEvent], dict[str, str]]:
-    return await record_talk(house, model)
+async def talk(cluster: EngineCluster, model: ScriptedModel) -> tuple[list[RecordedEvent], dict[str, str]]:
+    return await record_talk(cluster, model)
 
 
 Talk = tuple[list[RecordedEvent], dict[str, str]]
@@ -287,7 +287,7 @@ def test_a_kind_that_there_is_not_is_refused() -> None:
 
 
 async def test_it_calls_no_tool_no_model_writes_nothing_and_needs_no_network(
-    house: EngineCluster, model: ScriptedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready_url: str
+    cluster: EngineCluster, model: ScriptedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready_url: str
 ) -> None:
     file = tmp_path / "effects"
 
@@ -298,7 +298,7 @@ async def test_it_calls_no_tool_no_model_writes_nothing_and_needs_no_network(
         return "done"
 
     team = Agent(name="A", functions=[effect])
-    engine = await house.engine(team)
+    engine = await cluster.open_engine(team)
     await open_session(engine)
     model.call("effect")
     model.say("Done.")
@@ -322,7 +322,7 @@ async def test_it_calls_no_tool_no_model_writes_nothing_and_needs_no_network(
     assert await read_log(engine) == before
 
 
-async def test_an_approved_call_that_a_crash_cut_off_matches(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_an_approved_call_that_a_crash_cut_off_matches(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
 
     @tool(requires_approval=True)
@@ -331,7 +331,7 @@ async def test_an_approved_call_that_a_crash_cut_off_matches(house: EngineCluste
         return "paid"
 
     team = Agent(name="A", functions=[pay])
-    first = await house.engine(team)
+    first = await cluster.open_engine(team)
     await open_session(first)
     model.call("pay")
     asked = await run_to_end(first)
@@ -340,15 +340,15 @@ async def test_an_approved_call_that_a_crash_cut_off_matches(house: EngineCluste
     await gate.wait_until_reached()
     await kill_engine(first)
     model.say("Done.")
-    second = await house.engine(team)
+    second = await cluster.open_engine(team)
     await wait_for_end(second)
     await gate.open()
     replayed = await replay_session(second.store, second.registry, KEY)
     assert (replayed.divergences, replayed.turns) == ([], 2)
 
 
-async def test_a_session_that_is_not_there_is_refused(house: EngineCluster) -> None:
-    engine = await house.engine(a, b)
+async def test_a_session_that_is_not_there_is_refused(cluster: EngineCluster) -> None:
+    engine = await cluster.open_engine(a, b)
     with pytest.raises(SessionNotFound):
         await replay_session(engine.store, engine.registry, SessionKey("default", "nobody"))
 
