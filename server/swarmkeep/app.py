@@ -111,7 +111,7 @@ def _build_metrics(settings: Settings) -> Metrics:
 
 
 def _connect_metrics(metrics: Metrics, engine: Engine, store: SqlStore) -> None:
-    engine.hub.watch(metrics.observe_event)
+    engine.hub.add_observer(metrics.observe_event)
     metrics.add_gauge(
         "swarmkeep_sessions_driven", "Sessions that this server has the lease of.", engine.active_session_count
     )

@@ -16,8 +16,8 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from swarmkeep.api.application import build_api
-from swarmkeep.api.auth.context import Service as Inside
 from swarmkeep.api.limits import ServerLimits
+from swarmkeep.api.service import Service as Inside
 from swarmkeep.app import lifespan_of
 from swarmkeep.engine.engine import Engine
 from swarmkeep.server import build_http_config

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from swarmkeep.api.limits import ServerLimits
-from swarmkeep.engine import streaming
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.build import build_engine
 from swarmkeep.engine.loop import MessageDelta, MessageStarted
 from swarmkeep.engine.streaming import Hub, follow
 from swarmkeep.settings import Settings
 from swarmkeep.store.opening import open_store
+from swarmkeep.store.ports import SessionKey
 from tests.api.server import Frame, RunningServer, durable_frames, scripted, start_server
 from tests.api.team import front
 from tests.api.test_streams import content_of, wait_until, wait_until_nobody_reads
@@ -158,7 +159,7 @@ def post(server: ServerProcess, path: str, body: Any) -> Any:
 
 
 async def test_who_joins_late_gets_the_message_so_far_in_one_piece() -> None:
-    hub, key = Hub(feed_size=10), streaming.SessionKey("t", "s")
+    hub, key = Hub(feed_size=10), SessionKey("t", "s")
     hub.publish(key, MessageStarted("r", "A", 1))
     for number in range(1000):
         hub.publish(key, MessageDelta("r", "A", 1, {"content": f"{number} ", "tool_calls": None}))
@@ -172,19 +173,19 @@ async def test_who_joins_late_gets_the_message_so_far_in_one_piece() -> None:
 async def test_a_reader_that_falls_behind_costs_little_and_misses_no_event(ready_url: str) -> None:
     settings = Settings(_env_file=None, offline=True)  # type: ignore[call-arg]
     engine = build_engine(settings, Registry([front]), open_store(ready_url), feed_characters=50_000)
-    key = streaming.SessionKey("default", "s")
+    key = SessionKey("default", "s")
     await engine.sessions.create(key.tenant, session_id=key.id)
     reader = follow(engine.store, engine.hub, key, after=0, poll_seconds=0.05)
     got = [await anext(reader)]
     for number in range(60):
         await engine.sessions.update(key, metadata={"text": str(number) * 10_000})
     (feed,) = engine.hub._feeds[key]
-    assert sum(len(item.payload) for item in feed._items if isinstance(item, streaming.RecordedEvent)) <= 50_000
-    while not (got and isinstance(got[-1], streaming.RecordedEvent) and got[-1].seq == 61):
+    assert sum(len(item.payload) for item in feed._items if isinstance(item, RecordedEvent)) <= 50_000
+    while not (got and isinstance(got[-1], RecordedEvent) and got[-1].seq == 61):
         got.append(await anext(reader))
     await reader.aclose()
     await engine.stop()
-    assert [item.seq for item in got if isinstance(item, streaming.RecordedEvent)] == list(range(1, 62))
+    assert [item.seq for item in got if isinstance(item, RecordedEvent)] == list(range(1, 62))
 
 
 async def test_a_reader_that_stops_reading_is_let_go_and_can_come_back(ready_url: str, model: ScriptedModel) -> None:

@@ -154,13 +154,13 @@ def restart_unarmed(server: ServerProcess) -> None:
 
 @contextmanager
 def ignore_lost_connection() -> Iterator[None]:
-    """What is sent in here may not be answered any more."""
+    """Requests sent in here may never be answered."""
     with suppress(ConnectionFailed):
         yield
 
 
 class Acknowledgements:
-    """What a client was told about a session: whatever comes later, the log must have it."""
+    """The answers that a client got about a session: whatever comes later, the log must have them."""
 
     def __init__(self) -> None:
         self.heads: dict[int, str] = {}
@@ -180,7 +180,7 @@ class Acknowledgements:
         return item
 
     def list_missing(self, log: LogRows) -> list[str]:
-        """What was acknowledged and is not there any more, or not as it was."""
+        """The acknowledged events that are missing now, or different."""
         hashes = log.hashes
         lost = [f"event {seq}" for seq, hash in self.heads.items() if hashes.get(seq) != hash]
         for run in self.runs:
@@ -207,6 +207,6 @@ def wait_until_quiet(session: Session, seconds: float = PATIENCE_SECONDS) -> Ses
 
 
 def compute_allowed_seconds(lease_seconds: float = LEASE_SECONDS) -> float:
-    """What a take-over may take here and now: as promised, and longer the more processes wait for a processor."""
+    """The time that a take-over may take here and now: the more processes wait for a processor, the longer."""
     crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     return lease_seconds + PROMISED_SECONDS + SLACK_SECONDS * crowd

@@ -1,4 +1,4 @@
-"""Houses to wreck, on each kind of database."""
+"""Server clusters to crash, on each kind of database."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def build(request: pytest.FixtureRequest, empty_file: Path, tmp_path_factory: pytest.TempPathFactory) -> OpenCluster:
-    """Makes houses, each with a new database of the kind that it is asked for. Threads may share it."""
+def open_cluster(
+    request: pytest.FixtureRequest, empty_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> OpenCluster:
+    """Makes clusters, each with a new database of the kind that it is asked for. Threads may share it."""
     alone = threading.Lock()
 
     @contextmanager
@@ -45,25 +47,25 @@ def build(request: pytest.FixtureRequest, empty_file: Path, tmp_path_factory: py
         postgres.drop(url)
 
     @contextmanager
-    def build(kind: str) -> Iterator[ServerCluster]:
+    def open(kind: str) -> Iterator[ServerCluster]:
         with alone:
-            folder = tmp_path_factory.mktemp("house")
-        with database(kind, folder) as url, ServerCluster(url, folder) as house:
-            yield house
+            folder = tmp_path_factory.mktemp("cluster")
+        with database(kind, folder) as url, ServerCluster(url, folder) as cluster:
+            yield cluster
 
-    return build
+    return open
 
 
 @pytest.fixture(scope="session", autouse=True)
-def scene(request: pytest.FixtureRequest, build: OpenCluster) -> Iterator[ParallelTests]:
+def parallel_tests(request: pytest.FixtureRequest, open_cluster: OpenCluster) -> Iterator[ParallelTests]:
     """Plays what is going to be looked at. It begins with the first test of this folder, whichever that is."""
-    ahead = [item for item in request.session.items if hasattr(getattr(item, "function", None), "played")]
+    ahead = [item for item in request.session.items if hasattr(getattr(item, "function", None), "test_body")]
     if any(read_kind(item) == "postgres" for item in ahead):
         request.getfixturevalue("postgres")
-    scene = ParallelTests(build)
-    scene.submit(ahead)
-    yield scene
-    scene.close()
+    parallel_tests = ParallelTests(open_cluster)
+    parallel_tests.submit(ahead)
+    yield parallel_tests
+    parallel_tests.close()
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ class PlannedModel:
 
 
 def next_step(messages: Sequence[Json]) -> Json:
-    """What the plan in the last user message has for the reply after those that are there already."""
+    """The next reply of the plan in the last user message, after those that are there already."""
     last = max((index for index, message in enumerate(messages) if message["role"] == "user"), default=0)
     replies = sum(message["role"] == "assistant" for message in messages[last:])
     try:

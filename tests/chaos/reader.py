@@ -8,7 +8,7 @@ from typing import Any
 
 
 class BackgroundReader:
-    """What a call gave or raised: the items of a stream as they come, or the one answer."""
+    """The result of a call, or its error: the items of a stream as they come, or the one answer."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.items: list[Any] = []

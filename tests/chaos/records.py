@@ -1,4 +1,4 @@
-"""What is left after a crash: the log, row by row, and the effects that tools had outside of it."""
+"""Reads what a crash left: the log, row by row, and the effects that tools had outside of it."""
 
 from __future__ import annotations
 

@@ -32,38 +32,38 @@ def server() -> Iterator[PrivatePostgres]:
 
 
 @pytest.fixture
-def house(server: PrivatePostgres, tmp_path: Path) -> Iterator[ServerCluster]:
+def cluster(server: PrivatePostgres, tmp_path: Path) -> Iterator[ServerCluster]:
     url = server.create(server.template("schema", schema.upgrade))
-    with ServerCluster(url, tmp_path) as house:
-        yield house
+    with ServerCluster(url, tmp_path) as cluster:
+        yield cluster
     server.drop(url)
 
 
-def break_connections(house: ServerCluster, which: str = "true") -> int:
-    """Break the connections to the house's database, and return how many there were."""
+def break_connections(cluster: ServerCluster, which: str = "true") -> int:
+    """Break the connections to the cluster's database, and return how many there were."""
     mine = "datname = current_database() AND pid <> pg_backend_pid()"
-    return len(house.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine} AND {which}"))
+    return len(cluster.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine} AND {which}"))
 
 
-def test_runs_go_on_after_the_database_was_stopped_at_once(server: PrivatePostgres, house: ServerCluster) -> None:
-    one, other = house.server(), house.server()
+def test_runs_go_on_after_the_database_was_stopped_at_once(server: PrivatePostgres, cluster: ServerCluster) -> None:
+    one, other = cluster.server(), cluster.server()
     witnesses = {name: Acknowledgements() for name in ("asking", "paying", "waiting", "done")}
-    client = house.client(one)
+    client = cluster.client(one)
     sessions = {name: told.session(client.sessions.create(id=name)) for name, told in witnesses.items()}
     witnesses["done"].run(sessions["done"].run(make_plan(say_step("Done."))))
     witnesses["waiting"].run(sessions["waiting"].run(make_plan(call_step(("refund", {"what": "a"})))))
     sessions["asking"].run(make_plan(say_step("Done.", hold="gate")), background=True)
-    house.planned_model.wait_for("gate")
+    cluster.planned_model.wait_for("gate")
     sessions["paying"].run(
         make_plan(call_step(("pay", {"what": "a", "door": "door"})), say_step("Done.")), background=True
     )
-    wait_until("the effect has begun", lambda: house.effects.count())
+    wait_until("the effect has begun", lambda: cluster.effects.count())
 
     server.stop_immediately()
     # The model and the tool answer while nothing can be recorded.
-    house.planned_model.release("gate")
-    house.open("door")
-    wait_until("the effect has ended", lambda: house.effects.count("end"))
+    cluster.planned_model.release("gate")
+    cluster.open("door")
+    wait_until("the effect has ended", lambda: cluster.effects.count("end"))
     assert one.health("live") == other.health("live") == 200
     assert one.health("ready") == 503
     server.start()
@@ -75,35 +75,35 @@ def test_runs_go_on_after_the_database_was_stopped_at_once(server: PrivatePostgr
     denied = {"tool_call_id": run.pending[0].tool_call_id, "decision": "deny"}
     assert sessions["waiting"].resume(run.id, approvals=[denied]).status == "completed"
     for name, witness in witnesses.items():
-        log = house.read_checked_log(name)
+        log = cluster.read_checked_log(name)
         assert not witness.list_missing(log)
         assert {end for run_id in log.run_ids for end in log.list_ends(run_id)} == {"run.completed"}
-    assert not house.effects.list_repeated()
+    assert not cluster.effects.list_repeated()
 
 
 @pytest.mark.chaos
 def test_a_run_that_could_not_be_recorded_is_taken_up_while_others_go_on(
-    server: PrivatePostgres, house: ServerCluster
+    server: PrivatePostgres, cluster: ServerCluster
 ) -> None:
-    one = house.server(LEASE_SECONDS=str(LONG_LEASE_SECONDS))
-    client = house.client(one)
+    one = cluster.server(LEASE_SECONDS=str(LONG_LEASE_SECONDS))
+    client = cluster.client(one)
     sessions = {name: client.sessions.create(id=name) for name in ("unlucky", "patient")}
     for name, session in sessions.items():
         session.run(make_plan(say_step("Done.", hold=name)), background=True)
-        house.planned_model.wait_for(name)
+        cluster.planned_model.wait_for(name)
     server.stop_immediately()
-    house.planned_model.release("unlucky")
+    cluster.planned_model.release("unlucky")
     wait_until("the answer could not be recorded", lambda: "session unlucky" in one.output())
     server.start()
     wait_until("the server is ready again", lambda: one.health("ready") == 200)
     wait_until_quiet(sessions["unlucky"], 2 * LONG_LEASE_SECONDS)
-    house.planned_model.release("patient")
+    cluster.planned_model.release("patient")
     assert wait_until_quiet(sessions["patient"]).status == "idle"
 
 
 @pytest.mark.chaos
-def test_broken_connections_lose_nothing(house: ServerCluster) -> None:
-    clients = [house.client(house.server()) for _ in range(2)]
+def test_broken_connections_lose_nothing(cluster: ServerCluster) -> None:
+    clients = [cluster.client(cluster.server()) for _ in range(2)]
     told = {f"s{number}": Acknowledgements() for number in range(TALKERS)}
     stop = threading.Event()
 
@@ -119,35 +119,35 @@ def test_broken_connections_lose_nothing(house: ServerCluster) -> None:
     talkers = [BackgroundReader(lambda number=number: talk(number)) for number in range(TALKERS)]  # type: ignore[misc]
     for count in range(1, BREAK_COUNT + 1):
         wait_until("they talk", lambda least=3 * count: sum(len(witness.runs) for witness in told.values()) >= least)
-        break_connections(house)
+        break_connections(cluster)
     stop.set()
     for talker in talkers:
         talker.join()
         assert talker.error is None
     for name, witness in told.items():
         assert wait_until_quiet(clients[0].sessions.get(name)).run("And then?").status == "completed"
-        assert not witness.list_missing(house.read_checked_log(name))
-    assert not house.effects.list_repeated()
+        assert not witness.list_missing(cluster.read_checked_log(name))
+    assert not cluster.effects.list_repeated()
 
 
-def test_a_connection_that_keeps_breaking_fails_no_run(house: ServerCluster) -> None:
-    server = house.server(LEASE_SECONDS="60")
-    session = house.client(server).sessions.create(id="s")
+def test_a_connection_that_keeps_breaking_fails_no_run(cluster: ServerCluster) -> None:
+    server = cluster.server(LEASE_SECONDS="60")
+    session = cluster.client(server).sessions.create(id="s")
     run = session.run(make_plan(say_step("Done.", hold="gate")), background=True)
-    house.planned_model.wait_for("gate")
+    cluster.planned_model.wait_for("gate")
     blocked = "wait_event_type = 'Lock' AND query LIKE '%head_seq%'"
 
     async def hold_up() -> None:
         # While somebody else has the row, the reply cannot be recorded, and its connections can be told by that.
-        other = await asyncpg.connect(house.url)
+        other = await asyncpg.connect(cluster.url)
         async with other.transaction():
             await other.execute("SELECT 1 FROM sessions WHERE id = 's' FOR UPDATE")
-            house.planned_model.release("gate")
+            cluster.planned_model.release("gate")
             for _ in range(2):
-                await asyncio.to_thread(wait_until, "the commit hangs", lambda: break_connections(house, blocked))
+                await asyncio.to_thread(wait_until, "the commit hangs", lambda: break_connections(cluster, blocked))
         await other.close()
 
     asyncio.run(hold_up())
     wait_until("the run has ended", lambda: session.get_run(run.id).status != "running")
     assert session.get_run(run.id).status == "completed"
-    house.read_checked_log("s")
+    cluster.read_checked_log("s")

@@ -28,11 +28,11 @@ KILLED = -9
 class ArmedSession:
     """One death: a session on a server that is armed, and what its client was told."""
 
-    def __init__(self, house: ServerCluster, kill_at: str) -> None:
-        self.house = house
+    def __init__(self, cluster: ServerCluster, kill_at: str) -> None:
+        self.cluster = cluster
         self.session_id = "s"
-        self.armed_server = house.server(kill_at=kill_at)
-        self.client = house.client(self.armed_server)
+        self.armed_server = cluster.server(kill_at=kill_at)
+        self.client = cluster.client(self.armed_server)
         self.acknowledged = Acknowledgements()
         self.asked: Json = {}
 
@@ -136,7 +136,7 @@ def run_failing_turn(stage: ArmedSession) -> None:
 def queue_run(stage: ArmedSession) -> None:
     session = stage.begin()
     stage.acknowledged.run(session.run(make_plan(say_step("First.", hold=stage.gate())), background=True))
-    stage.house.planned_model.wait_for(stage.gate())
+    stage.cluster.planned_model.wait_for(stage.gate())
     with ignore_lost_connection():
         session.run(make_plan(say_step("Second.")), on_busy="queue", background=True)
 
@@ -144,15 +144,15 @@ def queue_run(stage: ArmedSession) -> None:
 def leave_queued_run(stage: ArmedSession) -> None:
     session = stage.begin()
     stage.acknowledged.run(session.run(make_plan(say_step("First.", hold=stage.gate())), background=True))
-    stage.house.planned_model.wait_for(stage.gate())
+    stage.cluster.planned_model.wait_for(stage.gate())
     stage.acknowledged.run(session.run(make_plan(say_step("Second.")), on_busy="queue", background=True))
-    stage.house.planned_model.release(stage.gate())
+    stage.cluster.planned_model.release(stage.gate())
 
 
 def cancel_active_run(stage: ArmedSession) -> None:
     session = stage.begin()
     run = session.run(make_plan(say_step("First.", hold=stage.gate())), background=True)
-    stage.house.planned_model.wait_for(stage.gate())
+    stage.cluster.planned_model.wait_for(stage.gate())
     with ignore_lost_connection():
         session.cancel(run.id)
 
@@ -160,7 +160,7 @@ def cancel_active_run(stage: ArmedSession) -> None:
 def stop_server(stage: ArmedSession) -> None:
     session = stage.begin()
     stage.acknowledged.run(session.run(make_plan(say_step("Late.", hold=stage.gate())), background=True))
-    stage.house.planned_model.wait_for(stage.gate())
+    stage.cluster.planned_model.wait_for(stage.gate())
     stage.armed_server.signal(15)
 
 
@@ -189,7 +189,7 @@ def fork_session(stage: ArmedSession) -> None:
 
 
 def check_fork(stage: ArmedSession, session: Session) -> None:
-    assert stage.house.read_checked_log(f"{stage.session_id}-fork").types[-1] == "session.forked"
+    assert stage.cluster.read_checked_log(f"{stage.session_id}-fork").types[-1] == "session.forked"
 
 
 OK, UNKNOWN = "ok", "unknown_outcome"
@@ -257,44 +257,44 @@ def _cases() -> Iterator[Any]:
 
 @run_in_parallel
 @pytest.mark.parametrize("case", list(_cases()))
-def test_after_a_death_anywhere_the_session_goes_on(house: ServerCluster, case: Case) -> None:
+def test_after_a_death_anywhere_the_session_goes_on(cluster: ServerCluster, case: Case) -> None:
     death = case.death
-    stage = ArmedSession(house, death.point)
-    heir = None if case.mode == "restart" else house.server()
+    stage = ArmedSession(cluster, death.point)
+    heir = None if case.mode == "restart" else cluster.server()
     death.provoke(stage)
     assert stage.armed_server.wait(PATIENCE_SECONDS) == KILLED
     if heir is None:
         restart_unarmed(stage.armed_server)
     begun = time.monotonic()
-    house.planned_model.release(stage.gate())
+    cluster.planned_model.release(stage.gate())
     # Made before the death or now, as the client would that never got an answer.
-    session = house.client(heir or stage.armed_server).sessions.create(id=stage.session_id)
+    session = cluster.client(heir or stage.armed_server).sessions.create(id=stage.session_id)
     wait_until("no run is left", lambda: has_no_open_runs(session))
     assert time.monotonic() - begun <= compute_allowed_seconds()
-    log = house.log(stage.session_id)
+    log = cluster.log(stage.session_id)
     # What was recorded last is there, although nobody may have been told.
     assert death.event in UNRECORDED_POINTS or death.event in log.types
     assert not stage.acknowledged.list_missing(log)
     stage.ask_again(session)
     death.after(stage, session)
     assert session.run("And then?").status == "completed"
-    log = house.read_checked_log(stage.session_id)
+    log = cluster.read_checked_log(stage.session_id)
     assert not stage.acknowledged.list_missing(log)
     ends = [log.list_ends(run_id)[-1].removeprefix("run.") for run_id in log.run_ids]
     assert ends == [*death.runs, "completed"]
     assert tuple(log.read_tool_status().values()) == death.tools
-    check_effects(house, log, death.effect_count)
+    check_effects(cluster, log, death.effect_count)
 
 
 def has_no_open_runs(session: Session) -> bool:
     return not {run.status for run in session.runs()} & {"queued", "running"}
 
 
-def check_effects(house: ServerCluster, log: LogRows, begun: int) -> None:
-    status, attempts, begins = log.read_tool_status(), log.attempts(), house.effects.count()
+def check_effects(cluster: ServerCluster, log: LogRows, begun: int) -> None:
+    status, attempts, begins = log.read_tool_status(), log.attempts(), cluster.effects.count()
     assert len(begins) == begun
-    assert not house.effects.list_repeated()
-    ends = house.effects.count("end")
+    assert not cluster.effects.list_repeated()
+    ends = cluster.effects.count("end")
     for call_id, end in status.items():
         # Never more effects than recorded starts, and what is recorded as done has had its effect.
         assert begins[call_id] <= attempts[call_id]

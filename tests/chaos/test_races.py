@@ -16,9 +16,9 @@ from tests.chaos.plans import call_step, make_plan, say_step, wait_until
 RACERS = 32
 
 
-def race(house: ServerCluster, attempt: Callable[[int, Session], Run | Exception]) -> list[Run | Exception]:
-    """What each of the racers got, all having started at once."""
-    clients = [house.client(house.server()) for _ in range(2)]
+def race(cluster: ServerCluster, attempt: Callable[[int, Session], Run | Exception]) -> list[Run | Exception]:
+    """The result of each of the racers, which all start at once."""
+    clients = [cluster.client(cluster.server()) for _ in range(2)]
     clients[0].sessions.create(id="s")
     lanes = [client.sessions.get("s") for client in clients]
     start = threading.Barrier(RACERS)
@@ -36,40 +36,40 @@ def pick_runs(got: list[Run | Exception]) -> list[Run]:
 
 
 @run_in_parallel
-def test_of_many_that_start_a_run_one_does(house: ServerCluster) -> None:
+def test_of_many_that_start_a_run_one_does(cluster: ServerCluster) -> None:
     def attempt(number: int, session: Session) -> Run | Exception:
         try:
             return session.run(make_plan(say_step(f"{number}", hold="gate", always=True)), background=True)
         except SessionBusy as busy:
             return busy
 
-    got = race(house, attempt)
+    got = race(cluster, attempt)
     (won,) = pick_runs(got)
     assert {one.active_run_id for one in got if isinstance(one, SessionBusy)} == {won.id}
-    house.planned_model.release("gate")
-    log = house.log("s")
+    cluster.planned_model.release("gate")
+    log = cluster.log("s")
     assert log.types[:3] == ["session.created", "run.started", "message.added"]
     assert log.run_ids == [won.id]
 
 
 @run_in_parallel
 @pytest.mark.parametrize("round", [1, *(pytest.param(number, marks=pytest.mark.chaos) for number in range(2, 6))])
-def test_of_many_that_queue_each_runs_once_and_in_order(house: ServerCluster, round: int) -> None:
+def test_of_many_that_queue_each_runs_once_and_in_order(cluster: ServerCluster, round: int) -> None:
     def attempt(number: int, session: Session) -> Run | Exception:
         message = make_plan(call_step(("pay", {"what": str(number)})), say_step(f"{number}"))
         return session.run(message, background=True, on_busy="queue")
 
-    runs = pick_runs(race(house, attempt))
+    runs = pick_runs(race(cluster, attempt))
     assert len({run.id for run in runs}) == RACERS
-    session = house.client(house.server()).sessions.get("s")
+    session = cluster.client(cluster.server()).sessions.get("s")
     wait_until("all have run", lambda: {run.status for run in session.runs(page_size=200)} == {"completed"}, every=0.2)
-    log = house.read_checked_log("s")
+    log = cluster.read_checked_log("s")
     assert sorted(log.run_ids) == sorted(run.id for run in runs)
     assert [log.list_ends(run_id) for run_id in log.run_ids] == [["run.completed"]] * RACERS
     started = [event.run_id for event in log.events if event.type == "run.started"]
     assert started == log.run_ids
-    assert len(house.effects.count()) == RACERS
-    assert not house.effects.list_repeated()
+    assert len(cluster.effects.count()) == RACERS
+    assert not cluster.effects.list_repeated()
     said = [
         message["content"] for message in session.messages() if message["role"] == "assistant" and message["content"]
     ]
@@ -78,7 +78,7 @@ def test_of_many_that_queue_each_runs_once_and_in_order(house: ServerCluster, ro
 
 @run_in_parallel
 @pytest.mark.parametrize("round", [1, *(pytest.param(number, marks=pytest.mark.chaos) for number in range(2, 6))])
-def test_of_many_that_interrupt_one_is_left(house: ServerCluster, round: int) -> None:
+def test_of_many_that_interrupt_one_is_left(cluster: ServerCluster, round: int) -> None:
     def attempt(number: int, session: Session) -> Run | Exception:
         message = make_plan(say_step(f"{number}", hold="gate", always=True))
         try:
@@ -87,15 +87,15 @@ def test_of_many_that_interrupt_one_is_left(house: ServerCluster, round: int) ->
             # The next one was so quick that the answer says it already.
             return cancelled.run
 
-    runs = pick_runs(race(house, attempt))
+    runs = pick_runs(race(cluster, attempt))
     assert len(runs) == RACERS
-    log = house.read_checked_log("s", at_rest=False)
+    log = cluster.read_checked_log("s", at_rest=False)
     (left,) = [run_id for run_id in log.run_ids if not log.list_ends(run_id)]
     assert all(log.list_ends(run_id) == ["run.cancelled"] for run_id in log.run_ids if run_id != left)
-    house.planned_model.release("gate")
-    session = house.client(house.server()).sessions.get("s")
+    cluster.planned_model.release("gate")
+    session = cluster.client(cluster.server()).sessions.get("s")
     wait_until_quiet(session)
-    log = house.read_checked_log("s")
+    log = cluster.read_checked_log("s")
     assert sorted(log.run_ids) == sorted(run.id for run in runs)
     assert log.list_ends(left) == ["run.completed"]
     assert session.run("And then?").status == "completed"

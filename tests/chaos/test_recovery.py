@@ -1,4 +1,4 @@
-"""What recovery gives up on, what it is not kept from, and how soon it comes."""
+"""Recovery: when it gives up, what does not stop it, and how soon it comes."""
 
 from __future__ import annotations
 
@@ -18,58 +18,60 @@ OTHERS = 'from swarmkeep import Agent\n\nother = Agent(name="Other")\n'
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_a_run_that_kills_every_server_is_given_up(house: ServerCluster) -> None:
-    server = house.server(kill_at="model.sent", LEASE_SECONDS="0.6")
+def test_a_run_that_kills_every_server_is_given_up(cluster: ServerCluster) -> None:
+    server = cluster.server(kill_at="model.sent", LEASE_SECONDS="0.6")
     with ignore_lost_connection():
-        house.client(server).sessions.create(id="s").run(make_plan(say_step("Hello.")))
+        cluster.client(server).sessions.create(id="s").run(make_plan(say_step("Hello.")))
     deaths = 0
     while True:
         with suppress(ProcessFailed):
             server.start() if server.returncode is not None else None
-        wait_until("it died, or gave up", lambda: server.returncode is not None or house.log("s").of("run.interrupted"))
+        wait_until(
+            "it died, or gave up", lambda: server.returncode is not None or cluster.log("s").of("run.interrupted")
+        )
         if server.returncode is None:
             break
         deaths += 1
         assert deaths < 10
-    log = house.read_checked_log("s")
+    log = cluster.read_checked_log("s")
     assert len(log.of("run.resumed")) == 5
     (end,) = log.of("run.interrupted")
     assert end["error"]["code"] == "too_many_recoveries"
-    calm = house.server()
-    session = house.client(calm).sessions.get("s")
+    calm = cluster.server()
+    session = cluster.client(calm).sessions.get("s")
     assert session.resume(log.run_ids[0]).output_text == "Hello."
     assert session.run("And then?").status == "completed"
-    house.read_checked_log("s")
+    cluster.read_checked_log("s")
 
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_a_run_whose_agent_is_gone_waits_for_a_server_that_has_it(house: ServerCluster) -> None:
-    server = house.server()
-    session = house.client(server).sessions.create(id="s")
+def test_a_run_whose_agent_is_gone_waits_for_a_server_that_has_it(cluster: ServerCluster) -> None:
+    server = cluster.server()
+    session = cluster.client(server).sessions.create(id="s")
     run = session.run(make_plan(say_step("Hello.", hold="gate")), background=True)
-    house.planned_model.wait_for("gate")
+    cluster.planned_model.wait_for("gate")
     server.kill()
-    team = house.folder / "others.py"
+    team = cluster.folder / "others.py"
     team.write_text(OTHERS)
-    stranger = house.client(house.server(agents=team)).sessions
+    stranger = cluster.client(cluster.server(agents=team)).sessions
     wait_until("it is given up", lambda: stranger.get("s").status == "idle")
     given_up = stranger.get("s").get_run(run.id)
     assert (given_up.status, given_up.error and given_up.error.code) == ("interrupted", "agent_unavailable")
     server.start()
     assert session.resume(run.id).output_text == "Hello."
-    house.read_checked_log("s")
+    cluster.read_checked_log("s")
 
 
 @run_in_parallel
-def test_a_session_that_was_damaged_is_no_harm_to_others(house: ServerCluster) -> None:
-    server = house.server()
-    sessions = {name: house.client(server).sessions.create(id=name) for name in ("broken", "whole")}
+def test_a_session_that_was_damaged_is_no_harm_to_others(cluster: ServerCluster) -> None:
+    server = cluster.server()
+    sessions = {name: cluster.client(server).sessions.create(id=name) for name in ("broken", "whole")}
     for name, session in sessions.items():
         session.run(make_plan(say_step("Hello.", hold=name)), background=True)
-        house.planned_model.wait_for(name)
+        cluster.planned_model.wait_for(name)
     server.kill()
-    house.sql("UPDATE events SET payload = '{' WHERE session_id = 'broken' AND seq = 3")
+    cluster.sql("UPDATE events SET payload = '{' WHERE session_id = 'broken' AND seq = 3")
     server.start()
     wait_until_quiet(sessions["whole"])
     assert sessions["whole"].run("And then?").status == "completed"
@@ -77,16 +79,16 @@ def test_a_session_that_was_damaged_is_no_harm_to_others(house: ServerCluster) -
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_with_the_usual_lease_a_take_over_comes_in_time(house: ServerCluster) -> None:
+def test_with_the_usual_lease_a_take_over_comes_in_time(cluster: ServerCluster) -> None:
     lease = 15.0
-    server = house.server(LEASE_SECONDS=str(lease))
-    house.server(LEASE_SECONDS=str(lease))
+    server = cluster.server(LEASE_SECONDS=str(lease))
+    cluster.server(LEASE_SECONDS=str(lease))
     # The heir has just looked around as the run begins, so it looks again shortly before the lease ends.
     with ignore_lost_connection():
-        session = house.client(server).sessions.create(id="s")
+        session = cluster.client(server).sessions.create(id="s")
         session.run(make_plan(say_step("Hello.", hold="gate")), background=True)
-    house.planned_model.wait_for("gate")
+    cluster.planned_model.wait_for("gate")
     server.kill()
     died = time.monotonic()
-    wait_until("it is taken over", lambda: house.log("s").of("run.resumed"), every=0.1)
+    wait_until("it is taken over", lambda: cluster.log("s").of("run.resumed"), every=0.1)
     assert time.monotonic() - died <= compute_allowed_seconds(lease)

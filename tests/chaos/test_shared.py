@@ -14,57 +14,57 @@ SOON = 8.0
 
 
 @run_in_parallel
-def test_a_run_that_was_cancelled_elsewhere_does_not_delay_the_next_one(house: ServerCluster) -> None:
-    one, other = house.server(), house.server()
-    session = house.client(one, seconds=SOON).sessions.create(id="s")
+def test_a_run_that_was_cancelled_elsewhere_does_not_delay_the_next_one(cluster: ServerCluster) -> None:
+    one, other = cluster.server(), cluster.server()
+    session = cluster.client(one, seconds=SOON).sessions.create(id="s")
     run = session.run(make_plan(say_step("Old.", hold="never")), background=True)
-    house.planned_model.wait_for("never")
-    house.client(other).sessions.get("s").cancel(run.id)
+    cluster.planned_model.wait_for("never")
+    cluster.client(other).sessions.get("s").cancel(run.id)
     assert session.run(make_plan(say_step("New."))).output_text == "New."
-    house.read_checked_log("s")
+    cluster.read_checked_log("s")
 
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_whoever_waits_for_a_run_is_told_that_it_was_cancelled_elsewhere(house: ServerCluster) -> None:
-    one, other = house.server(), house.server()
-    session = house.client(one, seconds=SOON).sessions.create(id="s")
+def test_whoever_waits_for_a_run_is_told_that_it_was_cancelled_elsewhere(cluster: ServerCluster) -> None:
+    one, other = cluster.server(), cluster.server()
+    session = cluster.client(one, seconds=SOON).sessions.create(id="s")
     waiting = BackgroundReader(lambda: session.run(make_plan(say_step("Old.", hold="never"))))
-    house.planned_model.wait_for("never")
-    house.client(other).sessions.get("s").cancel()
+    cluster.planned_model.wait_for("never")
+    cluster.client(other).sessions.get("s").cancel()
     waiting.join()
     assert isinstance(waiting.error, RunCancelled)
-    house.read_checked_log("s")
+    cluster.read_checked_log("s")
 
 
 @run_in_parallel
-def test_what_was_queued_runs_although_whoever_cancelled_the_run_before_it_died(house: ServerCluster) -> None:
-    one, other = house.server(), house.server(kill_at="run.cancelled")
-    session = house.client(one).sessions.create(id="s")
+def test_what_was_queued_runs_although_whoever_cancelled_the_run_before_it_died(cluster: ServerCluster) -> None:
+    one, other = cluster.server(), cluster.server(kill_at="run.cancelled")
+    session = cluster.client(one).sessions.create(id="s")
     run = session.run(make_plan(say_step("Old.", hold="gate")), background=True)
-    house.planned_model.wait_for("gate")
+    cluster.planned_model.wait_for("gate")
     queued = session.run(make_plan(say_step("New.")), background=True, on_busy="queue")
     with ignore_lost_connection():
-        house.client(other).sessions.get("s").cancel(run.id)
+        cluster.client(other).sessions.get("s").cancel(run.id)
     assert other.wait() == -9
-    house.planned_model.release("gate")
+    cluster.planned_model.release("gate")
     wait_until("the queued run has run", lambda: session.get_run(queued.id).status == "completed", SOON)
-    house.read_checked_log("s")
+    cluster.read_checked_log("s")
 
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_a_server_whose_run_was_replaced_before_it_began_still_takes_over(house: ServerCluster) -> None:
-    one, other = house.server(), house.server()
-    session = house.client(one).sessions.create(id="s")
+def test_a_server_whose_run_was_replaced_before_it_began_still_takes_over(cluster: ServerCluster) -> None:
+    one, other = cluster.server(), cluster.server()
+    session = cluster.client(one).sessions.create(id="s")
     farewell = {"what": "a", "door": "never", "farewell_seconds": 1.0}
     session.run(make_plan(call_step(("visit", farewell))), background=True)
-    wait_until("the effect has begun", lambda: house.effects.count())
+    wait_until("the effect has begun", lambda: cluster.effects.count())
     # The tool of the first run takes a while to say good-bye, and the second one has to wait for that.
     second = session.run(make_plan(say_step("Never said.")), background=True, on_busy="interrupt")
     session.cancel(second.id)
-    house.client(other).sessions.get("s").run(make_plan(say_step("Hello.", hold="gate")), background=True)
-    house.planned_model.wait_for("gate")
+    cluster.client(other).sessions.get("s").run(make_plan(say_step("Hello.", hold="gate")), background=True)
+    cluster.planned_model.wait_for("gate")
     other.kill()
     wait_until_quiet(session, 2 * SOON)
-    assert house.read_checked_log("s").of("run.resumed") == [{"reason": "recovery"}]
+    assert cluster.read_checked_log("s").of("run.resumed") == [{"reason": "recovery"}]

@@ -17,7 +17,7 @@ QUEUED = 5
 
 
 @pytest.fixture
-def empty_house(request: pytest.FixtureRequest, tmp_path: Path) -> ServerCluster:
+def empty_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> ServerCluster:
     """On a database that has nothing in it, not even tables."""
     kind = request.node.callspec.params["kind"]
     url = f"sqlite:///{tmp_path / 'new.db'}" if kind == "sqlite" else request.getfixturevalue("postgres_url")
@@ -25,37 +25,37 @@ def empty_house(request: pytest.FixtureRequest, tmp_path: Path) -> ServerCluster
 
 
 @pytest.mark.parametrize("kind", DATABASE_KINDS)
-def test_many_that_start_at_once_on_an_empty_database_all_come_up(kind: str, empty_house: ServerCluster) -> None:
-    with empty_house as house:
+def test_many_that_start_at_once_on_an_empty_database_all_come_up(kind: str, empty_cluster: ServerCluster) -> None:
+    with empty_cluster as cluster:
         with ThreadPoolExecutor(STARTERS) as pool:
-            servers = list(pool.map(lambda _: house.server(MIGRATE="true"), range(STARTERS)))
-        assert schema.check(house.url) == []
-        first, *others = (house.client(server).sessions for server in servers)
+            servers = list(pool.map(lambda _: cluster.server(MIGRATE="true"), range(STARTERS)))
+        assert schema.check(cluster.url) == []
+        first, *others = (cluster.client(server).sessions for server in servers)
         first.create(id="s")
         for number, sessions in enumerate(others):
             assert sessions.get("s").run(make_plan(say_step(f"{number}"))).output_text == f"{number}"
-        house.read_checked_log("s")
+        cluster.read_checked_log("s")
 
 
 @run_in_parallel
-def test_a_queue_survives_every_restart_in_its_order(house: ServerCluster) -> None:
-    server = house.server(LEASE_SECONDS="0.6")
-    session = house.client(server).sessions.create(id="s")
+def test_a_queue_survives_every_restart_in_its_order(cluster: ServerCluster) -> None:
+    server = cluster.server(LEASE_SECONDS="0.6")
+    session = cluster.client(server).sessions.create(id="s")
     session.run(make_plan(say_step("First.", hold="gate", always=True)), background=True)
     queued = [
         session.run(make_plan(say_step(f"{number}.", hold=f"gate {number}")), background=True, on_busy="queue")
         for number in range(QUEUED)
     ]
-    house.planned_model.wait_for("gate")
+    cluster.planned_model.wait_for("gate")
     for number in range(QUEUED):
         server.kill()
-        log = house.log("s")
+        log = cluster.log("s")
         assert [log.list_ends(run.id) for run in queued[number:]] == [[]] * (QUEUED - number)
-        house.planned_model.release("gate")
+        cluster.planned_model.release("gate")
         server.start()
-        house.planned_model.wait_for(f"gate {number}")
-        house.planned_model.release(f"gate {number}")
+        cluster.planned_model.wait_for(f"gate {number}")
+        cluster.planned_model.release(f"gate {number}")
     wait_until_quiet(session)
-    log = house.read_checked_log("s")
+    log = cluster.read_checked_log("s")
     assert [event.run_id for event in log.events if event.type == "run.started"][1:] == [run.id for run in queued]
     assert [session.get_run(run.id).output_text for run in queued] == [f"{number}." for number in range(QUEUED)]

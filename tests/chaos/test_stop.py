@@ -17,17 +17,17 @@ from tests.chaos.reader import BackgroundReader
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_runs_that_end_in_time_are_answered_and_streams_end(house: ServerCluster) -> None:
-    server = house.server(cold=True, GRACE_SECONDS="30")
-    client = house.client(server)
+def test_runs_that_end_in_time_are_answered_and_streams_end(cluster: ServerCluster) -> None:
+    server = cluster.server(cold=True, GRACE_SECONDS="30")
+    client = cluster.client(server)
     streamed, followed = (client.sessions.create(id=name) for name in ("streamed", "followed"))
     running = BackgroundReader(lambda: streamed.stream(make_plan(say_step("One two three.", pause="gate"))))
     following = BackgroundReader(followed.follow)
-    house.planned_model.wait_for("gate")
+    cluster.planned_model.wait_for("gate")
     wait_until("the follower follows", lambda: following.items)
     server.signal(signal.SIGTERM)
     wait_until("it says that it is not ready", lambda: server.health("ready") == 503, 10)
-    house.planned_model.release("gate")
+    cluster.planned_model.release("gate")
     assert server.wait() == 0
     running.join()
     following.join()
@@ -35,17 +35,17 @@ def test_runs_that_end_in_time_are_answered_and_streams_end(house: ServerCluster
     assert isinstance(last, Done)
     assert last.run.output_text == "One two three."
     assert [item.type for item in following.items if isinstance(item, Event)] == ["session.created"]
-    log = house.read_checked_log("streamed")
+    log = cluster.read_checked_log("streamed")
     told = {item.seq: item.hash for item in running.items if isinstance(item, Event)}
     assert told.items() == log.hashes.items() - {(1, log.hashes[1])}
-    assert house.client(house.server()).sessions.get("streamed").run("And then?").status == "completed"
+    assert cluster.client(cluster.server()).sessions.get("streamed").run("And then?").status == "completed"
 
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_stragglers_are_interrupted_and_can_be_resumed(house: ServerCluster) -> None:
-    server = house.server(GRACE_SECONDS="0.3")
-    client = house.client(server)
+def test_stragglers_are_interrupted_and_can_be_resumed(cluster: ServerCluster) -> None:
+    server = cluster.server(GRACE_SECONDS="0.3")
+    client = cluster.client(server)
     sessions = {name: client.sessions.create(id=name) for name in ("asking", "paying", "putting", "visiting")}
     messages = {
         "asking": make_plan(say_step("One two three.", pause="gate")),
@@ -54,8 +54,8 @@ def test_stragglers_are_interrupted_and_can_be_resumed(house: ServerCluster) -> 
         "visiting": make_plan(call_step(("visit", {"what": "a", "door": "never"})), say_step("Done.")),
     }
     readers = {name: BackgroundReader(partial(session.stream, messages[name])) for name, session in sessions.items()}
-    house.planned_model.wait_for("gate")
-    wait_until("the effects have begun", lambda: len(house.effects.count()) == 3)
+    cluster.planned_model.wait_for("gate")
+    wait_until("the effects have begun", lambda: len(cluster.effects.count()) == 3)
     server.signal(signal.SIGTERM)
     wait_until("it says that it is not ready", lambda: server.health("ready") != 200, 10)
     assert server.wait() == 0
@@ -64,53 +64,53 @@ def test_stragglers_are_interrupted_and_can_be_resumed(house: ServerCluster) -> 
         assert isinstance(reader.items[-1], Done)
         assert isinstance(reader.error, RunFailed)
         assert (reader.error.run.status, reader.error.code) == ("interrupted", "draining")
-    house.open("later")
+    cluster.open("later")
     server.start()
     for name, session in sessions.items():
         (run,) = session.runs()
         assert session.resume(run.id).status == "completed"
         assert session.run("And then?").status == "completed"
-        log = house.read_checked_log(name)
+        log = cluster.read_checked_log(name)
         assert log.list_ends(run.id) == ["run.interrupted", "run.completed"]
         ends = {"asking": [], "paying": ["unknown_outcome"], "putting": ["ok"], "visiting": ["unknown_outcome"]}
         assert list(log.read_tool_status().values()) == ends[name]
-    assert not house.effects.list_repeated()
+    assert not cluster.effects.list_repeated()
 
 
 @run_in_parallel
-def test_what_was_queued_behind_a_straggler_runs_elsewhere(house: ServerCluster) -> None:
+def test_what_was_queued_behind_a_straggler_runs_elsewhere(cluster: ServerCluster) -> None:
     # A queue is nobody's lease, so nothing here has to run out.
-    server, other = house.server(GRACE_SECONDS="0.3", LEASE_SECONDS="30"), house.server()
-    session = house.client(server).sessions.create(id="s")
+    server, other = cluster.server(GRACE_SECONDS="0.3", LEASE_SECONDS="30"), cluster.server()
+    session = cluster.client(server).sessions.create(id="s")
     first = session.run(make_plan(say_step("First.", hold="gate", always=True)), background=True)
     second = session.run(make_plan(say_step("Second.")), background=True, on_busy="queue")
-    house.planned_model.wait_for("gate")
+    cluster.planned_model.wait_for("gate")
     assert server.stop() == 0
-    there = wait_until_quiet(house.client(other).sessions.get("s"))
+    there = wait_until_quiet(cluster.client(other).sessions.get("s"))
     assert there.get_run(second.id).status == "completed"
     assert there.get_run(first.id).status == "interrupted"
-    house.read_checked_log("s")
+    cluster.read_checked_log("s")
 
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_a_long_grace_time_is_no_reason_to_take_over(house: ServerCluster) -> None:
-    server, other = house.server(GRACE_SECONDS="60"), house.server()
-    session = house.client(server).sessions.create(id="s")
+def test_a_long_grace_time_is_no_reason_to_take_over(cluster: ServerCluster) -> None:
+    server, other = cluster.server(GRACE_SECONDS="60"), cluster.server()
+    session = cluster.client(server).sessions.create(id="s")
     session.run(make_plan(call_step(("pay", {"what": "a", "door": "door"})), say_step("Done.")), background=True)
-    wait_until("the effect has begun", lambda: house.effects.count())
+    wait_until("the effect has begun", lambda: cluster.effects.count())
     server.signal(signal.SIGTERM)
     wait_until("it says that it is not ready", lambda: server.health("ready") == 503)
     later = time.monotonic() + 2 * LEASE_SECONDS
     wait_until(
         "it still has the lease",
-        lambda: house.read_lease_seconds("s") > 0 and time.monotonic() > later,
+        lambda: cluster.read_lease_seconds("s") > 0 and time.monotonic() > later,
         3 * LEASE_SECONDS,
     )
-    house.open("door")
+    cluster.open("door")
     assert server.wait() == 0
-    there = wait_until_quiet(house.client(other).sessions.get("s"))
-    log = house.read_checked_log("s")
+    there = wait_until_quiet(cluster.client(other).sessions.get("s"))
+    log = cluster.read_checked_log("s")
     assert there.status == "idle"
     assert list(log.read_tool_status().values()) == ["ok"]
     assert not log.of("run.resumed")

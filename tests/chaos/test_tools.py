@@ -71,11 +71,11 @@ def _cases() -> Iterator[Any]:
 
 @run_in_parallel
 @pytest.mark.parametrize("case", list(_cases()))
-def test_a_tool_that_must_not_run_twice_does_not(house: ServerCluster, case: Case) -> None:
-    server = house.server(kill_at=case.kill_at)
-    heir = None if case.restarted else house.server()
+def test_a_tool_that_must_not_run_twice_does_not(cluster: ServerCluster, case: Case) -> None:
+    server = cluster.server(kill_at=case.kill_at)
+    heir = None if case.restarted else cluster.server()
     witness = Acknowledgements()
-    session = witness.session(house.client(server).sessions.create(id="s"))
+    session = witness.session(cluster.client(server).sessions.create(id="s"))
     batch = [
         (tool, {"what": str(place), **({"door": "door"} if (place, case.when) == (case.place, "during") else {})})
         for place, tool in enumerate(case.tools, 1)
@@ -83,30 +83,30 @@ def test_a_tool_that_must_not_run_twice_does_not(house: ServerCluster, case: Cas
     message = make_plan(call_step(*batch), say_step("Done."))
     if case.when == "during":
         witness.run(session.run(message, background=True))
-        wait_until("the effect has begun", lambda: len(house.effects.count()) == case.place)
+        wait_until("the effect has begun", lambda: len(cluster.effects.count()) == case.place)
         server.kill()
     else:
         with ignore_lost_connection():
             session.run(message)
     assert server.wait() == KILLED
-    house.open("door")
+    cluster.open("door")
     if heir is None:
         restart_unarmed(server)
     begun = time.monotonic()
-    session = wait_until_quiet(house.client(heir or server).sessions.get("s"))
+    session = wait_until_quiet(cluster.client(heir or server).sessions.get("s"))
     assert time.monotonic() - begun <= compute_allowed_seconds()
     assert session.run("And then?").status == "completed"
-    _check(case, house, witness)
+    _check(case, cluster, witness)
 
 
-def _check(case: Case, house: ServerCluster, witness: Acknowledgements) -> None:
-    log = house.read_checked_log("s")
+def _check(case: Case, cluster: ServerCluster, witness: Acknowledgements) -> None:
+    log = cluster.read_checked_log("s")
     assert not witness.list_missing(log)
     assert [log.list_ends(run_id) for run_id in log.run_ids] == [["run.completed"]] * 2
     started = log.of("tool.started")
     calls_made = list(dict.fromkeys(data["tool_call_id"] for data in started))
-    begins, ends, status = house.effects.count("begin"), house.effects.count("end"), log.read_tool_status()
-    assert not house.effects.list_repeated()
+    begins, ends, status = cluster.effects.count("begin"), cluster.effects.count("end"), log.read_tool_status()
+    assert not cluster.effects.list_repeated()
     assert set(begins) <= set(calls_made)
     for place, call_id in enumerate(calls_made, 1):
         hit, again = place == case.place, case.tool == "put"

@@ -11,97 +11,97 @@ from tests.chaos.plans import call_step, make_plan, say_step, wait_until
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_a_late_answer_of_the_model_is_not_recorded(house: ServerCluster) -> None:
-    zombie, heir = house.server(), house.server()
-    asleep = house.client(zombie).sessions.create(id="s")
+def test_a_late_answer_of_the_model_is_not_recorded(cluster: ServerCluster) -> None:
+    zombie, heir = cluster.server(), cluster.server()
+    asleep = cluster.client(zombie).sessions.create(id="s")
     run = asleep.run(make_plan(say_step("Hello.", hold="gate")), background=True)
-    house.planned_model.wait_for("gate")
-    house.freeze(zombie)
-    session = wait_until_quiet(house.client(heir).sessions.get("s"))
+    cluster.planned_model.wait_for("gate")
+    cluster.freeze(zombie)
+    session = wait_until_quiet(cluster.client(heir).sessions.get("s"))
     assert session.get_run(run.id).status == "completed"
-    before = house.read_checked_log("s")
+    before = cluster.read_checked_log("s")
     assert [data["reason"] for data in before.of("run.resumed")] == ["recovery"]
     zombie.resume()
-    house.planned_model.release("gate")
+    cluster.planned_model.release("gate")
     # It takes new work as before, which it begins only once it is done with the old.
     assert asleep.run(make_plan(say_step("Awake."))).output_text == "Awake."
-    after = house.read_checked_log("s")
+    after = cluster.read_checked_log("s")
     assert after.types[len(before.types) :] == ["run.started", "message.added", "message.added", "run.completed"]
     assert before.hashes.items() <= after.hashes.items()
 
 
 @run_in_parallel
 @pytest.mark.parametrize("tool", ["pay", pytest.param("visit", marks=pytest.mark.chaos)])
-def test_a_late_result_of_a_tool_is_not_recorded(house: ServerCluster, tool: str) -> None:
-    zombie, heir = house.server(), house.server()
-    asleep = house.client(zombie).sessions.create(id="s")
+def test_a_late_result_of_a_tool_is_not_recorded(cluster: ServerCluster, tool: str) -> None:
+    zombie, heir = cluster.server(), cluster.server()
+    asleep = cluster.client(zombie).sessions.create(id="s")
     asleep.run(
         make_plan(call_step((tool, {"what": "a", "door": "door"}), ("put", {"what": "b"})), say_step("Done.")),
         background=True,
     )
-    wait_until("the effect has begun", lambda: house.effects.count("begin", tool))
-    house.freeze(zombie)
-    wait_until_quiet(house.client(heir).sessions.get("s"))
-    before = house.read_checked_log("s")
+    wait_until("the effect has begun", lambda: cluster.effects.count("begin", tool))
+    cluster.freeze(zombie)
+    wait_until_quiet(cluster.client(heir).sessions.get("s"))
+    before = cluster.read_checked_log("s")
     assert sorted(before.read_tool_status().values()) == ["ok", "unknown_outcome"]
     zombie.resume()
-    house.open("door")
+    cluster.open("door")
     if tool == "pay":
         # An async function is cancelled as soon as the server finds out; a plain one cannot be.
-        wait_until("the effect has ended", lambda: house.effects.count("end", tool))
+        wait_until("the effect has ended", lambda: cluster.effects.count("end", tool))
     assert asleep.run(make_plan(say_step("Awake."))).output_text == "Awake."
-    after = house.read_checked_log("s")
+    after = cluster.read_checked_log("s")
     assert after.types[len(before.types) :] == ["run.started", "message.added", "message.added", "run.completed"]
     assert before.hashes.items() <= after.hashes.items()
-    assert not house.effects.list_repeated()
+    assert not cluster.effects.list_repeated()
 
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_a_late_answer_does_not_get_into_the_run_that_came_next(house: ServerCluster) -> None:
-    zombie, heir = house.server(), house.server()
-    asleep = house.client(zombie).sessions.create(id="s")
+def test_a_late_answer_does_not_get_into_the_run_that_came_next(cluster: ServerCluster) -> None:
+    zombie, heir = cluster.server(), cluster.server()
+    asleep = cluster.client(zombie).sessions.create(id="s")
     asleep.run(make_plan(say_step("Old.", hold="old")), background=True)
-    house.planned_model.wait_for("old")
-    house.freeze(zombie)
-    session = wait_until_quiet(house.client(heir).sessions.get("s"))
+    cluster.planned_model.wait_for("old")
+    cluster.freeze(zombie)
+    session = wait_until_quiet(cluster.client(heir).sessions.get("s"))
     session.run(make_plan(say_step("New.", hold="new")), background=True)
-    house.planned_model.wait_for("new")
+    cluster.planned_model.wait_for("new")
     zombie.resume()
-    house.planned_model.release("old")
+    cluster.planned_model.release("old")
     # It has learnt its lesson once it does other sessions' work again.
-    assert house.client(zombie).sessions.create(id="other").run(make_plan(say_step("Hello."))).status == "completed"
-    house.planned_model.release("new")
+    assert cluster.client(zombie).sessions.create(id="other").run(make_plan(say_step("Hello."))).status == "completed"
+    cluster.planned_model.release("new")
     wait_until_quiet(session)
-    log = house.read_checked_log("s")
+    log = cluster.read_checked_log("s")
     assert [data["message"]["content"] for data in log.of("message.added") if "completion" in data] == ["Old.", "New."]
 
 
 @run_in_parallel
-def test_a_server_that_woke_up_does_not_keep_others_waiting_for_its_old_work(house: ServerCluster) -> None:
-    zombie, heir = house.server(), house.server()
-    asleep = house.client(zombie).sessions.create(id="s")
+def test_a_server_that_woke_up_does_not_keep_others_waiting_for_its_old_work(cluster: ServerCluster) -> None:
+    zombie, heir = cluster.server(), cluster.server()
+    asleep = cluster.client(zombie).sessions.create(id="s")
     asleep.run(make_plan(say_step("Old.", hold="never")), background=True)
-    house.planned_model.wait_for("never")
-    house.freeze(zombie)
-    wait_until_quiet(house.client(heir).sessions.get("s"))
+    cluster.planned_model.wait_for("never")
+    cluster.freeze(zombie)
+    wait_until_quiet(cluster.client(heir).sessions.get("s"))
     zombie.resume()
-    assert house.client(zombie, seconds=8).sessions.get("s").run(make_plan(say_step("New."))).output_text == "New."
+    assert cluster.client(zombie, seconds=8).sessions.get("s").run(make_plan(say_step("New."))).output_text == "New."
 
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_a_server_that_nobody_replaced_goes_on_where_it_was(house: ServerCluster) -> None:
-    server = house.server()
-    session = house.client(server).sessions.create(id="s")
+def test_a_server_that_nobody_replaced_goes_on_where_it_was(cluster: ServerCluster) -> None:
+    server = cluster.server()
+    session = cluster.client(server).sessions.create(id="s")
     run = session.run(make_plan(call_step(("pay", {"what": "a", "door": "door"})), say_step("Done.")), background=True)
-    wait_until("the effect has begun", lambda: house.effects.count())
-    house.freeze(server)
-    wait_until("the lease has expired", lambda: house.read_lease_seconds("s") <= 0)
+    wait_until("the effect has begun", lambda: cluster.effects.count())
+    cluster.freeze(server)
+    wait_until("the lease has expired", lambda: cluster.read_lease_seconds("s") <= 0)
     server.resume()
-    house.open("door")
+    cluster.open("door")
     wait_until_quiet(session)
     assert session.get_run(run.id).output_text == "Done."
-    log = house.read_checked_log("s")
+    log = cluster.read_checked_log("s")
     assert list(log.read_tool_status().values()) == ["ok"]
     assert not log.of("run.resumed")

@@ -1,4 +1,4 @@
-"""Engines on one database, as several servers would have them: started, used, and killed without a word."""
+"""Engines on one database, as several servers would have them: started, used, killed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class EngineCluster:
             assert len(engine._worker.waiters) == 0
             assert len(engine._worker.tasks) == 0
 
-    async def engine(
+    async def open_engine(
         self,
         *agents: Agent,
         model: Any = None,
@@ -96,14 +96,14 @@ class EngineCluster:
 
 async def kill_engine(engine: Engine) -> None:
     """As kill -9 would: its tasks stop where they are and record nothing; its leases stay and run out."""
-    conductor = engine._worker
-    tasks = [*conductor.tasks._tasks, *conductor._background_tasks]
+    worker = engine._worker
+    tasks = [*worker.tasks._tasks, *worker._background_tasks]
     for task in tasks:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks)
-    conductor.tasks._drives.clear()
-    conductor._background_tasks = []
+    worker.tasks._by_session.clear()
+    worker._background_tasks = []
     await expire_leases(engine)
 
 

@@ -57,7 +57,7 @@ def postgres_with_schema(postgres: Postgres) -> Iterator[str]:
 
 @pytest.fixture
 def postgres_ready(postgres_with_schema: str) -> str:
-    """One database for all, because to make one takes longer than most tests; `house` empties it."""
+    """One database for all, because to make one takes longer than most tests; `cluster` empties it."""
     return postgres_with_schema
 
 
@@ -70,6 +70,6 @@ def ready_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def house(ready_url: str, async_client: AsyncOpenAI) -> AsyncIterator[EngineCluster]:
+async def cluster(ready_url: str, async_client: AsyncOpenAI) -> AsyncIterator[EngineCluster]:
     async with EngineCluster(ready_url, async_client) as opened:
         yield opened

@@ -1,4 +1,4 @@
-"""What a server allows a run: its time, its rounds, its history, and the time of those who are to decide."""
+"""Limits of a run: its time, its rounds, its history, and the time of those who decide."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ async def read_facts(engine: Engine, kind: type[F]) -> list[F]:
     return [event.fact for event in await read_log(engine) if isinstance(event.fact, kind)]
 
 
-async def open_engine(house: EngineCluster, *agents: Agent, **limits: Any) -> Engine:
-    engine = await house.engine(*agents, limits=replace(LIMITS, **limits))
+async def open_engine(cluster: EngineCluster, *agents: Agent, **limits: Any) -> Engine:
+    engine = await cluster.open_engine(*agents, limits=replace(LIMITS, **limits))
     await open_session(engine)
     return engine
 
@@ -47,9 +47,9 @@ async def open_engine(house: EngineCluster, *agents: Agent, **limits: Any) -> En
 
 
 async def test_a_model_that_takes_too_long_ends_the_run_and_what_it_said_stays(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    engine = await open_engine(house, Agent(name="A"), run_seconds=0.5)
+    engine = await open_engine(cluster, Agent(name="A"), run_seconds=0.5)
     model.hang("So far", then=" so good")
     await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
     view = await wait_for_end(engine)
@@ -60,7 +60,9 @@ async def test_a_model_that_takes_too_long_ends_the_run_and_what_it_said_stays(
     model.release()
 
 
-async def test_a_tool_that_takes_too_long_for_the_run_is_abandoned(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_a_tool_that_takes_too_long_for_the_run_is_abandoned(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
     go_on = threading.Event()
 
     @tool(timeout=60)
@@ -68,7 +70,7 @@ async def test_a_tool_that_takes_too_long_for_the_run_is_abandoned(house: Engine
         go_on.wait(60)
         return "gold"
 
-    engine = await open_engine(house, Agent(name="A", functions=[dig]), run_seconds=0.5)
+    engine = await open_engine(cluster, Agent(name="A", functions=[dig]), run_seconds=0.5)
     model.call("dig", {})
     view = await run_to_end(engine)
     go_on.set()
@@ -80,8 +82,8 @@ async def test_a_tool_that_takes_too_long_for_the_run_is_abandoned(house: Engine
     assert "the run's time was up" in result.message["content"]
 
 
-async def test_the_next_run_has_its_own_time(house: EngineCluster, model: ScriptedModel) -> None:
-    engine = await open_engine(house, Agent(name="A"), run_seconds=0.5)
+async def test_the_next_run_has_its_own_time(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await open_engine(cluster, Agent(name="A"), run_seconds=0.5)
     model.hang()
     assert (await run_to_end(engine)).status == "failed"
     model.release()
@@ -92,11 +94,11 @@ async def test_the_next_run_has_its_own_time(house: EngineCluster, model: Script
 # Rounds.
 
 
-async def test_a_model_that_goes_round_is_stopped(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_a_model_that_goes_round_is_stopped(cluster: EngineCluster, model: ScriptedModel) -> None:
     def look() -> str:
         return "nothing"
 
-    engine = await open_engine(house, Agent(name="A", functions=[look]), loop_turns=4)
+    engine = await open_engine(cluster, Agent(name="A", functions=[look]), loop_turns=4)
     for _ in range(4):
         model.call("look", {})
     view = await run_to_end(engine)
@@ -109,9 +111,9 @@ async def test_a_model_that_goes_round_is_stopped(house: EngineCluster, model: S
 
 
 async def test_a_session_that_outgrew_its_model_takes_its_next_message(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    engine = await open_engine(house, Agent(name="A"))
+    engine = await open_engine(cluster, Agent(name="A"))
     for index in range(6):
         model.say(f"answer {index}")
         await run_to_end(engine, f"ask {index}", run_id=f"r{index}")
@@ -131,9 +133,9 @@ async def test_a_session_that_outgrew_its_model_takes_its_next_message(
 
 
 async def test_a_message_that_is_too_long_by_itself_fails_and_the_next_one_does_not(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    engine = await open_engine(house, Agent(name="A"))
+    engine = await open_engine(cluster, Agent(name="A"))
     model.say("Hello.")
     await run_to_end(engine)
     model.fail(400, **TOO_LONG)
@@ -146,8 +148,8 @@ async def test_a_message_that_is_too_long_by_itself_fails_and_the_next_one_does_
     assert (await run_to_end(engine, "short", run_id="r3")).output_text == "Better."
 
 
-async def test_a_limit_of_turns_is_recorded_and_holds(house: EngineCluster, model: ScriptedModel) -> None:
-    engine = await open_engine(house, Agent(name="A"), history_turns=2)
+async def test_a_limit_of_turns_is_recorded_and_holds(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await open_engine(cluster, Agent(name="A"), history_turns=2)
     for index in range(4):
         model.say(f"answer {index}")
         await run_to_end(engine, f"ask {index}", run_id=f"r{index}")
@@ -170,9 +172,9 @@ def make_rocket(launched: list[str]) -> Agent:
     return Agent(name="A", functions=[launch])
 
 
-async def test_what_nobody_decides_is_denied_in_time(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_what_nobody_decides_is_denied_in_time(cluster: EngineCluster, model: ScriptedModel) -> None:
     launched: list[str] = []
-    engine = await open_engine(house, make_rocket(launched), approval_seconds=0.3)
+    engine = await open_engine(cluster, make_rocket(launched), approval_seconds=0.3)
     model.call("launch", {"where": "Mars"})
     assert (await run_to_end(engine)).status == "waiting"
     model.say("Then not.")
@@ -185,14 +187,14 @@ async def test_what_nobody_decides_is_denied_in_time(house: EngineCluster, model
         await engine.runs.resume(KEY, "r1", approvals=[approve(decided.tool_call_id)])
 
 
-async def test_approvals_expire_while_no_server_runs(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_approvals_expire_while_no_server_runs(cluster: EngineCluster, model: ScriptedModel) -> None:
     launched: list[str] = []
-    first = await open_engine(house, make_rocket(launched), approval_seconds=0.3)
+    first = await open_engine(cluster, make_rocket(launched), approval_seconds=0.3)
     model.call("launch", {"where": "Mars"})
     await run_to_end(first)
     await first.drain()
     model.say("Then not.")
-    second = await house.engine(make_rocket(launched), limits=replace(LIMITS, approval_seconds=0.3))
+    second = await cluster.open_engine(make_rocket(launched), limits=replace(LIMITS, approval_seconds=0.3))
     await wait_for_state(second, lambda state: state.status == "idle")
     assert (await wait_for_end(second)).output_text == "Then not."
     assert launched == []

@@ -21,11 +21,11 @@ from swarmkeep.domain.messages import INTERRUPTED
 from swarmkeep.domain.request import ModelRequest
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.loop import Item, Loop, MessageDelta, MessageStarted
+from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted, make_loop
 from swarmkeep.engine.models.model import Delta, Reply, TurnFailed
-from swarmkeep.engine.policy import RunTimedOut
-from swarmkeep.engine.session_log import Decide, MemorySessionLog
-from swarmkeep.engine.tools import InlineRunner
+from swarmkeep.engine.policy import Decide, RunTimedOut
+from swarmkeep.engine.swarm.session import MemorySessionLog
+from swarmkeep.engine.tool_runners import InlineRunner
 from tests.support.rules import find_body_faults
 
 Json = dict[str, Any]
@@ -71,7 +71,7 @@ class ScriptedReplies:
 
 
 class FixedPolicy:
-    """What the loop is told from outside."""
+    """A policy with fixed answers."""
 
     tool_seconds = None
 
@@ -98,7 +98,7 @@ class FixedPolicy:
             assert self._seconds is not None
             raise RunTimedOut(self._seconds) from None
 
-    def streams(self, run: Run) -> bool:
+    def should_stream(self, run: Run) -> bool:
         return self._streams
 
     def approval_expires_at(self) -> str | None:
@@ -116,21 +116,21 @@ def make_calls(*asked: tuple[str, str] | tuple[str, str, str], text: str | None 
 
 async def open_run(agent: Agent, *, options: RunOptions = PLAIN, context: Json | None = None) -> RememberingLog:
     """A session of which the first run has just been started."""
-    ledger = RememberingLog()
-    await ledger.commit(lambda state: draft_events(agent.name, create_session(agent.name, context or {}, {}, []), None))
-    wish = StartRun(run_id=RUN, messages=({"role": "user", "content": "Go"},), options=options)
-    await ledger.commit(lambda state: start_run(state, wish))
-    return ledger
+    log = RememberingLog()
+    await log.commit(lambda state: draft_events(agent.name, create_session(agent.name, context or {}, {}, []), None))
+    command = StartRun(run_id=RUN, messages=({"role": "user", "content": "Go"},), options=options)
+    await log.commit(lambda state: start_run(state, command))
+    return log
 
 
 async def advance(
-    ledger: RememberingLog,
+    log: RememberingLog,
     model: ScriptedReplies,
     *agents: Agent,
-    told: FixedPolicy | None = None,
+    policy: FixedPolicy | None = None,
     begun: Sequence[RecordedEvent] = (),
 ) -> list[Item]:
-    loop = Loop(ledger, Registry(agents), model, InlineRunner(), told or FixedPolicy(), begun)
+    loop = make_loop(log, Registry(agents), model, InlineRunner(), policy or FixedPolicy(), begun)
     return [item async for item in loop.advance()]
 
 
@@ -138,9 +138,9 @@ def list_types(events: Sequence[Any]) -> list[str]:
     return [event.type for event in events]
 
 
-def group_commits(ledger: RememberingLog) -> list[list[str]]:
+def group_commits(log: RememberingLog) -> list[list[str]]:
     """The types of each commit after the session's own."""
-    return [list_types(commit) for commit in ledger.commits[1:]]
+    return [list_types(commit) for commit in log.commits[1:]]
 
 
 # What is committed together.
@@ -148,10 +148,10 @@ def group_commits(ledger: RememberingLog) -> list[list[str]]:
 
 async def test_a_plain_turn_is_two_commits() -> None:
     agent = Agent(name="A")
-    ledger = await open_run(agent)
-    await advance(ledger, ScriptedReplies("Hello."), agent)
-    assert group_commits(ledger) == [["run.started", "message.added"], ["message.added", "run.completed"]]
-    assert ledger.state.finished[-1].stop_reason == "end_turn"
+    log = await open_run(agent)
+    await advance(log, ScriptedReplies("Hello."), agent)
+    assert group_commits(log) == [["run.started", "message.added"], ["message.added", "run.completed"]]
+    assert log.state.finished[-1].stop_reason == "end_turn"
 
 
 async def test_each_tool_adds_one_commit() -> None:
@@ -159,11 +159,11 @@ async def test_each_tool_adds_one_commit() -> None:
         return "rain"
 
     agent = Agent(name="A", functions=[look])
-    ledger = await open_run(agent)
+    log = await open_run(agent)
     await advance(
-        ledger, ScriptedReplies(make_calls(("1", "look"), ("2", "look")), make_calls(("3", "look")), "Rain."), agent
+        log, ScriptedReplies(make_calls(("1", "look"), ("2", "look")), make_calls(("3", "look")), "Rain."), agent
     )
-    assert group_commits(ledger) == [
+    assert group_commits(log) == [
         ["run.started", "message.added"],
         ["message.added", "tool.started"],
         ["message.added", "tool.started"],
@@ -180,13 +180,13 @@ async def test_a_tools_changes_share_the_commit_of_its_result() -> None:
 
     b = Agent(name="B")
     a = Agent(name="A", functions=[hand_over])
-    ledger = await open_run(a)
-    await advance(ledger, ScriptedReplies(make_calls(("1", "hand_over"), ("2", "hand_over")), "Hello."), a)
-    assert group_commits(ledger)[2:4] == [
+    log = await open_run(a)
+    await advance(log, ScriptedReplies(make_calls(("1", "hand_over"), ("2", "hand_over")), "Hello."), a)
+    assert group_commits(log)[2:4] == [
         ["message.added", "context.updated", "tool.started"],
         ["message.added", "handoff.ignored", "handoff.made"],
     ]
-    events = ledger.events
+    events = log.events
     assert [event.agent for event in events if event.type == "message.added"] == ["A", "A", "A", "A", "B"]
 
 
@@ -195,17 +195,17 @@ async def test_the_last_turn_that_is_allowed_ends_with_its_tool() -> None:
         return "rain"
 
     agent = Agent(name="A", functions=[look])
-    ledger = await open_run(agent, options=RunOptions(max_turns=1))
-    await advance(ledger, ScriptedReplies(make_calls(("1", "look"))), agent)
-    assert group_commits(ledger)[-1] == ["message.added", "run.completed"]
-    assert ledger.state.finished[-1].stop_reason == "max_turns"
+    log = await open_run(agent, options=RunOptions(max_turns=1))
+    await advance(log, ScriptedReplies(make_calls(("1", "look"))), agent)
+    assert group_commits(log)[-1] == ["message.added", "run.completed"]
+    assert log.state.finished[-1].stop_reason == "max_turns"
 
 
 async def test_no_turn_allowed_is_one_commit() -> None:
     agent = Agent(name="A")
-    ledger = await open_run(agent, options=RunOptions(max_turns=0))
-    assert await advance(ledger, ScriptedReplies(), agent) == []
-    assert group_commits(ledger) == [["run.started", "message.added", "run.completed"]]
+    log = await open_run(agent, options=RunOptions(max_turns=0))
+    assert await advance(log, ScriptedReplies(), agent) == []
+    assert group_commits(log) == [["run.started", "message.added", "run.completed"]]
 
 
 async def test_every_recorded_event_is_given_once_and_in_order() -> None:
@@ -213,12 +213,12 @@ async def test_every_recorded_event_is_given_once_and_in_order() -> None:
         return "rain"
 
     agent = Agent(name="A", functions=[look])
-    ledger = await open_run(agent)
-    before = len(ledger.events)
+    log = await open_run(agent)
+    before = len(log.events)
     items = await advance(
-        ledger, ScriptedReplies(make_calls(("1", "look")), "Rain."), agent, told=FixedPolicy(streams=True)
+        log, ScriptedReplies(make_calls(("1", "look")), "Rain."), agent, policy=FixedPolicy(streams=True)
     )
-    assert [item for item in items if isinstance(item, RecordedEvent)] == ledger.events[before:]
+    assert [item for item in items if isinstance(item, RecordedEvent)] == log.events[before:]
     passing = [item for item in items if not isinstance(item, RecordedEvent)]
     assert [type(item) for item in passing] == [MessageStarted, MessageDelta] * 2
     assert {item.run_id for item in passing} == {RUN}
@@ -226,11 +226,11 @@ async def test_every_recorded_event_is_given_once_and_in_order() -> None:
 
 async def test_the_next_run_of_the_queue_follows() -> None:
     agent = Agent(name="A")
-    ledger = await open_run(agent)
+    log = await open_run(agent)
     second = StartRun(run_id="r2", messages=({"role": "user", "content": "Next"},), on_busy="queue")
-    await ledger.commit(lambda state: start_run(state, second))
-    await advance(ledger, ScriptedReplies("First.", "Second."), agent)
-    assert [kind for commit in group_commits(ledger)[1:] for kind in commit] == [
+    await log.commit(lambda state: start_run(state, second))
+    await advance(log, ScriptedReplies("First.", "Second."), agent)
+    assert [kind for commit in group_commits(log)[1:] for kind in commit] == [
         "run.queued",
         *("message.added", "run.completed"),
         *("run.started", "message.added"),
@@ -255,11 +255,11 @@ async def test_a_reply_names_the_exact_request_behind_it() -> None:
 
     agent = Agent(name="A", instructions="Be brief.", functions=[look])
     started = await open_run(agent)
-    ledger = Blobs(started.events)
+    log = Blobs(started.events)
     model = ScriptedReplies("Hello.")
-    await advance(ledger, model, agent)
+    await advance(log, model, agent)
     [asked] = model.asked
-    completion = ledger.state.messages[-1].completion
+    completion = log.state.messages[-1].completion
     assert completion is not None
     record = completion.request
     assert record is not None
@@ -272,13 +272,13 @@ async def test_a_reply_names_the_exact_request_behind_it() -> None:
 
 async def test_a_failed_turn_ends_the_run_and_keeps_what_was_said() -> None:
     agent = Agent(name="A")
-    ledger = await open_run(agent)
+    log = await open_run(agent)
     error = RunError(code="provider_error", message="no", retryable=True, provider_status=503)
-    await advance(ledger, ScriptedReplies(TurnFailed(error, "Half a")), agent)
-    assert group_commits(ledger)[-1] == ["message.added", "run.failed"]
-    run = ledger.state.finished[-1]
+    await advance(log, ScriptedReplies(TurnFailed(error, "Half a")), agent)
+    assert group_commits(log)[-1] == ["message.added", "run.failed"]
+    run = log.state.finished[-1]
     assert (run.status, run.stop_reason, run.error) == ("failed", "error", error)
-    last = ledger.state.messages[-1]
+    last = log.state.messages[-1]
     assert last.message["content"] == "Half a"
     assert last.completion is not None
     assert last.completion.partial is True
@@ -292,9 +292,9 @@ async def test_a_failed_turn_ends_the_run_and_keeps_what_was_said() -> None:
     ],
 )
 async def test_an_agent_that_cannot_be_asked_fails_the_run(agent: Agent, code: str) -> None:
-    ledger = await open_run(agent)
-    await advance(ledger, ScriptedReplies(), *([agent] if agent.name == "A" else [Agent(name="other")]))
-    error = ledger.state.finished[-1].error
+    log = await open_run(agent)
+    await advance(log, ScriptedReplies(), *([agent] if agent.name == "A" else [Agent(name="other")]))
+    error = log.state.finished[-1].error
     assert error is not None
     assert error.code == code
 
@@ -303,10 +303,10 @@ async def test_an_agent_that_a_function_was_added_to_in_vain_fails_the_run() -> 
     agent = Agent(name="A")
     registry = Registry([agent])
     agent.functions.append(lambda: 1)
-    ledger = await open_run(agent)
-    async for _ in Loop(ledger, registry, ScriptedReplies(), InlineRunner(), FixedPolicy()).advance():
+    log = await open_run(agent)
+    async for _ in make_loop(log, registry, ScriptedReplies(), InlineRunner(), FixedPolicy()).advance():
         pass
-    error = ledger.state.finished[-1].error
+    error = log.state.finished[-1].error
     assert error is not None
     assert error.code == "agent_invalid"
 
@@ -316,14 +316,14 @@ async def test_a_handoff_to_an_agent_that_is_not_served_is_an_error_of_the_call(
         return Result("ok", agent=Agent(name="Stranger"), context_variables={"n": 1})
 
     agent = Agent(name="A", functions=[hand_over])
-    ledger = await open_run(agent)
-    await advance(ledger, ScriptedReplies(make_calls(("1", "hand_over")), "Sorry."), agent)
-    entry = ledger.state.messages[2]
+    log = await open_run(agent)
+    await advance(log, ScriptedReplies(make_calls(("1", "hand_over")), "Sorry."), agent)
+    entry = log.state.messages[2]
     assert entry.tool is not None
     assert entry.tool.status == "error"
     assert "'Stranger' is not served here" in entry.message["content"]
-    assert ledger.state.agent == "A"
-    assert ledger.state.context_variables == {}
+    assert log.state.agent == "A"
+    assert log.state.context_variables == {}
 
 
 async def test_what_was_cancelled_meanwhile_is_not_gone_on_with() -> None:
@@ -333,16 +333,16 @@ async def test_what_was_cancelled_meanwhile_is_not_gone_on_with() -> None:
         return "rain"
 
     agent = Agent(name="A", functions=[look])
-    ledger = await open_run(agent)
+    log = await open_run(agent)
 
     class Cancelling(ScriptedReplies):
         async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
             async for piece in super().ask(request, stream=stream):
-                await ledger.commit(lambda state: cancel_run(state, RUN))
+                await log.commit(lambda state: cancel_run(state, RUN))
                 yield piece
 
-    await advance(ledger, Cancelling(make_calls(("1", "look"))), agent)
-    assert group_commits(ledger)[-1] == ["run.cancelled"]
+    await advance(log, Cancelling(make_calls(("1", "look"))), agent)
+    assert group_commits(log)[-1] == ["run.cancelled"]
 
 
 # Cut anywhere, resumed anywhere.
@@ -397,10 +397,10 @@ class Town:
         ]
 
     async def run_through(self) -> tuple[RememberingLog, ScriptedReplies]:
-        ledger = await open_run(self.a, context={"seen": []})
+        log = await open_run(self.a, context={"seen": []})
         model = ScriptedReplies(*self.replies())
-        await advance(ledger, model, *self.agents)
-        return ledger, model
+        await advance(log, model, *self.agents)
+        return log, model
 
 
 def strip_varying(events: Sequence[RecordedEvent]) -> list[tuple[Any, ...]]:
@@ -428,24 +428,24 @@ async def test_cut_after_any_commit_and_resumed_gives_the_same_history(number: i
     assert len(whole.commits) == 16
     before = [event for commit in whole.commits[:number] for event in commit]
     town, turns = Town(), sum(event.fact.completion is not None for event in before if event.type == "message.added")  # type: ignore[union-attr]
-    ledger = RememberingLog(before)
+    log = RememberingLog(before)
     rest = ScriptedReplies(*town.replies()[turns:])
-    await advance(ledger, rest, *town.agents)
+    await advance(log, rest, *town.agents)
     assert rest.left == []
     started = find_open_start(before)
     if started is None:
-        assert strip_varying([*before, *ledger.events]) == strip_varying(whole.events)
+        assert strip_varying([*before, *log.events]) == strip_varying(whole.events)
         assert [asked.body() for asked in rest.asked] == [asked.body() for asked in model.asked[turns:]]
     elif started.name == "pay":
-        again = ledger.events[0]
+        again = log.events[0]
         assert (again.type, again.fact.tool_call_id, again.fact.attempt) == ("tool.started", started.id, 2)  # type: ignore[union-attr]
         # But for the second start, it is the same again; and the tool is given the same id.
-        same = [(kind, run, agent, data) for _, kind, run, agent, data in strip_varying([*before, *ledger.events[1:]])]
+        same = [(kind, run, agent, data) for _, kind, run, agent, data in strip_varying([*before, *log.events[1:]])]
         assert same == [(kind, run, agent, data) for _, kind, run, agent, data in strip_varying(whole.events)]
         assert town.ran[0] == f"pay {started.id}"
     else:
-        assert ledger.events[0].fact.tool.status == "unknown_outcome"  # type: ignore[union-attr]
-        results = [entry for entry in ledger.state.messages if entry.message.get("tool_call_id") == started.id]
+        assert log.events[0].fact.tool.status == "unknown_outcome"  # type: ignore[union-attr]
+        results = [entry for entry in log.state.messages if entry.message.get("tool_call_id") == started.id]
         assert len(results) == 1
         assert "may or may not have taken effect" in results[0].message["content"]
         assert not any(ran.startswith(started.name) for ran in town.ran[:1])
@@ -459,10 +459,10 @@ async def test_cut_after_any_event_every_request_is_valid() -> None:
     events = whole.events
     for end in range(2, len(events)):
         town = Town()
-        ledger = RememberingLog(events[:end])
+        log = RememberingLog(events[:end])
         model = ScriptedReplies(*[f"reply {n}" for n in range(5)])
-        await advance(ledger, model, *town.agents)
-        assert ledger.state.run is None
+        await advance(log, model, *town.agents)
+        assert log.state.run is None
         for asked in model.asked:
             assert not find_body_faults(asked.body()), f"cut after event {end}"
 
@@ -473,16 +473,16 @@ async def test_a_start_that_was_recorded_for_this_loop_is_carried_out() -> None:
     before = [event for commit in whole.commits[:3] for event in commit]
     assert before[-1].type == "tool.started"
     town = Town()
-    ledger = RememberingLog(before)
-    await advance(ledger, ScriptedReplies("Done."), *town.agents, begun=before[-1:])
+    log = RememberingLog(before)
+    await advance(log, ScriptedReplies("Done."), *town.agents, begun=before[-1:])
     assert town.ran[0] == "look Oslo"
 
 
 async def test_an_idempotent_tool_that_is_cut_off_again_and_again_runs_under_one_id() -> None:
     town = Town()
-    ledger = await open_run(town.a, context={"seen": []})
-    loop = Loop(
-        ledger,
+    log = await open_run(town.a, context={"seen": []})
+    loop = make_loop(
+        log,
         Registry(town.agents),
         ScriptedReplies(make_calls(("c", "pay", '{"amount": 1}'))),
         InlineRunner(),
@@ -492,14 +492,14 @@ async def test_an_idempotent_tool_that_is_cut_off_again_and_again_runs_under_one
         if event.type == "tool.started":  # type: ignore[union-attr]
             break
     for _ in range(3):
-        loop = Loop(ledger, Registry(town.agents), ScriptedReplies(), InlineRunner(), FixedPolicy())
+        loop = make_loop(log, Registry(town.agents), ScriptedReplies(), InlineRunner(), FixedPolicy())
         async for event in loop.advance():
             assert event.type == "tool.started"  # type: ignore[union-attr]
             break
     model = ScriptedReplies("Paid.")
-    await advance(ledger, model, *town.agents)
+    await advance(log, model, *town.agents)
     assert town.ran == ["pay c"]
-    starts = [event.fact for event in ledger.events if event.type == "tool.started"]
+    starts = [event.fact for event in log.events if event.type == "tool.started"]
     assert [(fact.tool_call_id, fact.attempt) for fact in starts] == [("c", n) for n in range(1, 6)]  # type: ignore[union-attr]
 
 
@@ -507,10 +507,10 @@ async def test_a_tool_that_is_gone_after_the_restart_has_an_unknown_outcome() ->
     town = Town()
     whole, _ = await town.run_through()
     cut = next(n for n, event in enumerate(whole.events) if event.type == "tool.started" and "pay" in repr(event.fact))
-    ledger = RememberingLog(whole.events[: cut + 1])
+    log = RememberingLog(whole.events[: cut + 1])
     model = ScriptedReplies("I see.")
-    await advance(ledger, model, Agent(name="A"), Agent(name="B"))
-    statuses = [entry.tool.status for entry in ledger.state.messages if entry.tool]
+    await advance(log, model, Agent(name="A"), Agent(name="B"))
+    statuses = [entry.tool.status for entry in log.state.messages if entry.tool]
     assert statuses[-3:] == ["unknown_outcome", "error", "error"]
 
 
@@ -518,15 +518,15 @@ async def test_messages_of_an_interrupted_run_are_completed_for_the_next() -> No
     town = Town()
     whole, _ = await town.run_through()
     before = [event for commit in whole.commits[:3] for event in commit]
-    ledger = RememberingLog(before)
+    log = RememberingLog(before)
     from swarmkeep.domain.decisions.commands import cancel_run
 
-    await ledger.commit(lambda state: cancel_run(state, RUN))
-    await ledger.commit(
+    await log.commit(lambda state: cancel_run(state, RUN))
+    await log.commit(
         lambda state: start_run(state, StartRun(run_id="r2", messages=({"role": "user", "content": "?"},)))
     )
     model = ScriptedReplies("I see.")
-    await advance(ledger, model, *town.agents)
+    await advance(log, model, *town.agents)
     sent = model.asked[0].messages
     assert [message["content"] for message in sent if message["role"] == "tool"] == [INTERRUPTED] * 2
 
@@ -549,18 +549,18 @@ class Gatekeeper:
 
         self.agent = Agent(name="A", functions=[launch, look])
 
-    async def waiting(self, reply: Json, told: FixedPolicy | None = None) -> RememberingLog:
-        ledger = await open_run(self.agent)
-        await advance(ledger, ScriptedReplies(reply), self.agent, told=told)
-        assert ledger.state.run is not None
-        assert ledger.state.run.status == "waiting"
-        return ledger
+    async def run_until_waiting(self, reply: Json, policy: FixedPolicy | None = None) -> RememberingLog:
+        log = await open_run(self.agent)
+        await advance(log, ScriptedReplies(reply), self.agent, policy=policy)
+        assert log.state.run is not None
+        assert log.state.run.status == "waiting"
+        return log
 
     async def resume(
-        self, ledger: RememberingLog, model: ScriptedReplies, decide: Callable[[State], list[EventDraft]]
+        self, log: RememberingLog, model: ScriptedReplies, decide: Callable[[State], list[EventDraft]]
     ) -> None:
-        events = await ledger.commit(decide)
-        await advance(ledger, model, self.agent, begun=events)
+        events = await log.commit(decide)
+        await advance(log, model, self.agent, begun=events)
 
 
 LAUNCHES = make_calls(("1", "look"), ("2", "launch", '{"where": "Mars"}'), ("3", "launch", '{"where": "Venus"}'))
@@ -568,14 +568,14 @@ LAUNCHES = make_calls(("1", "look"), ("2", "launch", '{"where": "Mars"}'), ("3",
 
 async def test_calls_that_need_an_approval_wait_for_it_after_those_before_them_ran() -> None:
     keeper = Gatekeeper()
-    ledger = await keeper.waiting(LAUNCHES, FixedPolicy(expires_at="2026-01-01T00:00:00.000000Z"))
+    log = await keeper.run_until_waiting(LAUNCHES, FixedPolicy(expires_at="2026-01-01T00:00:00.000000Z"))
     assert keeper.ran == ["look"]
-    assert group_commits(ledger)[1:] == [
+    assert group_commits(log)[1:] == [
         ["message.added", "approval.requested", "approval.requested", "tool.started"],
         ["message.added", "run.waiting"],
     ]
-    assert ledger.state.run is not None
-    pending = ledger.state.run.pending
+    assert log.state.run is not None
+    pending = log.state.run.pending
     assert [(call.tool_call_id, call.reason) for call in pending] == [("2", "approval"), ("3", "approval")]
     assert {call.expires_at for call in pending} == {"2026-01-01T00:00:00.000000Z"}
     assert pending[0].arguments == '{"where": "Mars"}'
@@ -583,17 +583,17 @@ async def test_calls_that_need_an_approval_wait_for_it_after_those_before_them_r
 
 async def test_what_is_approved_runs_and_what_is_denied_does_not() -> None:
     keeper = Gatekeeper()
-    ledger = await keeper.waiting(LAUNCHES)
+    log = await keeper.run_until_waiting(LAUNCHES)
     decisions = [
         Approval(tool_call_id="3", decision="approve"),
         Approval(tool_call_id="2", decision="deny", reason="too far"),
     ]
-    await keeper.resume(ledger, ScriptedReplies("Launched."), lambda state: resume_run(state, RUN, (), decisions))
+    await keeper.resume(log, ScriptedReplies("Launched."), lambda state: resume_run(state, RUN, (), decisions))
     assert keeper.ran == ["look", "launch Venus"]
-    results = [entry for entry in ledger.state.messages if entry.tool is not None]
+    results = [entry for entry in log.state.messages if entry.tool is not None]
     assert [entry.tool.status for entry in results if entry.tool] == ["ok", "denied", "ok"]
     assert "too far" in results[1].message["content"]
-    assert group_commits(ledger)[3:] == [
+    assert group_commits(log)[3:] == [
         ["approval.decided", "approval.decided", "run.resumed", "message.added", "tool.started"],
         ["message.added"],
         ["message.added", "run.completed"],
@@ -602,46 +602,46 @@ async def test_what_is_approved_runs_and_what_is_denied_does_not() -> None:
 
 async def test_a_run_waits_until_the_last_decision() -> None:
     keeper = Gatekeeper()
-    ledger = await keeper.waiting(LAUNCHES)
+    log = await keeper.run_until_waiting(LAUNCHES)
     one = [Approval(tool_call_id="2", decision="approve")]
-    await keeper.resume(ledger, ScriptedReplies(), lambda state: resume_run(state, RUN, (), one))
+    await keeper.resume(log, ScriptedReplies(), lambda state: resume_run(state, RUN, (), one))
     assert keeper.ran == ["look"]
     other = [Approval(tool_call_id="3", decision="approve")]
-    await keeper.resume(ledger, ScriptedReplies("Launched."), lambda state: resume_run(state, RUN, (), other))
+    await keeper.resume(log, ScriptedReplies("Launched."), lambda state: resume_run(state, RUN, (), other))
     assert keeper.ran == ["look", "launch Mars", "launch Venus"]
 
 
 async def test_an_approved_call_that_is_cut_off_is_not_run_again() -> None:
     keeper = Gatekeeper()
-    ledger = await keeper.waiting(make_calls(("1", "launch", '{"where": "Mars"}')))
+    log = await keeper.run_until_waiting(make_calls(("1", "launch", '{"where": "Mars"}')))
     approved = [Approval(tool_call_id="1", decision="approve")]
-    await ledger.commit(lambda state: resume_run(state, RUN, (), approved))
+    await log.commit(lambda state: resume_run(state, RUN, (), approved))
     # The process that recorded the start is gone; this is another one, which recorded nothing.
-    await ledger.commit(lambda state: draft_events("A", [RunResumed(reason="recovery")], RUN))
-    await advance(ledger, ScriptedReplies("Who knows."), keeper.agent)
+    await log.commit(lambda state: draft_events("A", [RunResumed(reason="recovery")], RUN))
+    await advance(log, ScriptedReplies("Who knows."), keeper.agent)
     assert keeper.ran == []
-    assert [entry.tool.status for entry in ledger.state.messages if entry.tool] == ["unknown_outcome"]
+    assert [entry.tool.status for entry in log.state.messages if entry.tool] == ["unknown_outcome"]
 
 
 async def test_results_from_outside() -> None:
     keeper = Gatekeeper()
-    ledger = await open_run(keeper.agent, options=RunOptions(execute_tools=False))
-    await advance(ledger, ScriptedReplies(make_calls(("1", "look"), ("2", "anything"))), keeper.agent)
-    assert ledger.state.run is not None
-    assert [call.reason for call in ledger.state.run.pending] == ["tool_results"] * 2
+    log = await open_run(keeper.agent, options=RunOptions(execute_tools=False))
+    await advance(log, ScriptedReplies(make_calls(("1", "look"), ("2", "anything"))), keeper.agent)
+    assert log.state.run is not None
+    assert [call.reason for call in log.state.run.pending] == ["tool_results"] * 2
     answers = [ToolAnswer(tool_call_id="2", content="no", is_error=True), ToolAnswer(tool_call_id="1", content="sun")]
     model = ScriptedReplies("Done.")
-    await keeper.resume(ledger, model, lambda state: resume_run(state, RUN, answers))
+    await keeper.resume(log, model, lambda state: resume_run(state, RUN, answers))
     assert keeper.ran == []
     tools = [(m["tool_call_id"], m["content"]) for m in model.asked[0].messages if m["role"] == "tool"]
     assert tools == [("1", "sun"), ("2", "no")]
-    assert [entry.tool.status for entry in ledger.state.messages if entry.tool] == ["error", "external"]
+    assert [entry.tool.status for entry in log.state.messages if entry.tool] == ["error", "external"]
 
 
 async def test_in_memory_a_refusal_records_nothing() -> None:
-    ledger = await open_run(Agent(name="A"))
-    state, count = ledger.state, len(ledger.commits)
-    assert await ledger.commit(lambda state: None) == []
-    assert ledger.state is state
-    assert len(ledger.commits) == count
+    log = await open_run(Agent(name="A"))
+    state, count = log.state, len(log.commits)
+    assert await log.commit(lambda state: None) == []
+    assert log.state is state
+    assert len(log.commits) == count
     assert settle(state, []) == []

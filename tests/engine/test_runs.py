@@ -58,13 +58,13 @@ def look(city: str) -> str:
 
 
 @pytest.fixture
-async def engine(house: EngineCluster) -> Engine:
-    return await open_engine(house, Agent(name="A", functions=[look]))
+async def engine(cluster: EngineCluster) -> Engine:
+    return await open_engine(cluster, Agent(name="A", functions=[look]))
 
 
-async def open_engine(house: EngineCluster, *agents: Agent, limits: Limits = LIMITS) -> Engine:
+async def open_engine(cluster: EngineCluster, *agents: Agent, limits: Limits = LIMITS) -> Engine:
     """A server with a session on it."""
-    engine = await house.engine(*agents, limits=limits)
+    engine = await cluster.open_engine(*agents, limits=limits)
     await open_session(engine)
     return engine
 
@@ -112,9 +112,9 @@ async def test_runs_go_on_where_the_last_one_ended(engine: Engine, model: Script
     assert [view.id for view in await engine.reader.list_runs(KEY)] == ["r2", "r1"]
 
 
-async def test_options_context_and_agent_of_a_run(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_options_context_and_agent_of_a_run(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(
-        house, Agent(name="A"), Agent(name="B", instructions=lambda context_variables: str(context_variables))
+        cluster, Agent(name="A"), Agent(name="B", instructions=lambda context_variables: str(context_variables))
     )
     model.say("Hello.")
     view = await run_to_end(
@@ -135,18 +135,18 @@ async def test_a_limit_on_turns(engine: Engine, model: ScriptedModel) -> None:
 
 
 async def test_handoffs_and_context_are_there_for_the_next_run_on_another_server(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
     def hand_over() -> Result:
         return Result("Over to you.", agent=sales, context_variables={"name": "Ann"})
 
     sales = Agent(name="Sales", instructions=lambda context_variables: f"Sell to {context_variables['name']}.")
     triage = Agent(name="Triage", functions=[hand_over])
-    engine = await open_engine(house, triage, sales)
+    engine = await open_engine(cluster, triage, sales)
     model.call("hand_over")
     model.say("What would you like?")
     assert (await run_to_end(engine)).agent == "Sales"
-    other = await house.engine(triage, sales)
+    other = await cluster.open_engine(triage, sales)
     model.say("Of course.")
     view = await run_to_end(other, "A hat.", "r2")
     assert (view.agent, view.context_variables) == ("Sales", {"name": "Ann"})
@@ -181,14 +181,14 @@ async def test_half_a_stream_keeps_what_was_said(engine: Engine, model: Scripted
 
 
 async def test_a_mishap_in_the_server_itself_fails_the_run(
-    house: EngineCluster, caplog: pytest.LogCaptureFixture
+    cluster: EngineCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
         async def ask(self, request: Any, *, stream: bool) -> Any:
             raise ZeroDivisionError
             yield
 
-    engine = await house.engine(Agent(name="A"), model=Broken())
+    engine = await cluster.open_engine(Agent(name="A"), model=Broken())
     await open_session(engine)
     view = await run_to_end(engine)
     assert view.status == "failed"
@@ -200,12 +200,12 @@ async def test_a_mishap_in_the_server_itself_fails_the_run(
 
 @pytest.mark.parametrize("word", [asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit])
 async def test_no_tool_can_stop_the_server_or_strand_its_session(
-    house: EngineCluster, model: ScriptedModel, word: type[BaseException]
+    cluster: EngineCluster, model: ScriptedModel, word: type[BaseException]
 ) -> None:
     def stop() -> str:
         raise word
 
-    engine = await open_engine(house, Agent(name="A", functions=[stop]))
+    engine = await open_engine(cluster, Agent(name="A", functions=[stop]))
     model.call("stop")
     model.say("Still here.")
     assert (await run_to_end(engine)).output_text == "Still here."
@@ -227,9 +227,9 @@ async def test_what_cannot_start(engine: Engine) -> None:
     assert await read_types(engine) == ["session.created"]
 
 
-async def test_a_session_whose_agent_is_not_served_here(house: EngineCluster, model: ScriptedModel) -> None:
-    engine = await open_engine(house, Agent(name="Old"))
-    other = await house.engine(Agent(name="New"))
+async def test_a_session_whose_agent_is_not_served_here(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await open_engine(cluster, Agent(name="Old"))
+    other = await cluster.open_engine(Agent(name="New"))
     with pytest.raises(AgentUnavailable) as refused:
         await other.runs.start(KEY, make_start_run())
     assert refused.value.known_agents == ["New"]
@@ -241,8 +241,8 @@ async def test_a_session_whose_agent_is_not_served_here(house: EngineCluster, mo
 # Waiting for a run.
 
 
-async def test_whoever_waits_gets_the_same(house: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
-    other = await house.engine(Agent(name="A"))
+async def test_whoever_waits_gets_the_same(cluster: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
+    other = await cluster.open_engine(Agent(name="A"))
     model.hang(then="Hello.")
     await engine.runs.start(KEY, make_start_run())
     waiting = [asyncio.create_task(wait_for_end(one)) for one in (engine, engine, other)]
@@ -269,8 +269,8 @@ async def test_whoever_stops_waiting_does_not_end_the_run(engine: Engine, model:
 # Busy sessions.
 
 
-async def test_a_busy_session_refuses_another_run(house: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
-    other = await house.engine(Agent(name="A"))
+async def test_a_busy_session_refuses_another_run(cluster: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
+    other = await cluster.open_engine(Agent(name="A"))
     model.hang(then="Hello.")
     await engine.runs.start(KEY, make_start_run())
     for one in (engine, other):
@@ -282,8 +282,8 @@ async def test_a_busy_session_refuses_another_run(house: EngineCluster, engine: 
     assert [view.id for view in await engine.reader.list_runs(KEY)] == ["r1"]
 
 
-async def test_of_many_starts_at_once_one_wins(house: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
-    other = await house.engine(Agent(name="A"))
+async def test_of_many_starts_at_once_one_wins(cluster: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
+    other = await cluster.open_engine(Agent(name="A"))
     model.hang(then="Hello.")
     tried = await asyncio.gather(
         *(one.runs.start(KEY, make_start_run(run_id=f"r{n}")) for n, one in enumerate([engine, other] * 16)),
@@ -323,9 +323,9 @@ async def test_queued_runs_follow_in_the_order_they_came(engine: Engine, model: 
 
 
 async def test_runs_queued_at_once_on_two_servers_all_run_once(
-    house: EngineCluster, engine: Engine, model: ScriptedModel
+    cluster: EngineCluster, engine: Engine, model: ScriptedModel
 ) -> None:
-    other = await house.engine(Agent(name="A"))
+    other = await cluster.open_engine(Agent(name="A"))
     for _ in range(8):
         model.say("Hello.")
     await asyncio.gather(
@@ -368,9 +368,9 @@ async def test_an_interrupting_run_takes_the_place_of_the_active_one(engine: Eng
 
 
 async def test_an_interrupting_run_comes_before_the_queue_on_any_server(
-    house: EngineCluster, engine: Engine, model: ScriptedModel
+    cluster: EngineCluster, engine: Engine, model: ScriptedModel
 ) -> None:
-    other = await house.engine(Agent(name="A"))
+    other = await cluster.open_engine(Agent(name="A"))
     model.hang()
     await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
@@ -411,9 +411,9 @@ async def test_an_interrupting_run_in_an_idle_session_just_starts(engine: Engine
 
 
 async def test_an_interrupting_run_of_another_server(
-    house: EngineCluster, engine: Engine, model: ScriptedModel
+    cluster: EngineCluster, engine: Engine, model: ScriptedModel
 ) -> None:
-    other = await house.engine(Agent(name="A"))
+    other = await cluster.open_engine(Agent(name="A"))
     model.hang(then="Too late.")
     await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
@@ -429,7 +429,7 @@ async def test_an_interrupting_run_of_another_server(
 
 
 async def wait_until_spoken(engine: Engine, text: str) -> None:
-    await wait_until(lambda: engine.hub.partial(KEY, "r1") == text)
+    await wait_until(lambda: engine.hub.get_partial_text(KEY, "r1") == text)
 
 
 async def test_a_cancel_in_a_model_call_keeps_what_was_said(engine: Engine, model: ScriptedModel) -> None:
@@ -459,7 +459,7 @@ async def test_a_cancel_before_anything_was_said(engine: Engine, model: Scripted
     await model.wait_for_disconnects_async(1)
 
 
-async def test_a_cancel_in_a_blocking_tool_drops_its_late_result(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_a_cancel_in_a_blocking_tool_drops_its_late_result(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
 
     def slow(context_variables: Json) -> str:
@@ -467,7 +467,7 @@ async def test_a_cancel_in_a_blocking_tool_drops_its_late_result(house: EngineCl
         context_variables["late"] = True
         return "too late"
 
-    engine = await open_engine(house, Agent(name="A", functions=[slow]))
+    engine = await open_engine(cluster, Agent(name="A", functions=[slow]))
     model.call("slow", id="c1")
     await engine.runs.start(KEY, make_start_run())
     await gate.wait_until_reached()
@@ -487,7 +487,7 @@ async def test_a_cancel_in_a_blocking_tool_drops_its_late_result(house: EngineCl
     assert "unknown" in told["content"]
 
 
-async def test_a_cancel_in_an_async_tool_cancels_it(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_a_cancel_in_an_async_tool_cancels_it(cluster: EngineCluster, model: ScriptedModel) -> None:
     reached, cancelled = asyncio.Event(), asyncio.Event()
 
     async def slow() -> str:
@@ -498,7 +498,7 @@ async def test_a_cancel_in_an_async_tool_cancels_it(house: EngineCluster, model:
             cancelled.set()
         return "never"
 
-    engine = await open_engine(house, Agent(name="A", functions=[slow]))
+    engine = await open_engine(cluster, Agent(name="A", functions=[slow]))
     model.call("slow")
     await engine.runs.start(KEY, make_start_run())
     await reached.wait()
@@ -533,8 +533,8 @@ async def test_the_next_of_the_queue_follows_a_run_that_is_cancelled(engine: Eng
     assert (await wait_for_end(engine, "r2")).output_text == "Two."
 
 
-async def test_a_cancel_from_another_server(house: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
-    other = await house.engine(Agent(name="A"))
+async def test_a_cancel_from_another_server(cluster: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
+    other = await cluster.open_engine(Agent(name="A"))
     model.hang(then="Too late.")
     model.say("Two.")
     await engine.runs.start(KEY, make_start_run())
@@ -566,7 +566,7 @@ async def test_a_waiting_run_can_be_cancelled(engine: Engine, model: ScriptedMod
 # Waiting for somebody, and going on.
 
 
-async def test_calls_that_others_carry_out(house: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
+async def test_calls_that_others_carry_out(cluster: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
     model.calls([("look", {"city": "Oslo"}, "c1"), ("elsewhere", {}, "c2")])
     view = await run_to_end(engine, options=NO_TOOLS)
     assert (view.status, view.stop_reason) == ("waiting", "tool_calls")
@@ -582,7 +582,7 @@ async def test_calls_that_others_carry_out(house: EngineCluster, engine: Engine,
     assert feed.run_id == "r1"
     view = await wait_for_end(engine)
     assert [call.tool_call_id for call in view.pending] == ["c1"]
-    other = await house.engine(Agent(name="A"))
+    other = await cluster.open_engine(Agent(name="A"))
     model.say("Done.")
     await other.runs.resume(KEY, "r1", tool_results=[ToolAnswer(tool_call_id="c1", content="sun")])
     assert (await wait_for_end(other)).output_text == "Done."
@@ -601,8 +601,8 @@ class Rocket:
 
         self.agent = Agent(name="A", functions=[launch, look])
 
-    async def waiting(self, house: EngineCluster, model: ScriptedModel) -> Engine:
-        engine = await open_engine(house, self.agent)
+    async def run_until_waiting(self, cluster: EngineCluster, model: ScriptedModel) -> Engine:
+        engine = await open_engine(cluster, self.agent)
         model.calls([("launch", {"where": "Mars"}, "c1"), ("launch", {"where": "Venus"}, "c2")])
         view = await run_to_end(engine)
         assert (view.status, view.stop_reason) == ("waiting", "approval")
@@ -618,9 +618,9 @@ def deny(call_id: str, **more: Any) -> Approval:
     return Approval(tool_call_id=call_id, decision="deny", **more)
 
 
-async def test_approved_calls_run_and_denied_ones_do_not(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_approved_calls_run_and_denied_ones_do_not(cluster: EngineCluster, model: ScriptedModel) -> None:
     rocket = Rocket()
-    engine = await rocket.waiting(house, model)
+    engine = await rocket.run_until_waiting(cluster, model)
     model.say("Launched.")
     await engine.runs.resume(KEY, "r1", approvals=[approve("c1", by="Ann"), deny("c2", reason="too hot")])
     view = await wait_for_end(engine)
@@ -634,20 +634,20 @@ async def test_approved_calls_run_and_denied_ones_do_not(house: EngineCluster, m
 
 
 async def test_an_approval_may_be_given_on_a_server_that_never_saw_the_run(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
     rocket = Rocket()
-    await rocket.waiting(house, model)
-    other = await house.engine(rocket.agent)
+    await rocket.run_until_waiting(cluster, model)
+    other = await cluster.open_engine(rocket.agent)
     model.say("Launched.")
     await other.runs.resume(KEY, "r1", approvals=[approve("c1"), approve("c2")])
     assert (await wait_for_end(other)).status == "completed"
     assert rocket.launched == ["Mars", "Venus"]
 
 
-async def test_the_first_decision_wins(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_the_first_decision_wins(cluster: EngineCluster, model: ScriptedModel) -> None:
     rocket = Rocket()
-    engine = await rocket.waiting(house, model)
+    engine = await rocket.run_until_waiting(cluster, model)
     await engine.runs.resume(KEY, "r1", approvals=[deny("c1")])
     for second in ([approve("c1")], [deny("c1")], [approve("c2"), approve("c1")]):
         with pytest.raises(AlreadyDecided):
@@ -661,10 +661,10 @@ async def test_the_first_decision_wins(house: EngineCluster, model: ScriptedMode
     assert rocket.launched == []
 
 
-async def test_of_many_decisions_at_once_one_wins(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_of_many_decisions_at_once_one_wins(cluster: EngineCluster, model: ScriptedModel) -> None:
     rocket = Rocket()
-    engine = await rocket.waiting(house, model)
-    other = await house.engine(rocket.agent)
+    engine = await rocket.run_until_waiting(cluster, model)
+    other = await cluster.open_engine(rocket.agent)
     model.say("Done.")
     tried = await asyncio.gather(
         *(
@@ -680,9 +680,9 @@ async def test_of_many_decisions_at_once_one_wins(house: EngineCluster, model: S
     assert len(set(rocket.launched)) == len(rocket.launched)
 
 
-async def test_a_resume_that_does_not_fit_changes_nothing(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_a_resume_that_does_not_fit_changes_nothing(cluster: EngineCluster, model: ScriptedModel) -> None:
     rocket = Rocket()
-    engine = await rocket.waiting(house, model)
+    engine = await rocket.run_until_waiting(cluster, model)
     before = await read_log(engine)
     with pytest.raises(InvalidRequest):
         await engine.runs.resume(KEY, "r1")
@@ -707,9 +707,9 @@ async def test_a_running_run_cannot_be_resumed(engine: Engine, model: ScriptedMo
     await wait_for_end(engine)
 
 
-async def test_approvals_expire_when_the_server_says(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_approvals_expire_when_the_server_says(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(
-        house, Rocket().agent, limits=Limits(lease_seconds=30, grace_seconds=0.05, approval_seconds=3600)
+        cluster, Rocket().agent, limits=Limits(lease_seconds=30, grace_seconds=0.05, approval_seconds=3600)
     )
     model.call("launch", {"where": "Mars"})
     [pending] = (await run_to_end(engine)).pending
@@ -718,10 +718,10 @@ async def test_approvals_expire_when_the_server_says(house: EngineCluster, model
 
 
 async def test_the_stream_of_a_run_ends_where_it_waits_and_goes_on_after(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
     rocket = Rocket()
-    engine = await rocket.waiting(house, model)
+    engine = await rocket.run_until_waiting(cluster, model)
     before = pick_recorded(await collect_stream(engine))
     assert before[-1].type == "run.waiting"
     model.say(["Launch", "ed."])
@@ -753,7 +753,9 @@ async def test_a_stream_shows_deltas_between_events(engine: Engine, model: Scrip
     assert kinds[-2:] == ["message.added", "run.completed"]
 
 
-async def test_one_slow_model_holds_up_nobody_else(house: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
+async def test_one_slow_model_holds_up_nobody_else(
+    cluster: EngineCluster, engine: Engine, model: ScriptedModel
+) -> None:
     model.hang(then="Finally.", when=lambda request: request["messages"][-1]["content"] == "slow")
     await engine.runs.start(KEY, make_start_run("slow"))
     for n in range(5):

@@ -46,8 +46,8 @@ OTHER = SessionKey("default", "s2")
 
 
 @pytest.fixture
-async def engine(house: EngineCluster) -> Engine:
-    return await house.engine(Agent(name="Triage"), Agent(name="Sales"))
+async def engine(cluster: EngineCluster) -> Engine:
+    return await cluster.open_engine(Agent(name="Triage"), Agent(name="Sales"))
 
 
 async def create(engine: Engine, **given: Any) -> tuple[Any, bool]:
@@ -110,8 +110,8 @@ async def test_another_of_the_same_id_is_refused(engine: Engine, other: Json) ->
         await create(engine, **{**given, **other})
 
 
-async def test_the_same_at_once_is_made_once(house: EngineCluster, engine: Engine) -> None:
-    other = await house.engine(Agent(name="Triage"))
+async def test_the_same_at_once_is_made_once(cluster: EngineCluster, engine: Engine) -> None:
+    other = await cluster.open_engine(Agent(name="Triage"))
     made = await asyncio.gather(*(create(one, session_id="s1") for one in [engine, other] * 8))
     assert sum(new for _, new in made) == 1
     assert len({view.hash for view, _ in made}) == 1
@@ -230,8 +230,8 @@ async def test_what_holds_already_is_no_event(engine: Engine) -> None:
     assert view.seq == 1
 
 
-async def test_writers_of_different_keys_both_win(house: EngineCluster, engine: Engine) -> None:
-    other = await house.engine(Agent(name="Triage"))
+async def test_writers_of_different_keys_both_win(cluster: EngineCluster, engine: Engine) -> None:
+    other = await cluster.open_engine(Agent(name="Triage"))
     await open_session(engine)
     await asyncio.gather(
         *(one.sessions.update(KEY, context_variables={f"k{n}": n}) for n, one in enumerate([engine, other] * 8))
@@ -249,8 +249,8 @@ async def test_a_conditional_patch_needs_the_seq_it_names(engine: Engine) -> Non
     assert (await read_state(engine)).metadata == {"a": 1}
 
 
-async def test_of_conditional_patches_on_one_seq_one_wins(house: EngineCluster, engine: Engine) -> None:
-    other = await house.engine(Agent(name="Triage"))
+async def test_of_conditional_patches_on_one_seq_one_wins(cluster: EngineCluster, engine: Engine) -> None:
+    other = await cluster.open_engine(Agent(name="Triage"))
     await open_session(engine)
     tried = await asyncio.gather(
         *(one.sessions.update(KEY, metadata={"n": n}, if_match=1) for n, one in enumerate([engine, other] * 8)),
@@ -396,9 +396,9 @@ async def test_a_waiting_session_is_busy_too(engine: Engine, model: ScriptedMode
 
 
 async def test_a_session_deleted_by_another_server_is_left_alone_by_this_one(
-    house: EngineCluster, engine: Engine, model: ScriptedModel
+    cluster: EngineCluster, engine: Engine, model: ScriptedModel
 ) -> None:
-    other = await house.engine(Agent(name="Triage"))
+    other = await cluster.open_engine(Agent(name="Triage"))
     await open_session(engine)
     model.hang(then="Too late.")
     await engine.runs.start(KEY, make_start_run())
@@ -412,14 +412,14 @@ async def test_a_session_deleted_by_another_server_is_left_alone_by_this_one(
     assert await read_types(other) == ["session.created"]
 
 
-async def test_an_abandoned_session_can_be_deleted(house: EngineCluster, model: ScriptedModel) -> None:
-    first = await house.engine(Agent(name="Triage"))
+async def test_an_abandoned_session_can_be_deleted(cluster: EngineCluster, model: ScriptedModel) -> None:
+    first = await cluster.open_engine(Agent(name="Triage"))
     await open_session(first)
     model.hang()
     await first.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
     await kill_engine(first)
-    second = await house.engine(Agent(name="Triage"), start=False)
+    second = await cluster.open_engine(Agent(name="Triage"), start=False)
     await second.sessions.delete(KEY, force=True)
     await second.start()
     with pytest.raises(SessionNotFound):
@@ -438,12 +438,12 @@ CHANGES: dict[str, Callable[[Engine], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 async def test_a_log_that_has_lost_its_end_is_not_changed_and_not_tried_for_ever(
-    house: EngineCluster, engine: Engine, change: str
+    cluster: EngineCluster, engine: Engine, change: str
 ) -> None:
     await open_session(engine, messages=[{"role": "user", "content": "hi"}])
     cut_off = delete(events).where(events.c.session_id == KEY.id, events.c.seq == 2)
     await engine.store.database.write(lambda connection: connection.execute(cut_off))  # type: ignore[attr-defined]
-    other = await house.engine(Agent(name="Triage"))
+    other = await cluster.open_engine(Agent(name="Triage"))
     async with asyncio.timeout(20):
         with pytest.raises(SessionDamaged, match="verify"):
             await CHANGES[change](other)

@@ -1,4 +1,4 @@
-"""What readers see: every durable event once and in order from any server, and what passes while it passes."""
+"""Streaming: every durable event once and in order from any server, and deltas while they pass."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ async def test_who_joins_gets_the_message_in_progress() -> None:
     begun = MessageStarted("r1", "A", 1)
     for item in (begun, make_delta("a"), make_delta("b")):
         hub.publish(KEY, item)
-    assert hub.partial(KEY, "r1") == "ab"
-    assert hub.partial(KEY, "r2") == ""
+    assert hub.get_partial_text(KEY, "r1") == "ab"
+    assert hub.get_partial_text(KEY, "r2") == ""
     with hub.subscribe(KEY) as feed:
         assert [await feed.get(0) for _ in range(2)] == [begun, make_delta("ab")]
 
@@ -114,7 +114,7 @@ async def test_a_message_that_is_whole_is_not_in_progress() -> None:
         hub = Hub()
         hub.publish(KEY, make_delta("a"))
         hub.publish(KEY, make_event(2, end))
-        assert hub.partial(KEY, "r1") == ""
+        assert hub.get_partial_text(KEY, "r1") == ""
 
 
 async def test_what_else_happens_does_not_disturb_the_message_in_progress() -> None:
@@ -124,9 +124,9 @@ async def test_what_else_happens_does_not_disturb_the_message_in_progress() -> N
     hub.publish(KEY, make_event(3, ContextUpdated(patch={"a": 1}), run_id=None))
     hub.publish(KEY, make_event(4, RunCancelled(stop_reason="cancelled"), run_id="queued"))
     hub.publish(KEY, make_delta("b"))
-    assert hub.partial(KEY, "r1") == "ab"
+    assert hub.get_partial_text(KEY, "r1") == "ab"
     hub.drop_partial(KEY)
-    assert hub.partial(KEY, "r1") == ""
+    assert hub.get_partial_text(KEY, "r1") == ""
 
 
 # Following.
@@ -280,9 +280,9 @@ async def follow_all(engine: Engine, upto: int) -> list[int]:
 
 
 async def test_readers_on_two_servers_see_every_event_once_and_in_order(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    one, two = await house.engine(AGENT), await house.engine(AGENT)
+    one, two = await cluster.open_engine(AGENT), await cluster.open_engine(AGENT)
     await open_session(one)
     readers = [asyncio.create_task(follow_all(engine, 16)) for engine in (one, two, two)]
     for n, engine in enumerate((one, two, one)):
@@ -295,9 +295,9 @@ async def test_readers_on_two_servers_see_every_event_once_and_in_order(
 
 
 async def test_a_reader_that_reconnects_after_every_event_misses_nothing(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    one, two = await house.engine(AGENT), await house.engine(AGENT)
+    one, two = await cluster.open_engine(AGENT), await cluster.open_engine(AGENT)
     await open_session(one)
     model.call("look")
     model.say("Rain.")
@@ -319,13 +319,13 @@ async def test_a_reader_that_reconnects_after_every_event_misses_nothing(
 
 
 async def test_a_joiner_gets_the_message_in_progress_and_the_rest_of_it(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    engine = await house.engine(AGENT)
+    engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     model.hang("Once upon ", then="a time.")
     await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
-    await wait_until(lambda: engine.hub.partial(KEY, "r1") == "Once upon ")
+    await wait_until(lambda: engine.hub.get_partial_text(KEY, "r1") == "Once upon ")
     feed = await engine.reader.find_position(KEY, "r1")
     async with aclosing(engine.reader.follow_run(KEY, feed)) as items:
         seen = await take_items(items, 4)
@@ -344,13 +344,13 @@ async def test_a_joiner_gets_the_message_in_progress_and_the_rest_of_it(
 
 
 async def test_a_message_goes_on_through_a_patch_and_a_cancel_keeps_all_of_it(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    engine = await house.engine(AGENT)
+    engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     model.hang("Once upon ", then="a time.")
     await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
-    await wait_until(lambda: engine.hub.partial(KEY, "r1") == "Once upon ")
+    await wait_until(lambda: engine.hub.get_partial_text(KEY, "r1") == "Once upon ")
     await engine.sessions.update(KEY, context_variables={"a": 1})
     await engine.runs.start(KEY, make_start_run(run_id="r2", on_busy="queue"))
     await engine.runs.cancel(KEY, "r2")
@@ -358,8 +358,8 @@ async def test_a_message_goes_on_through_a_patch_and_a_cancel_keeps_all_of_it(
     assert view.output_text == "Once upon "
 
 
-async def test_a_run_that_nobody_watches_is_not_streamed(house: EngineCluster, model: ScriptedModel) -> None:
-    engine = await house.engine(AGENT)
+async def test_a_run_that_nobody_watches_is_not_streamed(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     model.say("Hello.")
     await run_to_end(engine)
@@ -370,9 +370,9 @@ async def test_a_run_that_nobody_watches_is_not_streamed(house: EngineCluster, m
 
 
 async def test_a_stream_of_a_run_gives_its_own_events_and_ends_with_it(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    engine = await house.engine(AGENT)
+    engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     for run_id in ("r1", "r2"):
         model.call("look")
@@ -387,9 +387,9 @@ async def test_a_stream_of_a_run_gives_its_own_events_and_ends_with_it(
 
 
 async def test_the_stream_of_a_run_that_has_ended_reads_the_log_in_pages(
-    house: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+    cluster: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = await house.engine(Agent(name="A"), limits=replace(LIMITS, page_events=3))
+    engine = await cluster.open_engine(Agent(name="A"), limits=replace(LIMITS, page_events=3))
     await open_session(engine)
     for number in range(3):
         model.say("Hello.")
@@ -410,8 +410,8 @@ async def test_the_stream_of_a_run_that_has_ended_reads_the_log_in_pages(
     assert (reads[-2:], max(reads)) == ([3, 1], 3)
 
 
-async def test_many_readers_of_a_run_see_the_same(house: EngineCluster, model: ScriptedModel) -> None:
-    engine = await house.engine(AGENT)
+async def test_many_readers_of_a_run_see_the_same(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     model.hang("Hel", then="lo")
     await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
@@ -427,8 +427,8 @@ async def test_many_readers_of_a_run_see_the_same(house: EngineCluster, model: S
         assert "".join(texts) == "Hello"
 
 
-async def test_a_reader_that_goes_away_does_not_end_the_run(house: EngineCluster, model: ScriptedModel) -> None:
-    engine = await house.engine(AGENT)
+async def test_a_reader_that_goes_away_does_not_end_the_run(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     model.hang("Hel", then="lo")
     feed = await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))

@@ -16,21 +16,15 @@ from swarmkeep import Agent, Result, tool
 from swarmkeep.agent import Tool
 from swarmkeep.domain.decisions.turns import ToolOutcome
 from swarmkeep.domain.state import ToolCall
-from swarmkeep.engine.tools import (
-    InlineRunner,
-    ThreadRunner,
-    ToolRunner,
-    ToolTimeout,
-    call_tool,
-    make_unknown_tool_outcome,
-)
+from swarmkeep.engine.tool_calls import call_tool, make_unknown_tool_outcome
+from swarmkeep.engine.tool_runners import InlineRunner, ThreadRunner, ToolRunner, ToolTimeout
 
 Json = dict[str, Any]
 SECONDS = 20.0
 
 
 @pytest.fixture(params=[InlineRunner, ThreadRunner])
-def caller(request: pytest.FixtureRequest) -> ToolRunner:
+def runner(request: pytest.FixtureRequest) -> ToolRunner:
     made: ToolRunner = request.param()
     return made
 
@@ -40,37 +34,37 @@ async def call_function(
     arguments: str = "{}",
     *,
     context: Json | None = None,
-    caller: ToolRunner | None = None,
+    runner: ToolRunner | None = None,
     seconds: float | None = SECONDS,
 ) -> ToolOutcome:
     made = Tool(function)
     call = ToolCall(id="c1", name=made.name, arguments=arguments, attempts=1)
-    return (await call_tool(made, call, context or {}, caller or ThreadRunner(), seconds))[0]
+    return (await call_tool(made, call, context or {}, runner or ThreadRunner(), seconds))[0]
 
 
-# Both callers.
+# Both runners.
 
 
-async def test_plain_and_async_functions_return_their_value(caller: ToolRunner) -> None:
+async def test_plain_and_async_functions_return_their_value(runner: ToolRunner) -> None:
     async def waits() -> int:
         await asyncio.sleep(0)
         return 1
 
-    assert await caller(lambda: 1, is_async=False, seconds=None) == 1
-    assert await caller(waits, is_async=True, seconds=None) == 1
+    assert await runner(lambda: 1, is_async=False, seconds=None) == 1
+    assert await runner(waits, is_async=True, seconds=None) == 1
 
 
-async def test_an_awaitable_that_a_plain_function_returns_is_awaited(caller: ToolRunner) -> None:
+async def test_an_awaitable_that_a_plain_function_returns_is_awaited(runner: ToolRunner) -> None:
     async def waits() -> int:
         await asyncio.sleep(0)
         return 1
 
-    assert await caller(lambda: waits(), is_async=False, seconds=None) == 1
-    assert await caller(lambda: waits(), is_async=False, seconds=SECONDS) == 1
+    assert await runner(lambda: waits(), is_async=False, seconds=None) == 1
+    assert await runner(lambda: waits(), is_async=False, seconds=SECONDS) == 1
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), TimeoutError("its own"), SystemExit(1)])
-async def test_what_a_function_raises_is_raised(caller: ToolRunner, error: BaseException) -> None:
+async def test_what_a_function_raises_is_raised(runner: ToolRunner, error: BaseException) -> None:
     def fails() -> None:
         raise error
 
@@ -80,14 +74,14 @@ async def test_what_a_function_raises_is_raised(caller: ToolRunner, error: BaseE
 
     for seconds in (None, SECONDS):
         with pytest.raises(type(error)) as raised:
-            await caller(fails, is_async=False, seconds=seconds)
+            await runner(fails, is_async=False, seconds=seconds)
         assert raised.value is error
     if not isinstance(error, SystemExit):  # which would stop the loop that Inline starts
         with pytest.raises(type(error)):
-            await caller(fails_later, is_async=True, seconds=SECONDS)
+            await runner(fails_later, is_async=True, seconds=SECONDS)
 
 
-async def test_a_plain_function_that_takes_too_long_is_given_up(caller: ToolRunner) -> None:
+async def test_a_plain_function_that_takes_too_long_is_given_up(runner: ToolRunner) -> None:
     released, ended = threading.Event(), threading.Event()
 
     def blocks() -> str:
@@ -96,14 +90,14 @@ async def test_a_plain_function_that_takes_too_long_is_given_up(caller: ToolRunn
         return "late"
 
     with pytest.raises(ToolTimeout):
-        await caller(blocks, is_async=False, seconds=0.01)
+        await runner(blocks, is_async=False, seconds=0.01)
     released.set()
     assert ended.wait(SECONDS)
     # Its late result reaches nobody.
-    assert await caller(lambda: "in time", is_async=False, seconds=SECONDS) == "in time"
+    assert await runner(lambda: "in time", is_async=False, seconds=SECONDS) == "in time"
 
 
-async def test_an_async_function_that_takes_too_long_is_cancelled(caller: ToolRunner) -> None:
+async def test_an_async_function_that_takes_too_long_is_cancelled(runner: ToolRunner) -> None:
     seen: list[str] = []
 
     async def waits() -> None:
@@ -114,11 +108,11 @@ async def test_an_async_function_that_takes_too_long_is_cancelled(caller: ToolRu
             raise
 
     with pytest.raises(ToolTimeout):
-        await caller(waits, is_async=True, seconds=0.01)
+        await runner(waits, is_async=True, seconds=0.01)
     assert seen == ["cancelled"]
 
 
-async def test_the_context_is_carried(caller: ToolRunner) -> None:
+async def test_the_context_is_carried(runner: ToolRunner) -> None:
     who = contextvars.ContextVar("who", default="nobody")
 
     async def asks() -> str:
@@ -126,11 +120,11 @@ async def test_the_context_is_carried(caller: ToolRunner) -> None:
 
     who.set("Ann")
     for seconds in (None, SECONDS):
-        assert await caller(who.get, is_async=False, seconds=seconds) == "Ann"
-        assert await caller(asks, is_async=True, seconds=seconds) == "Ann"
+        assert await runner(who.get, is_async=False, seconds=seconds) == "Ann"
+        assert await runner(asks, is_async=True, seconds=seconds) == "Ann"
 
 
-# Inline: the caller's thread.
+# Inline: the runner's thread.
 
 
 def finish(coroutine: Any) -> Any:
@@ -162,8 +156,8 @@ async def test_each_plain_function_has_a_daemon_thread_of_its_own() -> None:
         both.wait(SECONDS)
         return threading.get_ident(), threading.current_thread().daemon
 
-    caller = ThreadRunner()
-    one, two = await asyncio.gather(*(caller(meet, is_async=False, seconds=SECONDS) for _ in range(2)))
+    runner = ThreadRunner()
+    one, two = await asyncio.gather(*(runner(meet, is_async=False, seconds=SECONDS) for _ in range(2)))
     assert one != two
     assert one[1]
     assert one[0] != threading.get_ident()

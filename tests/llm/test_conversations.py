@@ -18,7 +18,7 @@ from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.request import build_request
 from swarmkeep.domain.state import State
 from swarmkeep.engine.agents.loading import load_registry
-from swarmkeep.engine.tools import ThreadRunner
+from swarmkeep.engine.tool_runners import ThreadRunner
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
 from swarmkeep_agents import TEAMS
@@ -96,7 +96,7 @@ async def test_every_prefix_of_a_log_gives_a_valid_request(trial: Trial) -> None
             for event in await store.read(SessionKey(DEFAULT_TENANT, session.session_id)):
                 state = evolve(state, event)
                 profile = await registry.make_profile(
-                    registry.active(state.agent), state.context_variables, ThreadRunner()
+                    registry.get_active(state.agent), state.context_variables, ThreadRunner()
                 )
                 body = build_request(state, profile, stream=event.seq % 2 == 0).body()
                 assert find_body_faults(body) == [], f"{session.session_id} up to {event.seq}"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 from pydantic import BaseModel, JsonValue
 
 from swarmkeep.agent.errors import NotJsonError
 
-__all__ = ["MAX_DEPTH", "JsonValue", "quote", "to_json_text", "to_plain_json", "to_text"]
+__all__ = ["MAX_DEPTH", "JsonValue", "copy_plain_object", "quote", "to_json_text", "to_plain_json", "to_text"]
 
 MAX_DEPTH = 200
 _SHOWN_PATH_PARTS = 10
@@ -185,3 +186,8 @@ def _format_step(key: str | int) -> str:
     if isinstance(key, int):
         return f"[{key}]"
     return f".{key}" if key.isidentifier() and len(key) <= _SHOWN_KEY_CHARACTERS else f"[{quote(key)}]"
+
+
+def copy_plain_object(value: Mapping[str, Any], label: str = "value") -> dict[str, Any]:
+    """A deep copy that holds JSON only. Raises NotJsonError, naming the place under `label`, otherwise."""
+    return cast(dict[str, Any], to_plain_json(dict(value), label))

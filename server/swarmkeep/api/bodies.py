@@ -20,7 +20,7 @@ from swarmkeep.api.http_errors import RequestTimeout, UnsupportedMediaType
 from swarmkeep.api.limits import ServerLimits
 from swarmkeep.domain.codec import MalformedJson, decode, encode
 from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.engine.inputs import make_invalid_request
+from swarmkeep.domain.inputs import make_invalid_request
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from swarmkeep.domain.decisions.commands import OnBusy, StartRun
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import Decision, RunOptions
+from swarmkeep.domain.inputs import check_messages, check_object
 from swarmkeep.engine.idempotency import IdempotentRequest
-from swarmkeep.engine.inputs import check_messages, check_object
 from swarmkeep.engine.reader import RunPosition
 from swarmkeep.store.ports import SessionKey
 

@@ -22,7 +22,7 @@ from swarmkeep.domain.fold import fold
 from swarmkeep.domain.redaction import redact_payload
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.views import SessionView, view_session
-from swarmkeep.engine.conflicts import ConflictCounter
+from swarmkeep.engine.attempts import ConflictCounter
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.hashing import SealedEvent
@@ -118,7 +118,7 @@ async def _redact_session(
         texts = {seq: redact_payload(known[seq].event) for seq in chosen}
         kept = tuple(digest(texts[seq]) for seq in chosen)
         fact = SessionRedacted(seqs=tuple(chosen), reason=reason, by=by, kept=kept)
-        mark = None if idempotency is None else idempotency.mark()
+        mark = None if idempotency is None else idempotency.make_record()
         try:
             made = await store.redact(key, log, texts, EventDraft(fact, None, state.agent), idempotency=mark)
         except SeqConflict:

@@ -1,4 +1,4 @@
-"""Idempotency keys: the same request, sent again, has its effect once and its answer as often as it is asked."""
+"""Idempotency keys: a request that is sent again has its effect once and gets the same answer."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class IdempotentRequest(msgspec.Struct, frozen=True):
     key: str
     digest: str
 
-    def mark(self, run_id: str | None = None) -> IdempotencyRecord:
+    def make_record(self, run_id: str | None = None) -> IdempotencyRecord:
         return IdempotencyRecord(key=self.key, digest=self.digest, run_id=run_id)
 
-    def session_id(self, tenant: str) -> str:
+    def derive_session_id(self, tenant: str) -> str:
         """The id of a session that this request makes without naming one: the same each time it is sent."""
         return f"sess_{uuid5(NAMESPACE_URL, f'{tenant}/{self.key}').hex}"
 
 
 async def run_once(
-    store: EventStore, key: SessionKey, once: IdempotentRequest | None, effect: Callable[[], Awaitable[T]]
+    store: EventStore, key: SessionKey, request: IdempotentRequest | None, effect: Callable[[], Awaitable[T]]
 ) -> T | IdempotencyRecord:
-    """Carry out `effect`, whose append carries the mark of `once`; or give the mark that an earlier one left.
+    """Carry out `effect`, whose append carries the record of `request`; or give the record that an earlier one left.
 
-    A refusal may only mean that the effect is there already: then the mark answers instead.
+    A refusal may only mean that the effect is there already: then the record answers instead.
     Raises IdempotencyMismatch when the key came with another request.
     """
     try:
@@ -41,9 +41,9 @@ async def run_once(
     except IdempotencyRecordExists as known:
         return known.record
     except DomainError:
-        mark = None if once is None else await store.find_idempotency_record(key, once.key)
-        if once is None or mark is None:
+        record = None if request is None else await store.find_idempotency_record(key, request.key)
+        if request is None or record is None:
             raise
-        if mark.digest != once.digest:
-            raise IdempotencyMismatch(once.key) from None
-        return mark
+        if record.digest != request.digest:
+            raise IdempotencyMismatch(request.key) from None
+        return record

@@ -1,31 +1,29 @@
-"""The loop: ask the state what comes next, do it, record it. Everything that runs, runs here."""
+"""The loop: record what follows by itself, then ask the model or call a tool. Everything that runs, runs here."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from swarmkeep.agent import Agent, FunctionSchemaError, InvalidFunctionError
+from swarmkeep.agent import Agent, Tool
 from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.decisions.steps import AskModel, CallTool, next_step
-from swarmkeep.domain.decisions.turns import end_run, record_reply, record_result, start_tool
+from swarmkeep.domain.decisions.settling import find_outside_step
+from swarmkeep.domain.decisions.steps import CallTool
+from swarmkeep.domain.decisions.turns import ToolOutcome, end_run, record_reply, record_result, start_tool
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
-from swarmkeep.domain.errors import AgentUnavailable
 from swarmkeep.domain.events import RunError, RunFailed, SessionEvent, ToolStarted
-from swarmkeep.domain.request import ModelRequest, Profile, build_request
 from swarmkeep.domain.state import Run, State, ToolCall
-from swarmkeep.domain.window import count_turns
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.failpoints import MODEL_DELTA, MODEL_SENT, TOOL_DONE, reach
-from swarmkeep.engine.models.failures import CONTEXT_TOO_LONG
+from swarmkeep.engine.failpoints import MODEL_DELTA, TOOL_DONE, reach
 from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed, normalise_message
-from swarmkeep.engine.policy import LoopPolicy, RunTimedOut
-from swarmkeep.engine.session_log import Decide, SessionLog
-from swarmkeep.engine.tool_calls import ToolCalls, make_unknown_outcome
-from swarmkeep.engine.tools import ToolRunner
+from swarmkeep.engine.policy import Decide, LoopPolicy, RunTimedOut, SessionLog
+from swarmkeep.engine.tool_calls import make_unknown_outcome, perform_call
+from swarmkeep.engine.tool_runners import ToolRunner
+from swarmkeep.engine.turn import ModelTurn, Prepare, prepare_turn
 
 Json = dict[str, Any]
 
@@ -49,143 +47,112 @@ class MessageDelta(msgspec.Struct, frozen=True):
 
 Item = RecordedEvent | MessageStarted | MessageDelta
 
+Perform = Callable[[State, Agent | None, Tool | None, ToolCall], Awaitable[ToolOutcome]]
+
 
 class Loop:
     """Advances one session, run after run, until there is nothing left to do or somebody must be waited for.
 
-    It may be dropped at any `await` and begun anew elsewhere: what it needs to know is in the state. `fresh` holds
-    the calls whose start was recorded for this very loop to carry out, by itself or by the commit that set it going
-    (`begun`), and that it has not carried out yet; a started call that is not among them was cut off, and its outcome
-    is unknown.
+    `prepare` gives the agent that is to be asked, as its model sees it; `perform` carries out a started call.
+
+    It may be dropped at any `await` and begun anew elsewhere: what it needs to know is in the state. `_own_starts`
+    are the calls whose start was recorded for this very loop to carry out, by itself or by the commit that set it
+    going (`begun`), and that it has not carried out yet; a started call that is not among them was cut off, and its
+    outcome is unknown.
     """
 
     def __init__(
         self,
-        ledger: SessionLog,
+        log: SessionLog,
         registry: Registry,
         model: Model,
-        caller: ToolRunner,
         policy: LoopPolicy,
+        *,
+        prepare: Prepare,
+        perform: Perform,
         begun: Sequence[RecordedEvent] = (),
     ) -> None:
-        self._session_log = ledger
+        self._log = log
         self._registry = registry
         self._model = model
-        self._tool_runner = caller
-        self._calls = ToolCalls(registry, caller, policy)
         self._policy = policy
+        self._prepare = prepare
+        self._perform = perform
         self._own_starts = _find_started_calls(begun)
         self._asking_agent: Agent | None = None
+        self.client_error: Exception | None = None
+        """The exception of the model's client, if a run has failed by it."""
 
     async def advance(self) -> AsyncGenerator[Item]:
         """Do what there is to do; gives every recorded event, and what the model says as it says it.
 
         Raises LeaseLost when another process has taken over.
         """
-        while step := next_step(self._session_log.state):
-            run = self._session_log.state.run
-            match step:
-                case AskModel() if run is not None:
-                    async with aclosing(self._ask_model(run)) as items:
-                        async for item in items:
-                            yield item
-                case CallTool(call=call) if run is not None and call.attempts:
-                    for item in await self._run_call(run, call):
-                        yield item
-                case _:
-                    if not (settled := await self._commit(lambda state: [])):
-                        # What is queued is left to others.
-                        return
-                    for item in settled:
-                        yield item
+        while True:
+            for event in self._note_starts(await self._log.settle()):
+                yield event
+            run, step = self._log.state.run, find_outside_step(self._log.state)
+            if run is None or step is None:
+                return
+            if isinstance(step, CallTool):
+                for event in await self._run_call(run, step.call):
+                    yield event
+                continue
+            async with aclosing(self._ask_model(run)) as items:
+                async for item in items:
+                    yield item
 
     async def _ask_model(self, run: Run) -> AsyncGenerator[Item]:
-        said: list[str] = []
+        turn = ModelTurn(run, self._log.state, self._policy)
         try:
-            async with self._policy.time_limit(run), aclosing(self._run_turn(run)) as items:
-                async for item in items:
-                    if isinstance(item, MessageDelta):
-                        said.append(item.delta.get("content") or "")
-                    yield item
-        except (TurnFailed, RunTimedOut) as failed:
-            error = failed.error if isinstance(failed, TurnFailed) else _make_timeout_error(failed)
-            partial = failed.partial if isinstance(failed, TurnFailed) else "".join(said)
-
-            def fail(state: State, run: Run) -> list[SessionEvent]:
-                return end_run(state, run, RunFailed, "error", error, partial=partial)
-
-            for event in await self._commit(_restrict_to_run(run, fail)):
+            async with self._policy.time_limit(run):
+                await turn.prepare(self._prepare)
+                self._asking_agent = turn.agent
+                if turn.is_streamed:
+                    yield MessageStarted(run.id, turn.agent.name, turn.state.seq)
+                while turn.request is not None:
+                    async with turn.send(self._model) as pieces:
+                        async for piece in pieces:
+                            if isinstance(piece, Delta):
+                                reach(MODEL_DELTA)
+                                turn.add(piece)
+                                yield MessageDelta(run.id, turn.agent.name, turn.state.seq, piece.delta)
+                            else:
+                                for event in await self._record_reply(turn, piece):
+                                    yield event
+        except (TurnFailed, RunTimedOut) as failure:
+            for event in await self._record_failure(turn, failure):
                 yield event
 
-    async def _run_turn(self, run: Run) -> AsyncGenerator[Item]:
-        stream = self._policy.streams(run)
-        state = self._session_log.state
-        agent, profile = await self._prepare(state)
-        self._asking_agent = agent
-        if stream:
-            yield MessageStarted(run.id, agent.name, state.seq)
-        asked: ModelRequest | None = build_request(state, profile, stream=stream)
-        while asked is not None:
-            try:
-                async with aclosing(self._send_request(run, agent, asked, stream)) as items:
-                    async for item in items:
-                        yield item
-                return
-            except TurnFailed as failed:
-                turns = self._reduce_turns(asked, failed)
-                if turns is None:
-                    raise
-                asked = build_request(state, profile, stream=stream, turns=turns)
-
-    def _reduce_turns(self, asked: ModelRequest, failed: TurnFailed) -> int | None:
-        """How much of the history to try next with a model that it was too long for: half, down to the last turn."""
-        if not self._policy.shortens_history or failed.error.code != CONTEXT_TOO_LONG:
-            return None
-        return count_turns(asked.entries) // 2 or None
-
-    async def _send_request(self, run: Run, agent: Agent, asked: ModelRequest, stream: bool) -> AsyncGenerator[Item]:
-        seq = self._session_log.state.seq
-        reach(MODEL_SENT)
-        async with aclosing(self._model.ask(asked, stream=stream)) as pieces:
-            async for piece in pieces:
-                if isinstance(piece, Delta):
-                    reach(MODEL_DELTA)
-                    yield MessageDelta(run.id, agent.name, seq, piece.delta)
-                    continue
-                for event in await self._record_reply(run, agent, asked, piece):
-                    yield event
-
-    async def _prepare(self, state: State) -> tuple[Agent, Profile]:
-        try:
-            agent = self._registry.active(state.agent)
-            profile = await self._registry.make_profile(agent, state.context_variables, self._tool_runner)
-        except AgentUnavailable as error:
-            raise TurnFailed(RunError(code=error.code, message=str(error))) from error
-        except (FunctionSchemaError, InvalidFunctionError) as error:
-            raise TurnFailed(RunError(code="agent_invalid", message=str(error))) from error
-        except Exception as error:
-            text = f"the instructions of {state.agent!r} failed: {type(error).__name__}: {error}"
-            raise TurnFailed(RunError(code="instructions_failed", message=text)) from error
-        return agent, profile
-
-    async def _record_reply(self, run: Run, agent: Agent, asked: ModelRequest, reply: Reply) -> list[RecordedEvent]:
-        taken = _list_call_ids(self._session_log.state) if reply.message.get("tool_calls") else ()
-        message = normalise_message(reply.message, agent.name, taken)
-        tools = self._registry.tools(agent)
-        approvals = {name for name, tool in tools.items() if tool.requires_approval}
+    async def _record_reply(self, turn: ModelTurn, reply: Reply) -> list[RecordedEvent]:
+        assert turn.request is not None
+        taken = _list_call_ids(self._log.state) if reply.message.get("tool_calls") else ()
+        message = normalise_message(reply.message, turn.agent.name, taken)
+        approvals = {name for name, tool in turn.agent.tools().items() if tool.requires_approval}
         expires_at = self._policy.approval_expires_at() if approvals else None
 
         def decide(state: State, run: Run) -> list[SessionEvent]:
             return record_reply(run, message, reply.completion, needs_approval=approvals, expires_at=expires_at)
 
-        return await self._commit(_restrict_to_run(run, decide), asked.blobs)
+        return await self._commit(_restrict_to_run(turn.run, decide), turn.request.blobs)
+
+    async def _record_failure(self, turn: ModelTurn, failure: TurnFailed | RunTimedOut) -> list[RecordedEvent]:
+        if isinstance(failure, TurnFailed):
+            error, partial, self.client_error = failure.error, failure.partial, failure.client_error
+        else:
+            error, partial = RunError(code="run_timeout", message=str(failure), retryable=True), turn.text
+
+        def decide(state: State, run: Run) -> list[SessionEvent]:
+            return end_run(state, run, RunFailed, "error", error, partial=partial)
+
+        return await self._commit(_restrict_to_run(turn.run, decide))
 
     async def _run_call(self, run: Run, call: ToolCall) -> list[RecordedEvent]:
-        agent = self._find_calling_agent(self._session_log.state.agent)
-        tool = None if agent is None else self._registry.tools(agent).get(call.name)
+        agent = self._find_calling_agent(self._log.state.agent)
+        tool = None if agent is None else agent.tools().get(call.name)
         if (call.id, call.attempts) in self._own_starts:
             self._own_starts.discard((call.id, call.attempts))
-            outcome = await self._calls.perform(self._session_log.state, agent, tool, call)
+            outcome = await self._perform(self._log.state, agent, tool, call)
             reach(TOOL_DONE)
         elif tool is not None and tool.idempotent:
             return await self._commit(_restrict_to_run(run, lambda state, run: [start_tool(call)]))
@@ -197,16 +164,28 @@ class Loop:
         # In one process agents may share a name: a call is for the one that asked, not for the one handed over to.
         if self._asking_agent is not None and self._asking_agent.name == name:
             return self._asking_agent
-        return self._registry.active(name) if name in self._registry else None
+        return self._registry.get_active(name) if name in self._registry else None
 
     async def _commit(self, decide: Decide, blobs: Json | None = None) -> list[RecordedEvent]:
-        events = await self._session_log.commit(decide, blobs)
+        return self._note_starts(await self._log.commit(decide, blobs))
+
+    def _note_starts(self, events: list[RecordedEvent]) -> list[RecordedEvent]:
         self._own_starts |= _find_started_calls(events)
         return events
 
 
-def _make_timeout_error(over: RunTimedOut) -> RunError:
-    return RunError(code="run_timeout", message=str(over), retryable=True)
+def make_loop(
+    log: SessionLog,
+    registry: Registry,
+    model: Model,
+    runner: ToolRunner,
+    policy: LoopPolicy,
+    begun: Sequence[RecordedEvent] = (),
+) -> Loop:
+    """The loop that asks a registry's agents and calls their tools."""
+    prepare = partial(prepare_turn, registry, runner)
+    perform = partial(perform_call, registry, runner, policy)
+    return Loop(log, registry, model, policy, prepare=prepare, perform=perform, begun=begun)
 
 
 def _find_started_calls(events: Sequence[RecordedEvent]) -> set[tuple[str, int]]:

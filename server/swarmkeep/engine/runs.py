@@ -11,16 +11,17 @@ from msgspec.structs import replace
 from swarmkeep.domain.decisions.commands import StartRun, cancel_run, start_run
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
-from swarmkeep.domain.errors import DomainError, Draining, RunNotFound
+from swarmkeep.domain.errors import Draining, RunNotFound
 from swarmkeep.domain.events import RunEnded, RunStarted, RunWaiting
 from swarmkeep.domain.state import State
+from swarmkeep.domain.timestamps import make_timestamp
 from swarmkeep.domain.views import RunView, find_run, view_run
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.failpoints import ANSWER_READY, reach
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.engine.limits import Limits
+from swarmkeep.engine.policy import Decide
 from swarmkeep.engine.reader import RunPosition, SessionReader, is_open
-from swarmkeep.engine.session_log import Decide, make_timestamp
 from swarmkeep.engine.streaming import Hub
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.ports import EventStore, IdempotencyRecord, SessionKey
@@ -52,11 +53,11 @@ class Runs:
             command = replace(command, agent=self._registry.get(command.agent).name)
 
         def decide(state: State) -> Sequence[EventDraft]:
-            agent = self._registry.active(command.agent or state.agent)
+            agent = self._registry.get_active(command.agent or state.agent)
             # An agent that has another name now is called by that from here on.
             chosen = command if agent.name in (command.agent, state.agent) else replace(command, agent=agent.name)
             # What an interrupted run's model was just saying here is kept with it.
-            return start_run(state, chosen, "" if state.run is None else self._hub.partial(key, state.run.id))
+            return start_run(state, chosen, "" if state.run is None else self._hub.get_partial_text(key, state.run.id))
 
         return await self._begin_once(key, decide, command.run_id, idempotency)
 
@@ -72,7 +73,9 @@ class Runs:
         async def begin() -> list[RecordedEvent]:
             if self.is_draining:
                 raise Draining
-            return await self._commit_change(key, decide, None if idempotency is None else idempotency.mark(run_id))
+            return await self._commit_change(
+                key, decide, None if idempotency is None else idempotency.make_record(run_id)
+            )
 
         begun = await run_once(self._store, key, idempotency, begin)
         if isinstance(begun, IdempotencyRecord):
@@ -85,19 +88,13 @@ class Runs:
     async def _commit_change(
         self, key: SessionKey, decide: Decide, mark: IdempotencyRecord | None = None
     ) -> list[RecordedEvent]:
-        """Commit a decision, and drive what it set going.
-
-        A state from memory may be stale: a refusal on it is decided again on a fresh one.
-        """
-        ledger = self._worker.ledger(key, await self._store.state(key, fresh=False))
-        try:
-            events = await ledger.commit(decide, mark=mark)
-        except DomainError:
-            ledger = self._worker.ledger(key, await self._store.state(key))
-            events = await ledger.commit(decide, mark=mark)
+        """Commit a decision, and drive what it set going."""
+        remembered = await self._store.state(key, fresh=False)
+        ledger = self._worker.open_session_log(key, remembered, is_remembered=True)
+        events = await ledger.commit(decide, mark=mark)
         if _has_ended_active_run(events, ledger.state):
             self._worker.abandon(key)
-        self._worker.go_on(ledger, events)
+        self._worker.continue_session(ledger, events)
         return events
 
     async def wait(self, key: SessionKey, run_id: str, *, since: int | None = None) -> RunView:
@@ -130,8 +127,8 @@ class Runs:
 
     async def cancel(self, key: SessionKey, run_id: str, *, idempotency: IdempotentRequest | None = None) -> RunView:
         """End a run; what it produced stays. A run that has ended already is left as it is."""
-        partial = self._hub.partial(key, run_id)
-        mark = None if idempotency is None else idempotency.mark(run_id)
+        partial = self._hub.get_partial_text(key, run_id)
+        mark = None if idempotency is None else idempotency.make_record(run_id)
         done = await run_once(
             self._store,
             key,
@@ -155,7 +152,7 @@ class Runs:
         """
 
         def decide(state: State) -> Sequence[EventDraft]:
-            self._registry.active(state.agent)
+            self._registry.get_active(state.agent)
             return resume_run(state, run_id, tool_results, approvals, now=make_timestamp())
 
         return await self._begin_once(key, decide, run_id, idempotency)

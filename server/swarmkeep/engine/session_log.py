@@ -1,25 +1,19 @@
-"""Where a loop keeps its session: a state, and one way to add to it."""
+"""Stored session logs: a state, and one way to add to it."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from swarmkeep.domain.decisions.drafts import preview_event
 from swarmkeep.domain.decisions.settling import settle
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
-from swarmkeep.domain.errors import LeaseLost, SeqConflict
+from swarmkeep.domain.errors import DomainError, LeaseLost, SeqConflict
 from swarmkeep.domain.events import RunResumed, RunStarted
-from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.state import State
-from swarmkeep.domain.timestamps import to_timestamp
-from swarmkeep.engine.conflicts import ConflictCounter
+from swarmkeep.engine.attempts import UNAVAILABLE, Attempts
 from swarmkeep.engine.failpoints import reach
-from swarmkeep.engine.retrying import retry_while_unavailable
+from swarmkeep.engine.policy import Decide, decide_nothing
 from swarmkeep.store.ports import (
     AppendResult,
     Claim,
@@ -31,45 +25,6 @@ from swarmkeep.store.ports import (
     SessionKey,
 )
 
-T = TypeVar("T")
-Decide = Callable[[State], Sequence[EventDraft] | None]
-
-
-class SessionLog(Protocol):
-    @property
-    def state(self) -> State:
-        """The session as far as this process knows it."""
-        ...
-
-    async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[RecordedEvent]:
-        """Record what `decide` makes of the state, and what follows from that by itself; nothing if it says None.
-
-        If the session has moved on meanwhile, `decide` is asked again with the newer state.
-        """
-        ...
-
-
-class MemorySessionLog:
-    """A session that is nowhere but here, and of which only the state is kept: what `Swarm.run` works on."""
-
-    def __init__(self) -> None:
-        self.state = State()
-
-    async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[RecordedEvent]:
-        drafts = decide(self.state)
-        return [] if drafts is None else self.record(settle(self.state, drafts))
-
-    def record(self, drafts: Sequence[EventDraft]) -> list[RecordedEvent]:
-        """Add to the session: all of it, or nothing if it is interrupted."""
-        state, recorded = self.state, []
-        for draft in drafts:
-            event = preview_event(state, draft, make_timestamp())
-            state = evolve(state, event)
-            recorded.append(event)
-        self.state = state
-        return recorded
-
-
 # How long a caller waits to hear whether what it asked for was recorded, when the connection broke at that very moment.
 _DOUBT_SECONDS = 5.0
 
@@ -79,6 +34,9 @@ class StoreSessionLog:
 
     With the lease, a commit waits for a database that cannot be used, for as long as it takes: the run must not fail
     for it, and whether it may go on afterwards the lease's epoch says. Without, it is refused at once.
+
+    `is_remembered`: the state is from memory and may be stale, so what is refused on it is decided again on a fresh
+    one.
     """
 
     def __init__(
@@ -88,88 +46,106 @@ class StoreSessionLog:
         state: State,
         claim: Claim,
         *,
-        begins_queued: Callable[[], bool] = lambda: True,
+        may_start_queued: Callable[[], bool] = lambda: True,
+        is_remembered: bool = False,
     ) -> None:
         self.key = key
         self.state = state
         self.lease: Lease | None = None
-        self.committing = False
+        self.is_committing = False
         """Whether a commit is under way, which finds out by itself whether the lease is lost."""
         self._store = store
         self._claim = claim
-        self._may_start_queued = begins_queued
+        self._may_start_queued = may_start_queued
+        self._is_remembered = is_remembered
         self._stored_blobs: set[str] = set()
 
     async def commit(
         self, decide: Decide, blobs: Mapping[str, str] | None = None, *, mark: IdempotencyRecord | None = None
     ) -> list[RecordedEvent]:
-        """As Ledger says, with `mark` in the same transaction.
+        """As SessionLog says, with `mark` in the same transaction.
 
-        Raises what `decide` raises, LeaseLost when another process advances the session, SessionDamaged, and MarkExists
-        and IdempotencyMismatch when the mark was used before.
+        Raises what `decide` raises, LeaseLost when another process advances the session, SessionDamaged, and
+        IdempotencyRecordExists and IdempotencyMismatch when the key was used before.
         """
         new = {name: text for name, text in (blobs or {}).items() if name not in self._stored_blobs}
-        conflicts = ConflictCounter(self.key.id)
-        self.committing = True
+        self.is_committing = True
         try:
-            while (decided := decide(self.state)) is not None:
-                drafts = settle(self.state, decided, queue=self._may_start_queued())
-                if not drafts and mark is None:
-                    break
-                try:
-                    return await self._append(drafts, new, mark)
-                except SeqConflict:
-                    conflicts.count_conflict(self.state)
-                    await self._catch_up()
-            return []
+            return await self._keep_trying(decide, new, mark)
         finally:
-            self.committing = False
+            self.is_committing = False
 
-    async def _append(
-        self, drafts: Sequence[EventDraft], blobs: Mapping[str, str], mark: IdempotencyRecord | None
+    async def settle(self) -> list[RecordedEvent]:
+        return await self.commit(decide_nothing)
+
+    async def _keep_trying(
+        self, decide: Decide, blobs: Mapping[str, str], mark: IdempotencyRecord | None
+    ) -> list[RecordedEvent]:
+        attempts = Attempts(self.key.id, _DOUBT_SECONDS)
+        drafts: list[EventDraft] | None = None
+        is_stale = False
+        while True:
+            try:
+                if is_stale:
+                    await self._reload()
+                    drafts, is_stale = None, False
+                # Decided once for each state: an attempt in doubt is known by its very drafts.
+                drafts = self._draft(decide) if drafts is None else drafts
+                if drafts is None or not (drafts or mark):
+                    return []
+                return await self._append_once(drafts, blobs, mark, attempts)
+            except UNAVAILABLE as error:
+                if not attempts.may_wait(has_lease=self.lease is not None):
+                    raise
+                await attempts.pause(error)
+            except SeqConflict:
+                attempts.count_conflict(self.state)
+                is_stale = True
+            except DomainError:
+                if not self._is_remembered:
+                    raise
+                is_stale = True
+
+    def _draft(self, decide: Decide) -> list[EventDraft] | None:
+        decided = decide(self.state)
+        return None if decided is None else settle(self.state, decided, may_start_queued=self._may_start_queued())
+
+    async def _append_once(
+        self,
+        drafts: Sequence[EventDraft],
+        blobs: Mapping[str, str],
+        mark: IdempotencyRecord | None,
+        attempts: Attempts,
     ) -> list[RecordedEvent]:
         begins = any(isinstance(draft.fact, RunStarted | RunResumed) for draft in drafts)
-        unsure: list[AppendResult] = []
-
-        async def attempt() -> AppendResult:
-            try:
-                return await self._store.append(
-                    self.key,
-                    self.state,
-                    drafts,
-                    lease=self._claim if begins and self.lease is None else self.lease,
-                    lease_seconds=self._claim.lease_seconds,
-                    blobs=blobs,
-                    idempotency=mark,
-                )
-            except OutcomeUnknown as unknown:
-                if unknown.appended is not None:
-                    unsure.append(unknown.appended)
+        try:
+            appended = await self._store.append(
+                self.key,
+                self.state,
+                drafts,
+                lease=self._claim if begins and self.lease is None else self.lease,
+                lease_seconds=self._claim.lease_seconds,
+                blobs=blobs,
+                idempotency=mark,
+            )
+        except OutcomeUnknown as unknown:
+            attempts.note_in_doubt(unknown)
+            raise
+        except (SeqConflict, LeaseLost, IdempotencyRecordExists):
+            # It may be an earlier attempt of this very append that is in the way.
+            recorded = await self._find_recorded_attempt(attempts.in_doubt)
+            if recorded is None:
                 raise
-            except (SeqConflict, LeaseLost, IdempotencyRecordExists):
-                # It may be an earlier attempt of this very append that is in the way.
-                if (made := await self._find_recorded_attempt(unsure)) is None:
-                    raise
-                return made
-
-        appended = await self._keep_trying(attempt, unsure)
+            appended = recorded
         self.state, self.lease = appended.state, appended.lease
         self._stored_blobs.update(blobs)
         for event in appended.events:
             reach(event.type)
         return appended.events
 
-    async def _keep_trying(self, attempt: Callable[[], Awaitable[T]], unsure: Sequence[object] = ()) -> T:
-        patience = asyncio.get_running_loop().time() + _DOUBT_SECONDS
-
-        def worthwhile(error: Exception) -> bool:
-            return self.lease is not None or (bool(unsure) and asyncio.get_running_loop().time() < patience)
-
-        return await retry_while_unavailable(attempt, worthwhile, f"session {self.key.id}")
-
-    async def _find_recorded_attempt(self, unsure: Sequence[AppendResult]) -> AppendResult | None:
+    async def _find_recorded_attempt(self, in_doubt: Sequence[AppendResult]) -> AppendResult | None:
         """The attempt that was recorded after all, if one was: the log has the same hashes."""
-        for appended in unsure:
+        for appended in in_doubt:
             hashes = [event.hash for event in appended.events]
             found = await self._store.read(self.key, after=self.state.seq, limit=len(hashes))
             if hashes and hashes == [event.hash for event in found]:
@@ -184,14 +160,10 @@ class StoreSessionLog:
         # One that was held and is not any more stays in the hand: the next append is refused for it.
         return self.lease or (current if current is not None and current.owner == self._claim.owner else None)
 
-    async def _catch_up(self) -> None:
-        before, self.state = self.state.run, await self._keep_trying(lambda: self._store.state(self.key))
+    async def _reload(self) -> None:
+        self._is_remembered = False
+        before, self.state = self.state.run, await self._store.state(self.key)
         after = self.state.run
         if self.lease is not None and before is not None and after is not None and after.id != before.id:
             # Somebody ended the run, and with it the lease; the next one is not for this process to advance.
             raise LeaseLost(self.key.id)
-
-
-def make_timestamp() -> str:
-    """The present in UTC, as events carry it."""
-    return to_timestamp(datetime.now(UTC))

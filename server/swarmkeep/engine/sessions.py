@@ -11,11 +11,11 @@ from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import SeqConflict, SeqMismatch, SessionExists
 from swarmkeep.domain.events import MessageAdded, SessionEvent
+from swarmkeep.domain.inputs import check_messages, check_object
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
-from swarmkeep.engine.inputs import check_messages, check_object
 from swarmkeep.engine.stored_sessions import choose_key, delete_session, fork_session, view_change
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.archive import Archive
@@ -57,7 +57,7 @@ class Sessions:
             check_messages(messages or [], "/messages"),
         )
         drafts = draft_events(name, facts, None)
-        mark = None if idempotency is None else idempotency.mark()
+        mark = None if idempotency is None else idempotency.make_record()
         try:
             made = await run_once(
                 self._store, key, idempotency, lambda: self._store.append(key, State(), drafts, idempotency=mark)
@@ -98,8 +98,8 @@ class Sessions:
             run_id = state.run.id if state.run is not None else None
             return draft_events(state.agent, facts, run_id)
 
-        ledger = self._worker.ledger(key, await self._store.state(key))
-        mark = None if idempotency is None else idempotency.mark()
+        ledger = self._worker.open_session_log(key, await self._store.state(key))
+        mark = None if idempotency is None else idempotency.make_record()
         changed = await run_once(self._store, key, idempotency, lambda: ledger.commit(decide, mark=mark))
         if isinstance(changed, IdempotencyRecord):
             return await view_change(self._store, key, changed)

@@ -10,13 +10,13 @@ from swarmkeep.domain.decisions.commands import refuse_if_busy, update_session
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import SeqConflict, SeqMismatch, SessionExists
 from swarmkeep.domain.events import SessionEvent, SessionForked, SessionRedacted
+from swarmkeep.domain.inputs import check_id, check_object
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import SessionView, view_session
-from swarmkeep.engine.conflicts import ConflictCounter
+from swarmkeep.engine.attempts import ConflictCounter
 from swarmkeep.engine.failpoints import reach
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
-from swarmkeep.engine.inputs import check_id, check_object
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.ports import AppendResult, IdempotencyRecord, SessionKey
 
@@ -40,7 +40,7 @@ async def fork_session(
     """
     target = choose_key(key.tenant, session_id, idempotency)
     labels = check_object(metadata or {}, "/metadata")
-    mark = None if idempotency is None else idempotency.mark()
+    mark = None if idempotency is None else idempotency.make_record()
 
     conflicts = ConflictCounter(key.id)
 
@@ -128,4 +128,4 @@ def choose_key(tenant: str, session_id: str | None, idempotency: IdempotentReque
     """The key of a new session."""
     if session_id is not None:
         return SessionKey(tenant, check_id(session_id))
-    return SessionKey(tenant, f"sess_{uuid4().hex}" if idempotency is None else idempotency.session_id(tenant))
+    return SessionKey(tenant, f"sess_{uuid4().hex}" if idempotency is None else idempotency.derive_session_id(tenant))

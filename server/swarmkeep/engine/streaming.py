@@ -1,4 +1,4 @@
-"""What happens now, for whoever looks on: an in-process hub for speed, the log for truth."""
+"""Streaming: an in-process hub passes events and deltas on at once; the log fills what a reader missed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from swarmkeep.store.ports import EventStore, SessionKey
 class LogChange(Enum):
     """A sign that the log holds more than the feed was given."""
 
-    STIR = auto()
+    CHANGED = auto()
 
 
-LOG_CHANGED = LogChange.STIR
+LOG_CHANGED = LogChange.CHANGED
 
 
 class Feed:
@@ -56,7 +56,7 @@ class Feed:
         return item
 
     async def get(self, seconds: float) -> Item | LogChange | None:
-        """The next item, STIR when it is time to read the log, or None when nothing came within that time."""
+        """The next item, LOG_CHANGED when it is time to read the log, or None when nothing came within that time."""
         if not (self._items or self._log_has_changed):
             self._arrived.clear()
             try:
@@ -100,15 +100,15 @@ class Hub:
         self._feed_characters = feed_characters
         self._observers: list[Callable[[RecordedEvent], None]] = []
 
-    def watch(self, watcher: Callable[[RecordedEvent], None]) -> None:
-        """Have each event that this process records shown to `watcher`, whatever its session."""
-        self._observers.append(watcher)
+    def add_observer(self, observer: Callable[[RecordedEvent], None]) -> None:
+        """Have each event that this process records shown to `observer`, whatever its session."""
+        self._observers.append(observer)
 
     def publish(self, key: SessionKey, item: Item) -> None:
         self._keep_partial(key, item)
         if isinstance(item, RecordedEvent):
-            for watcher in self._observers:
-                watcher(item)
+            for observer in self._observers:
+                observer(item)
         for feed in self._feeds.get(key, ()):
             feed.put(item)
 
@@ -120,8 +120,8 @@ class Hub:
         elif _ends_message(item) and (passing := self._partial_items.get(key)) and passing[0].run_id == item.run_id:
             del self._partial_items[key]
 
-    def partial(self, key: SessionKey, run_id: str) -> str:
-        """What the model has said so far in a message of that run which is not complete yet."""
+    def get_partial_text(self, key: SessionKey, run_id: str) -> str:
+        """The text so far of a message of that run which is not complete yet."""
         deltas = [item for item in self._partial_items.get(key, ()) if isinstance(item, MessageDelta)]
         return "".join(item.delta.get("content") or "" for item in deltas if item.run_id == run_id)
 
@@ -137,7 +137,7 @@ class Hub:
     def has_readers(self, key: SessionKey) -> bool:
         return key in self._feeds
 
-    def sessions(self) -> Iterable[SessionKey]:
+    def list_watched_keys(self) -> Iterable[SessionKey]:
         """Those that somebody looks at."""
         return self._feeds.keys()
 
@@ -194,7 +194,7 @@ async def follow(
     """Every event after `after`, once and in order, and what passes in between; never ends by itself.
 
     Gives None when nothing has happened for `poll_seconds`, for the reader to give a sign of life. Of what other
-    processes record the hub has to be told (see Lookout): then the log is read.
+    processes record the hub has to be told (see Watcher): then the log is read.
     """
     with hub.subscribe(key) as feed:
         spoken: dict[str | None, int] = {}

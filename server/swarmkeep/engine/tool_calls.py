@@ -1,39 +1,45 @@
-"""One tool call of a run: carried out within the run's time, its handoff checked."""
+"""One tool call of a run: carried out in its time; whatever happens becomes an outcome that the model can read."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 
-from swarmkeep.agent import Agent, Tool
+from swarmkeep.agent import Agent, NotJsonError, Result, Tool, ToolArgumentsError, to_result
+from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.domain.decisions.turns import ToolOutcome
 from swarmkeep.domain.state import State, ToolCall
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.policy import LoopPolicy, RunTimedOut
-from swarmkeep.engine.tools import ToolRunner, call_tool, make_unknown_tool_outcome
+from swarmkeep.engine.tool_runners import ToolRunner, ToolTimeout, is_loop_running
+
+Json = dict[str, Any]
 
 
-class ToolCalls:
-    """Carries out calls with the tools of a registry."""
-
-    def __init__(self, registry: Registry, caller: ToolRunner, policy: LoopPolicy) -> None:
-        self._registry = registry
-        self._tool_runner = caller
-        self._policy = policy
-
-    async def perform(self, state: State, agent: Agent | None, tool: Tool | None, call: ToolCall) -> ToolOutcome:
-        """Run the call; whatever happens becomes an outcome, the end of the run's time as well."""
-        if tool is None:
-            return make_unknown_tool_outcome(call, list(self._registry.tools(agent)) if agent is not None else [])
-        assert state.run is not None
-        try:
-            async with self._policy.time_limit(state.run):
-                outcome, result = await call_tool(
-                    tool, call, state.context_variables, self._tool_runner, self._policy.tool_seconds
-                )
-        except RunTimedOut as over:
-            text = f"Error: {call.name} was abandoned: {over}. It may or may not have taken effect."
-            return ToolOutcome(status="timeout", content=text)
-        return outcome if result.agent is None else apply_handoff(self._registry, outcome, result.agent)
+async def perform_call(
+    registry: Registry,
+    runner: ToolRunner,
+    policy: LoopPolicy,
+    state: State,
+    agent: Agent | None,
+    tool: Tool | None,
+    call: ToolCall,
+) -> ToolOutcome:
+    """Run a call; the end of the run's time becomes an outcome as well."""
+    if tool is None:
+        return make_unknown_tool_outcome(call, list(agent.tools()) if agent is not None else [])
+    assert state.run is not None
+    try:
+        async with policy.time_limit(state.run):
+            outcome, result = await call_tool(tool, call, state.context_variables, runner, policy.tool_seconds)
+    except RunTimedOut as over:
+        text = f"Error: {call.name} was abandoned: {over}. It may or may not have taken effect."
+        return ToolOutcome(status="timeout", content=text)
+    return outcome if result.agent is None else apply_handoff(registry, outcome, result.agent)
 
 
 def apply_handoff(registry: Registry, outcome: ToolOutcome, agent: Agent) -> ToolOutcome:
@@ -50,3 +56,60 @@ def make_unknown_outcome(call: ToolCall) -> ToolOutcome:
         "find out before doing it again."
     )
     return ToolOutcome(status="unknown_outcome", content=text)
+
+
+async def call_tool(
+    tool: Tool, call: ToolCall, context: Json, runner: ToolRunner, seconds: float | None
+) -> tuple[ToolOutcome, Result]:
+    """Run a call against a copy of the context; a failed call leaves the context as it was.
+
+    `seconds` limits it when the tool sets no time-out of its own.
+    """
+    started = time.perf_counter()
+
+    def outcome(status: Any, content: str, after: Json | None = None) -> ToolOutcome:
+        duration = round((time.perf_counter() - started) * 1000, 3)
+        return ToolOutcome(status=status, content=content, duration_ms=duration, context_variables=after)
+
+    limit = tool.timeout or seconds
+    try:
+        copy = copy_plain_object(context)
+        bound = tool.bind(call.arguments, context_variables=copy, tool_call_id=call.id)
+        result = to_result(await runner(bound, is_async=tool.is_async, seconds=limit))
+        after = copy_plain_object({**copy, **result.context_variables}, "context_variables")
+        return outcome("ok", result.value, after), result
+    except ToolArgumentsError as error:
+        return outcome("error", f"Error: {error}"), Result()
+    except ToolTimeout:
+        text = f"Error: {call.name} did not finish within {limit:g} s. It may or may not have taken effect."
+        return outcome("timeout", text), Result()
+    except NotJsonError as error:
+        return outcome("error", f"Error: {call.name} gave something that JSON cannot hold: {error}"), Result()
+    except BaseException as error:
+        if _stops_this_program(error):
+            raise
+        return outcome(
+            "error", f"Error: {call.name} failed: {type(error).__name__}: {_read_error_text(error)}"
+        ), Result()
+
+
+def _read_error_text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the text of an exception is the tool's code, too
+        return "(it has no text)"
+
+
+def _stops_this_program(error: BaseException) -> bool:
+    """Whether it is this program that is to stop, rather than the tool that gave up with the same word."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task() if is_loop_running() else None
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, KeyboardInterrupt | GeneratorExit)
+
+
+def make_unknown_tool_outcome(call: ToolCall, known: Sequence[str]) -> ToolOutcome:
+    names = ", ".join(known) or "none"
+    return ToolOutcome(
+        status="error", content=f"Error: there is no function called {call.name!r}. Valid functions: {names}."
+    )

@@ -21,14 +21,15 @@ from swarmkeep.domain.errors import EventNotFound, SessionNotFound
 from swarmkeep.domain.events import SessionForked
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import Run, State
+from swarmkeep.domain.timestamps import make_timestamp
 from swarmkeep.domain.views import collect_runs, find_run, view_run, view_session
 from swarmkeep.engine.agents.registry import OpenRegistry
 from swarmkeep.engine.models.model import ChatModel
-from swarmkeep.engine.session_log import Decide, MemorySessionLog, make_timestamp
+from swarmkeep.engine.policy import Decide
 from swarmkeep.engine.streaming import Hub
 from swarmkeep.engine.swarm.blocking import iterate_blocking, run_blocking
-from swarmkeep.engine.swarm.session import MemorySession
-from swarmkeep.engine.tools import InlineRunner
+from swarmkeep.engine.swarm.session import MemorySession, MemorySessionLog
+from swarmkeep.engine.tool_runners import InlineRunner
 from swarmkeep.store.hashing import seal
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
 
@@ -74,7 +75,7 @@ class MemorySessions:
         ledger = self._made() if session_id is None else self._ledger(session_id)
         conversation = MemorySession(self._model, InlineRunner(), self._registry, ledger, debug=self._debug)
         if session_id is None:
-            run_blocking(conversation.begin(agent or self._agent.name, self._context))
+            run_blocking(conversation.create(agent or self._agent.name, self._context))
         return MemoryChatSession(ledger, conversation, stream=self._stream, raises=self._raises)
 
     def look_up(self, writes: bool) -> AbstractContextManager[MemorySessions]:
@@ -160,7 +161,7 @@ class MemoryChatSession:
     def cancel(self) -> None:
         run = self._ledger.state.run
         if run is not None:
-            partial = self._hub.partial(self._key, run.id)
+            partial = self._hub.get_partial_text(self._key, run.id)
             for event in run_blocking(self._ledger.commit(lambda state: cancel_run(state, run.id, partial))):
                 self._hub.publish(self._key, event)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.engine.conftest import (
     async_client,
-    house,
+    cluster,
     model,
     postgres_ready,
     postgres_with_schema,
@@ -15,7 +15,7 @@ from tests.engine.conftest import (
 
 __all__ = [
     "async_client",
-    "house",
+    "cluster",
     "model",
     "postgres_ready",
     "postgres_with_schema",

@@ -1,4 +1,4 @@
-"""Conversations that were really had: a team, a model that says whatever the dice say, and callers with whims."""
+"""Conversations that were really had: a team, a model that says whatever the dice say, and callers with generated."""
 
 from __future__ import annotations
 
@@ -74,15 +74,15 @@ ARGUMENTS = ({"city": "Oslo"}, {"key": "é ☃"}, {"order": "A-17"}, {}, "{broke
 
 
 @asynccontextmanager
-async def open_scripted_model(whims: GeneratedConversation) -> AsyncIterator[tuple[ScriptedModel, AsyncOpenAI]]:
+async def open_scripted_model(generated: GeneratedConversation) -> AsyncIterator[tuple[ScriptedModel, AsyncOpenAI]]:
     """A model that says what it likes, and a client of it."""
-    with ScriptedModel(default=whims.reply) as model:
+    with ScriptedModel(default=generated.reply) as model:
         async with open_async(model.url) as client:
             yield model, client
 
 
 class GeneratedConversation:
-    """What the model says, and what the callers do."""
+    """A model and callers that do as the dice say."""
 
     def __init__(self, dice: Dice) -> None:
         self.dice = dice
@@ -94,7 +94,7 @@ class GeneratedConversation:
         calls = [Call(dice.pick(CALLED_NAMES), dice.pick(ARGUMENTS)) for _ in range(dice.pick((1, 1, 2, 3)))]
         return Completion(calls=calls, pieces=["Let me see."] if dice.chance(30) else ())
 
-    async def live(self, engine: Engine, *, runs: int = 4) -> list[SessionKey]:
+    async def run_conversation(self, engine: Engine, *, runs: int = 4) -> list[SessionKey]:
         """A session and perhaps a fork of it; gives both."""
         await engine.sessions.create(KEY.tenant, session_id=KEY.id, agent="A", context_variables={"name": "Robin"})
         for number in range(runs):
@@ -115,14 +115,14 @@ class GeneratedConversation:
             execute_tools=not dice.chance(20),
             stream=dice.chance(50),
         )
-        wish = StartRun(
+        command = StartRun(
             run_id=run_id,
             messages=({"role": "user", "content": dice.pick(("Hello", "And now? ☃", ""))},),
             options=options,
             agent=dice.pick((None, None, "A", "B")),
             context_variables=dice.pick(({}, {"run": run_id})),
         )
-        await engine.runs.start(KEY, wish)
+        await engine.runs.start(KEY, command)
         view = await wait_for_end(engine, run_id)
         while view.status == "waiting":
             if dice.chance(15):

@@ -19,6 +19,7 @@ from swarmkeep.audit.replay.divergences import Replayed, check_kinds
 from swarmkeep.audit.replay.recorded_log import get_request_record
 from swarmkeep.audit.replay.session import replay, replay_session
 from swarmkeep.domain.codec import decode, encode_text
+from swarmkeep.domain.decisions.resuming import Approval
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
 from swarmkeep.domain.events import UnknownFact
@@ -30,24 +31,33 @@ from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.upcast import upcast
 from tests.audit.replay.team import TEAM, GeneratedConversation, a, b, open_scripted_model, remember, to_b
-from tests.engine.cluster import KEY, EngineCluster, open_session, read_log, run_to_end
+from tests.engine.cluster import (
+    KEY,
+    EngineCluster,
+    ToolGate,
+    kill_engine,
+    open_session,
+    read_log,
+    run_to_end,
+    wait_for_end,
+)
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import SeededDice, any_logs
 from tests.support.scripted import ScriptedModel
 
 
 @asynccontextmanager
-async def generate_sessions(house: EngineCluster, seed: int) -> AsyncGenerator[tuple[Engine, list[SessionKey]]]:
+async def generate_sessions(cluster: EngineCluster, seed: int) -> AsyncGenerator[tuple[Engine, list[SessionKey]]]:
     """An engine, and the sessions that a generated life on it has left."""
-    whims = GeneratedConversation(SeededDice(seed))
-    async with open_scripted_model(whims) as (_, client):
-        engine = await house.engine(*TEAM, model=ChatModel(client))
-        yield engine, list(await whims.live(engine))
+    generated = GeneratedConversation(SeededDice(seed))
+    async with open_scripted_model(generated) as (_, client):
+        engine = await cluster.open_engine(*TEAM, model=ChatModel(client))
+        yield engine, list(await generated.run_conversation(engine))
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_the_same_agents_match_whatever_happened(house: EngineCluster, seed: int) -> None:
-    async with generate_sessions(house, seed) as (engine, keys):
+async def test_the_same_agents_match_whatever_happened(cluster: EngineCluster, seed: int) -> None:
+    async with generate_sessions(cluster, seed) as (engine, keys):
         for key in keys:
             replayed = await replay_session(engine.store, engine.registry, key)
             events = await read_log(engine, key)
@@ -57,8 +67,8 @@ async def test_the_same_agents_match_whatever_happened(house: EngineCluster, see
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_the_same_agents_match_whatever_was_redacted(house: EngineCluster, seed: int) -> None:
-    async with generate_sessions(house, seed) as (engine, (key, _)):
+async def test_the_same_agents_match_whatever_was_redacted(cluster: EngineCluster, seed: int) -> None:
+    async with generate_sessions(cluster, seed) as (engine, (key, _)):
         events = await read_log(engine, key)
         texts = await engine.store.read_blobs(key, sorted(_collect_text_names(events)))
     emptied = [replace_by_stand_in(event) for event in events]
@@ -73,8 +83,8 @@ async def test_the_same_agents_match_whatever_was_redacted(house: EngineCluster,
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_the_same_agents_match_in_a_fork_of_any_point(house: EngineCluster, seed: int) -> None:
-    async with generate_sessions(house, seed) as (engine, (key, _)):
+async def test_the_same_agents_match_in_a_fork_of_any_point(cluster: EngineCluster, seed: int) -> None:
+    async with generate_sessions(cluster, seed) as (engine, (key, _)):
         for seq in range(1, (await engine.reader.view(key)).seq + 1):
             fork = SessionKey(key.tenant, f"fork-{seq}")
             await engine.sessions.fork(key, at=seq, session_id=fork.id)
@@ -84,9 +94,9 @@ async def test_the_same_agents_match_in_a_fork_of_any_point(house: EngineCluster
 # What is different today is named.
 
 
-async def record_talk(house: EngineCluster, model: ScriptedModel) -> tuple[list[RecordedEvent], dict[str, str]]:
+async def record_talk(cluster: EngineCluster, model: ScriptedModel) -> tuple[list[RecordedEvent], dict[str, str]]:
     """A asks for the weather, keeps something, hands over to B, which forgets it and answers."""
-    engine = await house.engine(*TEAM)
+    engine = await cluster.open_engine(*TEAM)
     await open_session(engine)
     model.call("look", {"city": "Oslo"})
     model.call("remember", {"key": "k"})
@@ -104,8 +114,8 @@ def _collect_text_names(events: Iterable[RecordedEvent]) -> set[str]:
 
 
 @pytest.fixture
-async def talk(house: EngineCluster, model: ScriptedModel) -> tuple[list[RecordedEvent], dict[str, str]]:
-    return await record_talk(house, model)
+async def talk(cluster: EngineCluster, model: ScriptedModel) -> tuple[list[RecordedEvent], dict[str, str]]:
+    return await record_talk(cluster, model)
 
 
 Talk = tuple[list[RecordedEvent], dict[str, str]]
@@ -278,7 +288,7 @@ def test_a_kind_that_there_is_not_is_refused() -> None:
 
 
 async def test_it_calls_no_tool_no_model_writes_nothing_and_needs_no_network(
-    house: EngineCluster, model: ScriptedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready_url: str
+    cluster: EngineCluster, model: ScriptedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready_url: str
 ) -> None:
     file = tmp_path / "effects"
 
@@ -289,7 +299,7 @@ async def test_it_calls_no_tool_no_model_writes_nothing_and_needs_no_network(
         return "done"
 
     team = Agent(name="A", functions=[effect])
-    engine = await house.engine(team)
+    engine = await cluster.open_engine(team)
     await open_session(engine)
     model.call("effect")
     model.say("Done.")
@@ -313,8 +323,33 @@ async def test_it_calls_no_tool_no_model_writes_nothing_and_needs_no_network(
     assert await read_log(engine) == before
 
 
-async def test_a_session_that_is_not_there_is_refused(house: EngineCluster) -> None:
-    engine = await house.engine(a, b)
+async def test_an_approved_call_that_a_crash_cut_off_matches(cluster: EngineCluster, model: ScriptedModel) -> None:
+    gate = ToolGate()
+
+    @tool(requires_approval=True)
+    def pay() -> str:
+        gate.enter()
+        return "paid"
+
+    team = Agent(name="A", functions=[pay])
+    first = await cluster.open_engine(team)
+    await open_session(first)
+    model.call("pay")
+    asked = await run_to_end(first)
+    approval = Approval(tool_call_id=asked.pending[0].tool_call_id, decision="approve")
+    await first.runs.resume(KEY, "r1", approvals=[approval])
+    await gate.wait_until_reached()
+    await kill_engine(first)
+    model.say("Done.")
+    second = await cluster.open_engine(team)
+    await wait_for_end(second)
+    await gate.open()
+    replayed = await replay_session(second.store, second.registry, KEY)
+    assert (replayed.divergences, replayed.turns) == ([], 2)
+
+
+async def test_a_session_that_is_not_there_is_refused(cluster: EngineCluster) -> None:
+    engine = await cluster.open_engine(a, b)
     with pytest.raises(SessionNotFound):
         await replay_session(engine.store, engine.registry, SessionKey("default", "nobody"))
 

@@ -44,11 +44,11 @@ async def rebuild_all(engine: Engine, key: SessionKey = KEY) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(100, 106))
-async def test_every_request_of_any_conversation_is_rebuilt_to_the_byte(house: EngineCluster, seed: int) -> None:
-    whims = GeneratedConversation(SeededDice(seed))
-    async with open_scripted_model(whims) as (model, client):
-        engine = await house.engine(*TEAM, model=ChatModel(client))
-        original, fork = await whims.live(engine)
+async def test_every_request_of_any_conversation_is_rebuilt_to_the_byte(cluster: EngineCluster, seed: int) -> None:
+    generated = GeneratedConversation(SeededDice(seed))
+    async with open_scripted_model(generated) as (model, client):
+        engine = await cluster.open_engine(*TEAM, model=ChatModel(client))
+        original, fork = await generated.run_conversation(engine)
         sent = model.raw_requests
         assert sent
         assert await rebuild_all(engine, original) == sent
@@ -56,8 +56,8 @@ async def test_every_request_of_any_conversation_is_rebuilt_to_the_byte(house: E
         assert shared == sent[: len(shared)]
 
 
-async def test_a_request_with_a_part_of_the_history_is_rebuilt(house: EngineCluster, model: ScriptedModel) -> None:
-    engine = await house.engine(Agent(name="A"), limits=replace(LIMITS, history_turns=2))
+async def test_a_request_with_a_part_of_the_history_is_rebuilt(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await cluster.open_engine(Agent(name="A"), limits=replace(LIMITS, history_turns=2))
     await open_session(engine)
     for number in range(4):
         model.say(f"answer {number}")
@@ -67,9 +67,9 @@ async def test_a_request_with_a_part_of_the_history_is_rebuilt(house: EngineClus
 
 
 async def test_the_shortened_request_is_rebuilt_not_the_one_that_was_too_long(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    engine = await house.engine(Agent(name="A"))
+    engine = await cluster.open_engine(Agent(name="A"))
     await open_session(engine)
     for number in range(3):
         model.say(f"answer {number}")
@@ -80,23 +80,23 @@ async def test_the_shortened_request_is_rebuilt_not_the_one_that_was_too_long(
     assert (await rebuild_all(engine))[-1] == model.raw_requests[-1] != model.raw_requests[-2]
 
 
-async def test_the_request_after_a_take_over_is_rebuilt(house: EngineCluster, model: ScriptedModel) -> None:
-    engine = await house.engine(Agent(name="A"))
+async def test_the_request_after_a_take_over_is_rebuilt(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await cluster.open_engine(Agent(name="A"))
     await open_session(engine)
     model.hang()
     await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
     await kill_engine(engine)
     model.say("again")
-    other = await house.engine(Agent(name="A"))
+    other = await cluster.open_engine(Agent(name="A"))
     await wait_for_end(other)
     await wait_for_state(other, lambda state: state.run is None)
     assert await rebuild_all(other) == model.raw_requests[-1:]
     model.release()
 
 
-async def test_what_is_no_answer_has_no_request(house: EngineCluster, model: ScriptedModel) -> None:
-    engine = await house.engine(Agent(name="A"))
+async def test_what_is_no_answer_has_no_request(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await cluster.open_engine(Agent(name="A"))
     await open_session(engine)
     model.say("hi")
     await run_to_end(engine)
@@ -108,9 +108,9 @@ async def test_what_is_no_answer_has_no_request(house: EngineCluster, model: Scr
 
 
 async def test_a_request_whose_texts_or_messages_are_gone_is_refused_by_name(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    engine = await house.engine(Agent(name="A"))
+    engine = await cluster.open_engine(Agent(name="A"))
     await open_session(engine)
     model.say("hi")
     await run_to_end(engine)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 @dataclass
 class Row:
-    """What one random run came to. `taken_over` holds the seconds of each take-over."""
+    """The outcome of one random run. `taken_over` holds the seconds of each take-over."""
 
     database: str
     servers: int

@@ -31,8 +31,8 @@ TAKE_OVER_LINE = re.compile(r"^(\S+ \S+) INFO \S+: session \S+: took over run (\
 class ServerSlot:
     """A place where a server stands, one after the other; `lives` are when each began and when it was killed."""
 
-    def __init__(self, house: ServerCluster) -> None:
-        self.server: ServerProcess = house.server()
+    def __init__(self, cluster: ServerCluster) -> None:
+        self.server: ServerProcess = cluster.server()
         self.lifetimes: list[list[float]] = [[time.time(), float("inf")]]
 
     def kill(self) -> None:
@@ -131,14 +131,14 @@ class StormClient:
 
 
 class Storm:
-    def __init__(self, house: ServerCluster, *, servers: int, talkers: int, kills: int, seed: int) -> None:
-        self.house = house
+    def __init__(self, cluster: ServerCluster, *, servers: int, talkers: int, kills: int, seed: int) -> None:
+        self.cluster = cluster
         self.size = servers
         self.kills = kills
         self.seed = seed
         self.ended = threading.Event()
-        self.slots = [ServerSlot(house) for _ in range(servers)]
-        self._clients = [house.client(slot.server) for slot in self.slots]
+        self.slots = [ServerSlot(cluster) for _ in range(servers)]
+        self._clients = [cluster.client(slot.server) for slot in self.slots]
         self._talkers = [StormClient(self, number) for number in range(talkers)]
         self._remaining_kills = threading.Semaphore(kills)
         self._failures: list[BaseException] = []
@@ -190,14 +190,14 @@ class Storm:
         took_over = self._read_take_overs()
         for talker in self._talkers:
             for session_id in talker.witnesses:
-                log = self.house.log(session_id)
+                log = self.cluster.log(session_id)
                 problems += _find_double_posts(log, posted)
                 row.taken_over += self._measure_take_overs(log, posted, took_over)
         row.posted += len(posted)
         row.sent_again += sum(talker.resend_count for talker in self._talkers)
-        row.tool_calls += len(self.house.effects.count())
-        row.double_starts += len(self.house.effects.list_repeated())
-        problems += [f"{call_id} began twice" for call_id in self.house.effects.list_repeated()]
+        row.tool_calls += len(self.cluster.effects.count())
+        row.double_starts += len(self.cluster.effects.list_repeated())
+        problems += [f"{call_id} began twice" for call_id in self.cluster.effects.list_repeated()]
         row.stuck += sum(len(talker.stuck) for talker in self._talkers)
         return problems
 
@@ -210,7 +210,7 @@ class Storm:
         except (AssertionError, SwarmkeepError) as stuck:
             row.stuck += 1
             return [f"{session_id} is stuck: {stuck}"]
-        log = self.house.log(session_id)
+        log = self.cluster.log(session_id)
         lost = witness.list_missing(log)
         row.lost += len(lost)
         return [f"{session_id}: {problem}" for problem in (*log.problems(), *(f"lost: {one}" for one in lost))]

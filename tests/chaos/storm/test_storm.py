@@ -16,8 +16,8 @@ KILLS = int(os.environ.get("CHAOS_KILLS", "500"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 
 
-def run_storm(house: ServerCluster, row: Row, *, talkers: int, kills: int) -> None:
-    storm = Storm(house, servers=row.servers, talkers=talkers, kills=kills, seed=SEED)
+def run_storm(cluster: ServerCluster, row: Row, *, talkers: int, kills: int) -> None:
+    storm = Storm(cluster, servers=row.servers, talkers=talkers, kills=kills, seed=SEED)
     storm.run()
     problems = storm.check_aftermath(row)
     assert not problems, problems[:20]
@@ -26,16 +26,18 @@ def run_storm(house: ServerCluster, row: Row, *, talkers: int, kills: int) -> No
 
 
 @run_in_parallel
-def test_a_short_storm(house: ServerCluster) -> None:
-    run_storm(house, Row("short", 2), talkers=3, kills=6)
+def test_a_short_storm(cluster: ServerCluster) -> None:
+    run_storm(cluster, Row("short", 2), talkers=3, kills=6)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("kind", DATABASE_KINDS)
-def test_a_long_storm(kind: str, servers: int, build: OpenCluster, scene: ParallelTests, report: Report) -> None:
-    scene.wait()
+def test_a_long_storm(
+    kind: str, servers: int, open_cluster: OpenCluster, parallel_tests: ParallelTests, report: Report
+) -> None:
+    parallel_tests.wait()
     row = Row(kind, servers)
     report.rows.append(row)
-    with build(kind) as house:
-        run_storm(house, row, talkers=6, kills=-(-KILLS // 4))
+    with open_cluster(kind) as cluster:
+        run_storm(cluster, row, talkers=6, kills=-(-KILLS // 4))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given as for_any
 
 from swarmkeep.domain.decisions.commands import StartRun, start_run
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
-from swarmkeep.domain.decisions.settling import settle
+from swarmkeep.domain.decisions.settling import draft_follow_up, find_outside_step, settle
 from swarmkeep.domain.decisions.steps import AskModel, next_step
 from swarmkeep.domain.decisions.turns import ToolOutcome
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import MessageAdded, RunCompleted, RunOptions, RunQueued, ToolStarted
+from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.state import State
 from tests.domain.given import (
     OTHER,
@@ -32,6 +35,7 @@ from tests.domain.given import (
     user_said,
     when,
 )
+from tests.support.logs import any_logs
 
 
 def test_the_input_is_committed_before_anything_is_asked() -> None:
@@ -65,12 +69,23 @@ def test_a_result_and_the_start_of_the_next_tool_share_a_commit() -> None:
     assert list_types(commit_result(state, "c1", outcome)) == ["message.added", "context.updated", "tool.started"]
 
 
+@for_any(any_logs())
+def test_every_step_is_either_a_follow_up_or_needs_somebody_outside(events: list[RecordedEvent]) -> None:
+    state = State()
+    for event in events:
+        state = evolve(state, event)
+        follow_up, outside = draft_follow_up(state), find_outside_step(state)
+        assert (follow_up is not None) + (outside is not None) == (next_step(state) is not None)
+        settled = record_drafts(state, settle(state, []))
+        assert draft_follow_up(settled) is None
+
+
 def test_a_queue_may_be_left_to_others() -> None:
     state = given(make_run_started(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
     ends = draft_events(state.agent, [RunCompleted(stop_reason="end_turn")], RUN)
     assert list_types(settle(state, ends)) == ["run.completed", "run.started"]
-    assert list_types(settle(state, ends, queue=False)) == ["run.completed"]
-    assert settle(record_drafts(state, ends), [], queue=False) == []
+    assert list_types(settle(state, ends, may_start_queued=False)) == ["run.completed"]
+    assert settle(record_drafts(state, ends), [], may_start_queued=False) == []
 
 
 def test_the_last_result_and_the_handoff_share_a_commit() -> None:

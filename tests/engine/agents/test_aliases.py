@@ -28,19 +28,19 @@ NEW = Agent(name="Returns", instructions="new", functions=[refund])
 ALIASES = {"Refunds": "Returns"}
 
 
-async def hold_conversation(house: EngineCluster) -> RunView:
+async def hold_conversation(cluster: EngineCluster) -> RunView:
     """A run with the agent as it was called before."""
-    engine = await house.engine(OLD)
+    engine = await cluster.open_engine(OLD)
     await open_session(engine)
     return await run_to_end(engine, run_id="r0")
 
 
 async def test_a_session_of_a_renamed_agent_goes_on_under_the_new_name(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
     model.say("hello")
-    await hold_conversation(house)
-    renamed = await house.engine(NEW, aliases=ALIASES)
+    await hold_conversation(cluster)
+    renamed = await cluster.open_engine(NEW, aliases=ALIASES)
     model.say("hello again")
     view = await run_to_end(renamed)
     assert (view.status, view.agent) == ("completed", "Returns")
@@ -50,10 +50,12 @@ async def test_a_session_of_a_renamed_agent_goes_on_under_the_new_name(
     assert (await read_state(renamed)).agent == "Returns"
 
 
-async def test_without_an_alias_the_agents_that_there_are_are_named(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_without_an_alias_the_agents_that_there_are_are_named(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
     model.say("hello")
-    await hold_conversation(house)
-    renamed = await house.engine(NEW)
+    await hold_conversation(cluster)
+    renamed = await cluster.open_engine(NEW)
     with pytest.raises(AgentUnavailable) as refused:
         await run_to_end(renamed)
     assert refused.value.known_agents == ["Returns"]
@@ -61,18 +63,18 @@ async def test_without_an_alias_the_agents_that_there_are_are_named(house: Engin
     assert (await read_state(renamed)).agent == "Refunds"
 
 
-async def test_a_run_that_waits_goes_on_after_a_renaming(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_a_run_that_waits_goes_on_after_a_renaming(cluster: EngineCluster, model: ScriptedModel) -> None:
     model.call("refund", {"order": "A-17"}, id="c1")
-    view = await hold_conversation(house)
+    view = await hold_conversation(cluster)
     assert view.status == "waiting"
-    renamed = await house.engine(NEW, aliases=ALIASES)
+    renamed = await cluster.open_engine(NEW, aliases=ALIASES)
     model.say("done")
     await renamed.runs.resume(KEY, view.id, approvals=[Approval(tool_call_id="c1", decision="approve")])
     assert (await wait_for_end(renamed, view.id)).status == "completed"
 
 
-async def test_an_old_name_may_be_asked_for(house: EngineCluster, model: ScriptedModel) -> None:
-    engine = await house.engine(Agent(name="Front"), NEW, aliases=ALIASES)
+async def test_an_old_name_may_be_asked_for(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await cluster.open_engine(Agent(name="Front"), NEW, aliases=ALIASES)
     session, _ = await engine.sessions.create("default", session_id=KEY.id, agent="Refunds")
     assert session.agent == "Returns"
     assert (await engine.sessions.update(KEY, agent="Front")).agent == "Front"
@@ -81,7 +83,7 @@ async def test_an_old_name_may_be_asked_for(house: EngineCluster, model: Scripte
 
 def test_a_registry_knows_both_names() -> None:
     registry = Registry([NEW], aliases=ALIASES)
-    assert registry.get("Refunds") is registry.active("Refunds") is NEW
+    assert registry.get("Refunds") is registry.get_active("Refunds") is NEW
     assert ("Refunds" in registry, registry.names) == (True, ["Returns"])
     with pytest.raises(AgentNotFound):
         registry.get("refunds")
@@ -113,7 +115,7 @@ def test_aliases_stand_beside_the_agents(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("aliases", "said"),
     [
-        ("{'Refunds': 'Nobody'}", "no agent is called that"),
+        ("{'Refunds': 'Nobody'}", "there is no agent of that name"),
         ("{'Returns': 'Returns'}", "is the name of an agent"),
         ("['Refunds']", "a dict of names"),
         ("{'Refunds': returns}", "a dict of names"),

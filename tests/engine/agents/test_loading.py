@@ -1,4 +1,4 @@
-"""Agents by file, folder or module name; and what a team is told when that fails."""
+"""Agents by file, folder or module name, and the messages when that fails."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEAM = """
 
 @pytest.fixture(autouse=True)
 def clean_imports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """What a test imports is forgotten after it."""
+    """Forget what a test imports."""
     modules = set(sys.modules)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
@@ -136,7 +136,7 @@ def test_the_servers_model_is_handed_on(tmp_path: Path) -> None:
     assert registry.choose_model(registry.get("Sales")) == "local"
 
 
-# What a team is told.
+# The messages.
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,10 @@ def test_the_servers_model_is_handed_on(tmp_path: Path) -> None:
 )
 def test_a_bad_module(tmp_path: Path, text: str, parts: list[str]) -> None:
     write_file(tmp_path / "bad_team.py", text)
-    told = expect_refusal("bad_team.py")
+    text = expect_refusal("bad_team.py")
     for part in parts:
-        assert part in told
-    assert "bad_team" not in sys.modules or "does not import" not in told
+        assert part in text
+    assert "bad_team" not in sys.modules or "does not import" not in text
 
 
 @pytest.mark.parametrize(
@@ -176,10 +176,10 @@ def test_a_bad_module(tmp_path: Path, text: str, parts: list[str]) -> None:
         ("some/where", "/some/where"),
         ("nowhere", "has no file or folder of that name"),
         ("nowhere.agents", "does not import"),
-        (".", "neither __init__.py nor agents.py"),
-        ("notes.txt", "is no Python file"),
+        (".", "without __init__.py or agents.py"),
+        ("notes.txt", "is not a Python file"),
         ("..bad", "does not import"),
-        ("", "neither __init__.py nor agents.py"),
+        ("", "without __init__.py or agents.py"),
     ],
 )
 def test_a_place_without_agents(tmp_path: Path, spec: str, part: str) -> None:

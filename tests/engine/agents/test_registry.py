@@ -11,8 +11,9 @@ import pytest
 
 from swarmkeep import Agent, Result
 from swarmkeep.domain.errors import AgentNotFound, AgentUnavailable
-from swarmkeep.engine.agents.registry import AgentsError, OpenRegistry, Registry, find_agents_in
-from swarmkeep.engine.tools import InlineRunner
+from swarmkeep.engine.agents.mentions import find_agents_in
+from swarmkeep.engine.agents.registry import AgentsError, OpenRegistry, Registry
+from swarmkeep.engine.tool_runners import InlineRunner
 
 Json = dict[str, Any]
 
@@ -134,7 +135,7 @@ def test_no_function_is_called_to_look_at_it() -> None:
     def effect() -> Agent:
         raise AssertionError("called")
 
-    assert Registry([Agent(functions=[effect])]).handoffs(Agent(functions=[effect])) == []
+    assert Registry([Agent(functions=[effect])]).list_handoffs(Agent(functions=[effect])) == []
 
 
 # A registry.
@@ -159,7 +160,11 @@ def test_agents_that_can_be_reached_are_served_too_and_the_first_is_the_default(
     assert registry.get("C") is c
     assert list(registry) == [a, b, c]
     assert "B" in registry
-    assert {agent.name: registry.handoffs(agent) for agent in registry} == {"A": ["B"], "B": ["C"], "C": ["A", "B"]}
+    assert {agent.name: registry.list_handoffs(agent) for agent in registry} == {
+        "A": ["B"],
+        "B": ["C"],
+        "C": ["A", "B"],
+    }
 
 
 def test_handoffs_to_agents_that_are_not_served_are_not_told() -> None:
@@ -169,7 +174,7 @@ def test_handoffs_to_agents_that_are_not_served_are_not_told() -> None:
     agent = Agent(name="A")
     registry = Registry([agent])
     agent.functions.append(to_sales)
-    assert registry.handoffs(agent) == []
+    assert registry.list_handoffs(agent) == []
 
 
 def test_one_agent_twice_is_one_agent() -> None:
@@ -194,8 +199,8 @@ def test_a_name_that_nobody_has() -> None:
         registry.get("Refunds")
     assert missing.value.known_agents == ["Sales", "Support"]
     with pytest.raises(AgentUnavailable):
-        registry.active("Refunds")
-    assert registry.active("Sales") is sales
+        registry.get_active("Refunds")
+    assert registry.get_active("Sales") is sales
     assert not registry.admit(Agent(name="Refunds"))
     assert registry.admit(sales)
 

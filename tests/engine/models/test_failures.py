@@ -1,4 +1,4 @@
-"""What goes wrong at the model's end is data: a code that stays, whether to try again, and the provider's status."""
+"""Failed model calls as data: a stable code, whether to try again, and the provider's status."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ BACK = make_tool(
 
 
 class MiniatureRun:
-    """What a run does, in miniature: calls are answered from `results`, and a handoff changes the agent."""
+    """A run in miniature: calls are answered from `results`, and a handoff changes the agent."""
 
     def __init__(self, client: OpenAI, tools: list[Json], instructions: str = "You are a helpful agent.") -> None:
         self.client = client
@@ -71,7 +71,7 @@ class MiniatureRun:
         return self.client.chat.completions.create(model="gpt-4o", messages=self.messages, **options).choices[0].message
 
     def say(self, text: str) -> str:
-        """What is said in the end, after at most eight turns; the calls made are in `called`."""
+        """The last words, after at most eight turns; the calls made are in `called`."""
         self.messages.append({"role": "user", "content": text})
         self.called = []
         for _ in range(8):

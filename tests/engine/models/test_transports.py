@@ -1,4 +1,4 @@
-"""What goes over the wire, and how often: the official clients send a request's own bytes, others get arguments."""
+"""Requests on the wire, and how often: official clients send the request's own bytes, others get arguments."""
 
 from __future__ import annotations
 

@@ -77,5 +77,5 @@ def user_message(text: str) -> Json:
 
 
 def list_tool_texts(response: Response) -> list[str]:
-    """What the model was told of each call, in order."""
+    """The results that the model was sent, in order."""
     return [message["content"] for message in response.messages if message["role"] == "tool"]

@@ -1,4 +1,4 @@
-"""What only AsyncSwarm can do: leave the event loop to others, stop in the middle, run many at once."""
+"""AsyncSwarm alone: it leaves the event loop to others, stops in the middle, runs many at once."""
 
 from __future__ import annotations
 

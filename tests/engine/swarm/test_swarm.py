@@ -657,10 +657,10 @@ def test_a_call_that_needs_an_approval_is_given_back(swarm: Runner, model: Scrip
     response = swarm.run(rocket, "Go")
     assert [(message["role"], message.get("content")) for message in response.messages[1:]] == [("tool", "seen fuel")]
     # Whoever decides says what came of it, and goes on.
-    model.say("As you wish.")
+    model.say("As you command.")
     messages = [{"role": "user", "content": "Go"}, *response.messages]
     messages += [{"role": "tool", "tool_call_id": call_id, "content": "Denied."} for call_id in ("c2", "c3")]
-    assert swarm.run(rocket, messages).messages[-1]["content"] == "As you wish."
+    assert swarm.run(rocket, messages).messages[-1]["content"] == "As you command."
     sent = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "tool"]
     assert sent == ["seen fuel", "Denied.", "Denied."]
 

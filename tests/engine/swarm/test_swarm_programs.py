@@ -242,7 +242,7 @@ TRIAGE = """
 
 
 def run_program(program: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What a program prints once its import says swarmkeep."""
+    """The output of a program once its import says swarmkeep."""
     source = dedent(program).replace("from swarm import", "from swarmkeep import")
     source = source.replace("from swarm.types import", "from swarmkeep import")
     space: Json = {"__name__": "__main__"}

@@ -66,8 +66,8 @@ def fail_times(count: int, error: type[Exception]) -> Callable[[], Exception | N
 
 
 @pytest.fixture
-async def engine(house: EngineCluster) -> Engine:
-    engine = await house.engine(Agent(name="A"))
+async def engine(cluster: EngineCluster) -> Engine:
+    engine = await cluster.open_engine(Agent(name="A"))
     await open_session(engine)
     return engine
 
@@ -110,14 +110,14 @@ async def test_of_many_attempts_of_unknown_outcome_one_counts(engine: Engine, mo
     assert await read_types(engine) == PLAIN
 
 
-async def test_a_tool_whose_start_was_in_doubt_runs_once(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_a_tool_whose_start_was_in_doubt_runs_once(cluster: EngineCluster, model: ScriptedModel) -> None:
     calls: list[str] = []
 
     def pay() -> str:
         calls.append("pay")
         return "paid"
 
-    engine = await house.engine(Agent(name="A", functions=[pay]))
+    engine = await cluster.open_engine(Agent(name="A", functions=[pay]))
     await open_session(engine)
     model.hang()
     await engine.runs.start(KEY, make_start_run())
@@ -125,7 +125,7 @@ async def test_a_tool_whose_start_was_in_doubt_runs_once(house: EngineCluster, m
     await kill_engine(engine)
     model.call("pay", id="c1")
     model.say("Paid.")
-    heir = await house.engine(Agent(name="A", functions=[pay]), start=False)
+    heir = await cluster.open_engine(Agent(name="A", functions=[pay]), start=False)
     outage = Outage(heir)
     # In turn: the take-over, the call's start, its result.
     outcomes = [OutcomeUnknown("?"), OutcomeUnknown("?"), OutcomeUnknown("?")]
@@ -157,7 +157,7 @@ async def test_a_caller_is_refused_at_once_while_there_is_no_database(engine: En
 
 
 async def test_a_run_that_was_taken_over_during_the_outage_is_left_to_its_heir(
-    house: EngineCluster, engine: Engine, model: ScriptedModel
+    cluster: EngineCluster, engine: Engine, model: ScriptedModel
 ) -> None:
     outage = await start_run_with_outage(engine, model)
     outage.before = lambda: StoreUnavailable("the database is gone")
@@ -167,7 +167,7 @@ async def test_a_run_that_was_taken_over_during_the_outage_is_left_to_its_heir(
     model.say("Alive.")
     # To the others it is as good as dead.
     await expire_leases(engine)
-    heir = await house.engine(Agent(name="A"))
+    heir = await cluster.open_engine(Agent(name="A"))
     assert (await wait_for_end(heir)).output_text == "Alive."
     before = await read_log(heir)
     outage.before = lambda: None
@@ -175,8 +175,8 @@ async def test_a_run_that_was_taken_over_during_the_outage_is_left_to_its_heir(
     assert await read_log(heir) == before
 
 
-async def test_a_server_stops_although_its_database_is_gone(house: EngineCluster, model: ScriptedModel) -> None:
-    engine = await house.engine(Agent(name="A"), limits=replace(LIMITS, interrupt_seconds=0.05))
+async def test_a_server_stops_although_its_database_is_gone(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await cluster.open_engine(Agent(name="A"), limits=replace(LIMITS, interrupt_seconds=0.05))
     await open_session(engine)
     outage = await start_run_with_outage(engine, model)
     outage.before = lambda: StoreUnavailable("the database is gone")

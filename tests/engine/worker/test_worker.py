@@ -55,8 +55,8 @@ def look(city: str) -> str:
 AGENT = Agent(name="A", functions=[look])
 
 
-async def open_engine(house: EngineCluster, *agents: Agent, limits: Limits = LIMITS) -> Engine:
-    engine = await house.engine(*(agents or [AGENT]), limits=limits)
+async def open_engine(cluster: EngineCluster, *agents: Agent, limits: Limits = LIMITS) -> Engine:
+    engine = await cluster.open_engine(*(agents or [AGENT]), limits=limits)
     await open_session(engine)
     return engine
 
@@ -68,14 +68,14 @@ async def read_resume_reasons(engine: Engine) -> list[str]:
 # Cut at each step, and taken over.
 
 
-async def test_a_run_cut_in_a_model_call_asks_again(house: EngineCluster, model: ScriptedModel) -> None:
-    one = await open_engine(house)
+async def test_a_run_cut_in_a_model_call_asks_again(cluster: EngineCluster, model: ScriptedModel) -> None:
+    one = await open_engine(cluster)
     model.hang()
     await one.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
     await model.wait_for_requests_async(1)
     await kill_engine(one)
     model.say("Hello.")
-    two = await house.engine(AGENT)
+    two = await cluster.open_engine(AGENT)
     view = await wait_for_end(two)
     assert (view.status, view.output_text) == ("completed", "Hello.")
     assert model.raw_requests[0] == model.raw_requests[1]
@@ -85,7 +85,7 @@ async def test_a_run_cut_in_a_model_call_asks_again(house: EngineCluster, model:
     assert await read_resume_reasons(two) == ["recovery"]
 
 
-async def test_a_run_cut_in_a_tool_does_not_run_it_again(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_a_run_cut_in_a_tool_does_not_run_it_again(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate, calls = ToolGate(), []
 
     def send() -> str:
@@ -94,13 +94,13 @@ async def test_a_run_cut_in_a_tool_does_not_run_it_again(house: EngineCluster, m
         return "sent"
 
     agent = Agent(name="A", functions=[send])
-    one = await open_engine(house, agent)
+    one = await open_engine(cluster, agent)
     model.call("send", id="c1")
     await one.runs.start(KEY, make_start_run())
     await gate.wait_until_reached()
     await kill_engine(one)
     model.say("I do not know.")
-    two = await house.engine(agent)
+    two = await cluster.open_engine(agent)
     view = await wait_for_end(two)
     await gate.open()
     assert view.status == "completed"
@@ -112,7 +112,7 @@ async def test_a_run_cut_in_a_tool_does_not_run_it_again(house: EngineCluster, m
     assert entry.tool.status == "unknown_outcome"
 
 
-async def test_an_idempotent_tool_runs_again_with_the_same_id(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_an_idempotent_tool_runs_again_with_the_same_id(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
     ids: list[str] = []
 
@@ -124,13 +124,13 @@ async def test_an_idempotent_tool_runs_again_with_the_same_id(house: EngineClust
         return f"paid {len(ids)}"
 
     agent = Agent(name="A", functions=[pay])
-    one = await open_engine(house, agent)
+    one = await open_engine(cluster, agent)
     model.call("pay", id="c1")
     await one.runs.start(KEY, make_start_run())
     await gate.wait_until_reached()
     await kill_engine(one)
     model.say("Paid.")
-    two = await house.engine(agent)
+    two = await cluster.open_engine(agent)
     view = await wait_for_end(two)
     assert list_contents(view.messages)[-2:] == ["paid 2", "Paid."]
     assert ids == ["c1", "c1"]
@@ -139,7 +139,9 @@ async def test_an_idempotent_tool_runs_again_with_the_same_id(house: EngineClust
     await gate.open()
 
 
-async def test_a_run_cut_between_two_tools_goes_on_with_the_second(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_a_run_cut_between_two_tools_goes_on_with_the_second(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
     gate, calls = ToolGate(), []
 
     def first(context_variables: Json) -> Result:
@@ -154,38 +156,40 @@ async def test_a_run_cut_between_two_tools_goes_on_with_the_second(house: Engine
         return f"two after {context_variables['n']}"
 
     agent = Agent(name="A", functions=[first, second])
-    one = await open_engine(house, agent)
+    one = await open_engine(cluster, agent)
     model.calls([("first", {}, "c1"), ("second", {}, "c2")])
     await one.runs.start(KEY, make_start_run())
     await gate.wait_until_reached()
     await kill_engine(one)
     model.say("Done.")
-    two = await house.engine(agent)
+    two = await cluster.open_engine(agent)
     view = await wait_for_end(two)
     assert list_contents(view.messages)[-3:] == ["one", "two after 1", "Done."]
     assert calls == ["first", "second", "second"]
     await gate.open()
 
 
-async def test_a_run_cut_after_a_handoff_goes_on_with_the_new_agent(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_a_run_cut_after_a_handoff_goes_on_with_the_new_agent(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
     def hand_over() -> Agent:
         return sales
 
     sales = Agent(name="Sales", instructions="Sell.")
     triage = Agent(name="Triage", functions=[hand_over])
-    one = await open_engine(house, triage, sales)
+    one = await open_engine(cluster, triage, sales)
     model.call("hand_over")
     model.hang()
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(2)
     await kill_engine(one)
     model.say("What would you like?")
-    two = await house.engine(triage, sales)
+    two = await cluster.open_engine(triage, sales)
     assert (await wait_for_end(two)).agent == "Sales"
     assert model.requests[2]["messages"][0]["content"] == "Sell."
 
 
-async def test_a_waiting_run_survives_without_anybody(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_a_waiting_run_survives_without_anybody(cluster: EngineCluster, model: ScriptedModel) -> None:
     launched: list[str] = []
 
     @tool(requires_approval=True)
@@ -194,11 +198,11 @@ async def test_a_waiting_run_survives_without_anybody(house: EngineCluster, mode
         return "launched"
 
     agent = Agent(name="A", functions=[launch])
-    one = await open_engine(house, agent)
+    one = await open_engine(cluster, agent)
     model.call("launch", id="c1")
     assert (await run_to_end(one)).status == "waiting"
     await kill_engine(one)
-    two = await house.engine(agent)
+    two = await cluster.open_engine(agent)
     assert (await two.reader.get_run(KEY, "r1")).status == "waiting"
     assert await read_resume_reasons(two) == []
     model.say("Launched.")
@@ -207,8 +211,8 @@ async def test_a_waiting_run_survives_without_anybody(house: EngineCluster, mode
     assert launched == ["launch"]
 
 
-async def test_queued_runs_follow_after_a_take_over(house: EngineCluster, model: ScriptedModel) -> None:
-    one = await open_engine(house)
+async def test_queued_runs_follow_after_a_take_over(cluster: EngineCluster, model: ScriptedModel) -> None:
+    one = await open_engine(cluster)
     model.hang()
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
@@ -216,14 +220,14 @@ async def test_queued_runs_follow_after_a_take_over(house: EngineCluster, model:
     await kill_engine(one)
     model.say("One.")
     model.say("Two.")
-    two = await house.engine(AGENT)
+    two = await cluster.open_engine(AGENT)
     assert (await wait_for_end(two)).output_text == "One."
     assert (await wait_for_end(two, "r2")).output_text == "Two."
 
 
 @pytest.mark.parametrize("step", range(2, 7))
 async def test_a_run_cut_after_any_commit_comes_to_its_end(
-    house: EngineCluster, model: ScriptedModel, step: int
+    cluster: EngineCluster, model: ScriptedModel, step: int
 ) -> None:
     """The server stops right after its n-th commit of the run, whichever that is."""
     calls: list[str] = []
@@ -233,7 +237,7 @@ async def test_a_run_cut_after_any_commit_comes_to_its_end(
         return f"noted {text}"
 
     agent = Agent(name="A", functions=[note])
-    one = await open_engine(house, agent)
+    one = await open_engine(cluster, agent)
     stopped = asyncio.Event()
     stop_after(one, step, stopped)
     # The script follows what the model is shown, so that it is the same however often it is asked.
@@ -244,7 +248,7 @@ async def test_a_run_cut_after_any_commit_comes_to_its_end(
     async with asyncio.timeout(SECONDS):
         await stopped.wait()
     await kill_engine(one)
-    two = await house.engine(agent)
+    two = await cluster.open_engine(agent)
     view = await wait_for_end(two)
     assert view.status == "completed"
     assert view.output_text == "Done."
@@ -280,38 +284,38 @@ def stop_after(engine: Engine, step: int, stopped: asyncio.Event) -> None:
 
 
 async def test_a_run_whose_agent_is_gone_is_interrupted_and_can_be_tried_again(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    one = await open_engine(house)
+    one = await open_engine(cluster)
     model.hang()
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
     await kill_engine(one)
-    without = await house.engine(Agent(name="Other"))
+    without = await cluster.open_engine(Agent(name="Other"))
     view = await wait_for_end(without)
     assert (view.status, view.stop_reason) == ("interrupted", "interrupted")
     assert view.error is not None
     assert view.error.code == "agent_unavailable"
-    again = await house.engine(AGENT)
+    again = await cluster.open_engine(AGENT)
     model.say("Here I am.")
     await again.runs.resume(KEY, "r1")
     view = await wait_for_end(again)
     assert (view.status, view.error, view.output_text) == ("completed", None, "Here I am.")
 
 
-async def test_a_run_that_is_taken_over_too_often_is_interrupted(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_a_run_that_is_taken_over_too_often_is_interrupted(cluster: EngineCluster, model: ScriptedModel) -> None:
     limits = Limits(lease_seconds=30, grace_seconds=0.05, max_recoveries=2)
-    engine = await open_engine(house, limits=limits)
+    engine = await open_engine(cluster, limits=limits)
     model.hang()
     await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
     for n in (2, 3):
         await kill_engine(engine)
         model.hang()
-        engine = await house.engine(AGENT, limits=limits)
+        engine = await cluster.open_engine(AGENT, limits=limits)
         await model.wait_for_requests_async(n)
     await kill_engine(engine)
-    engine = await house.engine(AGENT, limits=limits)
+    engine = await cluster.open_engine(AGENT, limits=limits)
     view = await wait_for_end(engine)
     assert view.status == "interrupted"
     assert view.error is not None
@@ -323,10 +327,10 @@ async def test_a_run_that_is_taken_over_too_often_is_interrupted(house: EngineCl
 
 
 async def test_a_run_that_gets_on_may_be_taken_over_as_often_as_it_takes(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
     limits = Limits(lease_seconds=30, grace_seconds=0.05, max_recoveries=1)
-    engine = await open_engine(house, limits=limits)
+    engine = await open_engine(cluster, limits=limits)
     model.hang()
     await engine.runs.start(KEY, make_start_run())
     for n in range(3):
@@ -334,23 +338,23 @@ async def test_a_run_that_gets_on_may_be_taken_over_as_often_as_it_takes(
         await kill_engine(engine)
         model.call("look", {"city": "Oslo"})
         model.hang()
-        engine = await house.engine(AGENT, limits=limits)
+        engine = await cluster.open_engine(AGENT, limits=limits)
         await model.wait_for_requests_async(2 * n + 3)
     await kill_engine(engine)
     model.say("Done.")
-    engine = await house.engine(AGENT, limits=limits)
+    engine = await cluster.open_engine(AGENT, limits=limits)
     assert (await wait_for_end(engine)).status == "completed"
 
 
 # Leases.
 
 
-async def test_what_another_server_advances_is_left_to_it(house: EngineCluster, model: ScriptedModel) -> None:
-    one = await open_engine(house)
+async def test_what_another_server_advances_is_left_to_it(cluster: EngineCluster, model: ScriptedModel) -> None:
+    one = await open_engine(cluster)
     model.hang(then="Hello.")
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
-    two = await house.engine(AGENT)
+    two = await cluster.open_engine(AGENT)
     await two._worker.recover()
     assert not two._worker.is_advancing(KEY)
     model.release()
@@ -359,9 +363,9 @@ async def test_what_another_server_advances_is_left_to_it(house: EngineCluster, 
 
 
 async def test_what_this_server_advances_itself_is_not_taken_over_from_itself(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    engine = await open_engine(house)
+    engine = await open_engine(cluster)
     model.hang(then="Hello.")
     await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
@@ -372,14 +376,14 @@ async def test_what_this_server_advances_itself_is_not_taken_over_from_itself(
     assert model.request_count == 1
 
 
-async def test_of_many_servers_one_takes_over(house: EngineCluster, model: ScriptedModel) -> None:
-    one = await open_engine(house)
+async def test_of_many_servers_one_takes_over(cluster: EngineCluster, model: ScriptedModel) -> None:
+    one = await open_engine(cluster)
     model.hang()
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
     await kill_engine(one)
     model.hang(then="Hello.")
-    engines = [await house.engine(AGENT, start=False) for _ in range(4)]
+    engines = [await cluster.open_engine(AGENT, start=False) for _ in range(4)]
     await asyncio.gather(*(engine._worker.recover() for engine in engines))
     [heir] = [engine for engine in engines if engine._worker.is_advancing(KEY)]
     await model.wait_for_requests_async(2)
@@ -390,9 +394,9 @@ async def test_of_many_servers_one_takes_over(house: EngineCluster, model: Scrip
 
 
 async def test_a_server_that_was_taken_over_from_records_nothing_more(
-    house: EngineCluster, model: ScriptedModel, caplog: pytest.LogCaptureFixture
+    cluster: EngineCluster, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = await open_engine(house)
+    one = await open_engine(cluster)
     model.hang(then="From the grave.")
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
@@ -401,7 +405,7 @@ async def test_a_server_that_was_taken_over_from_records_nothing_more(
     await expire_leases(one)
     model.call("look", {"city": "Oslo"}, id="c1", when=lambda request: count_answers(request) == 0)
     model.say("Alive.", when=lambda request: count_answers(request) == 1)
-    two = await house.engine(AGENT)
+    two = await cluster.open_engine(AGENT)
     assert (await wait_for_end(two)).output_text == "Alive."
     before = await read_log(two)
     model.release()
@@ -412,16 +416,16 @@ async def test_a_server_that_was_taken_over_from_records_nothing_more(
 
 
 async def test_a_zombie_is_stopped_at_its_next_commit_in_the_middle_of_the_others_run(
-    house: EngineCluster, model: ScriptedModel, caplog: pytest.LogCaptureFixture
+    cluster: EngineCluster, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = await open_engine(house)
+    one = await open_engine(cluster)
     model.hang(then="From the grave.")
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
     await expire_leases(one)
     gate = ToolGate()
     model.call("slow", id="c1")
-    two = await house.engine(Agent(name="A", functions=[_make_gated_tool(gate)]))
+    two = await cluster.open_engine(Agent(name="A", functions=[_make_gated_tool(gate)]))
     await gate.wait_until_reached()
     model.release()
     await wait_for_state(one, lambda state: not one._worker.is_advancing(KEY))
@@ -440,15 +444,15 @@ def _make_gated_tool(gate: ToolGate) -> Any:
 
 
 async def test_a_zombie_that_stops_does_not_interrupt_the_others_run(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    one = await open_engine(house)
+    one = await open_engine(cluster)
     model.hang()
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
     await expire_leases(one)
     model.hang(then="Alive.")
-    two = await house.engine(AGENT)
+    two = await cluster.open_engine(AGENT)
     await model.wait_for_requests_async(2)
     await one.drain()
     model.release()
@@ -457,7 +461,7 @@ async def test_a_zombie_that_stops_does_not_interrupt_the_others_run(
 
 
 async def test_leases_are_renewed_while_runs_go_on(
-    house: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+    cluster: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renewed = asyncio.Event()
     renew = SqlStore.renew
@@ -468,7 +472,7 @@ async def test_leases_are_renewed_while_runs_go_on(
         return lost
 
     monkeypatch.setattr(SqlStore, "renew", noticed)
-    engine = await open_engine(house, limits=Limits(lease_seconds=0.03, grace_seconds=0.05, poll_seconds=0.01))
+    engine = await open_engine(cluster, limits=Limits(lease_seconds=0.03, grace_seconds=0.05, poll_seconds=0.01))
     model.hang(then="Hello.")
     await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
@@ -479,12 +483,12 @@ async def test_leases_are_renewed_while_runs_go_on(
     assert await read_resume_reasons(engine) == []
 
 
-async def test_a_server_looks_after_abandoned_runs_by_itself(house: EngineCluster, model: ScriptedModel) -> None:
-    one = await open_engine(house)
+async def test_a_server_looks_after_abandoned_runs_by_itself(cluster: EngineCluster, model: ScriptedModel) -> None:
+    one = await open_engine(cluster)
     model.hang()
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
-    two = await house.engine(AGENT, limits=Limits(lease_seconds=0.15, grace_seconds=0.05, poll_seconds=0.01))
+    two = await cluster.open_engine(AGENT, limits=Limits(lease_seconds=0.15, grace_seconds=0.05, poll_seconds=0.01))
     model.say("Hello.")
     await kill_engine(one)
     view = await wait_for_end(two)
@@ -492,7 +496,7 @@ async def test_a_server_looks_after_abandoned_runs_by_itself(house: EngineCluste
 
 
 async def test_a_database_that_fails_for_a_while_does_not_end_the_care_for_leases(
-    house: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cluster: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tried, mended = asyncio.Event(), asyncio.Event()
     abandoned = SqlStore.find_abandoned
@@ -503,11 +507,11 @@ async def test_a_database_that_fails_for_a_while_does_not_end_the_care_for_lease
             raise OSError("the database went away")
         return await abandoned(self, limit=limit)
 
-    one = await open_engine(house)
+    one = await open_engine(cluster)
     model.hang()
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
-    two = await house.engine(AGENT, limits=Limits(lease_seconds=0.03, grace_seconds=0.05, poll_seconds=0.01))
+    two = await cluster.open_engine(AGENT, limits=Limits(lease_seconds=0.03, grace_seconds=0.05, poll_seconds=0.01))
     monkeypatch.setattr(SqlStore, "find_abandoned", failing)
     async with asyncio.timeout(SECONDS):
         await tried.wait()
@@ -515,13 +519,13 @@ async def test_a_database_that_fails_for_a_while_does_not_end_the_care_for_lease
     await kill_engine(one)
     mended.set()
     assert (await wait_for_end(two)).status == "completed"
-    assert "abandoned runs could not be looked for" in caplog.text
+    assert "could not look for abandoned runs" in caplog.text
 
 
 async def test_sessions_that_cannot_be_read_do_not_hide_the_others(
-    house: EngineCluster, model: ScriptedModel, caplog: pytest.LogCaptureFixture
+    cluster: EngineCluster, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = await house.engine(AGENT)
+    one = await cluster.open_engine(AGENT)
     # They are found in the order of their ids, so the last one would never be.
     keys = [await open_session(one, SessionKey(KEY.tenant, f"s{number}")) for number in range(6)]
     for key in keys:
@@ -533,7 +537,7 @@ async def test_sessions_that_cannot_be_read_do_not_hide_the_others(
     damage = delete(events).where(events.c.session_id.in_(damaged), events.c.seq == 3)
     await one.store.database.write(lambda connection: connection.execute(damage))  # type: ignore[attr-defined]
     model.say("Hello.")
-    two = await house.engine(AGENT, limits=replace(LIMITS, recovery_sessions=2))
+    two = await cluster.open_engine(AGENT, limits=replace(LIMITS, recovery_sessions=2))
     assert (await wait_for_end(two, key=keys[-1])).output_text == "Hello."
     complaints = [name for name in damaged if f"session {name}: its run could not be taken over" in caplog.text]
     assert complaints == damaged
@@ -542,8 +546,8 @@ async def test_sessions_that_cannot_be_read_do_not_hide_the_others(
 # What other servers do.
 
 
-async def test_a_run_that_was_ended_elsewhere_stops_here_at_once(house: EngineCluster, model: ScriptedModel) -> None:
-    one, two = await open_engine(house), await house.engine(AGENT)
+async def test_a_run_that_was_ended_elsewhere_stops_here_at_once(cluster: EngineCluster, model: ScriptedModel) -> None:
+    one, two = await open_engine(cluster), await cluster.open_engine(AGENT)
     model.hang()
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
@@ -555,8 +559,8 @@ async def test_a_run_that_was_ended_elsewhere_stops_here_at_once(house: EngineCl
     assert not one._worker.is_advancing(KEY)
 
 
-async def test_a_change_made_elsewhere_does_not_stop_a_run(house: EngineCluster, model: ScriptedModel) -> None:
-    one, two = await open_engine(house), await house.engine(AGENT)
+async def test_a_change_made_elsewhere_does_not_stop_a_run(cluster: EngineCluster, model: ScriptedModel) -> None:
+    one, two = await open_engine(cluster), await cluster.open_engine(AGENT)
     model.hang(then="Hello.")
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
@@ -569,8 +573,8 @@ async def test_a_change_made_elsewhere_does_not_stop_a_run(house: EngineCluster,
     assert (await wait_for_end(one)).output_text == "Hello."
 
 
-async def test_a_session_that_was_deleted_elsewhere_is_let_go(house: EngineCluster, model: ScriptedModel) -> None:
-    one, two = await open_engine(house), await house.engine(AGENT)
+async def test_a_session_that_was_deleted_elsewhere_is_let_go(cluster: EngineCluster, model: ScriptedModel) -> None:
+    one, two = await open_engine(cluster), await cluster.open_engine(AGENT)
     model.hang()
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
@@ -582,7 +586,7 @@ async def test_a_session_that_was_deleted_elsewhere_is_let_go(house: EngineClust
 
 
 async def test_a_run_begins_although_the_tool_of_the_one_before_will_not_end(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
     reached, end = asyncio.Event(), asyncio.Event()
 
@@ -594,7 +598,7 @@ async def test_a_run_begins_although_the_tool_of_the_one_before_will_not_end(
             await end.wait()
         return "never"
 
-    engine = await open_engine(house, Agent(name="A", functions=[stubborn]))
+    engine = await open_engine(cluster, Agent(name="A", functions=[stubborn]))
     model.call("stubborn")
     await engine.runs.start(KEY, make_start_run())
     await reached.wait()
@@ -606,8 +610,8 @@ async def test_a_run_begins_although_the_tool_of_the_one_before_will_not_end(
 # Stopping.
 
 
-async def test_a_server_that_stops_lets_its_runs_end(house: EngineCluster, model: ScriptedModel) -> None:
-    engine = await open_engine(house, limits=Limits(lease_seconds=30, grace_seconds=SECONDS))
+async def test_a_server_that_stops_lets_its_runs_end(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await open_engine(cluster, limits=Limits(lease_seconds=30, grace_seconds=SECONDS))
     model.hang(then="Hello.")
     await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
@@ -621,9 +625,9 @@ async def test_a_server_that_stops_lets_its_runs_end(house: EngineCluster, model
 
 
 async def test_what_still_runs_after_the_grace_time_is_interrupted_and_can_go_on_elsewhere(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    one = await open_engine(house)
+    one = await open_engine(cluster)
     model.hang()
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
@@ -634,7 +638,7 @@ async def test_what_still_runs_after_the_grace_time_is_interrupted_and_can_go_on
     assert view.error is not None
     assert (view.error.code, view.error.retryable) == ("draining", True)
     await model.wait_for_disconnects_async(1)
-    two = await house.engine(AGENT)
+    two = await cluster.open_engine(AGENT)
     model.say("Hello.")
     await two.runs.resume(KEY, "r1")
     view = await wait_for_end(two)
@@ -642,13 +646,13 @@ async def test_what_still_runs_after_the_grace_time_is_interrupted_and_can_go_on
 
 
 async def test_what_only_waits_to_ask_again_is_interrupted_as_soon_as_the_server_is_to_stop(
-    house: EngineCluster, model: ScriptedModel, async_client: AsyncOpenAI
+    cluster: EngineCluster, model: ScriptedModel, async_client: AsyncOpenAI
 ) -> None:
     pauses = Pauses()
     patient = ChatModel(async_client, Retries(count=1), pauses.wait)
     # Longer than the test may take: if it were waited for, this would fail.
     limits = replace(LIMITS, grace_seconds=3600)
-    one = await house.engine(AGENT, model=patient, limits=limits, pauses=pauses)
+    one = await cluster.open_engine(AGENT, model=patient, limits=limits, pauses=pauses)
     await open_session(one)
     model.fail(429, headers={"retry-after": "50"})
     await one.runs.start(KEY, make_start_run())
@@ -657,23 +661,23 @@ async def test_what_only_waits_to_ask_again_is_interrupted_as_soon_as_the_server
         await one.drain()
     view = await one.reader.get_run(KEY, "r1")
     assert (view.status, view.error and view.error.code) == ("interrupted", "draining")
-    two = await house.engine(AGENT)
+    two = await cluster.open_engine(AGENT)
     model.say("Hello.")
     await two.runs.resume(KEY, "r1")
     assert (await wait_for_end(two)).output_text == "Hello."
 
 
-async def test_a_tool_that_blocks_does_not_hold_up_the_stop(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_a_tool_that_blocks_does_not_hold_up_the_stop(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
     agent = Agent(name="A", functions=[_make_gated_tool(gate)])
-    one = await open_engine(house, agent)
+    one = await open_engine(cluster, agent)
     model.call("slow", id="c1")
     await one.runs.start(KEY, make_start_run())
     await gate.wait_until_reached()
     async with asyncio.timeout(SECONDS):
         await one.drain()
     assert not gate.passed.is_set()
-    two = await house.engine(agent)
+    two = await cluster.open_engine(agent)
     model.say("I see.")
     await two.runs.resume(KEY, "r1")
     view = await wait_for_end(two)
@@ -683,9 +687,9 @@ async def test_a_tool_that_blocks_does_not_hold_up_the_stop(house: EngineCluster
 
 
 async def test_what_waits_in_the_queue_of_a_server_that_stops_runs_elsewhere(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    one = await open_engine(house)
+    one = await open_engine(cluster)
     model.hang()
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
@@ -694,12 +698,12 @@ async def test_what_waits_in_the_queue_of_a_server_that_stops_runs_elsewhere(
     assert (await one.reader.get_run(KEY, "r1")).status == "interrupted"
     await expire_leases(one)
     model.say("Two.")
-    two = await house.engine(AGENT)
+    two = await cluster.open_engine(AGENT)
     assert (await wait_for_end(two, "r2")).output_text == "Two."
 
 
-async def test_a_server_that_stops_does_not_begin_with_its_queue(house: EngineCluster, model: ScriptedModel) -> None:
-    one = await open_engine(house, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
+async def test_a_server_that_stops_does_not_begin_with_its_queue(cluster: EngineCluster, model: ScriptedModel) -> None:
+    one = await open_engine(cluster, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
     model.hang(then="One.")
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
@@ -715,14 +719,14 @@ async def test_a_server_that_stops_does_not_begin_with_its_queue(house: EngineCl
     # Nobody has to wait for a lease: there is none.
     model.say("Two.")
     model.say("Three.")
-    two = await house.engine(AGENT)
+    two = await cluster.open_engine(AGENT)
     assert [(await wait_for_end(two, run_id)).output_text for run_id in ("r2", "r3")] == ["Two.", "Three."]
 
 
 async def test_a_cancel_on_a_server_that_stops_leaves_the_queue_to_others(
-    house: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    one = await open_engine(house, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
+    one = await open_engine(cluster, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
     model.hang()
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
@@ -733,17 +737,17 @@ async def test_a_cancel_on_a_server_that_stops_leaves_the_queue_to_others(
     await stopping
     assert (await one.reader.get_run(KEY, "r2")).status == "queued"
     model.say("Two.")
-    two = await house.engine(AGENT)
+    two = await cluster.open_engine(AGENT)
     assert (await wait_for_end(two, "r2")).output_text == "Two."
 
 
-async def test_only_the_last_run_can_be_tried_again(house: EngineCluster, model: ScriptedModel) -> None:
-    one = await open_engine(house)
+async def test_only_the_last_run_can_be_tried_again(cluster: EngineCluster, model: ScriptedModel) -> None:
+    one = await open_engine(cluster)
     model.hang()
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
     await one.drain()
-    two = await house.engine(AGENT)
+    two = await cluster.open_engine(AGENT)
     model.say("Two.")
     await run_to_end(two, "next", "r2")
     with pytest.raises(RunNotWaiting):
@@ -752,8 +756,8 @@ async def test_only_the_last_run_can_be_tried_again(house: EngineCluster, model:
         assert not find_body_faults(body)
 
 
-async def test_to_stop_twice_is_to_stop_once(house: EngineCluster) -> None:
-    engine = await house.engine(AGENT)
+async def test_to_stop_twice_is_to_stop_once(cluster: EngineCluster) -> None:
+    engine = await cluster.open_engine(AGENT)
     await engine.drain()
     await engine.stop()
 
@@ -761,9 +765,9 @@ async def test_to_stop_twice_is_to_stop_once(house: EngineCluster) -> None:
 # Nothing is left.
 
 
-async def test_threads_of_abandoned_tools_end_with_their_tools(house: EngineCluster, model: ScriptedModel) -> None:
+async def test_threads_of_abandoned_tools_end_with_their_tools(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
-    engine = await open_engine(house, Agent(name="A", functions=[_make_gated_tool(gate)]))
+    engine = await open_engine(cluster, Agent(name="A", functions=[_make_gated_tool(gate)]))
     model.call("slow")
     await engine.runs.start(KEY, make_start_run())
     await gate.wait_until_reached()
@@ -775,12 +779,12 @@ async def test_threads_of_abandoned_tools_end_with_their_tools(house: EngineClus
             assert not thread.is_alive()
 
 
-async def test_many_runs_leave_nothing_behind(house: EngineCluster, model: ScriptedModel) -> None:
-    engine = await open_engine(house)
+async def test_many_runs_leave_nothing_behind(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await open_engine(cluster)
     for n in range(30):
         model.say("Hello.")
         view = await run_to_end(engine, run_id=f"r{n}")
         assert view.status == "completed"
-    conductor = engine._worker
-    assert (len(conductor.tasks), len(conductor.waiters)) == (0, 0)
-    assert (engine.hub._feeds, engine.hub._passing) == ({}, {})
+    worker = engine._worker
+    assert (len(worker.tasks), len(worker.waiters)) == (0, 0)
+    assert (engine.hub._feeds, engine.hub._partial_items) == ({}, {})

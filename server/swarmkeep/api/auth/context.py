@@ -10,8 +10,8 @@ from litestar import Request
 from swarmkeep.api.http_errors import Forbidden, Unauthenticated
 from swarmkeep.api.service import Service
 from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
+from swarmkeep.domain.inputs import check_id
 from swarmkeep.engine.idempotency import IdempotentRequest
-from swarmkeep.engine.inputs import check_id
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
 from swarmkeep.store.ports.api_keys import ApiKey
 

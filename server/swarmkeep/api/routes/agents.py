@@ -46,10 +46,10 @@ def agent_view(registry: Registry, agent: Agent) -> AgentView:
         model=registry.choose_model(agent),
         instructions=agent.instructions if isinstance(agent.instructions, str) else None,
         tools=agent.tool_schemas(),
-        handoffs=registry.handoffs(agent),
+        handoffs=registry.list_handoffs(agent),
         tool_choice=agent.tool_choice,
         parallel_tool_calls=agent.parallel_tool_calls,
-        approvals=[name for name, tool in registry.tools(agent).items() if tool.requires_approval],
+        approvals=[name for name, tool in agent.tools().items() if tool.requires_approval],
     )
 
 

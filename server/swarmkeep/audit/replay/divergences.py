@@ -1,4 +1,4 @@
-"""What may be different between a recorded conversation and what today's agents would do, and how it is told."""
+"""Differences between a recorded conversation and what today's agents would do."""
 
 from __future__ import annotations
 

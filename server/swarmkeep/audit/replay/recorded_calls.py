@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from swarmkeep.agent import Agent, Tool, ToolArgumentsError
+from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.audit.redacted import is_redacted
 from swarmkeep.audit.replay.recorded_log import RecordedLog
 from swarmkeep.domain.decisions.turns import ToolOutcome
@@ -12,22 +13,19 @@ from swarmkeep.domain.events import ContextUpdated, MessageAdded
 from swarmkeep.domain.patch import apply
 from swarmkeep.domain.state import State, ToolCall
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.policy import LoopPolicy
-from swarmkeep.engine.tool_calls import ToolCalls
-from swarmkeep.engine.tools import ToolRunner, make_unknown_tool_outcome
-from swarmkeep.engine.values import copy_plain_object
+from swarmkeep.engine.tool_calls import make_unknown_tool_outcome
 
 
-class RecordedCalls(ToolCalls):
-    """Carries out nothing."""
+class RecordedCalls:
+    """Stands in for what carries out a loop's calls."""
 
-    def __init__(self, recording: RecordedLog, registry: Registry, caller: ToolRunner, policy: LoopPolicy) -> None:
-        super().__init__(registry, caller, policy)
+    def __init__(self, recording: RecordedLog, registry: Registry) -> None:
         self._recording = recording
+        self._registry = registry
 
     async def perform(self, state: State, agent: Agent | None, tool: Tool | None, call: ToolCall) -> ToolOutcome:
         """How the call ended then; what would be otherwise today is noted."""
-        outcome = self._outcome(state, call)
+        outcome = self._read_outcome(state, call)
         if agent is None:
             return outcome
         if outcome.status == "error" and is_redacted(self._recording.next_event):
@@ -36,7 +34,7 @@ class RecordedCalls(ToolCalls):
             return outcome
         was_unknown = outcome.content.startswith(make_unknown_tool_outcome(call, ()).content.removesuffix("none."))
         if tool is None and not was_unknown:
-            self._recording.note("missing_tool", call.name, sorted(self._registry.tools(agent)))
+            self._recording.note("missing_tool", call.name, sorted(agent.tools()))
         elif tool is not None and was_unknown:
             self._recording.note("missing_tool", None, call.name)
         elif tool is not None and outcome.status == "ok" and self._recording.knows_arguments:
@@ -53,7 +51,7 @@ class RecordedCalls(ToolCalls):
         except ToolArgumentsError as error:
             self._recording.note("arguments", f"{call.name}: {call.arguments}", str(error))
 
-    def _outcome(self, state: State, call: ToolCall) -> ToolOutcome:
+    def _read_outcome(self, state: State, call: ToolCall) -> ToolOutcome:
         """How the call ended then, with the change of the context that was recorded beside it."""
         fact = self._recording.next_event.fact
         if not isinstance(fact, MessageAdded) or fact.tool is None or fact.message.get("tool_call_id") != call.id:

@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from swarmkeep.audit.redacted import is_redacted
 from swarmkeep.audit.replay.divergences import DivergenceKind, ReplayFindings
-from swarmkeep.domain.decisions.settling import settle
+from swarmkeep.domain.decisions.settling import draft_follow_up, settle
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.events import (
     FACTS,
@@ -31,7 +31,7 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.state import State
-from swarmkeep.engine.session_log import Decide
+from swarmkeep.engine.policy import Decide, decide_nothing
 
 
 class EndOfRecordedLog(Exception):
@@ -39,7 +39,7 @@ class EndOfRecordedLog(Exception):
 
 
 class RecordedLog:
-    """A Ledger that is written already.
+    """A session log that is written already.
 
     Its state is always the fold of the recorded events, never of what the loop makes of them: so each step is
     compared for itself, and a difference does not drag others behind it. Whatever came from outside (inputs,
@@ -61,7 +61,7 @@ class RecordedLog:
 
     @property
     def next_event(self) -> RecordedEvent:
-        """The next event that the loop is to lead to. Raises EndOfRecording."""
+        """The next event that the loop is to lead to. Raises EndOfRecordedLog."""
         if self._next >= len(self._events):
             raise EndOfRecordedLog
         return self._events[self._next]
@@ -77,7 +77,7 @@ class RecordedLog:
 
     @property
     def request_record(self) -> RequestRecord | None:
-        """What the model was sent whose reply comes next, if one does. Raises EndOfRecording."""
+        """The request whose reply comes next, if one does. Raises EndOfRecordedLog."""
         return get_request_record(self.next_event)
 
     @property
@@ -96,7 +96,7 @@ class RecordedLog:
     async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[RecordedEvent]:
         """Go on to where the recorded log has what `decide` makes of the state; differences are noted.
 
-        Raises EndOfRecording, also when the two have come apart.
+        Raises EndOfRecordedLog, also when the two have come apart.
         """
         _ = self.next_event
         if self.is_turn_skipped:
@@ -108,6 +108,9 @@ class RecordedLog:
         self.candidates = [self.state]
         self._apply_outside_events()
         return [] if self._is_taken_over else applied
+
+    async def settle(self) -> list[RecordedEvent]:
+        return [] if draft_follow_up(self.state) is None else await self.commit(decide_nothing)
 
     def note_mismatch(self, actual: str) -> EndOfRecordedLog:
         """Note that the recorded log goes on with something else than today's code would."""
@@ -228,7 +231,7 @@ def _is_reply(event: RecordedEvent) -> bool:
 
 
 def get_request_record(event: RecordedEvent) -> RequestRecord | None:
-    """What a model was sent, of an event that is its reply."""
+    """The request that a model was sent, of an event that is its reply."""
     fact = event.fact
     return fact.completion.request if isinstance(fact, MessageAdded) and fact.completion is not None else None
 

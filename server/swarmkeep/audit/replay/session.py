@@ -25,6 +25,7 @@ from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.loop import Loop
 from swarmkeep.engine.models.model import Delta, Reply, TurnFailed
+from swarmkeep.engine.turn import prepare_turn
 from swarmkeep.store.ports import EventStore, SessionKey
 
 
@@ -69,24 +70,36 @@ def replay(
 
 async def _advance(recording: RecordedLog, registry: Registry, texts: Mapping[str, str]) -> None:
     try:
-        async for _ in _ReplayLoop(recording, registry, texts).advance():
+        async for _ in _make_replay_loop(recording, registry, texts).advance():
             pass
         raise recording.note_mismatch("nothing")
     except EndOfRecordedLog:
         pass
 
 
-class _ReplayLoop(Loop):
+def _make_replay_loop(recording: RecordedLog, registry: Registry, texts: Mapping[str, str]) -> Loop:
     """The loop, whose requests and calls are compared with the recorded ones instead of being made."""
+    requests = _CurrentRequests(recording, registry, texts)
+    calls = RecordedCalls(recording, registry)
+    return Loop(
+        recording,
+        registry,
+        _RecordedModel(recording),
+        _RecordedPolicy(recording),
+        prepare=requests.prepare,
+        perform=calls.perform,
+    )
+
+
+class _CurrentRequests:
+    """Builds the requests of today's agents, and compares them with the recorded ones."""
 
     def __init__(self, recording: RecordedLog, registry: Registry, texts: Mapping[str, str]) -> None:
-        policy = _RecordedPolicy(recording)
-        super().__init__(recording, registry, _RecordedModel(recording), _call_in_place, policy)
-        self._calls = RecordedCalls(recording, registry, _refuse_tool_call, policy)
         self._recording = recording
+        self._registry = registry
         self._texts = texts
 
-    async def _prepare(self, state: State) -> tuple[Agent, Profile]:
+    async def prepare(self, state: State) -> tuple[Agent, Profile]:
         """The agent as it is today, once the request that it would send has been compared."""
         if self._recording.is_redacted_reply:
             raise self._skip_redacted_turn()
@@ -95,9 +108,7 @@ class _ReplayLoop(Loop):
             raise self._recording.note_mismatch(MessageAdded.type)
         self._recording.findings.turns += 1
         try:
-            prepared = [
-                await self._build_current_request(candidate, recorded) for candidate in self._recording.candidates
-            ]
+            prepared = [await self._build(candidate, recorded) for candidate in self._recording.candidates]
         except TurnFailed as failed:
             self._note_failure(state, recorded, failed.error)
             raise
@@ -119,15 +130,13 @@ class _ReplayLoop(Loop):
                 yield difference
 
     def _skip_redacted_turn(self) -> TurnFailed:
-        """What was asked is redacted; what is recorded goes on after it."""
+        """The failure of a turn whose request is redacted; the recorded log goes on after it."""
         self._recording.note_redacted()
         self._recording.is_turn_skipped = True
         return TurnFailed(RunError(code="redacted", message="what was asked is redacted"))
 
-    async def _build_current_request(
-        self, state: State, recorded: RequestRecord
-    ) -> tuple[Agent, Profile, ModelRequest]:
-        agent, profile = await super()._prepare(state)
+    async def _build(self, state: State, recorded: RequestRecord) -> tuple[Agent, Profile, ModelRequest]:
+        agent, profile = await prepare_turn(self._registry, _run_in_place, state)
         return agent, profile, build_request(state, profile, stream=recorded.params.get("stream") is True)
 
     def _note_failure(self, state: State, recorded: RequestRecord, error: RunError) -> None:
@@ -162,7 +171,7 @@ class _RecordedPolicy:
     def __init__(self, recording: RecordedLog) -> None:
         self._recording = recording
 
-    def streams(self, run: Run) -> bool:
+    def should_stream(self, run: Run) -> bool:
         record = self._recording.request_record
         return record is not None and record.params.get("stream") is True
 
@@ -173,11 +182,7 @@ class _RecordedPolicy:
         return nullcontext()
 
 
-async def _call_in_place(function: Callable[[], Any], *, is_async: bool, seconds: float | None) -> Any:
+async def _run_in_place(function: Callable[[], Any], *, is_async: bool, seconds: float | None) -> Any:
     """Where instructions are made. A replay has a thread of its own."""
     value = function()
     return await value if inspect.isawaitable(value) else value
-
-
-async def _refuse_tool_call(function: Callable[[], Any], *, is_async: bool, seconds: float | None) -> Any:
-    raise AssertionError("a replay calls no tool")

@@ -20,8 +20,8 @@ from swarmkeep.audit.verify.chain import ChainCheck
 from swarmkeep.audit.verify.problems import Problems
 from swarmkeep.domain.errors import InvalidImport, InvalidRequest
 from swarmkeep.domain.events import SessionCreated
+from swarmkeep.domain.inputs import check_id
 from swarmkeep.domain.request import digest, list_text_hashes
-from swarmkeep.engine.inputs import check_id
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import SealedBatch
 

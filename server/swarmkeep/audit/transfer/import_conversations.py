@@ -23,8 +23,8 @@ from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.envelope import EventDraft, encode_payload
 from swarmkeep.domain.errors import InvalidImport, InvalidRequest, SeqConflict, SessionExists
 from swarmkeep.domain.events import MessageAdded
+from swarmkeep.domain.inputs import check_id, check_messages, check_object
 from swarmkeep.domain.state import State
-from swarmkeep.engine.inputs import check_id, check_messages, check_object
 from swarmkeep.store.hashing import seal
 from swarmkeep.store.ports import EventStore, SessionKey
 

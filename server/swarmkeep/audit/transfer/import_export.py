@@ -13,8 +13,8 @@ from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import InvalidImport, SeqConflict, SessionExists
 from swarmkeep.domain.events import RunError, RunInterrupted, Usage
+from swarmkeep.domain.inputs import check_id
 from swarmkeep.domain.state import State
-from swarmkeep.engine.inputs import check_id
 from swarmkeep.store.ports import EventStore, SessionKey
 
 ImportOutcome = Literal["imported", "present"]

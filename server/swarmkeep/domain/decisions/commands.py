@@ -1,4 +1,4 @@
-"""Commands decide: a state and a wish in, facts out, or a refusal. Ids and times arrive with the wish."""
+"""Commands decide: a state and a command in, facts out, or a refusal. Ids and times come with the command."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OnBusy = Literal["reject", "queue", "interrupt"]
 
 
 class StartRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A wish to run. `messages` are the input, `context_variables` a merge patch applied first.
+    """A command to run. `messages` are the input, `context_variables` a merge patch applied first.
 
     `on_busy`, where another run is active or queued: `reject` refuses this one, `queue` puts it at the end of the
     queue, `interrupt` cancels the active run and begins this one in its place, before whatever is queued.
@@ -77,23 +77,23 @@ def _has_effect(target: Json, patch: Json) -> bool:
     return any(diff(target, merge(target, patch)))
 
 
-def start_run(state: State, wish: StartRun, partial: str = "") -> list[EventDraft]:
+def start_run(state: State, command: StartRun, partial: str = "") -> list[EventDraft]:
     """Start a run, queue it, or have it take the active one's place, of which `partial` is kept. No events for a run
     that is there already.
 
     Raises SessionBusy when it may do none of these.
     """
     active = state.run
-    if _is_known_run(state, wish.run_id):
+    if _is_known_run(state, command.run_id):
         return []
-    if wish.on_busy == "queue" and (active is not None or state.queue):
-        return draft_events(state.agent, [_queue_run(wish)], wish.run_id)
-    if wish.on_busy == "interrupt":
+    if command.on_busy == "queue" and (active is not None or state.queue):
+        return draft_events(state.agent, [_queue_run(command)], command.run_id)
+    if command.on_busy == "interrupt":
         stopped = [] if active is None else cancel_run(state, active.id, partial)
         agent = apply_drafts(state, stopped).agent
-        return [*stopped, *draft_events(agent, _begin_run(wish), wish.run_id)]
+        return [*stopped, *draft_events(agent, _begin_run(command), command.run_id)]
     refuse_if_busy(state)
-    return draft_events(state.agent, _begin_run(wish), wish.run_id)
+    return draft_events(state.agent, _begin_run(command), command.run_id)
 
 
 def refuse_if_busy(state: State) -> None:
@@ -110,30 +110,30 @@ def _is_known_run(state: State, run_id: str) -> bool:
     return any(queued.run_id == run_id for queued in state.queue) or any(run.id == run_id for run in state.finished)
 
 
-def _queue_run(wish: StartRun) -> RunQueued:
+def _queue_run(command: StartRun) -> RunQueued:
     return RunQueued(
-        options=wish.options,
-        messages=wish.messages,
-        agent=wish.agent,
-        context_variables=wish.context_variables,
-        idempotency_key=wish.idempotency_key,
+        options=command.options,
+        messages=command.messages,
+        agent=command.agent,
+        context_variables=command.context_variables,
+        idempotency_key=command.idempotency_key,
     )
 
 
-def _begin_run(wish: StartRun) -> list[SessionEvent]:
-    facts: list[SessionEvent] = [RunStarted(options=wish.options, idempotency_key=wish.idempotency_key)]
-    if wish.agent is not None:
-        facts.append(SessionUpdated(agent=wish.agent))
-    if wish.context_variables:
-        facts.append(ContextUpdated(patch=wish.context_variables))
-    return facts + [MessageAdded(message=add_sender(message)) for message in wish.messages]
+def _begin_run(command: StartRun) -> list[SessionEvent]:
+    facts: list[SessionEvent] = [RunStarted(options=command.options, idempotency_key=command.idempotency_key)]
+    if command.agent is not None:
+        facts.append(SessionUpdated(agent=command.agent))
+    if command.context_variables:
+        facts.append(ContextUpdated(patch=command.context_variables))
+    return facts + [MessageAdded(message=add_sender(message)) for message in command.messages]
 
 
 def start_queued(state: State) -> list[EventDraft]:
     """Start the first run of the queue."""
     queued = state.queue[0]
     fact = queued.fact
-    wish = StartRun(
+    command = StartRun(
         run_id=queued.run_id,
         messages=fact.messages,
         options=fact.options,
@@ -141,7 +141,7 @@ def start_queued(state: State) -> list[EventDraft]:
         context_variables=fact.context_variables,
         idempotency_key=fact.idempotency_key,
     )
-    return draft_events(state.agent, _begin_run(wish), queued.run_id)
+    return draft_events(state.agent, _begin_run(command), queued.run_id)
 
 
 def cancel_run(state: State, run_id: str, partial: str = "") -> list[EventDraft]:

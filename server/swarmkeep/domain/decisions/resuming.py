@@ -52,19 +52,19 @@ def resume_run(
     neither.
     """
     run = state.run
-    wishes: list[Approval | ToolAnswer] = [*approvals, *answers]
+    decisions: list[Approval | ToolAnswer] = [*approvals, *answers]
     if run is None or run.id != run_id:
-        return _retry_interrupted(state, run_id, wishes)
-    if run.status != "waiting" and not wishes:
+        return _retry_interrupted(state, run_id, decisions)
+    if run.status != "waiting" and not decisions:
         raise RunNotWaiting(run_id, run.status)
     drafts: list[EventDraft] = []
     current = state
-    for wish in wishes:
+    for decision in decisions:
         assert current.run is not None
-        if isinstance(wish, Approval):
-            fact: SessionEvent = _decide_approval(current, current.run, wish, now)
+        if isinstance(decision, Approval):
+            fact: SessionEvent = _decide_approval(current, current.run, decision, now)
         else:
-            fact = _deliver_result(current, current.run, wish)
+            fact = _deliver_result(current, current.run, decision)
         drafts += draft_events(state.agent, [fact], run_id)
         current = apply_drafts(current, drafts[-1:])
     if not drafts:
@@ -143,15 +143,15 @@ def _refuse_answered(state: State, run: Run, call_id: str) -> None:
             raise AlreadyDecided(call_id, "its result is recorded")
 
 
-def _retry_interrupted(state: State, run_id: str, wishes: Sequence[Approval | ToolAnswer]) -> list[EventDraft]:
+def _retry_interrupted(state: State, run_id: str, decisions: Sequence[Approval | ToolAnswer]) -> list[EventDraft]:
     known = [run for run in state.finished if run.id == run_id]
     if not known:
         if any(queued.run_id == run_id for queued in state.queue):
             raise RunNotWaiting(run_id, "queued")
         raise RunNotFound(run_id)
-    for wish in wishes:
-        _refuse_answered(state, known[-1], wish.tool_call_id)
+    for decision in decisions:
+        _refuse_answered(state, known[-1], decision.tool_call_id)
     latest = state.run is None and state.finished[-1].id == run_id
-    if known[-1].status != "interrupted" or not latest or wishes:
+    if known[-1].status != "interrupted" or not latest or decisions:
         raise RunNotWaiting(run_id, known[-1].status)
     return draft_events(state.agent, [RunResumed(reason="recovery")], run_id)

@@ -1,4 +1,8 @@
-"""What follows from facts by itself, without asking anyone outside."""
+"""Tells the next steps that follow from a state by themselves from those that need somebody outside.
+
+Outside steps are two: to ask the model, and to run a call whose start is recorded. All other steps are follow-ups,
+and are recorded in the commit that they follow from.
+"""
 
 from __future__ import annotations
 
@@ -6,46 +10,50 @@ from collections.abc import Sequence
 
 from swarmkeep.domain.decisions.commands import start_queued
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
-from swarmkeep.domain.decisions.steps import CallTool, Deny, Finish, StartQueued, Wait, next_step
+from swarmkeep.domain.decisions.steps import AskModel, CallTool, Deny, Finish, StartQueued, Wait, next_step
 from swarmkeep.domain.decisions.turns import deny_call, end_run, record_result, start_tool
 from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.events import (
-    RunCompleted,
-    RunWaiting,
-)
+from swarmkeep.domain.events import RunCompleted, RunWaiting
 from swarmkeep.domain.state import State
 
 
-def settle(state: State, drafts: Sequence[EventDraft], *, queue: bool = True) -> list[EventDraft]:
-    """The drafts, and whatever follows from them without asking anyone outside.
+def settle(state: State, drafts: Sequence[EventDraft], *, may_start_queued: bool = True) -> list[EventDraft]:
+    """The drafts, and every follow-up.
 
-    So a reply and its tool's start, or the last message and the run's end, share one commit. Without `queue`, what is
-    queued stays so, for somebody else to begin with.
+    So a reply and its tool's start, or the last message and the run's end, share one commit.
     """
     drafts = list(drafts)
     state = apply_drafts(state, drafts)
-    while state.run is not None and isinstance(step := next_step(state), Deny):
-        denied = draft_events(
-            state.agent, record_result(state, state.run, step.call, deny_call(step.call)), state.run.id
-        )
-        state = apply_drafts(state, denied)
-        drafts += denied
-    while more := _draft_follow_up(state, queue):
+    while more := draft_follow_up(state, may_start_queued=may_start_queued):
         state = apply_drafts(state, more)
         drafts += more
     return drafts
 
 
-def _draft_follow_up(state: State, queue: bool) -> list[EventDraft] | None:
+def draft_follow_up(state: State, *, may_start_queued: bool = True) -> list[EventDraft] | None:
+    """The next step, if it follows from the state by itself. What is queued may be left to others."""
     run = state.run
     match next_step(state):
+        case Deny(call=call) if run is not None:
+            return draft_events(state.agent, record_result(state, run, call, deny_call(call)), run.id)
         case CallTool(call=call) if run is not None and call.attempts == 0:
             return draft_events(state.agent, [start_tool(call)], run.id)
         case Wait(pending=pending) if run is not None:
             return draft_events(state.agent, [RunWaiting(pending=pending)], run.id)
         case Finish(stop_reason=stop_reason) if run is not None:
             return draft_events(state.agent, end_run(state, run, RunCompleted, stop_reason), run.id)
-        case StartQueued() if queue:
+        case StartQueued() if may_start_queued:
             return start_queued(state)
+        case _:
+            return None
+
+
+def find_outside_step(state: State) -> AskModel | CallTool | None:
+    """The next step, if somebody outside is needed for it: a model, or a tool."""
+    match next_step(state):
+        case AskModel() as step:
+            return step
+        case CallTool(call=call) as step if call.attempts:
+            return step
         case _:
             return None

@@ -1,4 +1,4 @@
-"""What a session does next: a pure question to its state."""
+"""The next step of a session: a pure question to its state."""
 
 from __future__ import annotations
 

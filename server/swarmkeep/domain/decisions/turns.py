@@ -1,4 +1,4 @@
-"""What a turn leaves behind: a reply, a result, an end."""
+"""The facts that a turn leaves behind: a reply, a result, an end."""
 
 from __future__ import annotations
 

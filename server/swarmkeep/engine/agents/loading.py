@@ -65,7 +65,7 @@ def _read_aliases(module: ModuleType, spec: str) -> dict[str, str]:
     """The module's `ALIASES`: names that its agents had before, with those that they have now."""
     found = getattr(module, "ALIASES", {})
     if not (isinstance(found, dict) and all(isinstance(name, str) for pair in found.items() for name in pair)):
-        raise AgentsError(f"{spec}: ALIASES is to be a dict of names, {{'old name': 'new name'}}")
+        raise AgentsError(f"{spec}: ALIASES must be a dict of names, {{'old name': 'new name'}}")
     return found
 
 
@@ -97,7 +97,7 @@ def _import_spec(spec: str) -> ModuleType:
 def _import_path(path: Path) -> ModuleType:
     if path.is_dir() and not (path / "__init__.py").exists():
         if not (path / "agents.py").exists():
-            raise AgentsError(f"{path} is a folder with neither __init__.py nor agents.py")
+            raise AgentsError(f"{path} is a folder without __init__.py or agents.py")
         path = path / "agents.py"
     _add_to_path(path.parent)
     return _import_package(path) if path.is_dir() else _import_file(path)
@@ -117,7 +117,7 @@ def _import_file(path: Path) -> ModuleType:
     name = path.stem if known is None else f"swarmkeep_loaded_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise AgentsError(f"{path} is no Python file")
+        raise AgentsError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

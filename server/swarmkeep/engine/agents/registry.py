@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
-import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from swarmkeep.agent import Agent, Tool
+from swarmkeep.agent import Agent
 from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.errors import AgentNotFound, AgentUnavailable
 from swarmkeep.domain.request import Profile
-from swarmkeep.engine.tools import ToolRunner
+from swarmkeep.engine.agents.mentions import find_mentioned, find_reachable
+from swarmkeep.engine.tool_runners import ToolRunner
 
 Json = dict[str, Any]
 
@@ -36,7 +35,7 @@ class Registry:
         # Encoding schemas costs more than a turn; an agent's functions seldom change.
         self._schemas: dict[str, tuple[tuple[object, ...], str | None]] = {}
         for agent in agents:
-            for found in (agent, *_find_reachable(agent)):
+            for found in (agent, *find_reachable(agent)):
                 self._add(found)
 
     def _add(self, agent: Agent) -> None:
@@ -45,12 +44,12 @@ class Registry:
             raise AgentsError(f"two agents are called {agent.name!r}; names must be unique, rename one of them")
 
     def check_aliases(self) -> None:
-        """Raises AgentsError for an alias that leads to no agent, or that is itself an agent's name."""
+        """Raises AgentsError for an alias that stands for no agent, or that is itself an agent's name."""
         for old, new in self._aliases.items():
             if old in self._agents:
                 raise AgentsError(f"{old!r} is the name of an agent, so it cannot be an alias of {new!r}")
             if new not in self._agents:
-                raise AgentsError(f"the alias {old!r} leads to {new!r}, and no agent is called that")
+                raise AgentsError(f"the alias {old!r} stands for {new!r}, but there is no agent of that name")
 
     def admit(self, agent: Agent) -> bool:
         """Whether this agent may be handed over to: it must be served, for the log keeps no more than its name."""
@@ -78,7 +77,7 @@ class Registry:
             raise AgentNotFound(name, self.names)
         return found
 
-    def active(self, name: str) -> Agent:
+    def get_active(self, name: str) -> Agent:
         """The agent that a session's state names. Raises AgentUnavailable: it was there once."""
         found = self._agents.get(self._aliases.get(name, name))
         if found is None:
@@ -88,7 +87,7 @@ class Registry:
     def choose_model(self, agent: Agent) -> str:
         return self._model if self._model and "model" not in agent.model_fields_set else agent.model
 
-    async def make_profile(self, agent: Agent, context_variables: Mapping[str, Any], caller: ToolRunner) -> Profile:
+    async def make_profile(self, agent: Agent, context_variables: Mapping[str, Any], runner: ToolRunner) -> Profile:
         """The agent as its model sees it now. Raises whatever its instructions raise.
 
         Instructions that are made by a function are made where tools run, as they may take as long.
@@ -97,7 +96,7 @@ class Registry:
             instructions = agent.instructions
         else:
             render = partial(agent.render_instructions, dict(context_variables))
-            instructions = await caller(render, is_async=False, seconds=None)
+            instructions = await runner(render, is_async=False, seconds=None)
         return Profile(
             name=agent.name,
             model=self.choose_model(agent),
@@ -117,12 +116,9 @@ class Registry:
             self._schemas[agent.name] = cached
         return cached[1]
 
-    def tools(self, agent: Agent) -> Mapping[str, Tool]:
-        return agent.tools()
-
-    def handoffs(self, agent: Agent) -> list[str]:
+    def list_handoffs(self, agent: Agent) -> list[str]:
         """Names of the agents that this one's functions mention, and so may hand over to."""
-        return list(dict.fromkeys(other.name for other in _find_mentioned(agent) if other.name in self._agents))
+        return list(dict.fromkeys(other.name for other in find_mentioned(agent) if other.name in self._agents))
 
 
 class OpenRegistry(Registry):
@@ -135,62 +131,3 @@ class OpenRegistry(Registry):
     def admit(self, agent: Agent) -> bool:
         self._agents[agent.name] = agent
         return True
-
-
-def _find_reachable(agent: Agent) -> Iterator[Agent]:
-    seen: dict[int, Agent] = {id(agent): agent}
-    waiting = [agent]
-    while waiting:
-        for other in _find_mentioned(waiting.pop()):
-            if id(other) not in seen:
-                seen[id(other)] = other
-                waiting.append(other)
-                yield other
-
-
-def _find_mentioned(agent: Agent) -> Iterator[Agent]:
-    for function in agent.functions:
-        yield from find_agents_in(function)
-
-
-def find_agents_in(function: Callable[..., Any]) -> Iterator[Agent]:
-    """The agents that a function's code refers to: as globals, in its closure, or bound to it.
-
-    Read from the code, not by calling it: a function with an effect must not run to draw a graph.
-    """
-    bound = [*getattr(function, "args", ()), *getattr(function, "keywords", {}).values()]
-    plain = getattr(function, "func", function)
-    if not isinstance(plain, types.FunctionType):
-        # An agent may be kept by a method's object, or by an object that is called itself.
-        bound += list(getattr(getattr(plain, "__self__", plain), "__dict__", {}).values())
-    if not isinstance(plain, types.FunctionType | types.MethodType):
-        plain = vars(type(plain)).get("__call__")
-    plain = inspect.unwrap(getattr(plain, "__func__", plain))
-    if isinstance(plain, types.FunctionType):
-        bound += list(_iterate_referenced(plain, plain.__code__))
-        bound += [cell.cell_contents for cell in plain.__closure__ or () if _is_filled(cell)]
-    for value in bound:
-        yield from _pick_agents(value)
-
-
-def _iterate_referenced(function: types.FunctionType, code: types.CodeType) -> Iterator[Any]:
-    for name in code.co_names:
-        if name in function.__globals__:
-            yield function.__globals__[name]
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _iterate_referenced(function, constant)
-
-
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
-
-
-def _pick_agents(value: Any) -> Iterator[Agent]:
-    values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
-    for item in values:
-        if isinstance(item, Agent):
-            yield item

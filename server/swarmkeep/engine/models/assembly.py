@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from swarmkeep.domain.codec import decode
@@ -77,7 +77,7 @@ class Assembly:
         self._has_ended = False
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the reply's end has been seen, whatever may follow it."""
         return self._finish_reason is not None or (self._has_ended and self._looks_whole)
 
@@ -91,16 +91,17 @@ class Assembly:
         """The content so far."""
         return "".join(self._texts.get("content", ()))
 
-    def add(self, chunk: Json) -> Iterator[Json]:
+    def add(self, chunk: Json) -> list[Json]:
         """Take a chunk; gives the deltas in it, in a regular shape."""
         if chunk is END_OF_STREAM:
             self._has_ended = True
-            return
+            return []
         self._head = self._head or {key: chunk[key] for key in ("id", "model") if chunk.get(key)}
         self._usage = chunk.get("usage") or self._usage
         choices = chunk.get("choices") or ()
         if not all(isinstance(choice, dict) for choice in choices):
             raise MalformedReply("a piece of the model's stream holds choices that are none")
+        deltas: list[Json] = []
         for choice in choices:
             # Only the first alternative is asked for and used.
             if choice.get("index"):
@@ -108,14 +109,15 @@ class Assembly:
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
             delta = choice.get("delta") or choice.get("message")
             if isinstance(delta, dict):
-                yield self._add_delta(delta)
+                deltas.append(self._add_delta(delta))
+        return deltas
 
     def completion(self) -> Json:
         """The whole, as a request without streaming would have answered.
 
-        Raises StreamCut if its end is missing, and EmptyReply if it ended and held nothing.
+        Raises TruncatedStream if its end is missing, and EmptyReply if it ended and held nothing.
         """
-        if not self.complete:
+        if not self.is_complete:
             if self._has_ended and not self._has_started:
                 raise EmptyReply("the model's stream holds no message")
             raise TruncatedStream(

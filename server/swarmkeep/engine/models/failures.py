@@ -1,4 +1,4 @@
-"""What went wrong at the model's end, as data: a stable code, whether trying again makes sense, and whether at once."""
+"""Describes a failed model call as data: a stable code, whether a retry makes sense, and whether at once."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def is_web_page(response: Any) -> bool:
 
 
 def read_page_title(text: str) -> str:
-    """What a web page says that it is, in one line."""
+    """The title of a web page, in one line."""
     found = re.search(r"<(title|h1)[^>]*>(.*?)</\1", text, flags=re.IGNORECASE | re.DOTALL)
     title = " ".join(unescape(re.sub(r"<[^>]*>", " ", found.group(2))).split()) if found else ""
     return f"a web page instead of an answer: {title[:200]}" if title else "a web page instead of an answer"
@@ -167,7 +167,7 @@ def _text_or_empty(value: object) -> str:
 
 
 def _read_wait_seconds(headers: Mapping[str, str]) -> float | None:
-    """What `Retry-After` asks for, in seconds or as a date; and its finer form in milliseconds."""
+    """The pause that `Retry-After` asks for, in seconds or as a date; and its finer form in milliseconds."""
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(name, "")) / unit

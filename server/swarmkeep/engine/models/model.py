@@ -1,4 +1,4 @@
-"""The model port: a request in, deltas and at last a reply out, whichever client carries it."""
+"""The model port: sends a request, gives deltas and last a reply, whichever client carries it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -39,12 +39,16 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class TurnFailed(Exception):
-    """A turn gave no usable reply. `error` says why, as data; `partial` is what the model had said by then."""
+    """A turn gave no usable reply. `error` says why, as data; `partial` is what the model had said by then.
 
-    def __init__(self, error: RunError, partial: str = "") -> None:
+    `client_error` is what the model's client raised, if that was the reason.
+    """
+
+    def __init__(self, error: RunError, partial: str = "", *, client_error: Exception | None = None) -> None:
         super().__init__(error.message)
         self.error = error
         self.partial = partial
+        self.client_error = client_error
 
 
 class Model(Protocol):
@@ -70,23 +74,34 @@ class ChatModel:
         self._pause = pause or _sleep
 
     async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
-        retried, pause = 0, 0.0
+        retried = 0
         while True:
-            attempt = _Attempt()
+            attempt = _Attempt(request)
             try:
-                async with aclosing(attempt.pieces(self._transport, request, stream)) as pieces:
-                    async for piece in pieces:
-                        yield piece
+                if stream:
+                    async with attempt.open_stream(self._transport) as chunks:
+                        async for chunk in chunks:
+                            for delta in attempt.add(chunk):
+                                yield delta
+                    yield attempt.assemble_reply()
+                else:
+                    yield attempt.make_reply(await self._transport.complete(request))
                 return
             except Exception as error:
-                met = describe_failure(error)
-                # What was shown cannot be taken back, so it is kept, and the run ends here.
-                again = None if attempt.shown else self._retries.choose_pause(met, retried)
-                if again is None:
-                    raise TurnFailed(_make_run_error(met), attempt.text) from error
-                pause, retried = again, retried + 1
-                log.warning("a model call failed (%s); again in %.1f s: %s", met.error.code, pause, met.error.message)
+                pause = self._choose_pause(attempt, error, retried)
+            retried += 1
             await self._pause(pause)
+
+    def _choose_pause(self, attempt: _Attempt, error: Exception, retried: int) -> float:
+        """How long to wait before the next attempt. Raises TurnFailed if there is to be none."""
+        failure = describe_failure(error)
+        # What was shown cannot be taken back, so it is kept, and the run ends here.
+        pause = None if attempt.is_shown else self._retries.choose_pause(failure, retried)
+        if pause is None:
+            raise TurnFailed(_make_run_error(failure), attempt.text, client_error=error) from error
+        code, message = failure.error.code, failure.error.message
+        log.warning("a model call failed (%s); again in %.1f s: %s", code, pause, message)
+        return pause
 
 
 async def _sleep(seconds: float) -> None:
@@ -96,63 +111,65 @@ async def _sleep(seconds: float) -> None:
 class _Attempt:
     """One request and what came of it."""
 
-    def __init__(self) -> None:
-        self.shown = False
+    def __init__(self, request: ModelRequest) -> None:
+        self.is_shown = False
+        self._request = request
+        self._started = time.perf_counter()
         self._assembly = Assembly()
         self._withheld_text = ""
 
     @property
     def text(self) -> str:
-        """What the model has said."""
+        """The text that has come so far."""
         return self._assembly.text or self._withheld_text
 
-    async def pieces(self, transport: Transport, request: ModelRequest, stream: bool) -> AsyncGenerator[Delta | Reply]:
-        started = time.perf_counter()
-        if stream:
-            async with aclosing(self._stream_deltas(transport, request)) as deltas:
-                async for delta in deltas:
-                    yield delta
-            completion = self._assembly.completion()
-        else:
-            completion = await transport.complete(request)
+    @asynccontextmanager
+    async def open_stream(self, transport: Transport) -> AsyncGenerator[AsyncGenerator[Json]]:
+        """The chunks of the answer. What fails after the reply's own end is no failure."""
+        try:
+            async with aclosing(transport.stream_chunks(self._request)) as chunks:
+                yield chunks
+        except MalformedReply:
+            raise
+        except Exception:
+            # Cut off there, it lacks the count of tokens at most.
+            if not self._assembly.is_complete:
+                raise
+
+    def add(self, chunk: Json) -> list[Delta]:
+        deltas = self._assembly.add(chunk)
+        self.is_shown = self.is_shown or any(delta.get("content") or delta.get("tool_calls") for delta in deltas)
+        return [Delta(delta) for delta in deltas]
+
+    def assemble_reply(self) -> Reply:
+        """The reply that the chunks are pieces of."""
+        return self.make_reply(self._assembly.completion())
+
+    def make_reply(self, completion: Json) -> Reply:
         message, choice = _get_first_choice(completion)
         finish_reason = _text_or_none(choice.get("finish_reason"))
         if finish_reason == "content_filter":
             self._withheld_text = _text_or_none(message.get("content")) or ""
             raise FilteredReply("the provider's filter stopped the answer")
-        yield Reply(
+        return Reply(
             message,
             CompletionRecord(
                 id=_text_or_none(completion.get("id")),
                 model=_text_or_none(completion.get("model")),
                 finish_reason=finish_reason,
                 usage=completion.get("usage"),
-                duration_ms=round((time.perf_counter() - started) * 1000, 3),
-                request=request.record,
+                duration_ms=round((time.perf_counter() - self._started) * 1000, 3),
+                request=self._request.record,
             ),
         )
 
-    async def _stream_deltas(self, transport: Transport, request: ModelRequest) -> AsyncGenerator[Delta]:
-        try:
-            async with aclosing(transport.chunks(request)) as chunks:
-                async for chunk in chunks:
-                    for delta in self._assembly.add(chunk):
-                        self.shown = self.shown or bool(delta.get("content") or delta.get("tool_calls"))
-                        yield Delta(delta)
-        except MalformedReply:
-            raise
-        except Exception:
-            # Cut off after the reply's own end, it lacks the count of tokens at most.
-            if not self._assembly.complete:
-                raise
 
-
-def _make_run_error(met: ProviderFailure) -> RunError:
+def _make_run_error(failure: ProviderFailure) -> RunError:
     """The error, with the time that the provider asks for: nobody else tells those who want to try again."""
-    if met.wait_seconds is None:
-        return met.error
-    text = f"{met.error.message.rstrip('. ')}; the provider asks to wait {met.wait_seconds:.0f} s"
-    return msgspec.structs.replace(met.error, message=text)
+    if failure.wait_seconds is None:
+        return failure.error
+    text = f"{failure.error.message.rstrip('. ')}; the provider asks to wait {failure.wait_seconds:.0f} s"
+    return msgspec.structs.replace(failure.error, message=text)
 
 
 def _text_or_none(value: object) -> str | None:

@@ -10,13 +10,13 @@ class ServerStopping(Exception):
 
 
 class Pauses:
-    """What pauses in a process, until it is told to stop. From then on every pause is over before it begins."""
+    """The pauses of a process, until it is told to stop. From then on every pause is over before it begins."""
 
     def __init__(self) -> None:
         self._ended = asyncio.Event()
 
     async def wait(self, seconds: float) -> None:
-        """Return after that time. Raises Stopped as soon as `end` was called."""
+        """Return after that time. Raises ServerStopping as soon as `stop_waiting` was called."""
         try:
             async with asyncio.timeout(seconds):
                 await self._ended.wait()
@@ -24,5 +24,5 @@ class Pauses:
             return
         raise ServerStopping
 
-    def end(self) -> None:
+    def stop_waiting(self) -> None:
         self._ended.set()

@@ -15,7 +15,7 @@ _CONNECT_SECONDS = 10.0
 
 
 class ModelSettings(Protocol):
-    """What settings say about the model."""
+    """The settings of the model."""
 
     offline: bool
     openai_api_key: SecretStr | None

@@ -1,4 +1,4 @@
-"""When a model call that failed in passing is made again."""
+"""Decides when a model call that failed for a moment is made again."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
     longest_seconds: float = 8.0
     patience_seconds: float = 60.0
 
-    def choose_pause(self, met: ProviderFailure, retried: int) -> float | None:
+    def choose_pause(self, failure: ProviderFailure, retried: int) -> float | None:
         """How long to wait before the next attempt, after `retried` of them; None if there is to be none."""
-        if not met.is_transient or retried >= self.count:
+        if not failure.is_transient or retried >= self.count:
             return None
-        if met.wait_seconds is None:
+        if failure.wait_seconds is None:
             longest = min(self.first_seconds * 2.0 ** min(retried, 64), self.longest_seconds)
             return random.uniform(longest / 2, longest)
-        if met.wait_seconds > self.patience_seconds:
+        if failure.wait_seconds > self.patience_seconds:
             return None
-        return random.uniform(met.wait_seconds, met.wait_seconds * 1.1)
+        return random.uniform(failure.wait_seconds, failure.wait_seconds * 1.1)

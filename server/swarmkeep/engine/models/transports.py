@@ -20,7 +20,7 @@ _HEADERS = {"headers": {"Content-Type": "application/json"}}
 class Transport(Protocol):
     async def complete(self, request: ModelRequest) -> Json: ...
 
-    def chunks(self, request: ModelRequest) -> AsyncGenerator[Json]: ...
+    def stream_chunks(self, request: ModelRequest) -> AsyncGenerator[Json]: ...
 
 
 def choose_transport(client: Any) -> Transport:
@@ -46,7 +46,7 @@ class AsyncOpenAITransport:
         response = await self._client.post(_PATH, cast_to=httpx2.Response, content=request.body(), options=_HEADERS)
         return _parse_completion(response)
 
-    async def chunks(self, request: ModelRequest) -> AsyncGenerator[Json]:
+    async def stream_chunks(self, request: ModelRequest) -> AsyncGenerator[Json]:
         import httpx2
         import openai
 
@@ -83,7 +83,7 @@ class SyncOpenAITransport:
         response = self._client.post(_PATH, cast_to=httpx2.Response, content=request.body(), options=_HEADERS)
         return _parse_completion(response)
 
-    async def chunks(self, request: ModelRequest) -> AsyncGenerator[Json]:
+    async def stream_chunks(self, request: ModelRequest) -> AsyncGenerator[Json]:
         import httpx2
         import openai
 
@@ -117,7 +117,7 @@ class GenericTransport:
     async def complete(self, request: ModelRequest) -> Json:
         return _convert_to_dict(await self._create(request))
 
-    async def chunks(self, request: ModelRequest) -> AsyncGenerator[Json]:
+    async def stream_chunks(self, request: ModelRequest) -> AsyncGenerator[Json]:
         stream = await self._create(request)
         if hasattr(stream, "__aiter__"):
             async for chunk in stream:

@@ -1,4 +1,4 @@
-"""A session in this process alone, and what advances it."""
+"""A session in memory, and the loop over it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import Any
 
+from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.domain.decisions.commands import create_session
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.decisions.drafts import draft_events, preview_event
+from swarmkeep.domain.decisions.settling import settle
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
+from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.messages import ROLES
 from swarmkeep.domain.state import Run, State
+from swarmkeep.domain.timestamps import make_timestamp
 from swarmkeep.engine.agents.registry import OpenRegistry
-from swarmkeep.engine.loop import Item, Loop
-from swarmkeep.engine.models.model import ChatModel, TurnFailed
-from swarmkeep.engine.session_log import Decide, MemorySessionLog
-from swarmkeep.engine.tools import ToolRunner
-from swarmkeep.engine.values import copy_plain_object
+from swarmkeep.engine.loop import Item, Loop, make_loop
+from swarmkeep.engine.models.model import ChatModel
+from swarmkeep.engine.policy import Decide, decide_nothing
+from swarmkeep.engine.tool_runners import ToolRunner
 
 Json = dict[str, Any]
 
@@ -29,8 +32,32 @@ class SwarmRunError(RuntimeError):
         self.code = code
 
 
+class MemorySessionLog:
+    """A session that is nowhere but here, and of which only the state is kept: what `Swarm.run` works on."""
+
+    def __init__(self) -> None:
+        self.state = State()
+
+    async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[RecordedEvent]:
+        drafts = decide(self.state)
+        return [] if drafts is None else self.record(settle(self.state, drafts))
+
+    async def settle(self) -> list[RecordedEvent]:
+        return await self.commit(decide_nothing)
+
+    def record(self, drafts: Sequence[EventDraft]) -> list[RecordedEvent]:
+        """Add to the session: all of it, or nothing if it is interrupted."""
+        state, recorded = self.state, []
+        for draft in drafts:
+            event = preview_event(state, draft, make_timestamp())
+            state = evolve(state, event)
+            recorded.append(event)
+        self.state = state
+        return recorded
+
+
 class MemorySession:
-    """The loop over a ledger in memory. It is the loop's policy, too: there are no limits but those of each run."""
+    """The loop over a log in memory. It is the loop's policy, too: there are no limits but those of each run."""
 
     tool_seconds = None
     # As Swarm does, it tells its caller that the history is too long, and leaves the rest to them.
@@ -39,19 +66,20 @@ class MemorySession:
     def __init__(
         self,
         model: ChatModel,
-        caller: ToolRunner,
+        runner: ToolRunner,
         registry: OpenRegistry,
-        ledger: MemorySessionLog,
+        log: MemorySessionLog,
         *,
         debug: bool = False,
     ) -> None:
-        self._model = _FailureKeeper(model)
-        self._tool_runner = caller
+        self._model = model
+        self._tool_runner = runner
         self._registry = registry
-        self._session_log = ledger
+        self._log = log
         self._debug = debug
+        self._loop: Loop | None = None
 
-    def streams(self, run: Run) -> bool:
+    def should_stream(self, run: Run) -> bool:
         return run.options.stream
 
     def approval_expires_at(self) -> str | None:
@@ -62,23 +90,22 @@ class MemorySession:
 
     @property
     def state(self) -> State:
-        return self._session_log.state
+        return self._log.state
 
-    async def begin(self, agent: str, context: Mapping[str, Any], messages: Sequence[Json] = ()) -> None:
+    async def create(self, agent: str, context: Mapping[str, Any], messages: Sequence[Json] = ()) -> None:
         """Make the session. Raises ValueError for what is no message, and NotJsonError."""
         history = [_check_message(message, index) for index, message in enumerate(messages)]
         facts = create_session(agent, copy_plain_object(context, "context_variables"), {}, history)
-        await self._session_log.commit(lambda state: draft_events(agent, facts, None))
+        await self._log.commit(lambda state: draft_events(agent, facts, None))
 
     async def advance(self, decide: Decide) -> AsyncGenerator[Item]:
         """Record a decision, and do what follows from it; gives what happens, as it happens."""
-        self._model.failure = None
-        begun = await self._session_log.commit(decide)
+        begun = await self._log.commit(decide)
         for event in begun:
             self._print_event(event)
             yield event
-        loop = Loop(self._session_log, self._registry, self._model, self._tool_runner, self, begun)
-        async with aclosing(loop.advance()) as items:
+        self._loop = make_loop(self._log, self._registry, self._model, self._tool_runner, self, begun)
+        async with aclosing(self._loop.advance()) as items:
             async for item in items:
                 self._print_event(item)
                 yield item
@@ -88,30 +115,13 @@ class MemorySession:
         finished = self.state.finished
         if not finished or finished[-1].error is None:
             return
-        if self._model.failure is not None:
-            raise self._model.failure
+        if self._loop is not None and self._loop.client_error is not None:
+            raise self._loop.client_error
         raise SwarmRunError(finished[-1].error.code, finished[-1].error.message)
 
     def _print_event(self, item: Item) -> None:
         if self._debug and isinstance(item, RecordedEvent):
             print(f"[{item.at}] {item.type} {item.agent}: {item.fact}")
-
-
-class _FailureKeeper:
-    """Keeps what the client raised, so that the caller gets it as Swarm's callers do."""
-
-    def __init__(self, model: ChatModel) -> None:
-        self._model = model
-        self.failure: BaseException | None = None
-
-    async def ask(self, request: Any, *, stream: bool) -> AsyncGenerator[Any]:
-        try:
-            async with aclosing(self._model.ask(request, stream=stream)) as pieces:
-                async for piece in pieces:
-                    yield piece
-        except TurnFailed as failed:
-            self.failure = failed.__cause__
-            raise
 
 
 def _check_message(message: Any, index: int) -> Json:

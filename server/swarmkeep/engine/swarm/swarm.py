@@ -9,16 +9,15 @@ from contextlib import aclosing
 from typing import Any
 
 from swarmkeep.agent import Agent, Response
+from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.domain.decisions.commands import StartRun, start_run
 from swarmkeep.domain.events import MessageAdded, RunOptions
 from swarmkeep.engine.agents.registry import OpenRegistry
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
 from swarmkeep.engine.models.model import ChatModel
-from swarmkeep.engine.session_log import MemorySessionLog
 from swarmkeep.engine.swarm.blocking import ASYNC_CLIENT_MESSAGE, iterate_blocking, run_blocking
-from swarmkeep.engine.swarm.session import MemorySession
-from swarmkeep.engine.tools import InlineRunner, ThreadRunner, ToolRunner
-from swarmkeep.engine.values import copy_plain_object
+from swarmkeep.engine.swarm.session import MemorySession, MemorySessionLog
+from swarmkeep.engine.tool_runners import InlineRunner, ThreadRunner, ToolRunner
 
 Json = dict[str, Any]
 
@@ -29,7 +28,7 @@ class _SwarmRun:
     def __init__(
         self,
         model: ChatModel,
-        caller: ToolRunner,
+        runner: ToolRunner,
         agent: Agent,
         messages: Sequence[Json],
         context_variables: Mapping[str, Any],
@@ -38,22 +37,27 @@ class _SwarmRun:
     ) -> None:
         self._registry = OpenRegistry([agent])
         self._registry.admit(agent)
-        self._session = MemorySession(model, caller, self._registry, MemorySessionLog(), debug=debug)
+        self._session = MemorySession(model, runner, self._registry, MemorySessionLog(), debug=debug)
         self._command = StartRun(run_id="run", messages=(), options=options)
         self._input_count = len(messages)
         # In memory nothing is waited for; and what is wrong with the input is said at once.
-        run_blocking(self._session.begin(agent.name, context_variables, messages))
+        run_blocking(self._session.create(agent.name, context_variables, messages))
 
-    async def items(self) -> AsyncGenerator[Item]:
-        async with aclosing(self._session.advance(lambda state: start_run(state, self._command))) as items:
-            async for item in items:
-                yield item
+    def _advance(self) -> AsyncGenerator[Item]:
+        return self._session.advance(lambda state: start_run(state, self._command))
+
+    async def run(self) -> Response:
+        """All of it at once."""
+        async with aclosing(self._advance()) as items:
+            async for _ in items:
+                pass
         self._session.raise_failure()
+        return self._make_response()
 
     async def iterate_frames(self) -> AsyncGenerator[Json]:
         """The frames of a streamed run, in Swarm's shape."""
         speaker: str | None = None
-        async with aclosing(self.items()) as items:
+        async with aclosing(self._advance()) as items:
             async for item in items:
                 if isinstance(item, MessageStarted):
                     yield {"delim": "start"}
@@ -64,9 +68,10 @@ class _SwarmRun:
                     speaker = None
                 elif isinstance(item.fact, MessageAdded) and item.fact.completion is not None:
                     yield {"delim": "end"}
-        yield {"response": self.response()}
+        self._session.raise_failure()
+        yield {"response": self._make_response()}
 
-    def response(self) -> Response:
+    def _make_response(self) -> Response:
         state = self._session.state
         return Response(
             messages=[dict(entry.message) for entry in state.messages[self._input_count :]],
@@ -125,8 +130,7 @@ class Swarm:
         answer = _SwarmRun(self._model, InlineRunner(), agent, messages, context_variables, options, debug)
         if stream:
             return iterate_blocking(answer.iterate_frames())
-        run_blocking(_drain(answer))
-        return answer.response()
+        return run_blocking(answer.run())
 
     def run_and_stream(self, agent: Agent, messages: Sequence[Json], *args: Any, **kwargs: Any) -> Iterator[Json]:
         """`run(..., stream=True)`, under the name that Swarm has for it."""
@@ -160,7 +164,7 @@ class AsyncSwarm:
         """As `Swarm.run`, to be awaited; with `stream=True` an asynchronous iterator, awaited first or not."""
         options = _make_options(model_override, max_turns, execute_tools, stream)
         answer = _SwarmRun(self._model, ThreadRunner(), agent, messages, context_variables, options, debug)
-        return _FrameStream(answer.iterate_frames()) if stream else _run_to_response(answer)
+        return _FrameStream(answer.iterate_frames()) if stream else answer.run()
 
 
 class _FrameStream:
@@ -175,14 +179,3 @@ class _FrameStream:
     def __await__(self) -> Generator[Any, None, _FrameStream]:
         return self
         yield
-
-
-async def _run_to_response(answer: _SwarmRun) -> Response:
-    await _drain(answer)
-    return answer.response()
-
-
-async def _drain(answer: _SwarmRun) -> None:
-    async with aclosing(answer.items()) as items:
-        async for _ in items:
-            pass

@@ -14,9 +14,10 @@ from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, SessionNotFound
 from swarmkeep.domain.events import RunError, RunInterrupted, RunResumed
 from swarmkeep.domain.state import Run, State
+from swarmkeep.domain.timestamps import make_timestamp
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.retrying import log_failure
-from swarmkeep.engine.session_log import StoreSessionLog, make_timestamp
+from swarmkeep.engine.attempts import log_failure
+from swarmkeep.engine.session_log import StoreSessionLog
 from swarmkeep.store.ports import EventStore, SessionKey
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ _MAX_CONCURRENT = 4
 class Recovery:
     """Finds the sessions that have something to run and nobody who does it, and begins with what there is to do.
 
-    `take_up` is given the ledger that then holds the lease, and what was recorded.
+    `continue_session` is given the log that then holds the lease, and what was recorded.
     """
 
     def __init__(
@@ -38,17 +39,17 @@ class Recovery:
         max_recoveries: int,
         page_sessions: int,
         *,
-        ledger: Callable[[SessionKey, State], StoreSessionLog],
-        drives: Callable[[SessionKey], bool],
-        take_up: Callable[[StoreSessionLog, list[RecordedEvent]], None],
+        open_log: Callable[[SessionKey, State], StoreSessionLog],
+        is_advancing: Callable[[SessionKey], bool],
+        continue_session: Callable[[StoreSessionLog, list[RecordedEvent]], None],
     ) -> None:
         self._store = store
         self._registry = registry
         self._max_recoveries = max_recoveries
         self._page_sessions = page_sessions
-        self._open_session_log = ledger
-        self._is_advancing = drives
-        self._continue_session = take_up
+        self._open_session_log = open_log
+        self._is_advancing = is_advancing
+        self._continue_session = continue_session
         self._failed_keys: set[SessionKey] = set()
 
     async def recover(self) -> None:
@@ -93,12 +94,12 @@ class Recovery:
         return taken
 
     async def _take_over(self, key: SessionKey) -> bool:
-        ledger = self._open_session_log(key, await self._store.state(key))
-        events = await ledger.commit(self._decide_take_over)
-        run = ledger.state.run
-        if ledger.lease is not None and run is not None:
+        session_log = self._open_session_log(key, await self._store.state(key))
+        events = await session_log.commit(self._decide_take_over)
+        run = session_log.state.run
+        if session_log.lease is not None and run is not None:
             log.info("session %s: took over run %s", key.id, run.id)
-        self._continue_session(ledger, events)
+        self._continue_session(session_log, events)
         return bool(events)
 
     def _decide_take_over(self, state: State) -> list[EventDraft] | None:

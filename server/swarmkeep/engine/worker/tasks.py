@@ -18,21 +18,21 @@ Advance = Callable[[StoreSessionLog, list[RecordedEvent]], Awaitable[None]]
 
 
 class _SessionTask(msgspec.Struct, frozen=True):
-    ledger: StoreSessionLog
+    session_log: StoreSessionLog
     task: asyncio.Task[None]
 
     @property
     def is_concluding(self) -> bool:
         """Whether it is about to end by itself: its run is over, or it is just finding out."""
-        return self.ledger.lease is None or self.ledger.committing
+        return self.session_log.lease is None or self.session_log.is_committing
 
 
 class SessionTasks:
-    """Begins, replaces and stops the tasks. `advance` is what they do; `left` hears of a session that has none now."""
+    """Begins, replaces and stops the tasks. `advance` is what they do; `on_end` is told which session has none now."""
 
-    def __init__(self, advance: Advance, left: Callable[[SessionKey], None]) -> None:
+    def __init__(self, advance: Advance, on_end: Callable[[SessionKey], None]) -> None:
         self._advance = advance
-        self._on_task_end = left
+        self._on_task_end = on_end
         self._by_session: dict[SessionKey, _SessionTask] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -42,61 +42,64 @@ class SessionTasks:
     def __len__(self) -> int:
         return len(self._by_session)
 
-    def start_task(self, ledger: StoreSessionLog, begun: list[RecordedEvent]) -> None:
-        """Go on with a session whose lease the ledger holds; `begun` is what set it going.
+    def start_task(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> None:
+        """Go on with a session whose lease the log holds; `begun` is what set it going.
 
         What was going on there before is over. If it does not know that yet, it is stopped, and nobody waits for its
         farewell; if it does, what it recorded last is shown first.
         """
-        before = self._by_session.get(ledger.key)
+        before = self._by_session.get(session_log.key)
         if before is not None and not before.is_concluding:
-            self.abandon(ledger.key)
+            self.abandon(session_log.key)
             before = None
-        task = asyncio.create_task(self._run_task(ledger, begun, before))
-        self._by_session[ledger.key] = _SessionTask(ledger, task)
+        task = asyncio.create_task(self._run_task(session_log, begun, before))
+        self._by_session[session_log.key] = _SessionTask(session_log, task)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run_task(self, ledger: StoreSessionLog, begun: list[RecordedEvent], before: _SessionTask | None) -> None:
+    async def _run_task(
+        self, session_log: StoreSessionLog, begun: list[RecordedEvent], before: _SessionTask | None
+    ) -> None:
         try:
             if before is not None:
                 await asyncio.wait([before.task])
-            await self._advance(ledger, begun)
+            await self._advance(session_log, begun)
         finally:
-            drive = self._by_session.get(ledger.key)
-            if drive is not None and drive.ledger is ledger:
-                self._forget(ledger.key)
+            current = self._by_session.get(session_log.key)
+            if current is not None and current.session_log is session_log:
+                self._forget(session_log.key)
 
     def abandon(self, key: SessionKey) -> None:
         """Stop working on a session: a model call is dropped, a late result ignored."""
-        drive = self._by_session.get(key)
-        if drive is not None:
-            drive.task.cancel()
+        current = self._by_session.get(key)
+        if current is not None:
+            current.task.cancel()
             self._forget(key)
 
     def _forget(self, key: SessionKey) -> None:
         del self._by_session[key]
         self._on_task_end(key)
 
-    def leases(self) -> dict[SessionKey, Lease]:
+    def list_leases(self) -> dict[SessionKey, Lease]:
         """The leases in hand."""
-        return {key: drive.ledger.lease for key, drive in self._by_session.items() if drive.ledger.lease is not None}
+        logs = {key: current.session_log for key, current in self._by_session.items()}
+        return {key: log.lease for key, log in logs.items() if log.lease is not None}
 
-    def lost(self, key: SessionKey, lease: Lease) -> bool:
+    def drop_lost(self, key: SessionKey, lease: Lease) -> bool:
         """Stop working on a session whose lease is not this one any more; True if that was news."""
-        drive = self._by_session.get(key)
-        if drive is None or drive.is_concluding or drive.ledger.lease != lease:
+        current = self._by_session.get(key)
+        if current is None or current.is_concluding or current.session_log.lease != lease:
             return False
         self.abandon(key)
         return True
 
     async def stop(self, seconds: float) -> list[StoreSessionLog]:
-        """Let them end in that time, then stop the others; returns the ledgers of those."""
+        """Let them end in that time, then stop the others; returns the logs of those."""
         if self._by_session:
-            await asyncio.wait([drive.task for drive in self._by_session.values()], timeout=seconds)
-        stopped = [drive.ledger for drive in self._by_session.values()]
-        for ledger in stopped:
-            self.abandon(ledger.key)
+            await asyncio.wait([current.task for current in self._by_session.values()], timeout=seconds)
+        stopped = [current.session_log for current in self._by_session.values()]
+        for session_log in stopped:
+            self.abandon(session_log.key)
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=_CLEANUP_SECONDS)
         return stopped

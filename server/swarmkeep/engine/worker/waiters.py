@@ -1,4 +1,4 @@
-"""Who waits, in this process, for a run to end."""
+"""Futures of those in this process who wait for a run to end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Waiters:
     def __len__(self) -> int:
         return sum(len(waiting) for runs in self._waiting.values() for waiting in runs.values())
 
-    def sessions(self) -> Iterable[SessionKey]:
+    def list_keys(self) -> Iterable[SessionKey]:
         return self._waiting.keys()
 
     @contextmanager

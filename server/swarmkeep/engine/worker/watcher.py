@@ -1,4 +1,4 @@
-"""Noticing what other processes record."""
+"""Watches for what other processes record."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ class Watcher:
     """Looks where the sessions end that somebody here is interested in: all of them with one query, at each poll, and
     at once those of which the database says that they have moved.
 
-    `interest` gives the sessions; `moved` is told those that end elsewhere than when last seen.
+    `list_keys` gives the sessions; `on_moved` is given those that end elsewhere than when last seen.
     """
 
     def __init__(
         self,
         store: EventStore,
-        interest: Callable[[], Iterable[SessionKey]],
-        moved: Callable[[set[SessionKey]], Awaitable[None]],
+        list_keys: Callable[[], Iterable[SessionKey]],
+        on_moved: Callable[[set[SessionKey]], Awaitable[None]],
         poll_seconds: float,
     ) -> None:
         self._store = store
-        self._list_watched_keys = interest
-        self._on_sessions_moved = moved
+        self._list_watched_keys = list_keys
+        self._on_sessions_moved = on_moved
         self._poll_seconds = poll_seconds
         self._seen_seqs: dict[SessionKey, int] = {}
         self._hinted_keys: set[SessionKey] = set()
         self._hint_arrived = asyncio.Event()
 
-    def note(self, key: SessionKey, seq: int) -> None:
+    def note_seen(self, key: SessionKey, seq: int) -> None:
         """This process has shown by itself what the session holds up to there."""
         self._seen_seqs[key] = max(seq, self._seen_seqs.get(key, 0))
 

@@ -15,14 +15,16 @@ from swarmkeep.domain.errors import DomainError, LeaseLost
 from swarmkeep.domain.events import RunEnded, RunError, RunFailed, RunInterrupted, RunWaiting, StopReason
 from swarmkeep.domain.state import State
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.limits import Limits, SessionPolicy
-from swarmkeep.engine.loop import Loop
+from swarmkeep.engine.attempts import log_failure
+from swarmkeep.engine.limits import Limits
+from swarmkeep.engine.loop import make_loop
 from swarmkeep.engine.models.model import Model
 from swarmkeep.engine.models.pauses import Pauses, ServerStopping
-from swarmkeep.engine.retrying import log_failure
-from swarmkeep.engine.session_log import Decide, StoreSessionLog
+from swarmkeep.engine.policy import Decide
+from swarmkeep.engine.session_log import StoreSessionLog
 from swarmkeep.engine.streaming import Hub
-from swarmkeep.engine.tools import ThreadRunner, ToolRunner
+from swarmkeep.engine.tool_runners import ThreadRunner, ToolRunner
+from swarmkeep.engine.worker.policy import SessionPolicy
 from swarmkeep.engine.worker.recovery import Recovery
 from swarmkeep.engine.worker.tasks import SessionTasks
 from swarmkeep.engine.worker.waiters import Waiters
@@ -41,7 +43,7 @@ _NOT_INTERRUPTED_MESSAGE = "session %s: the run could not be interrupted; recove
 class Worker:
     """Advances the sessions whose lease this process holds, keeps the leases, and takes over abandoned runs.
 
-    The parts: `Drivers` are the tasks, `Recovery` finds what nobody does, `Lookout` notices what others did.
+    The parts: `SessionTasks` are the tasks, `Recovery` finds what nobody does, `Watcher` notices what others did.
     """
 
     def __init__(
@@ -65,28 +67,35 @@ class Worker:
             registry,
             limits.max_recoveries,
             limits.recovery_sessions,
-            ledger=self.ledger,
-            drives=self.is_advancing,
-            take_up=self.go_on,
+            open_log=self.open_session_log,
+            is_advancing=self.is_advancing,
+            continue_session=self.continue_session,
         )
 
-    def ledger(self, key: SessionKey, state: State) -> StoreSessionLog:
-        # A server that stops leaves the queue to others.
-        return StoreSessionLog(self._store, key, state, self.claim, begins_queued=lambda: not self._is_stopping)
+    def open_session_log(self, key: SessionKey, state: State, *, is_remembered: bool = False) -> StoreSessionLog:
+        return StoreSessionLog(
+            self._store,
+            key,
+            state,
+            self.claim,
+            # A server that stops leaves the queue to others.
+            may_start_queued=lambda: not self._is_stopping,
+            is_remembered=is_remembered,
+        )
 
     def publish(self, key: SessionKey, events: list[RecordedEvent]) -> None:
         """Show recorded events to those who look on, and to those who wait for a run to end."""
         for event in events:
-            self._watcher.note(key, event.seq)
+            self._watcher.note_seen(key, event.seq)
             self._hub.publish(key, event)
             if isinstance(event.fact, RunEnded | RunWaiting):
                 self.waiters.wake(key, event.run_id)
 
-    def go_on(self, ledger: StoreSessionLog, events: list[RecordedEvent]) -> None:
+    def continue_session(self, session_log: StoreSessionLog, events: list[RecordedEvent]) -> None:
         """Show what was recorded in a session, and advance it from there if it is this process's to advance."""
-        self.publish(ledger.key, events)
-        if ledger.lease is not None:
-            self.tasks.start_task(ledger, events)
+        self.publish(session_log.key, events)
+        if session_log.lease is not None:
+            self.tasks.start_task(session_log, events)
 
     @property
     def active_session_count(self) -> int:
@@ -104,43 +113,45 @@ class Worker:
         self._hub.drop_partial(key)
         self.waiters.wake(key)
 
-    async def _advance(self, ledger: StoreSessionLog, begun: list[RecordedEvent]) -> None:
+    async def _advance(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> None:
         """Run after run, until there is none left that is this process's to advance."""
         while True:
             try:
-                return await self._run_loop(ledger, begun)
+                return await self._run_loop(session_log, begun)
             except ServerStopping:
-                return await self._interrupt(ledger)
+                return await self._interrupt(session_log)
             except LeaseLost:
-                return log.warning(_LOST_MESSAGE, ledger.key.id)
+                return log.warning(_LOST_MESSAGE, session_log.key.id)
             except DomainError as error:
                 # The session was deleted, or moved on without this run.
-                return log.info("session %s: %s", ledger.key.id, error)
+                return log.info("session %s: %s", session_log.key.id, error)
             except Exception:
-                log.exception("session %s: the run stopped on an unexpected error", ledger.key.id)
-                begun = await self._record_failure(ledger)
-                if not begun or ledger.lease is None:
+                log.exception("session %s: the run stopped on an unexpected error", session_log.key.id)
+                begun = await self._record_failure(session_log)
+                if not begun or session_log.lease is None:
                     return None
 
-    async def _run_loop(self, ledger: StoreSessionLog, begun: list[RecordedEvent]) -> None:
-        policy = SessionPolicy(self._limits, self._hub, ledger.key)
-        loop = Loop(ledger, self._registry, self._model, self._tool_runner, policy, begun)
+    async def _run_loop(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> None:
+        policy = SessionPolicy(self._limits, self._hub, session_log.key)
+        loop = make_loop(session_log, self._registry, self._model, self._tool_runner, policy, begun)
         async with aclosing(loop.advance()) as items:
             async for item in items:
                 if isinstance(item, RecordedEvent):
-                    self.publish(ledger.key, [item])
+                    self.publish(session_log.key, [item])
                 else:
-                    self._hub.publish(ledger.key, item)
+                    self._hub.publish(session_log.key, item)
 
-    async def _record_failure(self, ledger: StoreSessionLog) -> list[RecordedEvent]:
+    async def _record_failure(self, session_log: StoreSessionLog) -> list[RecordedEvent]:
         """Record the run as failed, and what then begins; nothing if that was not possible."""
         error = RunError(code="internal_error", message="the server met an unexpected error; its log says more")
         try:
-            events = await ledger.commit(_decide_end(RunFailed, "error", error))
+            events = await session_log.commit(_decide_end(RunFailed, "error", error))
         except Exception:
-            log.exception("session %s: the failure could not be recorded; recovery will go on", ledger.key.id)
+            log.exception(
+                "session %s: the failure could not be recorded; recovery will take the run over", session_log.key.id
+            )
             return []
-        self.publish(ledger.key, events)
+        self.publish(session_log.key, events)
         return events
 
     async def start(self) -> None:
@@ -161,7 +172,7 @@ class Worker:
                 if not self._is_stopping:
                     await self.recover()
             except Exception as error:
-                log_failure(log, error, "abandoned runs could not be looked for; the next attempt follows")
+                log_failure(log, error, "could not look for abandoned runs; trying again")
 
     async def _renew_leases(self) -> None:
         # On its own, because nothing else may hold it up.
@@ -171,24 +182,24 @@ class Worker:
             await asyncio.sleep(pause)
             pause = renewal
             try:
-                if leases := self.tasks.leases():
+                if leases := self.tasks.list_leases():
                     await self._drop_lost(
                         leases, await self._store.renew(leases, lease_seconds=self.claim.lease_seconds)
                     )
             except Exception as error:
-                log_failure(log, error, "leases could not be renewed; the next attempt follows")
+                log_failure(log, error, "could not renew leases; trying again")
                 pause = min(renewal, _RECOVERY_INTERVAL_SECONDS)
 
     async def _drop_lost(self, leases: Mapping[SessionKey, Lease], lost: Iterable[SessionKey]) -> None:
         for key in lost:
-            if self.tasks.lost(key, leases[key]):
+            if self.tasks.drop_lost(key, leases[key]):
                 log.warning(_LOST_MESSAGE, key.id)
 
     def _list_watched_keys(self) -> set[SessionKey]:
-        return {*self._hub.sessions(), *self.waiters.sessions(), *self.tasks.leases()}
+        return {*self._hub.list_watched_keys(), *self.waiters.list_keys(), *self.tasks.list_leases()}
 
     async def _on_sessions_moved(self, keys: set[SessionKey]) -> None:
-        leases = {key: lease for key, lease in self.tasks.leases().items() if key in keys}
+        leases = {key: lease for key, lease in self.tasks.list_leases().items() if key in keys}
         heads = await self._store.read_heads(leases) if leases else {}
         await self._drop_lost(leases, [key for key in leases if key not in heads or heads[key].lease != leases[key]])
         for key in keys:
@@ -201,27 +212,29 @@ class Worker:
         What only waits to ask its model again is interrupted at once.
         """
         self._is_stopping = True
-        self._pauses.end()
+        self._pauses.stop_waiting()
         stopped = await self.tasks.stop(self._limits.grace_seconds)
-        await asyncio.gather(*(self._interrupt(ledger) for ledger in stopped))
+        await asyncio.gather(*(self._interrupt(session_log) for session_log in stopped))
         # Last: a lease that is not renewed while its run has its grace time could be taken over.
         keepers, self._background_tasks = self._background_tasks, []
         for keeper in keepers:
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
 
-    async def _interrupt(self, ledger: StoreSessionLog) -> None:
+    async def _interrupt(self, session_log: StoreSessionLog) -> None:
         error = RunError(code="draining", message="the server was stopped; resume the run to go on", retryable=True)
         try:
             async with asyncio.timeout(self._limits.interrupt_seconds):
-                self.publish(ledger.key, await ledger.commit(_decide_end(RunInterrupted, "interrupted", error)))
+                self.publish(
+                    session_log.key, await session_log.commit(_decide_end(RunInterrupted, "interrupted", error))
+                )
         except DomainError as refused:
             # Another process has taken over, or the session was deleted.
-            log.info("session %s: %s", ledger.key.id, refused)
+            log.info("session %s: %s", session_log.key.id, refused)
         except TimeoutError:
-            log.warning(_NOT_INTERRUPTED_MESSAGE, ledger.key.id)
+            log.warning(_NOT_INTERRUPTED_MESSAGE, session_log.key.id)
         except Exception:
-            log.exception(_NOT_INTERRUPTED_MESSAGE, ledger.key.id)
+            log.exception(_NOT_INTERRUPTED_MESSAGE, session_log.key.id)
 
 
 def _decide_end(ending: Ending, stop_reason: StopReason, error: RunError) -> Decide:

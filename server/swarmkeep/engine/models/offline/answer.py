@@ -1,4 +1,4 @@
-"""What the offline model answers to a turn: at most one call, or a few words."""
+"""Chooses the offline model's answer to a turn: at most one call, or a few words."""
 
 import re
 from collections.abc import Iterator
@@ -116,21 +116,21 @@ def _continue_earlier_request(
         for tool in rank_tools(tools, said)[:1]:
             sources = _make_sources(turn, turn.text, answering=False)
             _, missing = find_arguments(tool.parameters, sources)
-            if not missing and sources.now.left != sources.now.whole:
+            if not missing and sources.latest.remaining != sources.latest.whole:
                 yield tool, _make_sources(turn, turn.text, answering=False)
                 return
 
 
 def _find_request(turn: Turn) -> str:
     """The user's request; if the last message only agrees to a question, what had been asked for before it."""
-    if turn.asked and "?" in turn.asked and agrees(turn.text) and not turn.was_handed_over:
+    if turn.last_reply and "?" in turn.last_reply and agrees(turn.text) and not turn.was_handed_over:
         return next((said for said in turn.earlier_texts if not agrees(said)), turn.text)
     return turn.text
 
 
 def _find_asked_tool(turn: Turn, tools: tuple[OfferedTool, ...]) -> OfferedTool | None:
     """The tool whose missing arguments the last reply asked for."""
-    found = _MISSING_QUESTION.search(turn.asked)
+    found = _MISSING_QUESTION.search(turn.last_reply)
     return next((tool for tool in tools if found and tool.spoken_name == found.group(1)), None)
 
 

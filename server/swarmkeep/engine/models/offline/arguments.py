@@ -52,10 +52,10 @@ _LINK_PATTERN = r"(?:[\s_-]*\b(?:ids?|numbers?|no|nr|code|ref|reference|is|was|o
 
 @dataclass
 class ArgumentSources:
-    """What has been said, the newest first; values are taken out of it as they are used."""
+    """The texts to find values in, the newest first; values are taken out of them as they are used."""
 
-    now: SourceText
-    before: list[SourceText] = field(default_factory=list)
+    latest: SourceText
+    earlier: list[SourceText] = field(default_factory=list)
     instructions: SourceText = field(default_factory=lambda: SourceText(""))
     is_answer: bool = False  # the last message answers a question for missing arguments
     request: str = ""  # the words that asked for the call
@@ -117,11 +117,11 @@ def _make_phrase_pattern(parameter: Parameter) -> str:
 
 
 def _find_named_now(parameter: Parameter, sources: ArgumentSources) -> Any:
-    return _find_named(parameter, [sources.now])
+    return _find_named(parameter, [sources.latest])
 
 
 def _find_named_before(parameter: Parameter, sources: ArgumentSources) -> Any:
-    return _find_named(parameter, [*sources.before, sources.instructions]) if parameter.required else None
+    return _find_named(parameter, [*sources.earlier, sources.instructions]) if parameter.required else None
 
 
 def _find_named(parameter: Parameter, materials: list[SourceText]) -> Any:
@@ -140,7 +140,7 @@ def _find_named(parameter: Parameter, materials: list[SourceText]) -> Any:
         wanted = [rf"\b{phrase}\s*(?::|=|\bis\b|\bshould be\b)\s*[\"'“]?([^\s\"'“”.,;!?][^\"“”.,;!?\n]*)"]
     for material in materials:
         for pattern in wanted:
-            if value := material.take(re.compile(pattern, re.IGNORECASE)):
+            if value := material.take_first(re.compile(pattern, re.IGNORECASE)):
                 return _parse_number(value, parameter) if parameter.kind == "number" else value
     return None
 
@@ -160,7 +160,7 @@ def _recognise_now(parameter: Parameter, sources: ArgumentSources) -> Any:
             looks = _choose_place_patterns(parameter)
         case _:
             looks = _PATTERNS.get(parameter.kind, ())
-    value = sources.now.take(*looks)
+    value = sources.latest.take_first(*looks)
     return value.strip("\"'“”") if value else None
 
 
@@ -168,7 +168,7 @@ def _recognise_before(parameter: Parameter, sources: ArgumentSources) -> str | N
     if not parameter.required or parameter.kind not in _LASTING_KINDS:
         return None
     looks = _PATTERNS[parameter.kind]
-    return next((value for material in sources.before if (value := material.take(*looks))), None)
+    return next((value for material in sources.earlier if (value := material.take_first(*looks))), None)
 
 
 def _choose_place_patterns(parameter: Parameter) -> tuple[re.Pattern[str], ...]:
@@ -189,7 +189,7 @@ def _find_choices(parameter: Parameter, text: str) -> list[Any]:
 
 
 def _find_choice(parameter: Parameter, sources: ArgumentSources) -> Any:
-    texts = [sources.now.whole, *(material.whole for material in sources.before)]
+    texts = [sources.latest.whole, *(material.whole for material in sources.earlier)]
     for text in texts if parameter.required else texts[:1]:
         if values := _find_choices(parameter, text):
             return values[0]
@@ -197,7 +197,7 @@ def _find_choice(parameter: Parameter, sources: ArgumentSources) -> Any:
 
 
 def _find_boolean(parameter: Parameter, sources: ArgumentSources) -> bool | None:
-    text = sources.now.whole
+    text = sources.latest.whole
     if sources.is_answer and parameter.required and (agrees(text) or refuses(text)):
         return agrees(text)
     words = {find_stem(word) for word in parameter.spoken_name.split() if word not in _UNSPOKEN_WORDS}
@@ -219,9 +219,9 @@ def _take_first_number(parameter: Parameter, sources: ArgumentSources) -> int | 
     """Any number at all, where one is needed."""
     if not parameter.required or parameter.kind not in ("number", "id"):
         return None
-    if value := sources.now.take(patterns.NUMBER):
+    if value := sources.latest.take_first(patterns.NUMBER):
         return value if parameter.kind == "id" else _parse_number(value, parameter)
-    if parameter.kind == "number" and (value := sources.now.take(patterns.NUMBER_WORD)):
+    if parameter.kind == "number" and (value := sources.latest.take_first(patterns.NUMBER_WORD)):
         return patterns.NUMBER_WORDS[value.lower()]
     return None
 
@@ -230,7 +230,7 @@ def _take_free_text(parameter: Parameter, sources: ArgumentSources) -> str | Non
     """For free text: what stands in quotes, or else the words that asked for the call."""
     if not parameter.required or parameter.kind not in (*_FREE_TEXT_KINDS, "name", "place"):
         return None
-    if value := sources.now.take(patterns.QUOTED):
+    if value := sources.latest.take_first(patterns.QUOTED):
         return value
     return sources.request.strip() or None if parameter.kind in _FREE_TEXT_KINDS else None
 
@@ -239,23 +239,23 @@ def _take_several(parameter: Parameter, root: dict[str, Any], sources: ArgumentS
     items = resolve_schema(parameter.schema.get("items"), root)
     kind = choose_kind(parameter.name, items)
     if kind == "choice":
-        return _find_choices(Parameter(parameter.name, kind, items, True), sources.now.whole)
+        return _find_choices(Parameter(parameter.name, kind, items, True), sources.latest.whole)
     if not parameter.required:
         return []
     one = Parameter(parameter.name, kind, items, True)
     if kind == "number":
-        numbers = (_parse_number(value, one) for value in sources.now.take_all(patterns.NUMBER))
+        numbers = (_parse_number(value, one) for value in sources.latest.take_all(patterns.NUMBER))
         return [number for number in numbers if number is not None]
     for look in (*_PATTERNS.get(kind, ()), *((patterns.NUMBER,) if kind == "id" else ()), patterns.QUOTED):
-        if values := sources.now.take_all(look):
+        if values := sources.latest.take_all(look):
             return values
     return [sources.request] if kind in _FREE_TEXT_KINDS and sources.request else []
 
 
 def _take_short_answer(values: dict[str, Any], missing: list[Parameter], sources: ArgumentSources) -> None:
     """Take a short answer as it stands: for the one text that was asked for, or part by part for several."""
-    answer = patterns.strip_answer(sources.now.left)
-    if not answer or refuses(sources.now.whole) or all(word in CHAT_WORDS for word in split_words(answer)):
+    answer = patterns.strip_answer(sources.latest.remaining)
+    if not answer or refuses(sources.latest.whole) or all(word in CHAT_WORDS for word in split_words(answer)):
         return
     parts = [part for part in re.split(r"\s*[,;\n]\s*|\s+and\s+", answer) if part] if len(missing) > 1 else [answer]
     for parameter, part in zip(list(missing), parts, strict=False):

@@ -1,4 +1,4 @@
-"""What a strict Chat Completions provider refuses, said in words: nothing is repaired here."""
+"""Checks messages as a strict Chat Completions provider does; repairs nothing."""
 
 import re
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ def find_message_problems(messages: list[dict[str, Any]]) -> list[str]:
         return ["messages: must hold at least one message"]
     found: list[str] = []
     waiting: dict[str, bool] = {}  # call id -> answered, of the assistant message that tool messages now answer
-    caller = -1
+    calling = -1
     for index, message in enumerate(messages):
         if not waiting and _is_plain_text(message):
             continue
@@ -47,15 +47,15 @@ def find_message_problems(messages: list[dict[str, Any]]) -> list[str]:
         if role == "tool":
             _check_answer(index, message, waiting, found)
         elif waiting:
-            _check_all_answered(caller, waiting, found)
+            _check_all_answered(calling, waiting, found)
             waiting = {}
         if not isinstance(message, dict) or not isinstance(role, str) or role not in MESSAGE_KEYS:
             found.append(_describe_unreadable(index, message, role))
             continue
         _check_message(index, role, message, found)
         if "tool_calls" in message and role == "assistant":
-            caller, waiting = index, _check_calls(index, message["tool_calls"], found)
-    _check_all_answered(caller, waiting, found)
+            calling, waiting = index, _check_calls(index, message["tool_calls"], found)
+    _check_all_answered(calling, waiting, found)
     return found
 
 
@@ -103,10 +103,10 @@ def _check_answer(index: int, message: dict[str, Any], waiting: dict[str, bool],
         waiting[call_id] = True
 
 
-def _check_all_answered(caller: int, waiting: dict[str, bool], found: list[str]) -> None:
+def _check_all_answered(calling: int, waiting: dict[str, bool], found: list[str]) -> None:
     for call_id, answered in waiting.items():
         if not answered:
-            found.append(f"messages[{caller}]: tool call {call_id!r} is not followed by a tool message with its id")
+            found.append(f"messages[{calling}]: tool call {call_id!r} is not followed by a tool message with its id")
 
 
 def _check_message(index: int, role: str, message: dict[str, Any], found: list[str]) -> None:

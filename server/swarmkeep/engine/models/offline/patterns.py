@@ -60,26 +60,26 @@ class SourceText:
 
     def __init__(self, text: str) -> None:
         self.whole = text
-        self.left = text
+        self.remaining = text
 
-    def take(self, *looks: re.Pattern[str]) -> str | None:
-        """What the first pattern that is found captures, or None; the whole match is used up."""
+    def take_first(self, *looks: re.Pattern[str]) -> str | None:
+        """The text that the first pattern found captures, or None; the whole match is used up."""
         for look in looks:
-            if match := look.search(self.left):
+            if match := look.search(self.remaining):
                 start, end = match.span()
-                self.left = self.left[:start] + " " * (end - start) + self.left[end:]
+                self.remaining = self.remaining[:start] + " " * (end - start) + self.remaining[end:]
                 return next(group for group in match.groups() if group is not None).strip()
         return None
 
     def take_all(self, look: re.Pattern[str]) -> list[str]:
         values: list[str] = []
-        while (value := self.take(look)) is not None:
+        while (value := self.take_first(look)) is not None:
             values.append(value)
         return values
 
 
 def strip_answer(text: str) -> str:
-    """What is left of an answer to "which one?" without its opening: "it's blue." is "blue"."""
+    """The rest of an answer to "which one?" without its opening: "it's blue." is "blue"."""
     text = text.strip().rstrip(" .,;:!?")
     while match := _OPENING.match(text):
         text = text[match.end() :]

@@ -1,4 +1,4 @@
-"""Which tool fits what was said: a score of shared words, the rarer the word among the tools the more it counts."""
+"""Ranks tools by what was said: a score of shared words, the rarer the word among the tools the more it counts."""
 
 import math
 from collections.abc import Sequence

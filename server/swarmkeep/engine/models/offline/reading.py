@@ -1,4 +1,4 @@
-"""What the offline model reads of a request: the last user message, what came of it so far, and the tools."""
+"""Reads a request for the offline model: the last user message, what came of it, and the tools."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -88,7 +88,7 @@ class Turn:
     instructions: str
     text: str  # the last user message
     earlier_texts: tuple[str, ...]  # user messages before it, newest first
-    asked: str  # what the assistant said just before it
+    last_reply: str  # what the assistant said just before it
     results: tuple[CallResult, ...]  # since it, oldest first
     unseen_results: tuple[CallResult, ...]  # those no model has seen yet
     assistant_has_spoken: bool  # whether the assistant has said anything at all yet
@@ -115,7 +115,7 @@ def read_turn(body: dict[str, Any]) -> Turn:
         instructions=_find_instructions(messages),
         text=read_text(messages[last_user]) if last_user >= 0 else "",
         earlier_texts=earlier,
-        asked=asked,
+        last_reply=asked,
         results=results,
         unseen_results=fresh,
         assistant_has_spoken=any(message["role"] == "assistant" and message.get("content") for message in messages),

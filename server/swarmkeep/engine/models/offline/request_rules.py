@@ -1,4 +1,4 @@
-"""What a strict provider refuses of a whole request: the messages, the tools and the options that depend on them."""
+"""Checks a whole request as a strict provider does: messages, tools, and the options that depend on them."""
 
 from collections.abc import Callable
 from typing import Any

@@ -79,7 +79,7 @@ def list_choices(schema: dict[str, Any]) -> list[Any]:
 
 
 def choose_kind(name: str, schema: dict[str, Any]) -> str:
-    """What to look for: a choice, a JSON type other than string, or a sort of text such as "email" or "place"."""
+    """The kind of value to look for: a choice, a JSON type other than string, or a sort of text such as "email"."""
     if "const" in schema:
         return "const"
     if list_choices(schema):

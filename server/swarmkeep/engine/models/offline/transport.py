@@ -59,7 +59,7 @@ class OfflineTransport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         answered = answer(read_turn(body), body.get("tool_choice"))
         completion = wire.Completion.of(answered, content, next(self._counter), body["messages"])
         if not body.get("stream"):
-            return _make_response(200, completion.whole())
+            return _make_response(200, completion.encode_whole())
         include_usage = bool((body.get("stream_options") or {}).get("include_usage"))
         events = completion.events(include_usage=include_usage)
         return httpx2.Response(

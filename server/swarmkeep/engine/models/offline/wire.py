@@ -46,7 +46,7 @@ class Completion:
     def of(cls, answer: Answer, request: bytes, count: int, messages: list[dict[str, Any]]) -> "Completion":
         return cls(answer, Ids.of(request, count), int(time.time()), count_usage(messages, answer))
 
-    def whole(self) -> bytes:
+    def encode_whole(self) -> bytes:
         """The body of a response that is not streamed."""
         message = {"role": "assistant", "content": None, "refusal": None, **self._encode_answer()}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._choose_finish_reason()}

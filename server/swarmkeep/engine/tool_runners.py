@@ -1,4 +1,4 @@
-"""Running one tool call: whatever happens becomes an outcome that the model can read."""
+"""Where tools run, and for how long: on the event loop, in threads, or in the caller's own thread."""
 
 from __future__ import annotations
 
@@ -6,16 +6,8 @@ import asyncio
 import contextvars
 import inspect
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
-
-from swarmkeep.agent import NotJsonError, Result, Tool, ToolArgumentsError, to_result
-from swarmkeep.domain.decisions.turns import ToolOutcome
-from swarmkeep.domain.state import ToolCall
-from swarmkeep.engine.values import copy_plain_object
-
-Json = dict[str, Any]
 
 
 class ToolTimeout(Exception):
@@ -28,63 +20,6 @@ class ToolRunner(Protocol):
     async def __call__(self, function: Callable[[], Any], *, is_async: bool, seconds: float | None) -> Any:
         """Call it and return its value. Raises ToolTimeout, and whatever it raises."""
         ...
-
-
-async def call_tool(
-    tool: Tool, call: ToolCall, context: Json, caller: ToolRunner, seconds: float | None
-) -> tuple[ToolOutcome, Result]:
-    """Run a call against a copy of the context; a failed call leaves the context as it was.
-
-    `seconds` limits it when the tool sets no time-out of its own.
-    """
-    started = time.perf_counter()
-
-    def outcome(status: Any, content: str, after: Json | None = None) -> ToolOutcome:
-        duration = round((time.perf_counter() - started) * 1000, 3)
-        return ToolOutcome(status=status, content=content, duration_ms=duration, context_variables=after)
-
-    limit = tool.timeout or seconds
-    try:
-        copy = copy_plain_object(context)
-        bound = tool.bind(call.arguments, context_variables=copy, tool_call_id=call.id)
-        result = to_result(await caller(bound, is_async=tool.is_async, seconds=limit))
-        after = copy_plain_object({**copy, **result.context_variables}, "context_variables")
-        return outcome("ok", result.value, after), result
-    except ToolArgumentsError as error:
-        return outcome("error", f"Error: {error}"), Result()
-    except ToolTimeout:
-        text = f"Error: {call.name} did not finish within {limit:g} s. It may or may not have taken effect."
-        return outcome("timeout", text), Result()
-    except NotJsonError as error:
-        return outcome("error", f"Error: {call.name} gave something that JSON cannot hold: {error}"), Result()
-    except BaseException as error:
-        if _stops_this_program(error):
-            raise
-        return outcome(
-            "error", f"Error: {call.name} failed: {type(error).__name__}: {_read_error_text(error)}"
-        ), Result()
-
-
-def _read_error_text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # the text of an exception is the tool's code, too
-        return "(it has no text)"
-
-
-def _stops_this_program(error: BaseException) -> bool:
-    """Whether it is this program that is to stop, rather than the tool that gave up with the same word."""
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task() if _loop_is_running() else None
-        return task is not None and task.cancelling() > 0
-    return isinstance(error, KeyboardInterrupt | GeneratorExit)
-
-
-def make_unknown_tool_outcome(call: ToolCall, known: Sequence[str]) -> ToolOutcome:
-    names = ", ".join(known) or "none"
-    return ToolOutcome(
-        status="error", content=f"Error: there is no function called {call.name!r}. Valid functions: {names}."
-    )
 
 
 class ThreadRunner:
@@ -120,14 +55,14 @@ class InlineRunner:
             return asyncio.run(_await_call(function, seconds))
 
         # A loop may already be running in this thread (in a notebook, say); another cannot be started beside it.
-        return _run_with_timeout(run, None) if _loop_is_running() else run()
+        return _run_with_timeout(run, None) if is_loop_running() else run()
 
 
 async def _await_call(function: Callable[[], Any], seconds: float | None) -> Any:
     return await ThreadRunner()(function, is_async=True, seconds=seconds)
 
 
-def _loop_is_running() -> bool:
+def is_loop_running() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:

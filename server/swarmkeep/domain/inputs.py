@@ -8,13 +8,13 @@ from typing import Any, Literal
 import msgspec
 
 from swarmkeep.agent import NotJsonError
+from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.engine.values import copy_plain_object
 
 Json = dict[str, Any]
 # Not "." or "..": clients take these out of a URL's path, so that such a session could never be reached.
 _SESSION_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,128}", re.ASCII)
-_ID_RULE = "an id is 1 to 128 characters of A-Z a-z 0-9 . _ : - and neither '.' nor '..'"
+_ID_RULE = "an id has 1 to 128 of the characters A-Z a-z 0-9 . _ : - and is not '.' or '..'"
 
 
 class _Function(msgspec.Struct):
@@ -82,7 +82,7 @@ def _check_message(message: Json, pointer: str) -> Json:
     except msgspec.ValidationError as error:
         raise make_invalid_request(error, pointer) from error
     if shape.role == "tool" and not shape.tool_call_id:
-        raise InvalidRequest("a tool message names its tool_call_id", f"{pointer}/tool_call_id")
+        raise InvalidRequest("a tool message needs a tool_call_id", f"{pointer}/tool_call_id")
     if shape.role in ("user", "system", "developer", "tool") and shape.content is None:
-        raise InvalidRequest(f"a {shape.role} message has content", f"{pointer}/content")
+        raise InvalidRequest(f"a {shape.role} message needs content", f"{pointer}/content")
     return check_object(message, pointer)

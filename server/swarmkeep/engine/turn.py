@@ -1,0 +1,87 @@
+"""One turn of a run: the agent that is asked, the request, and what its model says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+
+from swarmkeep.agent import Agent, FunctionSchemaError, InvalidFunctionError
+from swarmkeep.domain.errors import AgentUnavailable
+from swarmkeep.domain.events import RunError
+from swarmkeep.domain.request import ModelRequest, Profile, build_request
+from swarmkeep.domain.state import Run, State
+from swarmkeep.domain.window import count_turns
+from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.failpoints import MODEL_SENT, reach
+from swarmkeep.engine.models.failures import CONTEXT_TOO_LONG
+from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed
+from swarmkeep.engine.policy import LoopPolicy
+from swarmkeep.engine.tool_runners import ToolRunner
+
+# Raises TurnFailed where the agent cannot be asked.
+Prepare = Callable[[State], Awaitable[tuple[Agent, Profile]]]
+
+
+class ModelTurn:
+    """One question to the model: what it is sent, and what it says."""
+
+    agent: Agent
+    profile: Profile
+
+    def __init__(self, run: Run, state: State, policy: LoopPolicy) -> None:
+        self.run = run
+        self.state = state
+        self.is_streamed = policy.should_stream(run)
+        self.request: ModelRequest | None = None
+        """The request to send next; none once it was answered."""
+        self._shortens_history = policy.shortens_history
+        self._texts: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """The text that has come of it so far."""
+        return "".join(self._texts)
+
+    async def prepare(self, prepare: Prepare) -> None:
+        self.agent, self.profile = await prepare(self.state)
+        self.request = build_request(self.state, self.profile, stream=self.is_streamed)
+
+    @asynccontextmanager
+    async def send(self, model: Model) -> AsyncGenerator[AsyncGenerator[Delta | Reply]]:
+        """The pieces of the answer. If the history was too long for the model, a shorter request is to be sent next."""
+        request = self.request
+        assert request is not None
+        reach(MODEL_SENT)
+        try:
+            async with aclosing(model.ask(request, stream=self.is_streamed)) as pieces:
+                yield pieces
+            self.request = None
+        except TurnFailed as failure:
+            turns = self._reduce_turns(request, failure)
+            if turns is None:
+                raise
+            self.request = build_request(self.state, self.profile, stream=self.is_streamed, turns=turns)
+
+    def _reduce_turns(self, request: ModelRequest, failure: TurnFailed) -> int | None:
+        """How much of the history to try next with a model that it was too long for: half, down to the last turn."""
+        if not self._shortens_history or failure.error.code != CONTEXT_TOO_LONG:
+            return None
+        return count_turns(request.entries) // 2 or None
+
+    def add(self, piece: Delta) -> None:
+        self._texts.append(piece.delta.get("content") or "")
+
+
+async def prepare_turn(registry: Registry, runner: ToolRunner, state: State) -> tuple[Agent, Profile]:
+    """The active agent, as its model is to see it now. Raises TurnFailed."""
+    try:
+        agent = registry.get_active(state.agent)
+        profile = await registry.make_profile(agent, state.context_variables, runner)
+    except AgentUnavailable as error:
+        raise TurnFailed(RunError(code=error.code, message=str(error))) from error
+    except (FunctionSchemaError, InvalidFunctionError) as error:
+        raise TurnFailed(RunError(code="agent_invalid", message=str(error))) from error
+    except Exception as error:
+        text = f"the instructions of {state.agent!r} failed: {type(error).__name__}: {error}"
+        raise TurnFailed(RunError(code="instructions_failed", message=text)) from error
+    return agent, profile

@@ -1,0 +1,50 @@
+"""The policy that a server gives the loop of each session."""
+
+from __future__ import annotations
+
+from asyncio import timeout
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+from swarmkeep.domain.state import Run
+from swarmkeep.domain.timestamps import to_timestamp
+from swarmkeep.engine.limits import Limits
+from swarmkeep.engine.policy import RunTimedOut
+from swarmkeep.engine.streaming import Hub
+from swarmkeep.store.ports import SessionKey
+
+
+class SessionPolicy:
+    """The policy for the loop of one session."""
+
+    shortens_history = True
+
+    def __init__(self, limits: Limits, hub: Hub, key: SessionKey) -> None:
+        self._limits = limits
+        self._hub = hub
+        self._key = key
+        self.tool_seconds = limits.tool_seconds
+
+    def should_stream(self, run: Run) -> bool:
+        return run.options.stream or self._hub.has_readers(self._key)
+
+    def approval_expires_at(self) -> str | None:
+        if self._limits.approval_seconds is None:
+            return None
+        at = datetime.now(UTC) + timedelta(seconds=self._limits.approval_seconds)
+        return to_timestamp(at)
+
+    @asynccontextmanager
+    async def time_limit(self, run: Run) -> AsyncGenerator[None]:
+        if self._limits.run_seconds is None:
+            yield
+            return
+        spent = datetime.now(UTC) - datetime.fromisoformat(run.active_since)
+        try:
+            async with timeout(self._limits.run_seconds - spent.total_seconds()) as limit:
+                yield
+        except TimeoutError:
+            if limit.expired():
+                raise RunTimedOut(self._limits.run_seconds) from None
+            raise
