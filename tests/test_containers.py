@@ -7,18 +7,17 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from swarmkeep.domain.codec import Json
 from swarmkeep.settings import Settings
 from swarmkeep.store.urls import PostgresServer, locate
 from tests.cli.command_line import CommandLine
 from tests.support.processes import ServerProcess
 from tests.support.source import ROOT
 
-Json = dict[str, Any]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 SETTINGS = {f"SWARMKEEP_{name.upper()}" for name in Settings.model_fields} | {"OPENAI_API_KEY", "OPENAI_BASE_URL"}
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from swarmkeep.domain.codec import Json
 from tests.api.server import RunningServer
 
-Json = dict[str, Any]
 STREAM_MEDIA_TYPES = ("text/event-stream", "application/x-ndjson")
 
 

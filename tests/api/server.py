@@ -19,12 +19,12 @@ from swarmkeep.api.application import build_api
 from swarmkeep.api.limits import ServerLimits
 from swarmkeep.api.service import Service as Inside
 from swarmkeep.app import lifespan_of
+from swarmkeep.domain.codec import Json
 from swarmkeep.engine.engine import Engine
 from swarmkeep.server import build_http_config
 from swarmkeep.settings import Settings
 from tests.support.scripted import ScriptedModel
 
-Json = dict[str, Any]
 PATIENCE_SECONDS = 20.0
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
 
 import pytest
 
+from swarmkeep.domain.codec import Json
 from tests.api.server import RunningServer
 from tests.support.scripted import ScriptedModel
 
-Json = dict[str, Any]
 KEY = {"Idempotency-Key": "key-1"}
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import swarmkeep
 from swarmkeep.api.pages import docs
+from swarmkeep.domain.codec import Json
 from tests.api.server import RunningServer, check_problem
 from tests.api.test_errors import CODES
 
-Json = dict[str, Any]
 METHODS = {"get", "post", "patch", "delete"}
 
 

@@ -10,8 +10,6 @@ import pytest
 from tests.api.server import RunningServer, scripted, start_server
 from tests.support.scripted import ScriptedModel
 
-Json = dict[str, Any]
-
 
 @pytest.fixture
 async def patient(ready_url: str, model: ScriptedModel) -> AsyncIterator[RunningServer]:

@@ -7,8 +7,8 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.request import Profile, build_request
 from swarmkeep.domain.state import State
@@ -16,8 +16,6 @@ from swarmkeep.store.hashing import GENESIS, SealedEvent, commitment_of, header_
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
 from tests.support.rules import find_faults
-
-Json = dict[str, Any]
 
 PROFILE = Profile(name="Clerk", model="m", instructions="Do as you are told.")
 ENDS = {"run.completed", "run.failed", "run.cancelled", "run.interrupted"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-Json = dict[str, Any]
+from swarmkeep.domain.codec import Json
 
 
 def make_session(**changes: Any) -> Json:

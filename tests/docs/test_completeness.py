@@ -23,6 +23,7 @@ from swarmkeep.api.websocket.commands import COMMAND_TYPES
 from swarmkeep.audit.verify.problems import CODES
 from swarmkeep.cli.app import app
 from swarmkeep.domain import errors as domain
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.events import FACTS, CompletionRecord, Fact, PendingCall, RequestRecord, StopReason, ToolStatus
 from swarmkeep.domain.state import RunStatus, SessionStatus
 from swarmkeep.domain.views import RunView, SessionView
@@ -31,8 +32,6 @@ from swarmkeep.settings import Settings
 from tests.docs.pages import DOCS, PAGES, README, ROOT, find_code_spans, list_anchors, read_page, read_sections
 from tests.support.markdown import read_blocks
 from tests.support.source import list_modules
-
-Json = dict[str, Any]
 
 EVENTS, HTTP, CLIENT = DOCS / "events.md", DOCS / "http.md", DOCS / "client.md"
 CLI, OPERATIONS, AGENTS, CONCEPTS = DOCS / "cli.md", DOCS / "operations.md", DOCS / "agents.md", DOCS / "concepts.md"

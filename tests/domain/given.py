@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.drafts import draft_events, preview_event
 from swarmkeep.domain.decisions.settling import settle
 from swarmkeep.domain.decisions.turns import ToolOutcome, record_reply, record_result
@@ -27,7 +28,6 @@ from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.state import Run, State
 from tests.support.logs import record_draft
 
-Json = dict[str, Any]
 RUN, OTHER, THIRD = "run_a", "run_b", "run_c"
 AT = "2026-01-01T00:00:00.000000Z"
 CREATED = SessionCreated(agent="triage")

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.patch import apply, diff, merge
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import json_objects, json_values
 from tests.support.rules import is_same
-
-Json = dict[str, Any]
 
 
 # The table of RFC 7396's appendix.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import example, settings
 from hypothesis import given as for_any
 from hypothesis import strategies as st
 
-from swarmkeep.domain.codec import encode
+from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import HandoffIgnored, MessageAdded, RunCancelled, RunFailed, SessionForked
 from swarmkeep.domain.fold import evolve, fold
@@ -44,7 +43,6 @@ from tests.support.logs import (
 )
 from tests.support.rules import find_body_faults, find_faults, is_same, parse_strict_json
 
-Json = dict[str, Any]
 PROFILE = Profile(name="triage", model="m", instructions="You help.")
 TOOLS = '[{"type":"function","function":{"name":"look_up","parameters":{}}}]'
 

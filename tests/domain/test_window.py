@@ -32,7 +32,6 @@ from tests.support.hypothesis_profiles import examples
 from tests.support.logs import any_logs
 from tests.support.rules import find_body_faults, find_faults
 
-Json = dict[str, Any]
 PROFILE = Profile(name="triage", model="m", instructions="You help.")
 
 

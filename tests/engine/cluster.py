@@ -12,6 +12,7 @@ from openai import AsyncOpenAI
 from sqlalchemy import Connection, delete, update
 
 from swarmkeep import Agent
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import StartRun
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import SessionNotFound
@@ -27,7 +28,6 @@ from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.tables import SESSION_TABLES, sessions
 
-Json = dict[str, Any]
 KEY = SessionKey("default", "s1")
 
 # Nothing waits for these: a test that needs a lease to run out makes it run out.

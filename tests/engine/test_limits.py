@@ -28,7 +28,6 @@ from tests.engine.cluster import (
 from tests.engine.test_runs import approve
 from tests.support.scripted import ScriptedModel
 
-Json = dict[str, Any]
 F = TypeVar("F", bound=Fact)
 TOO_LONG = {"code": "context_length_exceeded", "message": "too long"}
 

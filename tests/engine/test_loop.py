@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from swarmkeep import Agent, Result, ToolCallId, tool
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import StartRun, create_session, start_run
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
@@ -28,7 +29,6 @@ from swarmkeep.engine.swarm.session import MemorySessionLog
 from swarmkeep.engine.tool_runners import InlineRunner
 from tests.support.rules import find_body_faults
 
-Json = dict[str, Any]
 RUN = "r1"
 PLAIN = RunOptions()
 

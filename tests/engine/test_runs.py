@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from swarmkeep import Agent, Result, tool
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer
 from swarmkeep.domain.errors import (
     AgentNotFound,
@@ -48,7 +49,6 @@ from tests.engine.cluster import (
 from tests.support.rules import find_body_faults
 from tests.support.scripted import USAGE, ScriptedModel
 
-Json = dict[str, Any]
 STREAM = RunOptions(stream=True)
 NO_TOOLS = RunOptions(execute_tools=False)
 

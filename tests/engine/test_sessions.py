@@ -11,6 +11,7 @@ from sqlalchemy import delete
 
 from swarmkeep import Agent
 from swarmkeep.audit.redact import redact
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.errors import (
     AgentNotFound,
     EventNotFound,
@@ -41,7 +42,6 @@ from tests.engine.cluster import (
 )
 from tests.support.scripted import ScriptedModel
 
-Json = dict[str, Any]
 OTHER = SessionKey("default", "s2")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import select
 
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import StartRun, create_session, start_run
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.envelope import EventDraft
@@ -19,7 +20,6 @@ from swarmkeep.store.sql.tables import metadata
 
 KEY = SessionKey("default", "s1")
 OTHER = SessionKey("default", "s2")
-Json = dict[str, Any]
 
 _numbers = itertools.count(1)
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from swarmkeep.domain.codec import encode_text
+from swarmkeep.domain.codec import Json, encode_text
 from swarmkeep.domain.decisions.commands import StartRun, cancel_run, create_session, start_run, update_session
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
@@ -59,7 +59,6 @@ from swarmkeep.domain.request import Profile
 from swarmkeep.domain.state import Run, State, ToolCall
 
 T = TypeVar("T")
-Json = dict[str, Any]
 
 
 class Dice(Protocol):

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from swarmkeep.domain.codec import Json
 from tests.support.rules import find_body_faults, find_faults, is_same
 
-Json = dict[str, Any]
 SYSTEM = {"role": "system", "content": "You help."}
 USER = {"role": "user", "content": "hello"}
 

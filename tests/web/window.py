@@ -9,7 +9,8 @@ from urllib.parse import quote
 import httpx2
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect
 
-Json = dict[str, Any]
+from swarmkeep.domain.codec import Json
+
 PATIENCE_MS = 20_000
 WIDE = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 844}

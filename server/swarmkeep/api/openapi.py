@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from inspect import cleandoc
-from typing import Any
 
 import msgspec
 from litestar import Litestar
@@ -18,9 +17,8 @@ from swarmkeep.audit.transfer import import_export
 from swarmkeep.audit.verify import audit_log, problems
 from swarmkeep.domain import usage as usages
 from swarmkeep.domain import views
-from swarmkeep.domain.codec import encode
+from swarmkeep.domain.codec import Json, encode
 
-Json = dict[str, Any]
 _STRUCT_MODULES = (
     agents, audit, audit_log, changes, compare, divergences, errors, events, health, import_export, messages, problems,
     redact, redaction, replays, run_bodies, runs, sessions, usage, usages, views,

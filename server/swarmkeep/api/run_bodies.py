@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 from uuid import uuid4
 
 import msgspec
@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.bodies import Body
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import OnBusy, StartRun
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer
 from swarmkeep.domain.errors import InvalidRequest
@@ -18,8 +19,6 @@ from swarmkeep.domain.inputs import check_messages, check_object
 from swarmkeep.engine.idempotency import IdempotentRequest
 from swarmkeep.engine.reader import RunPosition
 from swarmkeep.store.ports import SessionKey
-
-Json = dict[str, Any]
 
 
 class NewRun(Body, frozen=True, kw_only=True):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 
 from swarmkeep.audit.changes import Change, find_changes
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
 from swarmkeep.domain.events import Usage
@@ -16,8 +16,6 @@ from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import collect_runs
 from swarmkeep.store.ports import EventStore, SessionKey
-
-Json = dict[str, Any]
 
 
 class RunStatusChange(msgspec.Struct, frozen=True, kw_only=True):

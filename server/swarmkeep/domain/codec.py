@@ -15,6 +15,8 @@ from uuid import uuid4
 import msgspec
 
 T = TypeVar("T")
+Json = dict[str, Any]
+"""A JSON object."""
 
 _encoder = msgspec.json.Encoder()
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 import msgspec
 from msgspec import UNSET, UnsetType, field
 
-Json = dict[str, Any]
-
+from swarmkeep.domain.codec import Json
 
 # What this release writes. Facts take any text in their place, because a later release may write more.
 ToolStatus = Literal["ok", "error", "timeout", "unknown_outcome", "denied", "superseded", "external"]

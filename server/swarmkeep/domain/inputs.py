@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from swarmkeep.agent import NotJsonError
 from swarmkeep.agent.values import copy_plain_object
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.errors import InvalidRequest
 
-Json = dict[str, Any]
 # Not "." or "..": clients take these out of a URL's path, so that such a session could never be reached.
 _SESSION_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,128}", re.ASCII)
 _ID_RULE = "an id has 1 to 128 of the characters A-Z a-z 0-9 . _ : - and is not '.' or '..'"

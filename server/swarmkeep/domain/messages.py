@@ -5,14 +5,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import msgspec
 
-from swarmkeep.domain.codec import MalformedJson, decode, encode, replace_surrogates
+from swarmkeep.domain.codec import Json, MalformedJson, decode, encode, replace_surrogates
 from swarmkeep.domain.events import CompletionRecord, ToolRecord
-
-Json = dict[str, Any]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 INTERRUPTED = "Interrupted: the outcome of this call is unknown. It may or may not have taken effect."

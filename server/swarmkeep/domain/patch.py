@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from swarmkeep.domain.codec import encode
-
-Json = dict[str, Any]
+from swarmkeep.domain.codec import Json, encode
 
 
 def merge(target: Any, patch: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType, to_builtins
 from msgspec.structs import replace
 
-from swarmkeep.domain.codec import encode_text
+from swarmkeep.domain.codec import Json, encode_text
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import (
     ApprovalDecided,
@@ -38,8 +38,6 @@ from swarmkeep.domain.events import (
     UnknownFact,
 )
 from swarmkeep.domain.messages import ROLES, read_tool_calls
-
-Json = dict[str, Any]
 
 REDACTED = "[redacted]"
 _ARGUMENTS = "{}"

@@ -5,18 +5,15 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from swarmkeep.domain.codec import encode
+from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.events import MessageAdded, RequestRecord, SessionEvent
 from swarmkeep.domain.messages import Entry, pair_results, to_chat_message
 from swarmkeep.domain.state import State
 from swarmkeep.domain.window import find_window_start, select_from
-
-Json = dict[str, Any]
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):

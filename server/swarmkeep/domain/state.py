@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from swarmkeep.domain.chain import Chain
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.events import (
     PendingCall,
     RunError,
@@ -16,9 +17,6 @@ from swarmkeep.domain.events import (
     Usage,
 )
 from swarmkeep.domain.messages import Entry, read_tool_calls
-
-Json = dict[str, Any]
-
 
 SessionStatus = Literal["idle", "running", "waiting"]
 RunStatus = Literal["queued", "running", "waiting", "completed", "failed", "cancelled", "interrupted"]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.events import PendingCall, RunError, StopReason, Usage
 from swarmkeep.domain.state import Origin, Run, RunStatus, SessionStatus, State, make_queued_run
-
-Json = dict[str, Any]
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):

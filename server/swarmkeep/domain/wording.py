@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.messages import read_tool_calls
-
-Json = dict[str, Any]
 
 
 def join_content(content: Any) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any
 
 import msgspec
 
 from swarmkeep.agent import Agent, Tool
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.settling import find_outside_step
 from swarmkeep.domain.decisions.steps import CallTool
@@ -24,8 +24,6 @@ from swarmkeep.engine.policy import Decide, LoopPolicy, RunTimedOut, SessionLog
 from swarmkeep.engine.tool_calls import make_unknown_outcome, perform_call
 from swarmkeep.engine.tool_runners import ToolRunner
 from swarmkeep.engine.turn import ModelTurn, Prepare, prepare_turn
-
-Json = dict[str, Any]
 
 
 class MessageStarted(msgspec.Struct, frozen=True):

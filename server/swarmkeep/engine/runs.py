@@ -90,11 +90,11 @@ class Runs:
     ) -> list[RecordedEvent]:
         """Commit a decision, and drive what it set going."""
         remembered = await self._store.state(key, fresh=False)
-        ledger = self._worker.open_session_log(key, remembered, is_remembered=True)
-        events = await ledger.commit(decide, mark=mark)
-        if _has_ended_active_run(events, ledger.state):
+        session_log = self._worker.open_session_log(key, remembered, is_remembered=True)
+        events = await session_log.commit(decide, mark=mark)
+        if _has_ended_active_run(events, session_log.state):
             self._worker.abandon(key)
-        self._worker.continue_session(ledger, events)
+        self._worker.continue_session(session_log, events)
         return events
 
     async def wait(self, key: SessionKey, run_id: str, *, since: int | None = None) -> RunView:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from swarmkeep.domain.codec import encode
+from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.decisions.commands import create_session, update_session
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.envelope import EventDraft
@@ -20,8 +19,6 @@ from swarmkeep.engine.stored_sessions import choose_key, delete_session, fork_se
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
-
-Json = dict[str, Any]
 
 
 class Sessions:
@@ -98,13 +95,13 @@ class Sessions:
             run_id = state.run.id if state.run is not None else None
             return draft_events(state.agent, facts, run_id)
 
-        ledger = self._worker.open_session_log(key, await self._store.state(key))
+        session_log = self._worker.open_session_log(key, await self._store.state(key))
         mark = None if idempotency is None else idempotency.make_record()
-        changed = await run_once(self._store, key, idempotency, lambda: ledger.commit(decide, mark=mark))
+        changed = await run_once(self._store, key, idempotency, lambda: session_log.commit(decide, mark=mark))
         if isinstance(changed, IdempotencyRecord):
             return await view_change(self._store, key, changed)
         self._worker.publish(key, changed)
-        return view_session(key.id, ledger.state)
+        return view_session(key.id, session_log.state)
 
     async def fork(
         self,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 from uuid import uuid4
 
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import refuse_if_busy, update_session
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import SeqConflict, SeqMismatch, SessionExists
@@ -19,8 +19,6 @@ from swarmkeep.engine.failpoints import reach
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.ports import AppendResult, IdempotencyRecord, SessionKey
-
-Json = dict[str, Any]
 
 
 async def fork_session(

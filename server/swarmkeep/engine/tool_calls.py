@@ -11,13 +11,12 @@ import msgspec
 
 from swarmkeep.agent import Agent, NotJsonError, Result, Tool, ToolArgumentsError, to_result
 from swarmkeep.agent.values import copy_plain_object
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.turns import ToolOutcome
 from swarmkeep.domain.state import State, ToolCall
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.policy import LoopPolicy, RunTimedOut
 from swarmkeep.engine.tool_runners import ToolRunner, ToolTimeout, is_loop_running
-
-Json = dict[str, Any]
 
 
 async def perform_call(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from swarmkeep.audit.replay.divergences import DIVERGENCE_KINDS
+from swarmkeep.domain.codec import Json
 from swarmkeep.evals.yaml_lines import Position, UnreadableFile, read_with_positions
 
-Json = dict[str, Any]
 SUFFIXES = (".yaml", ".yml", ".json")
 _POINTER = re.compile(r"^(?P<what>.*?) - at `(?:key` in `)?\$(?P<path>.*)`$", re.DOTALL)
 

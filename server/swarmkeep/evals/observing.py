@@ -8,13 +8,12 @@ from typing import Any
 
 import msgspec
 
-from swarmkeep.domain.codec import MalformedJson, decode
+from swarmkeep.domain.codec import Json, MalformedJson, decode
 from swarmkeep.domain.messages import Entry, read_tool_calls
 from swarmkeep.domain.state import State
 from swarmkeep.domain.wording import join_content
 from swarmkeep.evals.cases import Expect, as_tuple, compile_pattern
 
-Json = dict[str, Any]
 LONGEST_CHARACTERS = 200
 
 

@@ -13,6 +13,7 @@ import swarmkeep_client as client
 from swarmkeep.agent import Agent
 from swarmkeep.cli.chat.conversion import to_client_item, to_client_run, to_start_run
 from swarmkeep.cli.sources.conversion import to_session_state
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import cancel_run, start_run
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.resuming import Approval, resume_run
@@ -32,8 +33,6 @@ from swarmkeep.engine.swarm.session import MemorySession, MemorySessionLog
 from swarmkeep.engine.tool_runners import InlineRunner
 from swarmkeep.store.hashing import seal
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
-
-Json = dict[str, Any]
 
 
 class MemoryEventLog(MemorySessionLog):
@@ -72,11 +71,11 @@ class MemorySessions:
 
     def open(self, session_id: str | None, agent: str | None) -> MemoryChatSession:
         """Speak with the session of this id, or with a new one. Raises SessionNotFound."""
-        ledger = self._made() if session_id is None else self._ledger(session_id)
-        conversation = MemorySession(self._model, InlineRunner(), self._registry, ledger, debug=self._debug)
+        log = self._make_log() if session_id is None else self._find_log(session_id)
+        conversation = MemorySession(self._model, InlineRunner(), self._registry, log, debug=self._debug)
         if session_id is None:
             run_blocking(conversation.create(agent or self._agent.name, self._context))
-        return MemoryChatSession(ledger, conversation, stream=self._stream, raises=self._raises)
+        return MemoryChatSession(log, conversation, stream=self._stream, raises=self._raises)
 
     def look_up(self, writes: bool) -> AbstractContextManager[MemorySessions]:
         return nullcontext(self)
@@ -88,35 +87,35 @@ class MemorySessions:
         return [entry.view() for entry in self._state(session_id, at).messages]
 
     def events(self, session_id: str, *, after: int = 0) -> list[RecordedEvent]:
-        return self._ledger(session_id).events[after:]
+        return self._find_log(session_id).events[after:]
 
     def fork(
         self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None
     ) -> client.SessionState:
         base = self._state(session_id, at)
-        fork = self._made(self._ledger(session_id).events[: base.seq])
+        fork = self._make_log(self._find_log(session_id).events[: base.seq])
         forked = SessionForked(from_session_id=session_id, from_seq=base.seq, from_hash=base.hash)
         run_blocking(fork.commit(lambda state: draft_events(base.agent, [forked], None)))
         return self.session(fork.session_id)
 
-    def _made(self, events: Sequence[RecordedEvent] = ()) -> MemoryEventLog:
-        ledger = MemoryEventLog(f"sess_{uuid4().hex}", events)
-        self._logs[ledger.session_id] = ledger
-        return ledger
+    def _make_log(self, events: Sequence[RecordedEvent] = ()) -> MemoryEventLog:
+        log = MemoryEventLog(f"sess_{uuid4().hex}", events)
+        self._logs[log.session_id] = log
+        return log
 
-    def _ledger(self, session_id: str) -> MemoryEventLog:
+    def _find_log(self, session_id: str) -> MemoryEventLog:
         if session_id not in self._logs:
             raise SessionNotFound(session_id)
         return self._logs[session_id]
 
     def _state(self, session_id: str, at: int | None) -> State:
-        ledger = self._ledger(session_id)
+        log = self._find_log(session_id)
         if at is None:
-            return ledger.state
-        last = ledger.state.seq
+            return log.state
+        last = log.state.seq
         if not 1 <= at <= last:
             raise EventNotFound.out_of_range(session_id, last, at)
-        return fold(ledger.events[:at])
+        return fold(log.events[:at])
 
 
 class MemoryChatSession:
@@ -124,15 +123,15 @@ class MemoryChatSession:
 
     place = "in memory"
 
-    def __init__(self, ledger: MemoryEventLog, conversation: MemorySession, *, stream: bool, raises: bool) -> None:
-        self.session_id: str | None = ledger.session_id
-        self._ledger = ledger
+    def __init__(self, log: MemoryEventLog, conversation: MemorySession, *, stream: bool, raises: bool) -> None:
+        self.session_id: str | None = log.session_id
+        self._log = log
         self._conversation = conversation
         self._stream = stream
         self._raises = raises
         # It knows what the model was just saying.
         self._hub = Hub()
-        self._key = SessionKey(DEFAULT_TENANT, ledger.session_id)
+        self._key = SessionKey(DEFAULT_TENANT, log.session_id)
 
     def begin(self) -> str:
         return self._key.id
@@ -151,18 +150,18 @@ class MemoryChatSession:
         return self._follow(run_id, lambda state: resume_run(state, run_id, approvals=decided, now=make_timestamp()))
 
     def active(self) -> client.Run | None:
-        run = self._ledger.state.run
+        run = self._log.state.run
         return None if run is None else self._view_run(run)
 
     def find_latest_run(self) -> client.Run | None:
-        runs = collect_runs(self._ledger.state)
+        runs = collect_runs(self._log.state)
         return self._view_run(runs[-1]) if runs else None
 
     def cancel(self) -> None:
-        run = self._ledger.state.run
+        run = self._log.state.run
         if run is not None:
             partial = self._hub.get_partial_text(self._key, run.id)
-            for event in run_blocking(self._ledger.commit(lambda state: cancel_run(state, run.id, partial))):
+            for event in run_blocking(self._log.commit(lambda state: cancel_run(state, run.id, partial))):
                 self._hub.publish(self._key, event)
 
     def close(self) -> None:
@@ -173,11 +172,11 @@ class MemoryChatSession:
             for item in items:
                 self._hub.publish(self._key, item)
                 yield to_client_item(item)
-        run = find_run(self._ledger.state, run_id)
+        run = find_run(self._log.state, run_id)
         assert run is not None
         yield client.Done(run=self._view_run(run))
         if self._raises:
             self._conversation.raise_failure()
 
     def _view_run(self, run: Run) -> client.Run:
-        return to_client_run(view_run(self._key.id, self._ledger.state, run))
+        return to_client_run(view_run(self._key.id, self._log.state, run))

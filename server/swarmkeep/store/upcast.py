@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import msgspec
 
-from swarmkeep.domain.codec import MalformedJson, decode
+from swarmkeep.domain.codec import Json, MalformedJson, decode
 from swarmkeep.domain.events import FACTS, SessionEvent, UnknownFact
-
-Json = dict[str, Any]
 
 Upcasters = Mapping[tuple[str, int], Callable[[Json], Json]]
 

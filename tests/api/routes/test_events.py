@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from swarmkeep.domain.codec import Json
 from tests.api.server import RunningServer, check_problem
 from tests.support.scripted import ScriptedModel
-
-Json = dict[str, Any]
 
 
 async def read_pages(service: RunningServer, path: str, **params: Any) -> list[list[Json]]:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from swarmkeep.domain.codec import Json
 from tests.api.server import RunningServer, check_problem
 from tests.support.scripted import ScriptedModel
 
 CANARY = "canary-7f3a9c"
-Json = dict[str, Any]
 
 
 async def redact(service: RunningServer, session: str, **body: Any) -> Json:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from swarmkeep.domain.codec import Json
 from tests.api.server import RunningServer, check_problem
 from tests.support.scripted import ScriptedModel
-
-Json = dict[str, Any]
 
 
 async def wait_for_end(service: RunningServer, session: str, run: Json) -> Json:

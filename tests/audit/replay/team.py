@@ -9,6 +9,7 @@ from typing import Any
 from openai import AsyncOpenAI
 
 from swarmkeep import Agent, Result, tool
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import StartRun
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer
 from swarmkeep.domain.events import RunOptions
@@ -20,8 +21,6 @@ from tests.engine.swarm.runners import open_async
 from tests.support.logs import Dice
 from tests.support.scripted import ScriptedModel
 from tests.support.scripted.replies import Call, Completion
-
-Json = dict[str, Any]
 
 
 def look(city: str) -> str:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from swarmkeep.audit.transfer.foreign import ForeignFormat, read_documents
 from swarmkeep.audit.transfer.import_conversations import READERS, import_conversations
 from swarmkeep.audit.transfer.import_export import ImportReport
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import DomainError, InvalidImport, SessionExists
 from swarmkeep.domain.events import MessageAdded
@@ -22,7 +23,6 @@ from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
 from tests.support.rules import find_faults
 
-Json = dict[str, Any]
 TENANT = "default"
 USER, HELLO = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}
 CALL = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": '{"id": 1}'}}

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given as for_any
 from hypothesis import settings
 
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import (
     StartRun,
     cancel_run,
@@ -66,7 +67,6 @@ from tests.support.hypothesis_profiles import examples
 from tests.support.logs import json_objects
 from tests.support.rules import is_same
 
-Json = dict[str, Any]
 HELLO = {"role": "user", "content": "hello"}
 
 

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from swarmkeep import Agent, Result
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.errors import AgentNotFound, AgentUnavailable
 from swarmkeep.engine.agents.mentions import find_agents_in
 from swarmkeep.engine.agents.registry import AgentsError, OpenRegistry, Registry
 from swarmkeep.engine.tool_runners import InlineRunner
-
-Json = dict[str, Any]
 
 sales = Agent(name="Sales")
 support = Agent(name="Support")

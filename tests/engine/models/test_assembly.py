@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarmkeep.domain.codec import Json
 from swarmkeep.engine.models.assembly import Assembly, TruncatedStream
-
-Json = dict[str, Any]
 
 
 def assemble(chunks: list[Json]) -> Json:

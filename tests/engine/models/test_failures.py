@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
 
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.events import RunError
 from swarmkeep.engine.models.model import ChatModel
 from tests.engine.models.test_transports import HELLO, expect_failure, make_request
 from tests.engine.swarm.runners import open_async
 from tests.support.scripted import ScriptedModel
 
-Json = dict[str, Any]
 STREAM = pytest.mark.parametrize("stream", [False, True])
 
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai import AsyncOpenAI, OpenAI
 
+from swarmkeep.domain.codec import Json
 from swarmkeep.engine.models.offline import (
     OFFLINE_MODEL,
     OfflineTransport,
@@ -24,8 +25,6 @@ from swarmkeep.engine.models.offline import (
 from swarmkeep.engine.models.offline.answer import DISCLAIMER
 from swarmkeep.engine.models.offline.message_rules import find_message_problems
 from swarmkeep.engine.models.offline.request_rules import find_request_problems
-
-Json = dict[str, Any]
 
 
 def make_tool(name: str, description: str = "", required: str = "", /, **properties: Any) -> Json:

@@ -12,6 +12,7 @@ import openai
 import pytest
 from openai import AsyncAzureOpenAI, AsyncOpenAI, OpenAI
 
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.events import CompletionRecord
 from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.request import ModelRequest, Profile, assemble_request, build_request, digest
@@ -25,8 +26,6 @@ from swarmkeep.engine.models.transports import (
 )
 from tests.engine.swarm.runners import open_async, open_sync
 from tests.support.scripted import USAGE, ScriptedModel
-
-Json = dict[str, Any]
 
 
 def make_request(

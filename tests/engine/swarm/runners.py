@@ -9,8 +9,7 @@ from typing import Any, Protocol
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
 
 from swarmkeep import Agent, AsyncSwarm, Response, Swarm
-
-Json = dict[str, Any]
+from swarmkeep.domain.codec import Json
 
 
 def open_sync(url: str, **options: Any) -> OpenAI:

@@ -13,10 +13,9 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from swarmkeep import Agent, AsyncSwarm, tool
+from swarmkeep.domain.codec import Json
 from tests.engine.swarm.runners import list_tool_texts, user_message
 from tests.support.scripted import ScriptedModel
-
-Json = dict[str, Any]
 
 
 @pytest.fixture

@@ -17,11 +17,10 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 from swarmkeep import Agent, Result, Swarm, ToolCallId, tool
+from swarmkeep.domain.codec import Json
 from tests.engine.swarm.runners import AsyncRunner, Runner, SyncRunner, list_tool_texts, user_message
 from tests.support.rules import find_body_faults
 from tests.support.scripted import USAGE, ScriptedModel
-
-Json = dict[str, Any]
 
 
 @pytest.fixture(params=[SyncRunner, AsyncRunner], ids=["Swarm", "AsyncSwarm"])

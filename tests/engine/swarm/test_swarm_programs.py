@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from textwrap import dedent
-from typing import Any
 
 import pytest
 
+from swarmkeep.domain.codec import Json
 from tests.support.scripted import ScriptedModel
-
-Json = dict[str, Any]
 
 SMALLEST = """
     from swarm import Swarm, Agent

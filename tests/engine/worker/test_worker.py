@@ -12,6 +12,7 @@ from openai import AsyncOpenAI
 from sqlalchemy import delete
 
 from swarmkeep import Agent, Result, ToolCallId, tool
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.resuming import Approval
 from swarmkeep.domain.errors import Draining, RunNotWaiting, SessionNotFound
 from swarmkeep.domain.events import RunOptions
@@ -44,7 +45,6 @@ from tests.engine.cluster import (
 from tests.support.rules import find_body_faults
 from tests.support.scripted import ScriptedModel
 
-Json = dict[str, Any]
 SECONDS = 20.0
 
 

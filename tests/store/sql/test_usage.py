@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import CompletionRecord, MessageAdded, RequestRecord, SessionForked
@@ -21,8 +22,6 @@ from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SealedBatch, SessionKey
 from swarmkeep.store.sql.usage import make_usage_row
 from tests.store.calls import REPLY, make_reply, make_tool_result, record_calls
-
-Json = dict[str, Any]
 
 
 def make_key(name: str, tenant: str = "default") -> SessionKey:

@@ -7,11 +7,10 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
-Json = dict[str, Any]
+from swarmkeep.domain.codec import Json
 
 MODEL = "scripted-model"
 POLL_SECONDS = 0.05

@@ -14,10 +14,10 @@ from swarmkeep.agent import Agent
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.errors import problem_specs
 from swarmkeep.api.parameters import Cursor, Limit
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.engine.agents.registry import Registry
 
-Json = dict[str, Any]
 AgentName = Annotated[str, PathParameter(description="The agent's name; any characters, slashes included.")]
 
 

@@ -27,11 +27,10 @@ from swarmkeep.api.sse import EVENT_STREAM, StreamResponse
 from swarmkeep.api.streams import session_frames
 from swarmkeep.audit.replay.requests import rebuild_request
 from swarmkeep.audit.transfer.export import JSON_LINES, find_sessions, iterate_keys, write_export
-from swarmkeep.domain.codec import encode
+from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.envelope import EventView, view_event
 from swarmkeep.store.ports import SessionKey
 
-Json = dict[str, Any]
 _EVENTS_PER_READ = 200
 
 

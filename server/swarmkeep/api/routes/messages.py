@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any
 
 import msgspec
 from litestar import get
@@ -13,8 +12,7 @@ from litestar.params import FromPath
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.errors import problem_specs
 from swarmkeep.api.parameters import AtSeq, Cursor, Limit, seq_from_cursor
-
-Json = dict[str, Any]
+from swarmkeep.domain.codec import Json
 
 
 class MessageList(msgspec.Struct, frozen=True, kw_only=True):

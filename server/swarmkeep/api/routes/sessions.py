@@ -25,10 +25,10 @@ from swarmkeep.api.parameters import (
     metadata_filter,
     seq_from_if_match,
 )
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.state import SessionStatus
 from swarmkeep.domain.views import SessionView
 
-Json = dict[str, Any]
 SessionId = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._:\-]{1,128}$")]
 ETAG = ResponseHeader(
     name="ETag", description="The session's seq, quoted: for `If-Match`.", documentation_only=True, value='"7"'

@@ -12,8 +12,6 @@ from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import RequestRecord
 from swarmkeep.domain.request import ModelRequest
 
-Json = dict[str, Any]
-
 DivergenceKind = Literal[
     "instructions", "tool_schemas", "model", "parameters", "agent", "missing_tool", "arguments", "approval", "context",
     "order", "unreadable",

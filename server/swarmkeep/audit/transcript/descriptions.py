@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, assert_never
+from typing import assert_never
 
 from msgspec import UNSET
 
 from swarmkeep.audit.transcript.entry import TimelineEntry
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import (
     FACTS,
@@ -40,9 +41,6 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.state import State, add_usage
 from swarmkeep.domain.wording import format_call, format_calls, join_content
-
-Json = dict[str, Any]
-
 
 MakeEntry = Callable[..., TimelineEntry]
 """Makes the entry of one event: all that is the same whatever the event says is given already."""

@@ -8,11 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from swarmkeep.audit.transfer.foreign import Document, ForeignConversation
-from swarmkeep.domain.codec import encode_text
+from swarmkeep.domain.codec import Json, encode_text
 from swarmkeep.domain.errors import InvalidImport
 from swarmkeep.domain.timestamps import to_timestamp
-
-Json = dict[str, Any]
 
 _KINDS = ("thread", "thread.message", "thread.run", "thread.run.step")
 _MESSAGE_FIELDS = ("id", "run_id", "assistant_id", "attachments", "metadata", "status", "incomplete_details")

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from swarmkeep.audit.transfer.foreign import Document, ForeignConversation, enumerate_places
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.errors import InvalidImport
-
-Json = dict[str, Any]
 
 
 def read_chats(found: Iterable[Document]) -> Iterator[ForeignConversation]:

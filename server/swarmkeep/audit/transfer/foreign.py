@@ -9,10 +9,9 @@ from typing import Any, BinaryIO, Literal
 
 import msgspec
 
-from swarmkeep.domain.codec import MalformedJson, decode, encode
+from swarmkeep.domain.codec import Json, MalformedJson, decode, encode
 from swarmkeep.domain.errors import InvalidImport
 
-Json = dict[str, Any]
 ForeignFormat = Literal["chat", "swarm", "assistants"]
 
 MAX_FILE_BYTES = 64 * 1024 * 1024

@@ -14,10 +14,10 @@ from swarmkeep.audit.transfer.foreign import (
     ConversationReader,
     ForeignConversation,
     ForeignFormat,
-    Json,
     read_documents,
 )
 from swarmkeep.audit.transfer.import_export import MAX_LISTED_SESSIONS, ImportedSession, ImportReport
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import create_session
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.envelope import EventDraft, encode_payload

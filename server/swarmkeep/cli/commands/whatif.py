@@ -23,14 +23,13 @@ from swarmkeep.cli.options import (
 )
 from swarmkeep.cli.sources.source import open_source
 from swarmkeep.cli.terminal import Refused, put_json, say
+from swarmkeep.domain.codec import Json
 
 if TYPE_CHECKING:
     from swarmkeep.cli.chat.session import ChatSession
     from swarmkeep.domain.envelope import RecordedEvent
     from swarmkeep.domain.events import SessionEvent
     from swarmkeep_client import Message, Run, RunOptions
-
-Json = dict[str, Any]
 
 
 def register(app: typer.Typer) -> None:

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from swarmkeep.cli.terminal import is_terminal, shorten
-from swarmkeep.domain.codec import decode
+from swarmkeep.domain.codec import Json, decode
 from swarmkeep.domain.envelope import RecordedEvent, read_data
 from swarmkeep.domain.wording import format_call, format_calls, join_content
 
-Json = dict[str, Any]
 MAX_LENGTH = 160
 
 

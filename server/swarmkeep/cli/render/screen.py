@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from swarmkeep.cli.render.event_summary import format_json
 from swarmkeep.cli.terminal import escape_controls, has_colours, shorten
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.wording import format_call, format_calls, join_content
 from swarmkeep_client import Done, Event, MessageDelta, MessageStarted, StreamItem
 
-Json = dict[str, Any]
 MAX_TEXT = 200
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
 from swarmkeep.cli.background import Background
 from swarmkeep.cli.sources.conversion import to_session_state
 from swarmkeep.cli.sources.source import FileForm, Form
-from swarmkeep.domain.codec import decode
+from swarmkeep.domain.codec import Json, decode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.usage import UsageQuery
 from swarmkeep.engine.reader import SessionReader
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from swarmkeep.audit.verify.checkpoints import CheckpointHead
     from swarmkeep.audit.verify.problems import Verification as StoredVerification
 
-Json = dict[str, Any]
 POLL_SECONDS = 0.5
 PAGE_SIZE = 500
 USAGE_PAGE_SIZE = 20_000

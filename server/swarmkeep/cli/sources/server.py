@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 import typer
@@ -15,6 +15,7 @@ from swarmkeep.audit.verify.checkpoints import CheckpointHead
 from swarmkeep.cli.sources.conversion import from_client_event
 from swarmkeep.cli.sources.source import FileForm, Form
 from swarmkeep.cli.terminal import Refused, say
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.usage import UsageQuery
 from swarmkeep_client import (
@@ -32,9 +33,6 @@ from swarmkeep_client import (
     UsageRow,
     Verification,
 )
-
-Json = dict[str, Any]
-
 
 # How often a server that does not answer is tried again: one that was never there, and one that was a moment ago.
 RETRIES = 2

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
 from swarmkeep.cli.options import SourceOptions
+from swarmkeep.domain.codec import Json
 
 if TYPE_CHECKING:
     from swarmkeep.audit.replay.recorded_sessions import RecordedSession
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         Verification,
     )
 
-Json = dict[str, Any]
 Form = Literal["markdown", "html"]
 FileForm = Literal["export", "chat", "swarm", "assistants"]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
 from swarmkeep.domain.decisions.turns import end_run
 from swarmkeep.domain.envelope import EventDraft
@@ -25,9 +26,6 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.patch import diff, merge
 from swarmkeep.domain.state import State
-
-Json = dict[str, Any]
-
 
 OnBusy = Literal["reject", "queue", "interrupt"]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.events import (
     ApprovalRequested,
     CompletionRecord,
@@ -28,8 +28,6 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.patch import diff
 from swarmkeep.domain.state import Run, State, ToolCall, add_usage, make_calls
-
-Json = dict[str, Any]
 
 
 class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,8 +13,6 @@ from swarmkeep.domain.request import Profile
 from swarmkeep.engine.agents.mentions import find_mentioned, find_reachable
 from swarmkeep.engine.tool_runners import ToolRunner
 
-Json = dict[str, Any]
-
 
 class AgentsError(ValueError):
     """The agents cannot be served as they are; the sentence says which and why."""

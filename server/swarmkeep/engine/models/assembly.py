@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from swarmkeep.domain.codec import decode
-
-Json = dict[str, Any]
+from swarmkeep.domain.codec import Json, decode
 
 # What a stream says where it ends on purpose.
 END_OF_STREAM: Json = {"object": "done"}

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import msgspec
 
-from swarmkeep.domain.codec import encode_text
+from swarmkeep.domain.codec import Json, encode_text
 from swarmkeep.domain.events import CompletionRecord, RunError
 from swarmkeep.domain.request import ModelRequest
 from swarmkeep.engine.models.assembly import Assembly, EmptyReply, FilteredReply, MalformedReply
@@ -21,8 +21,6 @@ from swarmkeep.engine.models.retries import Retries
 from swarmkeep.engine.models.transports import Transport, choose_transport
 
 log = logging.getLogger(__name__)
-
-Json = dict[str, Any]
 
 
 class Delta(msgspec.Struct, frozen=True):

@@ -7,12 +7,11 @@ import sys
 from collections.abc import AsyncGenerator, Iterable
 from typing import Any, Protocol
 
-from swarmkeep.domain.codec import decode
+from swarmkeep.domain.codec import Json, decode
 from swarmkeep.domain.request import ModelRequest
 from swarmkeep.engine.models.assembly import END_OF_STREAM, MalformedReply, NonJsonReply, ReportedError, WebPageReply
 from swarmkeep.engine.models.failures import is_web_page, read_page_title
 
-Json = dict[str, Any]
 _PATH = "/chat/completions"
 _HEADERS = {"headers": {"Content-Type": "application/json"}}
 

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import Any
 
 from swarmkeep.agent.values import copy_plain_object
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import create_session
 from swarmkeep.domain.decisions.drafts import draft_events, preview_event
 from swarmkeep.domain.decisions.settling import settle
@@ -20,8 +21,6 @@ from swarmkeep.engine.loop import Item, Loop, make_loop
 from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.policy import Decide, decide_nothing
 from swarmkeep.engine.tool_runners import ToolRunner
-
-Json = dict[str, Any]
 
 
 class SwarmRunError(RuntimeError):

@@ -10,6 +10,7 @@ from typing import Any
 
 from swarmkeep.agent import Agent, Response
 from swarmkeep.agent.values import copy_plain_object
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import StartRun, start_run
 from swarmkeep.domain.events import MessageAdded, RunOptions
 from swarmkeep.engine.agents.registry import OpenRegistry
@@ -18,8 +19,6 @@ from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.swarm.blocking import ASYNC_CLIENT_MESSAGE, iterate_blocking, run_blocking
 from swarmkeep.engine.swarm.session import MemorySession, MemorySessionLog
 from swarmkeep.engine.tool_runners import InlineRunner, ThreadRunner, ToolRunner
-
-Json = dict[str, Any]
 
 
 class _SwarmRun:
