@@ -238,7 +238,7 @@ def test_a_fork_is_gone_on_with_and_the_way_back_is_open(cli: CommandLine, here:
     ("text", "said"),
     [
         ("/stat\nHello?\n", "no command /stat; /help lists them"),
-        ("/at\nHello?\n", "as of which event"),
+        ("/at\nHello?\n", "/at needs an event number"),
         ("/at x\nHello?\n", "'x' is not the number of an event"),
         ("/at 99\nHello?\n", "99"),
         ("/resume nowhere\nHello?\n", "nowhere"),

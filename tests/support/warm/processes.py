@@ -32,10 +32,10 @@ class Parent:
 
     def __init__(self, *, loaded: bool = True) -> None:
         folder = Path(tempfile.mkdtemp(prefix="swarmkeep-warm-"))
-        self.resolve_address = str(folder / "socket")
+        self.address = str(folder / "socket")
         self._log = folder / "log"
         with socket.socket(socket.AF_UNIX) as listener, self._log.open("wb") as log:
-            listener.bind(self.resolve_address)
+            listener.bind(self.address)
             listener.listen(128)
             self._process = subprocess.Popen(
                 [
@@ -74,7 +74,7 @@ class WarmProcess:
         self._reading = threading.Lock()
         self._connection = socket.socket(socket.AF_UNIX)
         try:
-            self._connection.connect(parent.resolve_address)
+            self._connection.connect(parent.address)
             requests.send(self._connection, request, files)
             self.pid = self._next_number(START_SECONDS)
         except BaseException as error:
@@ -165,7 +165,7 @@ def shell_command(folder: Path, name: str = "swarmkeep") -> Path:
     module = "tests.support.warm.command"
     code = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom {module} import main\n"
     command = folder / name
-    command.write_text(f"#!{sys.executable} -IS\n{code}main({_parent().resolve_address!r}, {str(installed)!r})\n")
+    command.write_text(f"#!{sys.executable} -IS\n{code}main({_parent().address!r}, {str(installed)!r})\n")
     command.chmod(0o755)
     return command
 
