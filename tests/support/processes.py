@@ -69,11 +69,12 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def popen(command: Sequence[str], *, take_terminal: bool = False, **options: Any) -> subprocess.Popen[bytes]:
     """Start a program cold, in a session of its own. `take_terminal`: its input becomes its controlling terminal.
 
-    In the background, shells ignore Ctrl-C, and what is started there inherits that: it is set right.
+    What a shell ignores in the background, or `nohup` always, what is started there inherits: it is set right.
     """
 
     def prepare() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_DFL)
         if take_terminal:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
