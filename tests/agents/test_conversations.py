@@ -12,6 +12,8 @@ from swarmkeep_agents import TEAMS, conversations
 from swarmkeep_client import Client, Run, Session
 from tests.support.processes import ServerProcess
 
+pytestmark = pytest.mark.long
+
 
 def say(session: Session, text: str) -> Run:
     """The run that a message leads to; whatever it waits for is approved."""

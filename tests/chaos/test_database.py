@@ -18,6 +18,8 @@ from tests.chaos.plans import call_step, make_plan, say_step, wait_until
 from tests.chaos.reader import BackgroundReader
 from tests.support.postgres import PrivatePostgres, private_postgres
 
+pytestmark = pytest.mark.long
+
 # Longer than any of these outages, so that what goes on does so without anybody taking over.
 LONG_LEASE_SECONDS = 5.0
 BREAK_COUNT = 12

@@ -22,6 +22,8 @@ from tests.chaos.parallel import run_in_parallel
 from tests.chaos.plans import PATIENCE_SECONDS, Json, call_step, make_plan, refuse_step, say_step, wait_until
 from tests.chaos.records import LogRows
 
+pytestmark = pytest.mark.long
+
 KILLED = -9
 
 

@@ -12,6 +12,8 @@ from tests.chaos.cluster import ServerCluster, wait_until_quiet
 from tests.chaos.parallel import DATABASE_KINDS, run_in_parallel
 from tests.chaos.plans import make_plan, say_step
 
+pytestmark = pytest.mark.long
+
 STARTERS = 6
 QUEUED = 5
 

@@ -14,6 +14,8 @@ from tests.chaos.parallel import run_in_parallel
 from tests.chaos.plans import call_step, make_plan, say_step, wait_until
 from tests.chaos.reader import BackgroundReader
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.chaos
 @run_in_parallel

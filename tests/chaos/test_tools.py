@@ -21,6 +21,8 @@ from tests.chaos.cluster import (
 from tests.chaos.parallel import run_in_parallel
 from tests.chaos.plans import call_step, make_plan, say_step, wait_until
 
+pytestmark = pytest.mark.long
+
 KILLED = -9
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "3"))
 OTHERS = ("pay", "put", "visit")

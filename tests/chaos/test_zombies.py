@@ -8,6 +8,8 @@ from tests.chaos.cluster import ServerCluster, wait_until_quiet
 from tests.chaos.parallel import run_in_parallel
 from tests.chaos.plans import call_step, make_plan, say_step, wait_until
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.chaos
 @run_in_parallel

@@ -122,6 +122,7 @@ def test_stream_gives_events_deltas_and_the_run(server: StubServer, session: Ses
     assert server.last.headers["accept"] == "text/event-stream"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("reply", "step"), [(make_sse_reply, 1), (make_chunked_sse_reply, 7)], ids=["plain", "chunked"]
 )

@@ -12,6 +12,8 @@ import pytest
 
 import swarmkeep_client
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("pyright")
 
 USAGE = Path(__file__).with_name("typed_usage.py")

@@ -16,6 +16,8 @@ from tests.support import warm
 from tests.support.markdown import ADDRESS, read_blocks
 from tests.support.processes import Process, ServerProcess, free_port
 
+pytestmark = pytest.mark.long
+
 # A guard against hanging, not a measure: a page with forty commands takes minutes on a machine that is busy.
 PAGE_SECONDS = 600.0
 

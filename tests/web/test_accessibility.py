@@ -12,6 +12,8 @@ from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 from tests.web.window import PHONE, Api, Window
 
+pytestmark = pytest.mark.long
+
 AXE = Path(__file__).with_name("vendor") / "axe-core" / "axe.min.js"
 SERIOUS = """async () => {
   const { violations } = await axe.run(document, { resultTypes: ["violations"] });

@@ -11,6 +11,8 @@ from tests.support.scripted import ScriptedModel
 from tests.web.team import HOSTILE_NAME
 from tests.web.window import Api, Window
 
+pytestmark = pytest.mark.long
+
 CORPUS = [
     "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",

@@ -7,11 +7,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.support import warm
 from tests.support.processes import ServerProcess, clean_environment
 from tests.web.window import Window
+
+pytestmark = pytest.mark.long
 
 
 def create_key(database_url: str, folder: Path) -> str:

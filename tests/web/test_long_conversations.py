@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.web.window import PHONE, Api, Window
+
+pytestmark = pytest.mark.long
 
 LINES = [
     "日本語の長い文章です。改行がなくても、はみ出してはいけません。" * 8,

@@ -6,12 +6,15 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 from tests.web.conftest import TEAM
 from tests.web.window import Api, Window
+
+pytestmark = pytest.mark.long
 
 
 def server_of(model: ScriptedModel, folder: Path) -> ServerProcess:

@@ -17,6 +17,8 @@ from tests.support.markdown import read_blocks
 from tests.support.processes import ServerProcess
 from tests.web.window import PHONE, Api, Window
 
+pytestmark = pytest.mark.long
+
 MESSAGES = (
     "Hello, I'd like to buy a lantern for a hut trip.",
     "Yes, please place the order.",

@@ -13,6 +13,8 @@ from playwright.sync_api import expect
 from tests.support.scripted import ScriptedModel
 from tests.web.window import Api, Window
 
+pytestmark = pytest.mark.long
+
 # Imports the page's own fold, and folds all prefixes of the events.
 FOLDED = """async (events) => {
   const { fold } = await import("/page/fold.js");

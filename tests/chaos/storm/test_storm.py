@@ -11,6 +11,8 @@ from tests.chaos.parallel import DATABASE_KINDS, OpenCluster, ParallelTests, run
 from tests.chaos.storm.report import Report, Row
 from tests.chaos.storm.storm import Storm
 
+pytestmark = pytest.mark.long
+
 # Over all of the long run; it has four parts.
 KILLS = int(os.environ.get("CHAOS_KILLS", "500"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))

@@ -14,6 +14,8 @@ from tests.cli.pseudo_terminal import CTRL_C, CTRL_D, Terminal
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.long
+
 CHAT = [sys.executable, "-m", "swarmkeep", "chat"]
 OFFLINE = ["--offline", "--agents", ACME]
 

@@ -17,6 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from tests.cli.command_line import CommandLine
 from tests.cli.conftest import RecordedSession
 
+pytestmark = pytest.mark.long
+
 Rows = list[dict[str, Any]]
 
 

@@ -6,9 +6,13 @@ import re
 import socket
 import sys
 
+import pytest
+
 from swarmkeep_client import Client, ConnectionFailed
 from tests.cli.command_line import CommandLine
 from tests.cli.pseudo_terminal import Terminal
+
+pytestmark = pytest.mark.long
 
 
 def test_a_conversation_outlives_its_server(process: CommandLine, cli: CommandLine) -> None:

@@ -12,6 +12,8 @@ from swarmkeep_agents import TEAMS
 from tests.cli.command_line import CommandLine
 from tests.support.processes import clean_environment
 
+pytestmark = pytest.mark.long
+
 
 def test_the_teams_are_listed_with_what_they_are(cli: CommandLine) -> None:
     assert [row["team"] for row in cli("init", "--list", "--json").json] == list(TEAMS)
