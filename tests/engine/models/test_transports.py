@@ -326,6 +326,22 @@ def test_the_synchronous_client_retries_too(model: ScriptedModel) -> None:
     assert asyncio.run(ask()) == "At last."
 
 
+# What a provider counts.
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("usage", "kept"),
+    [([], None), ([1], None), ("many", None), (7, None), (True, None), ({}, {}), ({"cost": 0.5}, {"cost": 0.5})],
+)
+async def test_usage_that_is_no_object_is_left_out(
+    model: ScriptedModel, async_client: AsyncOpenAI, usage: Any, kept: Json | None, stream: bool
+) -> None:
+    model.say("Hi.", usage=usage)
+    _, reply = await collect_reply(ChatModel(async_client), make_request(HELLO, stream=stream), stream=stream)
+    assert (reply.message["content"], reply.completion.usage or None) == ("Hi.", kept or None)
+
+
 # How a message is kept.
 
 
