@@ -196,6 +196,23 @@ async def test_done_is_an_end_for_servers_that_give_no_reason(
     assert len(reply.message.get("tool_calls", [])) == len(delta.get("tool_calls", []))
 
 
+ODD_SEPARATORS = "a\u2028b\u2029c\x85d\x7fe"
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+async def test_only_a_newline_ends_a_line_of_a_stream(
+    model: ScriptedModel, client: OpenAI, async_client: AsyncOpenAI, ending: str, kind: str
+) -> None:
+    choice = {"index": 0, "delta": {"content": ODD_SEPARATORS}, "finish_reason": "stop"}
+    text = f"data: {json.dumps({'choices': [choice]}, ensure_ascii=False)}{ending}{ending}".encode()
+    # In pieces of one byte, so that lines and characters are cut everywhere.
+    model.chunks([text[at : at + 1] for at in range(len(text))])
+    chat = ChatModel(async_client if kind == "async" else client)
+    _, reply = await collect_reply(chat, make_request(HELLO, stream=True), stream=True)
+    assert reply.message["content"] == ODD_SEPARATORS
+
+
 async def test_done_is_no_end_in_the_middle_of_a_call(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
     cut = {**CALL_PIECE, "function": {"name": "look", "arguments": '{"q": '}}
     model.chunks([{"choices": [{"index": 0, "delta": {"tool_calls": [cut]}}]}])
