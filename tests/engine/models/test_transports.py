@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +27,8 @@ from swarmkeep.engine.models.transports import (
     choose_transport,
 )
 from tests.engine.swarm.runners import open_async, open_sync
-from tests.support.scripted import USAGE, ScriptedModel
+from tests.support.scripted import USAGE, Chunks, ScriptedModel
+from tests.support.scripted.exchange import Exchange
 
 
 def make_request(
@@ -194,6 +197,28 @@ async def test_done_is_an_end_for_servers_that_give_no_reason(
     assert reply.completion.finish_reason is None
     assert reply.message["content"] == delta.get("content")
     assert len(reply.message.get("tool_calls", [])) == len(delta.get("tool_calls", []))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoneAndSilent(Chunks):
+    """Says that it is done, and leaves the connection open until the client closes it."""
+
+    def write(self, exchange: Exchange) -> None:
+        exchange.begin_stream()
+        for event in (*self.events, b"data: [DONE]\n\n"):
+            exchange.send_event(event)
+        exchange.wait(threading.Event())
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_nothing_is_read_after_done(
+    model: ScriptedModel, client: OpenAI, async_client: AsyncOpenAI, kind: str
+) -> None:
+    model.add(DoneAndSilent(events=[{"choices": [{"index": 0, "delta": {"content": "All."}}]}]))
+    chat = ChatModel(async_client if kind == "async" else client)
+    _, reply = await collect_reply(chat, make_request(HELLO, stream=True), stream=True)
+    assert reply.message["content"] == "All."
+    await model.wait_for_disconnects_async(1)
 
 
 ODD_SEPARATORS = "a\u2028b\u2029c\x85d\x7fe"

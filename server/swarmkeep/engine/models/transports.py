@@ -68,6 +68,8 @@ class AsyncOpenAITransport:
                 for line in lines.feed(data):
                     if (chunk := _parse_sse_line(line)) is not None:
                         yield chunk
+                    if chunk is END_OF_STREAM:
+                        return
             if (chunk := _parse_sse_line(lines.rest)) is not None:
                 yield chunk
         finally:
@@ -109,6 +111,8 @@ class SyncOpenAITransport:
                 for line in lines.feed(data):
                     if (chunk := _parse_sse_line(line)) is not None:
                         yield chunk
+                    if chunk is END_OF_STREAM:
+                        return
             if (chunk := _parse_sse_line(lines.rest)) is not None:
                 yield chunk
         finally:
