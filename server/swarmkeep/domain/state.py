@@ -150,6 +150,9 @@ def make_queued_run(state: State, queued: QueuedRun) -> Run:
     )
 
 
+_MAX_COUNT = 2**63 - 1
+
+
 def add_usage(usage: Usage, reported: Json | None) -> Usage:
     """Add what a provider reported; missing or odd figures count as nothing."""
     counts = {
@@ -157,8 +160,13 @@ def add_usage(usage: Usage, reported: Json | None) -> Usage:
         for key in ("prompt_tokens", "completion_tokens", "total_tokens")
     }
     return Usage(
-        prompt_tokens=usage.prompt_tokens + counts["prompt_tokens"],
-        completion_tokens=usage.completion_tokens + counts["completion_tokens"],
-        total_tokens=usage.total_tokens + counts["total_tokens"],
+        prompt_tokens=_add_count(usage.prompt_tokens, counts["prompt_tokens"]),
+        completion_tokens=_add_count(usage.completion_tokens, counts["completion_tokens"]),
+        total_tokens=_add_count(usage.total_tokens, counts["total_tokens"]),
         model_calls=usage.model_calls + 1,
     )
+
+
+def _add_count(total: int, count: int) -> int:
+    # A sum that JSON cannot hold could not be recorded, and its run would never end.
+    return max(-_MAX_COUNT, min(total + count, _MAX_COUNT))

@@ -15,10 +15,12 @@ from swarmkeep.domain.decisions.settling import find_outside_step
 from swarmkeep.domain.decisions.steps import CallTool
 from swarmkeep.domain.decisions.turns import ToolOutcome, end_run, record_reply, record_result, start_tool
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
+from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import RunError, RunFailed, SessionEvent, ToolStarted
 from swarmkeep.domain.state import Run, State, ToolCall
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.failpoints import MODEL_DELTA, TOOL_DONE, reach
+from swarmkeep.engine.models.assembly import MalformedReply
 from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed, normalise_message
 from swarmkeep.engine.policy import Decide, LoopPolicy, RunTimedOut, SessionLog
 from swarmkeep.engine.tool_calls import make_unknown_outcome, perform_call
@@ -132,7 +134,12 @@ class Loop:
         def decide(state: State, run: Run) -> list[SessionEvent]:
             return record_reply(run, message, reply.completion, needs_approval=approvals, expires_at=expires_at)
 
-        return await self._commit(_restrict_to_run(turn.run, decide), turn.request.blobs)
+        try:
+            return await self._commit(_restrict_to_run(turn.run, decide), turn.request.blobs)
+        except InvalidRequest as refused:
+            text = f"the model's answer cannot be recorded: {refused}"
+            error = RunError(code=MalformedReply.code, message=text, retryable=MalformedReply.retryable)
+            raise TurnFailed(error, turn.text) from refused
 
     async def _record_failure(self, turn: ModelTurn, failure: TurnFailed | RunTimedOut) -> list[RecordedEvent]:
         if isinstance(failure, TurnFailed):

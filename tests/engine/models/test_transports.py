@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +27,8 @@ from swarmkeep.engine.models.transports import (
     choose_transport,
 )
 from tests.engine.swarm.runners import open_async, open_sync
-from tests.support.scripted import USAGE, ScriptedModel
+from tests.support.scripted import USAGE, Chunks, ScriptedModel
+from tests.support.scripted.exchange import Exchange
 
 
 def make_request(
@@ -196,6 +199,45 @@ async def test_done_is_an_end_for_servers_that_give_no_reason(
     assert len(reply.message.get("tool_calls", [])) == len(delta.get("tool_calls", []))
 
 
+@dataclass(frozen=True, kw_only=True)
+class DoneAndSilent(Chunks):
+    """Says that it is done, and leaves the connection open until the client closes it."""
+
+    def write(self, exchange: Exchange) -> None:
+        exchange.begin_stream()
+        for event in (*self.events, b"data: [DONE]\n\n"):
+            exchange.send_event(event)
+        exchange.wait(threading.Event())
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_nothing_is_read_after_done(
+    model: ScriptedModel, client: OpenAI, async_client: AsyncOpenAI, kind: str
+) -> None:
+    model.add(DoneAndSilent(events=[{"choices": [{"index": 0, "delta": {"content": "All."}}]}]))
+    chat = ChatModel(async_client if kind == "async" else client)
+    _, reply = await collect_reply(chat, make_request(HELLO, stream=True), stream=True)
+    assert reply.message["content"] == "All."
+    await model.wait_for_disconnects_async(1)
+
+
+ODD_SEPARATORS = "a\u2028b\u2029c\x85d\x7fe"
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+async def test_only_a_newline_ends_a_line_of_a_stream(
+    model: ScriptedModel, client: OpenAI, async_client: AsyncOpenAI, ending: str, kind: str
+) -> None:
+    choice = {"index": 0, "delta": {"content": ODD_SEPARATORS}, "finish_reason": "stop"}
+    text = f"data: {json.dumps({'choices': [choice]}, ensure_ascii=False)}{ending}{ending}".encode()
+    # In pieces of one byte, so that lines and characters are cut everywhere.
+    model.chunks([text[at : at + 1] for at in range(len(text))])
+    chat = ChatModel(async_client if kind == "async" else client)
+    _, reply = await collect_reply(chat, make_request(HELLO, stream=True), stream=True)
+    assert reply.message["content"] == ODD_SEPARATORS
+
+
 async def test_done_is_no_end_in_the_middle_of_a_call(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
     cut = {**CALL_PIECE, "function": {"name": "look", "arguments": '{"q": '}}
     model.chunks([{"choices": [{"index": 0, "delta": {"tool_calls": [cut]}}]}])
@@ -324,6 +366,22 @@ def test_the_synchronous_client_retries_too(model: ScriptedModel) -> None:
     model.fail(500, headers={"retry-after-ms": "1"})
     model.say("At last.")
     assert asyncio.run(ask()) == "At last."
+
+
+# What a provider counts.
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("usage", "kept"),
+    [([], None), ([1], None), ("many", None), (7, None), (True, None), ({}, {}), ({"cost": 0.5}, {"cost": 0.5})],
+)
+async def test_usage_that_is_no_object_is_left_out(
+    model: ScriptedModel, async_client: AsyncOpenAI, usage: Any, kept: Json | None, stream: bool
+) -> None:
+    model.say("Hi.", usage=usage)
+    _, reply = await collect_reply(ChatModel(async_client), make_request(HELLO, stream=stream), stream=stream)
+    assert (reply.message["content"], reply.completion.usage or None) == ("Hi.", kept or None)
 
 
 # How a message is kept.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -14,13 +15,15 @@ from sqlalchemy import delete
 from swarmkeep import Agent, Result, ToolCallId, tool
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.resuming import Approval
-from swarmkeep.domain.errors import Draining, RunNotWaiting, SessionNotFound
+from swarmkeep.domain.errors import Draining, InvalidRequest, RunNotWaiting, SessionNotFound
 from swarmkeep.domain.events import RunOptions
+from swarmkeep.domain.request import ModelRequest
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
-from swarmkeep.engine.models.model import ChatModel
+from swarmkeep.engine.models.model import ChatModel, Delta, Reply
 from swarmkeep.engine.models.pauses import Pauses
 from swarmkeep.engine.models.retries import Retries
+from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.tables import events
@@ -583,6 +586,53 @@ async def test_a_session_that_was_deleted_elsewhere_is_let_go(cluster: EngineClu
     await model.wait_for_disconnects_async(1)
     with pytest.raises(SessionNotFound):
         await waiting
+
+
+@pytest.mark.parametrize("usage", [[], {"prompt_tokens": 2**63, "total_tokens": 2**63}])
+async def test_a_provider_may_count_as_it_likes(cluster: EngineCluster, model: ScriptedModel, usage: Any) -> None:
+    engine = await open_engine(cluster)
+    model.call("look", {"city": "Rome"}, usage=usage)
+    model.say("Rain.", usage=usage)
+    view = await run_to_end(engine)
+    assert (view.status, view.output_text, view.usage.model_calls) == ("completed", "Rain.", 2)
+    assert await read_resume_reasons(engine) == []
+
+
+def nest(levels: int) -> Json:
+    nested: Json = {}
+    for _ in range(levels):
+        nested = {"in": nested}
+    return nested
+
+
+async def test_a_reply_that_cannot_be_recorded_fails_its_run(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await open_engine(cluster)
+    message = {"role": "assistant", "content": "Hi.", "annotations": nest(MAX_PAYLOAD_DEPTH)}
+    model.raw({"choices": [{"index": 0, "finish_reason": "stop", "message": message}]})
+    view = await run_to_end(engine)
+    assert view.status == "failed"
+    assert view.error is not None
+    assert (view.error.code, view.error.retryable) == ("provider_malformed", True)
+    assert "nested more than" in view.error.message
+    assert model.request_count == 1
+
+
+class RefusingModel:
+    """A model of somebody's own making that raises a refusal of the domain, which is no sign of a session moved on."""
+
+    async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
+        raise InvalidRequest("this cannot be asked")
+        yield
+
+
+async def test_a_refusal_in_the_middle_of_a_run_ends_the_run(cluster: EngineCluster) -> None:
+    engine = await cluster.open_engine(AGENT, model=RefusingModel())
+    await open_session(engine)
+    view = await run_to_end(engine)
+    assert view.status == "failed"
+    assert view.error is not None
+    assert view.error.code == "internal_error"
+    assert await read_resume_reasons(engine) == []
 
 
 async def test_a_run_begins_although_the_tool_of_the_one_before_will_not_end(

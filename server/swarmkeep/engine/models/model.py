@@ -155,7 +155,7 @@ class _Attempt:
                 id=_text_or_none(completion.get("id")),
                 model=_text_or_none(completion.get("model")),
                 finish_reason=finish_reason,
-                usage=completion.get("usage"),
+                usage=_object_or_none(completion.get("usage")),
                 duration_ms=round((time.perf_counter() - self._started) * 1000, 3),
                 request=self._request.record,
             ),
@@ -172,6 +172,10 @@ def _make_run_error(failure: ProviderFailure) -> RunError:
 
 def _text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _object_or_none(value: object) -> Json | None:
+    return value if isinstance(value, dict) else None
 
 
 def _get_first_choice(completion: Json) -> tuple[Json, Json]:

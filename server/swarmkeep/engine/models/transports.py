@@ -63,9 +63,15 @@ class AsyncOpenAITransport:
                 yield _parse_completion(response)
                 yield END_OF_STREAM
                 return
-            async for line in response.aiter_lines():
-                if (chunk := _parse_sse_line(line)) is not None:
-                    yield chunk
+            lines = LineSplitter()
+            async for data in response.aiter_bytes():
+                for line in lines.feed(data):
+                    if (chunk := _parse_sse_line(line)) is not None:
+                        yield chunk
+                    if chunk is END_OF_STREAM:
+                        return
+            if (chunk := _parse_sse_line(lines.rest)) is not None:
+                yield chunk
         finally:
             await response.aclose()
 
@@ -100,9 +106,15 @@ class SyncOpenAITransport:
                 yield _parse_completion(response)
                 yield END_OF_STREAM
                 return
-            for line in response.iter_lines():
-                if (chunk := _parse_sse_line(line)) is not None:
-                    yield chunk
+            lines = LineSplitter()
+            for data in response.iter_bytes():
+                for line in lines.feed(data):
+                    if (chunk := _parse_sse_line(line)) is not None:
+                        yield chunk
+                    if chunk is END_OF_STREAM:
+                        return
+            if (chunk := _parse_sse_line(lines.rest)) is not None:
+                yield chunk
         finally:
             response.close()
 
@@ -133,6 +145,28 @@ class GenericTransport:
             arguments["tools"] = decode(request.tools)
         created = self._client.chat.completions.create(**arguments)
         return await created if inspect.isawaitable(created) else created
+
+
+class LineSplitter:
+    """Lines from bytes as they arrive, ended by a newline only: JSON text may hold U+2028 and the like as they are."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    @property
+    def rest(self) -> str:
+        """What follows the last newline."""
+        return b"".join(self._parts).decode(errors="replace")
+
+    def feed(self, data: bytes) -> list[str]:
+        """The lines that `data` completes."""
+        first, *others = data.split(b"\n")
+        self._parts.append(first)
+        if not others:
+            return []
+        ended = [b"".join(self._parts), *others[:-1]]
+        self._parts = [others[-1]]
+        return [line.decode(errors="replace") for line in ended]
 
 
 def _is_stream(response: Any) -> bool:

@@ -11,7 +11,7 @@ from uuid import uuid4
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.turns import Ending, end_run
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
-from swarmkeep.domain.errors import DomainError, LeaseLost
+from swarmkeep.domain.errors import LeaseLost, SessionDamaged, SessionNotFound
 from swarmkeep.domain.events import RunEnded, RunError, RunFailed, RunInterrupted, RunWaiting, StopReason
 from swarmkeep.domain.state import State
 from swarmkeep.engine.agents.registry import Registry
@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 _LOST_MESSAGE = "session %s: the run was ended or taken over by another process"
 # How often to look for runs that nobody advances: a take-over comes that much after the lease's end at the latest.
 _RECOVERY_INTERVAL_SECONDS = 1.0
+# The session was deleted, or its log cannot grow. Any other refusal is of what the run does, and ends the run.
+_NOTHING_TO_ADD_TO = (SessionNotFound, SessionDamaged)
 _NOT_INTERRUPTED_MESSAGE = "session %s: the run could not be interrupted; recovery will go on"
 
 
@@ -122,8 +124,7 @@ class Worker:
                 return await self._interrupt(session_log)
             except LeaseLost:
                 return log.warning(_LOST_MESSAGE, session_log.key.id)
-            except DomainError as error:
-                # The session was deleted, or moved on without this run.
+            except _NOTHING_TO_ADD_TO as error:
                 return log.info("session %s: %s", session_log.key.id, error)
             except Exception:
                 log.exception("session %s: the run stopped on an unexpected error", session_log.key.id)
@@ -228,8 +229,8 @@ class Worker:
                 self.publish(
                     session_log.key, await session_log.commit(_decide_end(RunInterrupted, "interrupted", error))
                 )
-        except DomainError as refused:
-            # Another process has taken over, or the session was deleted.
+        except (LeaseLost, *_NOTHING_TO_ADD_TO) as refused:
+            # Another process has taken over, or the session is gone.
             log.info("session %s: %s", session_log.key.id, refused)
         except TimeoutError:
             log.warning(_NOT_INTERRUPTED_MESSAGE, session_log.key.id)
