@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from swarmkeep.api import bodies
 from tests.api.server import RunningServer, check_problem, server_settings, start_server
 
 JSON = {"Content-Type": "application/json"}
@@ -199,3 +200,31 @@ async def test_a_body_that_ends_early_disturbs_nobody(plain: RunningServer, capl
     await writer.wait_closed()
     assert (await plain.get("/v1/sessions")).json()["data"] == []
     assert caplog.text == ""
+
+
+class CountedKey(str):
+    """A key that counts how often it is hashed, and compared with another."""
+
+    __slots__ = ()
+    steps = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedKey.steps += 1
+        return str(self) == other
+
+    def __hash__(self) -> int:
+        CountedKey.steps += 1
+        return hash(str(self))
+
+
+def count_steps(keys: int) -> int:
+    """The steps that it takes to find the last of many keys given twice."""
+    pairs = [(CountedKey(f"key-{number}"), None) for number in [*range(keys), keys - 1]]
+    CountedKey.steps = 0
+    with pytest.raises(ValueError, match=f"'key-{keys - 1}' is given twice"):
+        bodies._refuse_repeated_names(pairs)
+    return CountedKey.steps
+
+
+def test_a_key_repeated_at_the_end_is_found_in_steps_that_grow_with_the_keys() -> None:
+    assert count_steps(4000) < 5 * count_steps(1000)

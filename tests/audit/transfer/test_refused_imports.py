@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import AsyncIterator, Callable
+import re
+import re._parser as sre  # type: ignore[import-not-found]
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from swarmkeep.audit.transfer.export_lines import EventLine, read_export_line
+from swarmkeep.audit.transfer import export_lines
+from swarmkeep.audit.transfer.export_lines import EventLine, InvalidLine, read_export_line
 from swarmkeep.audit.transfer.export_reader import ExportLines, verify_export
 from swarmkeep.audit.transfer.import_export import import_export
 from swarmkeep.domain.decisions.drafts import draft_events
@@ -222,3 +225,41 @@ async def test_what_stands_in_for_a_redacted_payload_cannot_be_changed(store: Sq
     number = _find_line(text, b'"seq":2,')
     error = read_refusal(_edit_line(text, number, lambda value: value.update(data={"redacted": "no"})))
     assert error.line == number + 1
+
+
+TAIL = b',"hash":"%b","salt":null,"commitment":"%b"' % (b"0" * 64, b"0" * 64)
+
+
+def test_data_that_is_full_of_line_ends_is_read_to_its_own_end(text: bytes) -> None:
+    before, data, after = cut_data(text.splitlines()[0])
+    item = b'{"a":1%b,"texts":{},"export":{}}' % TAIL
+    hostile = b'{"a":[' + b",".join([item] * 1000) + b"]," + data.removeprefix(b"{")
+    read = read_export_line(before + hostile + after)
+    assert isinstance(read, EventLine)
+    assert read.sealed.event.payload.encode() == hostile
+    # No end fits here, and each of the thousand is a place where one might begin.
+    for wrong in (hostile + after + b"}", hostile + after[:-1] + b"]", hostile[:-1] + after):
+        with pytest.raises(InvalidLine):
+            read_export_line(before + wrong)
+
+
+def cut_data(line: bytes) -> tuple[bytes, bytes, bytes]:
+    """What stands in a line before its data, its data, and what stands after it."""
+    start, end = line.index(b'"data":') + len(b'"data":'), line.index(b',"hash":')
+    return line[:start], line[start:end], line[end:]
+
+
+def test_no_pattern_that_reads_a_line_tries_a_repetition_twice() -> None:
+    patterns = [value for value in vars(export_lines).values() if isinstance(value, re.Pattern)]
+    assert patterns
+    assert [name for one in patterns for name in list_repetitions(sre.parse(one.pattern, one.flags))] == []
+
+
+def list_repetitions(node: Any) -> Iterator[str]:
+    """The unbounded repetitions of a parsed pattern that may give back what they took: each is a loop in a loop."""
+    match node:
+        case (operation, (_, sre.MAXREPEAT, _)) if str(operation) in ("MAX_REPEAT", "MIN_REPEAT"):
+            yield str(operation)
+    if isinstance(node, sre.SubPattern | list | tuple):
+        for item in node:
+            yield from list_repetitions(item)

@@ -22,6 +22,8 @@ T = TypeVar("T")
 # A connection that stood this long, or brought a new event, was a good one: its end starts the count of failures anew.
 # Anything less and a server that accepts and drops at once would be asked for ever.
 GOOD_AFTER_SECONDS = 10.0
+# A run whose server died is taken over within 17 seconds, 15 of them its lease. A stream that stood outlives that.
+OUTAGE_SECONDS = 20.0
 _FIRST_EVENT_TYPES = ("run.queued", "run.started")
 
 
@@ -36,6 +38,7 @@ class Stream(Generic[T]):
         self._last_seq = after
         self._parser = FrameParser()
         self._opened_at: float | None = None
+        self._has_stood = False
 
     @property
     def request(self) -> Request:
@@ -48,6 +51,7 @@ class Stream(Generic[T]):
             return False
         self._parser = FrameParser()
         self._opened_at = self._clock()
+        self._has_stood = True
         return True
 
     def feed(self, chunk: bytes) -> Iterator[T]:
@@ -66,7 +70,8 @@ class Stream(Generic[T]):
         if self._opened_at is not None and self._clock() - self._opened_at >= GOOD_AFTER_SECONDS:
             self._retries.reset()
         self._opened_at = None
-        pause = self._retries.pause_after(self.request, outcome)
+        patience = OUTAGE_SECONDS if self._has_stood else 0.0
+        pause = self._retries.pause_after(self.request, outcome, outlive_seconds=patience)
         if pause is None:
             raise make_failure(self.request, outcome)
         return pause

@@ -7,6 +7,7 @@ its end.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Literal, TypeVar
@@ -23,19 +24,19 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 MAX_INTEGER = 2**31 - 1
 MAX_SEQ = 2**53 - 1
 
-_TEXT_PATTERN = rb'"(?:[^"\\\x00-\x1f]|\\.)*"'
-_EVENT_PATTERN = re.compile(
-    rb'\{"session_id":('
-    + _TEXT_PATTERN
-    + rb'),"seq":([0-9]{1,16}),"type":('
-    + _TEXT_PATTERN
-    + rb'),"version":([0-9]{1,10}),'
-    rb'"run_id":(null|' + _TEXT_PATTERN + rb'),"agent":(' + _TEXT_PATTERN + rb"),"
-    rb'"at":"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z)","data":(.*),'
-    rb'"hash":"([0-9a-f]{64})","salt":(?:null|"([0-9a-f]{32})"),"commitment":"([0-9a-f]{64})"'
-    rb'(?:,"texts":(\{.*\}))?(?:,"export":(\{[^{}]*\}))?\}',
-    re.DOTALL,
+# A line is whatever somebody sends: no repetition gives back what it took, and JSON values are left to a JSON scanner.
+_TEXT_PATTERN = r'"(?:[^"\\\x00-\x1f]|\\.)*+"'
+_BEFORE_DATA = re.compile(
+    rf'\{{"session_id":({_TEXT_PATTERN}),"seq":([0-9]{{1,16}}),"type":({_TEXT_PATTERN}),"version":([0-9]{{1,10}}),'
+    rf'"run_id":(null|{_TEXT_PATTERN}),"agent":({_TEXT_PATTERN}),'
+    r'"at":"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z)","data":',
+    re.ASCII | re.DOTALL,
 )
+_AFTER_DATA = re.compile(
+    r',"hash":"([0-9a-f]{64})","salt":(?:null|"([0-9a-f]{32})"),"commitment":"([0-9a-f]{64})"', re.ASCII
+)
+# It only finds where a value ends, so nothing is made of what is in it.
+_SCANNER = json.JSONDecoder(object_pairs_hook=len, parse_int=len, parse_float=len, parse_constant=len)
 
 
 class ExportStart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,7 +103,7 @@ def write_event_line(one: SealedEvent, texts: Mapping[str, str], begin: ExportSt
 
 
 def read_export_line(line: bytes) -> EventLine | ExportEnd:
-    """What a line, without its break, says. Raises BadLine."""
+    """What a line, without its break, says. Raises InvalidLine."""
     if line.startswith(b'{"session_id":'):
         return _read_event_line(line)
     try:
@@ -126,47 +127,110 @@ def _convert(value: object, kind: type[T]) -> T:
         raise InvalidLine(str(error).replace("`", "'")) from None
 
 
-def _read_start(text: bytes) -> ExportStart:
+def _read_start(text: str) -> ExportStart:
     value = decode(text)
     if isinstance(value, dict) and isinstance(made := value.get("format"), int) and made > FORMAT:
         raise InvalidLine(f"it was made by a newer release: its format is {made}, and this one reads {FORMAT}")
     return _convert(value, ExportStart)
 
 
-def _read_event_line(line: bytes) -> EventLine:
-    found = _EVENT_PATTERN.fullmatch(line)
-    if found is None:
-        raise InvalidLine(_explain_invalid_event(line))
-    session_id, seq, type_, version, run_id, agent, at, data, digest, salt, commitment, texts_, begin = found.groups()
+class _EventParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of an event's line, as they are written there."""
+
+    session_id: str
+    seq: str
+    type: str
+    version: str
+    run_id: str
+    agent: str
+    at: str
+    data: str
+    hash: str
+    salt: str | None
+    commitment: str
+    texts: str | None
+    begin: str | None
+
+
+def _split_event_line(line: str) -> _EventParts | None:
+    """The line's parts, found from left to right; None if it is written differently."""
+    if (before := _BEFORE_DATA.match(line)) is None:
+        return None
     try:
-        texts = [decode(text, str) for text in (session_id, type_, agent)]
-        payload = data.decode()
-        value = decode(payload)
-        run = None if run_id == b"null" else decode(run_id, str)
-        brought = {} if texts_ is None else decode(texts_, dict[str, str])
-        begun = None if begin is None else _read_start(begin)
-    except (MalformedJson, UnicodeDecodeError, msgspec.ValidationError) as error:
+        data_end = _find_value_end(line, before.end())
+        if (after := _AFTER_DATA.match(line, data_end)) is None:
+            return None
+        texts, end = _cut_member(line, after.end(), ',"texts":')
+        begin, end = _cut_member(line, end, ',"export":')
+    except (ValueError, RecursionError):
+        return None
+    if line[end:] != "}":
+        return None
+    session_id, seq, type_, version, run_id, agent, at = before.groups()
+    digest, salt, commitment = after.groups()
+    return _EventParts(
+        session_id=session_id,
+        seq=seq,
+        type=type_,
+        version=version,
+        run_id=run_id,
+        agent=agent,
+        at=at,
+        data=line[before.end() : data_end],
+        hash=digest,
+        salt=salt,
+        commitment=commitment,
+        texts=texts,
+        begin=begin,
+    )
+
+
+def _find_value_end(line: str, start: int) -> int:
+    return _SCANNER.raw_decode(line, start)[1]
+
+
+def _cut_member(line: str, start: int, name: str) -> tuple[str | None, int]:
+    """The value of a member that may stand here, and where the line goes on."""
+    if not line.startswith(name, start):
+        return None, start
+    end = _find_value_end(line, start + len(name))
+    return line[start + len(name) : end], end
+
+
+def _read_event_line(line: bytes) -> EventLine:
+    try:
+        parts = _split_event_line(line.decode())
+    except UnicodeDecodeError as error:
+        raise InvalidLine(f"this is no JSON: {error}") from None
+    if parts is None:
+        raise InvalidLine(_explain_invalid_event(line))
+    seq, version = int(parts.seq), int(parts.version)
+    try:
+        session_id, type_, agent = (decode(text, str) for text in (parts.session_id, parts.type, parts.agent))
+        value = decode(parts.data)
+        run_id = None if parts.run_id == "null" else decode(parts.run_id, str)
+        texts = {} if parts.texts is None else decode(parts.texts, dict[str, str])
+        begin = None if parts.begin is None else _read_start(parts.begin)
+    except (MalformedJson, msgspec.ValidationError) as error:
         raise InvalidLine(f"this is no JSON: {error}") from None
     if count_levels(value) > MAX_PAYLOAD_DEPTH:
         raise InvalidLine(f"its data is nested deeper than {MAX_PAYLOAD_DEPTH} levels")
-    if not 1 <= int(seq) <= MAX_SEQ or not 0 <= int(version) <= MAX_INTEGER:
+    if not 1 <= seq <= MAX_SEQ or not 0 <= version <= MAX_INTEGER:
         raise InvalidLine("its seq or its version is out of range")
     event = RecordedEvent(
-        session_id=texts[0],
-        seq=int(seq),
-        type=texts[1],
-        version=int(version),
-        run_id=run,
-        agent=texts[2],
-        at=at.decode(),
-        hash=digest.decode(),
-        payload=payload,
-        fact=upcast(texts[1], int(version), payload),
+        session_id=session_id,
+        seq=seq,
+        type=type_,
+        version=version,
+        run_id=run_id,
+        agent=agent,
+        at=parts.at,
+        hash=parts.hash,
+        payload=parts.data,
+        fact=upcast(type_, version, parts.data),
     )
-    sealed = SealedEvent(
-        event, None if salt is None else bytes.fromhex(salt.decode()), bytes.fromhex(commitment.decode())
-    )
-    return EventLine(sealed, brought, begun)
+    salt = None if parts.salt is None else bytes.fromhex(parts.salt)
+    return EventLine(SealedEvent(event, salt, bytes.fromhex(parts.commitment)), texts, begin)
 
 
 def _explain_invalid_event(line: bytes) -> str:

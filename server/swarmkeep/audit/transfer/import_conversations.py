@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
 import msgspec
@@ -92,11 +92,20 @@ def _plan_all(
     if as_id is not None and len(conversations) != 1:
         raise InvalidImport(f"a new id is for one session; this file has {len(conversations)}")
     plans = [_plan_session(tenant, found, form, agent, default_agent, as_id) for found in conversations]
-    ids = [plan.key.id for plan in plans]
-    for number, conversation in enumerate(conversations):
-        if ids[number] in ids[:number]:
-            raise conversation.make_error(f"session {ids[number]!r} is in this file twice")
+    repeated = find_repeated(plan.key.id for plan in plans)
+    if repeated is not None:
+        raise conversations[repeated].make_error(f"session {plans[repeated].key.id!r} is in this file twice")
     return plans
+
+
+def find_repeated(ids: Iterable[str]) -> int | None:
+    """The place of the first id that was there before."""
+    seen: set[str] = set()
+    for place, session_id in enumerate(ids):
+        if session_id in seen:
+            return place
+        seen.add(session_id)
+    return None
 
 
 def _plan_session(
