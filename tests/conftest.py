@@ -1,4 +1,4 @@
-"""Fixtures that every room's tests share."""
+"""Fixtures that the tests of every folder share."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a room in one process where that spares more time than it costs."""
+    """Keep the tests of a folder in one process where that spares more time than it costs."""
     tests = Path(__file__).parent
     for item in items:
-        room = item.path.relative_to(tests).parts[0]
-        if room in ONE_PROCESS_FOLDERS:
-            item.add_marker(pytest.mark.xdist_group(room))
+        folder = item.path.relative_to(tests).parts[0]
+        if folder in ONE_PROCESS_FOLDERS:
+            item.add_marker(pytest.mark.xdist_group(folder))
 
 
 @pytest.fixture(scope="session")

@@ -44,7 +44,7 @@ def test_a_request_is_shown_and_given_to_the_byte(
     assert "\n" not in raw
     assert json.loads(raw) == shown
     assert raw == cli("request", recorded.session_id, "4", "--raw", *recorded.options).out
-    assert "no answer of a model" in cli.expect_refusal("request", recorded.session_id, "3", *place)
+    assert "not a model's answer" in cli.expect_refusal("request", recorded.session_id, "3", *place)
 
 
 def test_a_run_is_tried_again_with_other_words(

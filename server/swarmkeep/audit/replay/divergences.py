@@ -68,7 +68,7 @@ def check_kinds(names: Collection[str], pointer: str = "/ignore") -> frozenset[s
     for name in names:
         if name not in DIVERGENCE_KINDS:
             raise InvalidRequest(
-                f"there is no kind of difference {name!r}; known: {', '.join(DIVERGENCE_KINDS)}", pointer
+                f"unknown kind of difference {name!r}; known: {', '.join(DIVERGENCE_KINDS)}", pointer
             )
     return frozenset(names)
 

@@ -28,7 +28,7 @@ async def rebuild_request(store: EventStore, key: SessionKey, seq: int) -> bytes
     answer = state.messages[-1] if state.messages and state.messages[-1].seq == seq else None
     record = answer.completion.request if answer is not None and answer.completion is not None else None
     if record is None:
-        raise EventNotFound(seq, f"event {seq} is no answer of a model")
+        raise EventNotFound(seq, f"event {seq} is not a model's answer")
     texts = await store.read_blobs(key, [name for name in (record.instructions, record.tools) if name])
     for what, name in (("instructions", record.instructions), ("tool schemas", record.tools)):
         if name is not None and name not in texts:

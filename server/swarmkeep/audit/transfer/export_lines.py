@@ -113,7 +113,7 @@ def read_export_line(line: bytes) -> EventLine | ExportEnd:
     if not isinstance(value, dict):
         raise InvalidLine("this is no JSON object")
     if value.get("record") != "end":
-        raise InvalidLine("this is no line of an export")
+        raise InvalidLine("this is not a line of an export")
     return _convert(value, ExportEnd)
 
 
@@ -240,4 +240,4 @@ def _explain_invalid_event(line: bytes) -> str:
         return f"this is no JSON: {error}"
     if isinstance(value, dict) and "salt" not in value and "hash" in value:
         return "this event has no salt: it comes from a list of events, not from an export"
-    return "this is no event as an export has it: members are missing, in another order, or written differently"
+    return "this is not an event as an export writes it: members are missing, in another order, or written differently"

@@ -86,7 +86,7 @@ def verify_checkpoint(file: BinaryIO, public_key: Path | None) -> Seal:
     try:
         seal = decode(last, Seal)
     except (MalformedJson, msgspec.ValidationError):
-        raise BadCheckpoint("the file has no last line with its digest: it is no checkpoint, or was cut off") from None
+        raise BadCheckpoint("the last line with the digest is missing: the file is not a checkpoint, or was cut off") from None
     if (seal.lines, seal.sha256) != (count, digest.hexdigest()):
         raise BadCheckpoint("the file is not what its last line says: it was changed")
     _check_signature(seal, _SIGNATURE_PREFIX + digest.digest(), public_key)
@@ -103,17 +103,17 @@ def read_heads(file: BinaryIO, seal: Seal) -> Iterator[CheckpointHead]:
             if number == 1:
                 first = decode(line, dict[str, Any])
                 if (first.get("format"), first.get("version")) != (FORMAT, VERSION):
-                    raise BadCheckpoint("the file is no checkpoint that this release can read")
+                    raise BadCheckpoint("this release cannot read the file as a checkpoint")
             else:
                 yield decode(line, CheckpointHead)
         except (MalformedJson, msgspec.ValidationError):
-            raise BadCheckpoint(f"line {number} of the checkpoint is no head") from None
+            raise BadCheckpoint(f"line {number} of the checkpoint is not a head") from None
 
 
 def _read_lines(file: BinaryIO) -> Iterator[bytes]:
     while line := file.readline(_MAX_LINE_BYTES):
         if not line.endswith(b"\n"):
-            raise BadCheckpoint("the file ends within a line: it is no checkpoint, or was cut off")
+            raise BadCheckpoint("the file ends within a line: it is not a checkpoint, or was cut off")
         yield line
 
 

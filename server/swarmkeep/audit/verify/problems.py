@@ -14,7 +14,7 @@ MAX_PROBLEMS = 100
 CODES: Mapping[str, str] = {
     "event_missing": "there is no event with this seq, and there are later ones, or the head row says so",
     "event_beyond_head": "the event comes after the one that the head row says is the last",
-    "event_unreadable": "the row holds something that is no event",
+    "event_unreadable": "the row does not hold an event",
     "hash_differs": "the event's hash does not follow from the event and from the hash before it",
     "payload_differs": "the payload is not the one that was recorded",
     "payload_missing": "the payload was removed, and no `session.redacted` event says so",

@@ -178,7 +178,7 @@ class _SessionCheck:
             detail = f"there is an event {self._evidence.last_seq}; the head row says that {said} is the last"
             self.findings.add("event_beyond_head", detail, said + 1)
         elif self._evidence.last_seq < 0:
-            self.findings.add("event_unreadable", "there is a row whose seq is no number")
+            self.findings.add("event_unreadable", "there is a row whose seq is not a number")
 
 
 async def _check_fork(store: Archive, key: SessionKey, check: _SessionCheck) -> None:

@@ -58,7 +58,7 @@ def downgrade(
     as_json: JsonOutput = False,
     database_url: StoreUrl = None,
 ) -> None:
-    """Migrate the database down to an older revision. What that one has no room for is lost."""
+    """Migrate the database down to an older revision. What that one cannot hold is lost."""
     from swarmkeep.store import schema
 
     _put_revision(schema.downgrade(_resolve_url(database_url), revision), as_json)
