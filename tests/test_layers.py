@@ -282,7 +282,8 @@ try:
 except SystemExit as end:
     assert not end.code, end.code
 heavy = {
-    "alembic", "asyncpg", "httpx2", "litestar", "openai", "prompt_toolkit", "rich", "uvicorn",
+    "alembic", "asyncpg", "httpx2", "litestar", "openai", "prompt_toolkit", "rich", "sqlalchemy.dialects.postgresql",
+    "uvicorn",
     "swarmkeep.app", "swarmkeep.audit.redact", "swarmkeep.audit.replay", "swarmkeep.audit.verify",
     "swarmkeep_client.client",
 }

@@ -88,7 +88,11 @@ async def record_everything(store: SqlStore) -> dict[SessionKey, State]:
     return {key: await store.state(key) for key in keys}
 
 
-@pytest.mark.parametrize("revision", swarmkeep_migrations.REVISIONS[:-1])
+@pytest.mark.parametrize(
+    "revision",
+    [pytest.param(revision, marks=pytest.mark.long) for revision in swarmkeep_migrations.REVISIONS[1:-1]]
+    + [swarmkeep_migrations.REVISIONS[0]],
+)
 async def test_an_upgrade_keeps_the_rows(url: str, opener: Opener, revision: str) -> None:
     store = opener()
     states = await record_everything(store)
@@ -117,7 +121,12 @@ async def test_an_upgrade_keeps_the_rows(url: str, opener: Opener, revision: str
 
 
 @pytest.mark.parametrize(
-    "payload", ["", "[", "[" * 100_000, "null", "[1]", '{"message":{},"completion":1}', '{"completion":null,"tool":[]}']
+    "payload",
+    [
+        "[" * 100_000,
+        '{"message":{},"completion":1}',
+        *(pytest.param(it, marks=pytest.mark.long) for it in ("", "[", "null", "[1]", '{"completion":null,"tool":[]}')),
+    ],
 )
 async def test_a_damaged_message_counts_as_no_call(url: str, opener: Opener, payload: str) -> None:
     store = opener()

@@ -39,6 +39,7 @@ def test_an_answer_is_shown_while_it_is_written(window: Window, model: ScriptedM
     window.wait_until_idle()
 
 
+@pytest.mark.long
 def test_tools_are_folded_and_handoffs_are_moments(window: Window, model: ScriptedModel) -> None:
     model.calls([("get_weather", {"city": "Rome"}, "c1"), ("transfer_to_sales", {}, "c2")])
     model.say("Sales speaking.")
@@ -72,6 +73,7 @@ def test_an_approval_is_given(window: Window, model: ScriptedModel) -> None:
     expect(window.log).to_be_focused()
 
 
+@pytest.mark.long
 def test_an_approval_is_denied_with_a_reason(window: Window, model: ScriptedModel, api: Api) -> None:
     model.call("refund", {"order": "A-17"}, id="c1")
     model.say("I may not.")
@@ -86,6 +88,7 @@ def test_an_approval_is_denied_with_a_reason(window: Window, model: ScriptedMode
     assert (decided["data"]["decision"], decided["data"]["reason"]) == ("deny", "not ours")
 
 
+@pytest.mark.long
 def test_an_approval_shows_what_the_conversation_has_come_to(window: Window, model: ScriptedModel, api: Api) -> None:
     model.call("refund", {"order": "A-17"}, id="c1")
     session = api.session(agent="Front Desk", context_variables={"vip": True}, metadata={"title": "A dear customer"})
@@ -97,6 +100,7 @@ def test_an_approval_shows_what_the_conversation_has_come_to(window: Window, mod
     expect(asked.locator(".code")).to_contain_text('"vip": true')
 
 
+@pytest.mark.long
 def test_the_answer_to_an_approval_waits_for_no_run(window: Window, model: ScriptedModel) -> None:
     model.call("refund", {"order": "A-17"}, id="c1")
     model.hang("Paid", then=" back.")
@@ -111,6 +115,7 @@ def test_the_answer_to_an_approval_waits_for_no_run(window: Window, model: Scrip
     expect(window.answers).to_have_text(["Paid back."])
 
 
+@pytest.mark.long
 def test_results_from_outside_are_delivered(window: Window, model: ScriptedModel, api: Api) -> None:
     model.calls([("get_weather", {"city": "Rome"}, "c1"), ("get_weather", {"city": "Oslo"}, "c2")])
     model.say("Rome it is.")
@@ -143,6 +148,7 @@ def test_results_from_outside_are_delivered(window: Window, model: ScriptedModel
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("left", ["cancelled", "forked"])
 def test_what_nobody_waits_for_any_more_asks_for_nothing(
     left: str, window: Window, model: ScriptedModel, api: Api
@@ -175,6 +181,7 @@ def test_a_run_is_cancelled_and_what_it_said_stays(window: Window, model: Script
     model.wait_for_disconnects(1)
 
 
+@pytest.mark.long
 def test_what_is_said_meanwhile_waits_for_its_turn(window: Window, model: ScriptedModel) -> None:
     model.hang("One", then=".")
     model.say("Two.")
@@ -202,6 +209,7 @@ def test_an_error_says_what_to_do(window: Window, model: ScriptedModel) -> None:
     expect(window.answers).to_have_text(["Better now."])
 
 
+@pytest.mark.long
 def test_two_windows_on_one_session_are_in_step(
     windows: Callable[..., Window], server: ServerProcess, model: ScriptedModel, api: Api
 ) -> None:
@@ -225,6 +233,7 @@ def test_two_windows_on_one_session_are_in_step(
     assert one.log.inner_text() == two.log.inner_text()
 
 
+@pytest.mark.long
 def test_the_active_agent_can_be_changed(window: Window, api: Api) -> None:
     session = api.session()
     window.open_chat(session)
@@ -233,6 +242,7 @@ def test_the_active_agent_can_be_changed(window: Window, api: Api) -> None:
     assert api.get(f"sessions/{session}")["agent"] == "Sales"
 
 
+@pytest.mark.long
 def test_a_session_that_is_gone_says_so(window: Window, model: ScriptedModel) -> None:
     model.say("Hello.")
     window.open_chat("never-was")
@@ -242,6 +252,7 @@ def test_a_session_that_is_gone_says_so(window: Window, model: ScriptedModel) ->
     expect(window.answers).to_have_text(["Hello."])
 
 
+@pytest.mark.long
 def test_sessions_are_found_and_filtered(window: Window, api: Api) -> None:
     api.session(id="found-by-id", metadata={"team": "red"})
     api.session(id="found-by-label", metadata={"team": "blue"}, agent="Sales")
@@ -260,6 +271,7 @@ def test_sessions_are_found_and_filtered(window: Window, api: Api) -> None:
     expect(sessions).to_contain_text("No session matches.")
 
 
+@pytest.mark.long
 def test_links_lead_deep_and_back_goes_back(window: Window, api: Api) -> None:
     one, two = api.session(id="way-1"), api.session(id="way-2")
     window.open_chat(one)
@@ -277,6 +289,7 @@ def test_links_lead_deep_and_back_goes_back(window: Window, api: Api) -> None:
     assert window.page.title() == "way-1 · Chat · Swarmkeep"
 
 
+@pytest.mark.long
 def test_everything_can_be_done_from_the_keyboard(window: Window, model: ScriptedModel, api: Api) -> None:
     model.call("refund", {"order": "9"}, id="c1")
     model.say("Done.")

@@ -50,8 +50,8 @@ _LARGE_BODIES_AT_ONCE = 10
 _DESCRIPTION = """\
 Conversations of agents, kept as events: every message, handoff and context change is one.
 
-Errors are `application/problem+json` with a stable `code`. A failed run is not an HTTP error: it is a run with the status
-`failed`. Lists have `limit` and `cursor`, and `next_cursor` while there is more.
+Errors are `application/problem+json` with a stable `code`. A failed run is not an HTTP error: it is a run with the
+status `failed`. Lists have `limit` and `cursor`, and `next_cursor` while there is more.
 
 Streams are server-sent events. Those that are kept have an `id`, their `seq`, and the event as data; in passing come
 `message.started` (`run_id`, `agent`) and `message.delta` (`run_id`, `agent`, `content` or `tool_calls`). A run's stream

@@ -67,9 +67,7 @@ def check_kinds(names: Collection[str], pointer: str = "/ignore") -> frozenset[s
     """Kinds of differences that somebody named. Raises InvalidRequest for one that there is not."""
     for name in names:
         if name not in DIVERGENCE_KINDS:
-            raise InvalidRequest(
-                f"unknown kind of difference {name!r}; known: {', '.join(DIVERGENCE_KINDS)}", pointer
-            )
+            raise InvalidRequest(f"unknown kind of difference {name!r}; known: {', '.join(DIVERGENCE_KINDS)}", pointer)
     return frozenset(names)
 
 

@@ -86,7 +86,7 @@ def verify_checkpoint(file: BinaryIO, public_key: Path | None) -> Seal:
     try:
         seal = decode(last, Seal)
     except (MalformedJson, msgspec.ValidationError):
-        raise BadCheckpoint("the last line with the digest is missing: the file is not a checkpoint, or was cut off") from None
+        raise BadCheckpoint("the last line has no digest: the file is not a checkpoint, or was cut off") from None
     if (seal.lines, seal.sha256) != (count, digest.hexdigest()):
         raise BadCheckpoint("the file is not what its last line says: it was changed")
     _check_signature(seal, _SIGNATURE_PREFIX + digest.digest(), public_key)
