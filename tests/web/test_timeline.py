@@ -186,7 +186,7 @@ def test_events_of_unknown_shapes_stop_nothing(window: Window) -> None:
     told = window.evaluate(
         """async (events) => {
           const { fold } = await import("/page/fold.js");
-          const { titleOf, summaryOf } = await import("/page/telling.js");
+          const { titleOf, summaryOf } = await import("/page/descriptions.js");
           const { Detail } = await import("/page/detail.js");
           const detail = new Detail({}, "x");
           for (const { seq } of events) detail.show(events, seq);

@@ -1,4 +1,4 @@
-"""What starts and resumes a run: the same over HTTP and over a WebSocket."""
+"""The bodies that start and resume a run: the same over HTTP and over a WebSocket."""
 
 from __future__ import annotations
 

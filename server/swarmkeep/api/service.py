@@ -1,4 +1,4 @@
-"""What one server process has for its requests."""
+"""The one object that requests share: a server process's engine, keys and limits."""
 
 from __future__ import annotations
 

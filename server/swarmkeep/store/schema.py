@@ -115,11 +115,11 @@ def _migrate(url: str, job: Callable[[Connection], T], *, create: bool) -> T:
         with _open_sqlite(location, "rwc" if create else "rw") as connection:
             return job(connection)
 
-    def locked(connection: Connection) -> T:
+    def run_locked(connection: Connection) -> T:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK_KEY})
         return job(connection)
 
-    return _run_on_postgres(location, locked)
+    return _run_on_postgres(location, run_locked)
 
 
 def _inspect(url: str, job: Callable[[Connection], T]) -> T:

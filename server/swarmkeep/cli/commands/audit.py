@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SourceOptions, Tenant
-from swarmkeep.cli.sources.source import open_source
+from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import put_json, put_table, say
 
 

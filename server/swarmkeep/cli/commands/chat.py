@@ -10,7 +10,7 @@ import typer
 
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
 from swarmkeep.cli.options import Agents, ApiKey, Model, Offline, ServerUrl, SourceOptions, StoreUrl, Tenant
-from swarmkeep.cli.sources.source import open_source
+from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import Refused, say
 
 if TYPE_CHECKING:

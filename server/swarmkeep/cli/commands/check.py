@@ -13,7 +13,7 @@ import typer
 
 from swarmkeep.cli.configure import load_settings
 from swarmkeep.cli.options import Agents, ApiKey, DatabaseUrl, JsonOutput, Model, ServerUrl, SourceOptions, Tenant
-from swarmkeep.cli.sources.source import open_source
+from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import Refused, put, put_json, say
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import typer
 
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SourceOptions, Tenant
 from swarmkeep.cli.output import write_atomically
-from swarmkeep.cli.sources.source import open_source
+from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import Refused, say
 
 

@@ -8,7 +8,7 @@ import typer
 
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SessionId, SourceOptions, Tenant
 from swarmkeep.cli.sources.damage import warn_if_damaged
-from swarmkeep.cli.sources.source import open_source
+from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import put, put_json, put_json_line
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import typer
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, Labels, ServerUrl, SourceOptions, Tenant, parse_labels
 from swarmkeep.cli.output import write_atomically
 from swarmkeep.cli.sources.damage import warn_if_damaged
-from swarmkeep.cli.sources.source import open_source
+from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import is_terminal, say
 
 

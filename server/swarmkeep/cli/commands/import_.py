@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, cast, get_args
 import typer
 
 from swarmkeep.cli.options import ApiKey, JsonOutput, ServerUrl, SourceOptions, StoreUrl, Tenant
-from swarmkeep.cli.sources.source import FileForm, open_source
+from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.source import FileForm
 from swarmkeep.cli.terminal import Refused, put, put_json, say
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from swarmkeep.cli.options import (
     Tenant,
     parse_labels,
 )
-from swarmkeep.cli.sources.source import open_source
+from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import put, put_json, say
 
 _AGE = re.compile(r"([1-9][0-9]{0,5})([mhdw])", re.ASCII)

@@ -13,7 +13,7 @@ import typer
 
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SessionId, SourceOptions, Tenant
 from swarmkeep.cli.sources.damage import warn_if_damaged
-from swarmkeep.cli.sources.source import open_source
+from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import is_terminal, put_json, say
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from swarmkeep.cli.options import (
 )
 from swarmkeep.cli.render.messages import format_message, put_state
 from swarmkeep.cli.sources.damage import warn_if_damaged
-from swarmkeep.cli.sources.source import open_source
+from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import put, put_json, put_table, say
 
 if TYPE_CHECKING:

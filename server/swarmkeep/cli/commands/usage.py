@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SourceOptions, Tenant
-from swarmkeep.cli.sources.source import open_source
+from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import put_json, put_table, say
 
 if TYPE_CHECKING:

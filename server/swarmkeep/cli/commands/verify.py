@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SourceOptions, Tenant
-from swarmkeep.cli.sources.source import Source, open_source
+from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.source import Source
 from swarmkeep.cli.terminal import Refused, put, put_json_line, say
 
 if TYPE_CHECKING:

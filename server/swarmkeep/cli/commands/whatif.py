@@ -21,7 +21,7 @@ from swarmkeep.cli.options import (
     StoreUrl,
     Tenant,
 )
-from swarmkeep.cli.sources.source import open_source
+from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import Refused, put_json, say
 from swarmkeep.domain.codec import Json
 

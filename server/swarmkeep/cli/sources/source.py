@@ -1,12 +1,10 @@
-"""Where sessions are looked up: on a server, or in its database. Commands are written once, for both."""
+"""What commands ask of sessions, whether a server has them or a database. Commands are written once, for both."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
-from swarmkeep.cli.options import SourceOptions
 from swarmkeep.domain.codec import Json
 
 if TYPE_CHECKING:
@@ -115,25 +113,3 @@ class Source(ChatSource, Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-@contextmanager
-def open_source(where: SourceOptions, *, writes: bool = False, creates: bool = False) -> Iterator[Source]:
-    """The server or database that is meant; without `writes` nothing in it can be changed.
-
-    `creates`: a SQLite file that is not there yet is made, or brought to this release's schema.
-    """
-    url = where.server_url
-    with ExitStack() as opened:
-        found: Source
-        if url is not None:
-            from swarmkeep.cli.sources.server import ServerSource, explain_unreachable
-
-            opened.enter_context(explain_unreachable(url))
-            found = ServerSource(url, where.api_key)
-        else:
-            from swarmkeep.cli.sources.database import DatabaseSource
-
-            found = DatabaseSource(where.database_url, where.tenant, writes=writes, creates=creates)
-        opened.callback(found.close)
-        yield found

@@ -93,10 +93,10 @@ async def follow_from_log(
     """As `follow`, in a process that advances no sessions itself."""
     hub = Hub()
 
-    async def moved(keys: set[SessionKey]) -> None:
+    async def wake_reader(keys: set[SessionKey]) -> None:
         hub.signal_log_change(key)
 
-    looking = asyncio.create_task(Watcher(store, lambda: [key], moved, poll_seconds).run())
+    looking = asyncio.create_task(Watcher(store, lambda: [key], wake_reader, poll_seconds).run())
     try:
         async with aclosing(follow(store, hub, key, after=after, poll_seconds=poll_seconds)) as items:
             async for item in items:

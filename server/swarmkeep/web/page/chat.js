@@ -7,7 +7,7 @@ import { Feed } from "./feed.js";
 import { apply, initial } from "./fold.js";
 import { Log } from "./log.js";
 import { go, hrefOf, replaceRoute } from "./route.js";
-import { nameOf } from "./telling.js";
+import { nameOf } from "./descriptions.js";
 import { text } from "./text.js";
 
 const t = text.chat;

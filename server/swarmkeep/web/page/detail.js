@@ -5,7 +5,7 @@ import { bdi, button, clear, dayAndTime, h, pretty } from "./dom.js";
 import { body } from "./items.js";
 import { fold, textOf } from "./fold.js";
 import { go, hrefOf } from "./route.js";
-import { changes, titleOf } from "./telling.js";
+import { changes, titleOf } from "./descriptions.js";
 import { text } from "./text.js";
 
 const t = text.timeline;

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { bdi, button, clear, h, since } from "./dom.js";
 import { go, hrefOf } from "./route.js";
-import { nameOf } from "./telling.js";
+import { nameOf } from "./descriptions.js";
 import { text } from "./text.js";
 
 const REFRESH_MS = 4000;

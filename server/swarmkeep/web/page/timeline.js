@@ -7,7 +7,7 @@ import { Feed } from "./feed.js";
 import { replaceRoute } from "./route.js";
 import { Rows } from "./rows.js";
 import { merge } from "./fold.js";
-import { elapsed, kindOf, matches, nameOf, summaryOf, titleOf, tokensOf } from "./telling.js";
+import { elapsed, kindOf, matches, nameOf, summaryOf, titleOf, tokensOf } from "./descriptions.js";
 import { text } from "./text.js";
 
 const t = text.timeline;
