@@ -21,6 +21,8 @@ from swarmkeep.api.limits import ServerLimits
 from swarmkeep.app import LIMITS, ServeError, bracket_host, create_app, resolve_address
 from swarmkeep.connections import BoundedConnection
 from swarmkeep.engine.agents.registry import AgentsError
+from swarmkeep.engine.build import list_secrets
+from swarmkeep.engine.models.secrets import MaskingFormatter
 from swarmkeep.settings import Settings
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 from swarmkeep.store.urls import BadDatabaseUrl
@@ -36,9 +38,9 @@ def serve(settings: Settings) -> None:
 
     Prints one line when it accepts connections. Raises ServeError when it cannot start.
     """
-    logging.basicConfig(
-        level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(MaskingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s", list_secrets(settings)))
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[lines])
     for noisy in ("uvicorn", "alembic", "httpx2", "httpcore2", "openai"):
         logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
     address = resolve_address(settings)

@@ -24,6 +24,7 @@ from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted, make_loop
 from swarmkeep.engine.models.model import Delta, Reply, TurnFailed
+from swarmkeep.engine.models.secrets import NO_SECRETS
 from swarmkeep.engine.policy import Decide, RunTimedOut
 from swarmkeep.engine.swarm.session import MemorySessionLog
 from swarmkeep.engine.tool_runners import InlineRunner
@@ -97,6 +98,8 @@ class FixedPolicy:
             assert limit.expired()
             assert self._seconds is not None
             raise RunTimedOut(self._seconds) from None
+
+    secrets = NO_SECRETS
 
     def should_stream(self, run: Run) -> bool:
         return self._streams

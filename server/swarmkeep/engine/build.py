@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,6 +18,7 @@ from swarmkeep.engine.models.model import ChatModel, Delta, Reply
 from swarmkeep.engine.models.pauses import Pauses
 from swarmkeep.engine.models.provider import ModelSettings, make_model_client
 from swarmkeep.engine.models.retries import Retries
+from swarmkeep.engine.models.secrets import Secrets, find_secrets
 from swarmkeep.store.archive import Archive
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ class EngineSettings(ModelSettings, Protocol):
     """What settings say about the model, and how often it is asked again. They also have the fields of Limits."""
 
     model_retries: int
+    database_url: str
 
 
 def build_engine(settings: EngineSettings, registry: Registry, store: Archive, **limits: Any) -> Engine:
@@ -34,7 +37,13 @@ def build_engine(settings: EngineSettings, registry: Registry, store: Archive, *
     pauses = Pauses()
     model = _ConfiguredModel(settings, pauses)
     chosen = msgspec.structs.replace(msgspec.convert(settings, Limits, from_attributes=True), **limits)
-    return Engine(store, registry, model, chosen, pauses, model.close)
+    return Engine(store, registry, model, chosen, pauses, model.close, list_secrets(settings))
+
+
+def list_secrets(settings: EngineSettings) -> Secrets:
+    """The secrets of the settings and of the environment."""
+    key = settings.openai_api_key
+    return find_secrets(os.environ, None if key is None else key.get_secret_value(), settings.database_url)
 
 
 class _ConfiguredModel:

@@ -9,6 +9,7 @@ from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.models.model import Model
 from swarmkeep.engine.models.pauses import Pauses
+from swarmkeep.engine.models.secrets import NO_SECRETS, Secrets
 from swarmkeep.engine.reader import SessionReader
 from swarmkeep.engine.runs import Runs
 from swarmkeep.engine.sessions import Sessions
@@ -22,7 +23,7 @@ class Engine:
     """Commands on sessions and runs, over one store, one registry and one model; `reader` shows what came of them.
 
     Start it in the loop that it is to live in. `pauses` are those of the model: they end when the engine is drained.
-    `close_model` is called once it has stopped.
+    `close_model` is called once it has stopped. `secrets` are taken out of what models and tools send back.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Engine:
         limits: Limits | None = None,
         pauses: Pauses | None = None,
         close_model: Callable[[], Awaitable[None]] | None = None,
+        secrets: Secrets = NO_SECRETS,
     ) -> None:
         self.limits = limits or Limits()
         self.store = store
@@ -41,7 +43,7 @@ class Engine:
         self.reader = SessionReader(
             store, hub=self.hub, poll_seconds=self.limits.poll_seconds, page_events=self.limits.page_events
         )
-        self._worker = Worker(store, registry, model, self.hub, self.limits, pauses or Pauses())
+        self._worker = Worker(store, registry, model, self.hub, self.limits, pauses or Pauses(), secrets)
         self._close_model = close_model
         self.sessions = Sessions(store, registry, self._worker)
         self.runs = Runs(store, self.reader, registry, self._worker, self.hub, self.limits)

@@ -20,8 +20,8 @@ from swarmkeep.domain.events import RunError, RunFailed, SessionEvent, ToolStart
 from swarmkeep.domain.state import Run, State, ToolCall
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.failpoints import MODEL_DELTA, TOOL_DONE, reach
-from swarmkeep.engine.models.assembly import MalformedReply
 from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed, normalise_message
+from swarmkeep.engine.models.reply_errors import MalformedReply
 from swarmkeep.engine.policy import Decide, LoopPolicy, RunTimedOut, SessionLog
 from swarmkeep.engine.tool_calls import make_unknown_outcome, perform_call
 from swarmkeep.engine.tool_runners import ToolRunner
@@ -127,7 +127,7 @@ class Loop:
     async def _record_reply(self, turn: ModelTurn, reply: Reply) -> list[RecordedEvent]:
         assert turn.request is not None
         taken = _list_call_ids(self._log.state) if reply.message.get("tool_calls") else ()
-        message = normalise_message(reply.message, turn.agent.name, taken)
+        message = normalise_message(self._policy.secrets.mask(reply.message), turn.agent.name, taken)
         approvals = {name for name, tool in turn.agent.tools().items() if tool.requires_approval}
         expires_at = self._policy.approval_expires_at() if approvals else None
 
@@ -146,6 +146,8 @@ class Loop:
             error, partial, self.client_error = failure.error, failure.partial, failure.client_error
         else:
             error, partial = RunError(code="run_timeout", message=str(failure), retryable=True), turn.text
+        error = msgspec.structs.replace(error, message=self._policy.secrets.mask(error.message))
+        partial = self._policy.secrets.mask(partial)
 
         def decide(state: State, run: Run) -> list[SessionEvent]:
             return end_run(state, run, RunFailed, "error", error, partial=partial)
@@ -157,13 +159,19 @@ class Loop:
         tool = None if agent is None else agent.tools().get(call.name)
         if (call.id, call.attempts) in self._own_starts:
             self._own_starts.discard((call.id, call.attempts))
-            outcome = await self._perform(self._log.state, agent, tool, call)
+            outcome = self._mask(await self._perform(self._log.state, agent, tool, call))
             reach(TOOL_DONE)
         elif tool is not None and tool.idempotent:
             return await self._commit(_restrict_to_run(run, lambda state, run: [start_tool(call)]))
         else:
             outcome = make_unknown_outcome(call)
         return await self._commit(_restrict_to_run(run, lambda state, run: record_result(state, run, call, outcome)))
+
+    def _mask(self, outcome: ToolOutcome) -> ToolOutcome:
+        mask = self._policy.secrets.mask
+        return msgspec.structs.replace(
+            outcome, content=mask(outcome.content), context_variables=mask(outcome.context_variables)
+        )
 
     def _find_calling_agent(self, name: str) -> Agent | None:
         # In one process agents may share a name: a call is for the one that asked, not for the one handed over to.

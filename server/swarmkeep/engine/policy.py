@@ -8,6 +8,7 @@ from typing import Protocol
 
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.state import Run, State
+from swarmkeep.engine.models.secrets import Secrets
 
 Decide = Callable[[State], Sequence[EventDraft] | None]
 
@@ -51,6 +52,11 @@ class LoopPolicy(Protocol):
 
     def time_limit(self, run: Run) -> AbstractAsyncContextManager[None]:
         """Cut off what a run does inside, with RunTimedOut, when the run's time is up."""
+        ...
+
+    @property
+    def secrets(self) -> Secrets:
+        """What is taken out of all that models and tools send back, before it is recorded."""
         ...
 
     @property

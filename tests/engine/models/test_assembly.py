@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmkeep.domain.codec import Json
-from swarmkeep.engine.models.assembly import Assembly, TruncatedStream
+from swarmkeep.engine.models.assembly import Assembly
+from swarmkeep.engine.models.reply_errors import TruncatedStream
+from swarmkeep.engine.models.reply_limits import ReplyLimits
 
 
 def assemble(chunks: list[Json]) -> Json:
-    assembly = Assembly()
+    assembly = Assembly(ReplyLimits())
     for chunk in chunks:
         list(assembly.add(chunk))
     return assembly.completion()
@@ -132,7 +134,7 @@ def test_any_splitting_assembles_to_the_same_message(made: tuple[Json, list[Json
 @given(completions())
 def test_deltas_add_up_to_the_message(made: tuple[Json, list[Json]]) -> None:
     message, chunks = made
-    assembly = Assembly()
+    assembly = Assembly(ReplyLimits())
     deltas = [delta for chunk in chunks for delta in assembly.add(chunk)]
     assert "".join(delta["content"] or "" for delta in deltas) == (message["content"] or "") == assembly.text
     arguments: dict[int, str] = {}

@@ -106,7 +106,9 @@ async def test_a_model_that_ran_out_of_time_is_not_set_to_work_twice(model: Scri
     model.hang()
     async with open_async(model.url, timeout=0.05) as client:
         failed = await expect_failure(ChatModel(client, QUICK), make_request(HELLO, stream=stream), stream=stream)
-    assert (failed.error.code, model.request_count) == ("provider_timeout", 1)
+    # On a busy machine the time is up before the request has arrived.
+    assert failed.error.code == "provider_timeout"
+    assert model.request_count <= 1
 
 
 async def test_a_model_that_comes_back_is_found(model: ScriptedModel) -> None:

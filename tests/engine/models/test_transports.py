@@ -20,6 +20,7 @@ from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.request import ModelRequest, Profile, assemble_request, build_request, digest
 from swarmkeep.domain.state import State
 from swarmkeep.engine.models.model import ChatModel, Delta, Reply, TurnFailed, normalise_message
+from swarmkeep.engine.models.reply_limits import ReplyLimits
 from swarmkeep.engine.models.transports import (
     AsyncOpenAITransport,
     GenericTransport,
@@ -111,10 +112,10 @@ async def test_other_clients_get_the_same_request_as_arguments(model: ScriptedMo
 
 def test_each_kind_of_client_has_its_way(client: OpenAI, async_client: AsyncOpenAI) -> None:
     azure = AsyncAzureOpenAI(api_key="x", api_version="1", azure_endpoint="http://localhost")
-    assert isinstance(choose_transport(client), SyncOpenAITransport)
-    assert isinstance(choose_transport(async_client), AsyncOpenAITransport)
-    assert isinstance(choose_transport(azure), GenericTransport)
-    assert isinstance(choose_transport(object()), GenericTransport)
+    assert isinstance(choose_transport(client, ReplyLimits()), SyncOpenAITransport)
+    assert isinstance(choose_transport(async_client, ReplyLimits()), AsyncOpenAITransport)
+    assert isinstance(choose_transport(azure, ReplyLimits()), GenericTransport)
+    assert isinstance(choose_transport(object(), ReplyLimits()), GenericTransport)
     asyncio.run(azure.close())
 
 

@@ -25,6 +25,7 @@ from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.loop import Loop
 from swarmkeep.engine.models.model import Delta, Reply, TurnFailed
+from swarmkeep.engine.models.secrets import NO_SECRETS
 from swarmkeep.engine.turn import prepare_turn
 from swarmkeep.store.ports import EventStore, SessionKey
 
@@ -167,6 +168,7 @@ class _RecordedPolicy:
 
     tool_seconds: float | None = None
     shortens_history = False
+    secrets = NO_SECRETS
 
     def __init__(self, recording: RecordedLog) -> None:
         self._recording = recording

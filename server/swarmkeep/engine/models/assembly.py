@@ -2,74 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-from swarmkeep.domain.codec import Json, decode
+from swarmkeep.domain.codec import Json, decode, encode_text
+from swarmkeep.engine.models.reply_errors import EmptyReply, MalformedReply, OversizedReply, TruncatedStream
+from swarmkeep.engine.models.reply_limits import ReplyLimits
 
+# A name comes in pieces, too, with some servers.
+_MAX_NAME_CHARACTERS = 1000
 # What a stream says where it ends on purpose.
 END_OF_STREAM: Json = {"object": "done"}
-
-
-class MalformedReply(Exception):
-    """The model's answer is no Chat Completion. `passing`: the call may be made again by itself."""
-
-    code: ClassVar[str] = "provider_malformed"
-    retryable: ClassVar[bool] = True
-    is_transient: ClassVar[bool] = False
-
-
-class NonJsonReply(MalformedReply):
-    """The answer, or a piece of a stream, is no JSON."""
-
-    code = "provider_not_json"
-
-
-class WebPageReply(MalformedReply):
-    """A proxy answered, or the base URL leads to something else than a model."""
-
-    code = "provider_web_page"
-    retryable = False
-
-
-class EmptyReply(MalformedReply):
-    """A completion without a choice, or a choice without a message."""
-
-    code = "provider_empty_answer"
-
-
-class FilteredReply(MalformedReply):
-    """The provider's filter stopped the model in mid-answer."""
-
-    code = "content_filter"
-    retryable = False
-
-
-class TruncatedStream(MalformedReply):
-    """The stream ended before the reply did."""
-
-    code = "provider_stream_cut"
-    is_transient = True
-
-
-class ReportedError(MalformedReply):
-    """The provider reports an error in the place of an answer; `body` is what it says."""
-
-    def __init__(self, body: object) -> None:
-        super().__init__(f"the model reported an error: {body}")
-        self.body: Mapping[str, Any] = body if isinstance(body, dict) else {"message": str(body)}
 
 
 class Assembly:
     """Collects chunks as they are met in the wild: without choices, several calls in one, calls without an index."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: ReplyLimits) -> None:
+        self._limits = limits
+        self._room = limits.bytes
         self._head: Json = {}
         self._usage: Json | None = None
         self._finish_reason: str | None = None
         self._texts: dict[str, list[str]] = {}
         self._other_fields: Json = {}
-        self._calls: list[Json] = []
+        self._calls: list[_Call] = []
         self._by_index: dict[int, int] = {}
         self._has_started = False
         self._has_ended = False
@@ -82,7 +38,7 @@ class Assembly:
     @property
     def _looks_whole(self) -> bool:
         """Whether what is there could be all: some servers end their streams without a reason."""
-        return all(_is_json(call["function"]["arguments"]) for call in self._calls) and bool(self.text or self._calls)
+        return all(_is_json(call.arguments) for call in self._calls) and bool(self.text or self._calls)
 
     @property
     def text(self) -> str:
@@ -96,11 +52,8 @@ class Assembly:
             return []
         self._head = self._head or {key: chunk[key] for key in ("id", "model") if chunk.get(key)}
         self._usage = chunk.get("usage") or self._usage
-        choices = chunk.get("choices") or ()
-        if not all(isinstance(choice, dict) for choice in choices):
-            raise MalformedReply("a piece of the model's stream holds choices that are none")
         deltas: list[Json] = []
-        for choice in choices:
+        for choice in list_objects(chunk.get("choices"), "choices"):
             # Only the first alternative is asked for and used.
             if choice.get("index"):
                 continue
@@ -126,7 +79,7 @@ class Assembly:
         message: Json = {**self._other_fields, "role": "assistant", "content": None}
         message |= {key: "".join(parts) for key, parts in self._texts.items()}
         if self._calls:
-            message["tool_calls"] = self._calls
+            message["tool_calls"] = [call.assemble() for call in self._calls]
         choice = {"index": 0, "finish_reason": self._finish_reason, "message": message}
         return {**self._head, "usage": self._usage, "choices": [choice]}
 
@@ -135,31 +88,36 @@ class Assembly:
         regular: Json = {"content": None, "tool_calls": None}
         for key, value in delta.items():
             if key == "tool_calls":
-                regular["tool_calls"] = [
-                    self._add_call_piece(piece) for piece in value or () if isinstance(piece, dict)
-                ] or None
+                pieces = list_objects(value, "tool calls")
+                regular["tool_calls"] = [self._add_call_piece(piece) for piece in pieces] or None
             elif key != "role" and isinstance(text := _join_text_parts(value) if key == "content" else value, str):
+                self._take(key, text) if key not in self._texts else self._take(text)
                 self._texts.setdefault(key, []).append(text)
                 regular[key] = text
             elif value is not None:
+                self._take(key, encode_text(value))
                 self._other_fields[key] = value
         return regular
+
+    def _take(self, *texts: str) -> None:
+        """Count what is kept. Raises OversizedReply when there is no room for it."""
+        self._room -= sum(map(len, texts))
+        if self._room < 0:
+            raise OversizedReply(f"the model's answer is longer than {self._limits.bytes:,} characters")
 
     def _add_call_piece(self, piece: Json) -> Json:
         function = piece.get("function")
         function = function if isinstance(function, dict) else {}
         position = self._find_position(piece, function)
         if position == len(self._calls):
-            self._calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
-        call = self._calls[position]
-        call["id"] = call["id"] or piece.get("id")
+            if position == self._limits.calls:
+                raise OversizedReply(f"the model's answer has more than {self._limits.calls} tool calls")
+            self._calls.append(_Call())
         name, arguments = function.get("name"), function.get("arguments")
-        if name and name != call["function"]["name"]:
-            call["function"]["name"] += name
-        if isinstance(arguments, str):
-            call["function"]["arguments"] += arguments
-        elif arguments is not None:
-            call["function"]["arguments"] = arguments
+        if not isinstance(name, str | None):
+            raise MalformedReply("a tool call in the model's stream has a name that is not text")
+        self._take(*(text for text in (name, arguments) if isinstance(text, str)))
+        self._calls[position].add(piece.get("id"), name, arguments)
         return {
             "index": position,
             "id": piece.get("id"),
@@ -172,10 +130,10 @@ class Assembly:
         identifier, index = piece.get("id"), piece.get("index")
         known = self._by_index.get(index) if isinstance(index, int) else None
         if identifier:
-            position = next((at for at, call in enumerate(self._calls) if call["id"] == identifier), None)
+            position = next((at for at, call in enumerate(self._calls) if call.id == identifier), None)
             if position is None:
                 # An index may be filled by a call that was begun under no id, or be the same for every call.
-                position = len(self._calls) if known is None or self._calls[known]["id"] else known
+                position = len(self._calls) if known is None or self._calls[known].id else known
         elif isinstance(index, int):
             position = len(self._calls) if known is None else known
         else:
@@ -185,6 +143,43 @@ class Assembly:
             # Some servers count from 1, or leave numbers out.
             self._by_index[index] = position
         return position
+
+
+class _Call:
+    """A tool call as its pieces arrive."""
+
+    def __init__(self) -> None:
+        self.id: Any = None
+        self._name = ""
+        self._arguments: list[str] = []
+        self._given: Any = None
+
+    @property
+    def arguments(self) -> Any:
+        """The text so far; or what it is instead, where a server sends an object."""
+        return "".join(self._arguments) if self._given is None else self._given
+
+    def add(self, identifier: Any, name: str | None, arguments: Any) -> None:
+        self.id = self.id or identifier
+        if name and name != self._name:
+            self._name += name
+        if len(self._name) > _MAX_NAME_CHARACTERS:
+            raise OversizedReply(f"the model's answer calls a function by more than {_MAX_NAME_CHARACTERS} characters")
+        if isinstance(arguments, str):
+            self._arguments.append(arguments)
+        elif arguments is not None:
+            self._given = arguments
+
+    def assemble(self) -> Json:
+        return {"id": self.id, "type": "function", "function": {"name": self._name, "arguments": self.arguments}}
+
+
+def list_objects(value: object, name: str) -> list[Json]:
+    """A list of objects, without the nulls that some servers send. Raises MalformedReply."""
+    items = [item for item in value if item is not None] if isinstance(value, list) else value or []
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise MalformedReply(f"the model's answer holds {name} that are not a list of objects")
+    return items
 
 
 def _join_text_parts(content: object) -> object:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from swarmkeep.domain.events import RunError
-from swarmkeep.engine.models.assembly import MalformedReply, ReportedError
+from swarmkeep.engine.models.reply_errors import MalformedReply, ReportedError
 
 CONTEXT_TOO_LONG = "context_length_exceeded"
 
@@ -31,6 +31,7 @@ _ERRORS_BY_STATUS = {
 _TOO_LONG_PHRASES = (CONTEXT_TOO_LONG, "maximum context length", "context window", "context size", "too many tokens")
 _FILTERED_PHRASES = ("content_filter", "content management policy")
 _MAX_MESSAGE_CHARACTERS = 2000
+_TITLE_CHARACTERS = 4000
 
 
 class ProviderFailure(msgspec.Struct, frozen=True):
@@ -156,8 +157,8 @@ def is_web_page(response: Any) -> bool:
 
 
 def read_page_title(text: str) -> str:
-    """The title of a web page, in one line."""
-    found = re.search(r"<(title|h1)[^>]*>(.*?)</\1", text, flags=re.IGNORECASE | re.DOTALL)
+    """The title of a web page, in one line. A title stands at its beginning; the rest is not searched."""
+    found = re.search(r"<(title|h1)[^>]*>(.*?)</\1", text[:_TITLE_CHARACTERS], flags=re.IGNORECASE | re.DOTALL)
     title = " ".join(unescape(re.sub(r"<[^>]*>", " ", found.group(2))).split()) if found else ""
     return f"a web page instead of an answer: {title[:200]}" if title else "a web page instead of an answer"
 

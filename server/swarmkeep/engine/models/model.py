@@ -15,8 +15,10 @@ import msgspec
 from swarmkeep.domain.codec import Json, encode_text
 from swarmkeep.domain.events import CompletionRecord, RunError
 from swarmkeep.domain.request import ModelRequest
-from swarmkeep.engine.models.assembly import Assembly, EmptyReply, FilteredReply, MalformedReply
+from swarmkeep.engine.models.assembly import Assembly, list_objects
 from swarmkeep.engine.models.failures import ProviderFailure, describe_failure
+from swarmkeep.engine.models.reply_errors import EmptyReply, FilteredReply, MalformedReply, OversizedReply
+from swarmkeep.engine.models.reply_limits import ReplyLimits
 from swarmkeep.engine.models.retries import Retries
 from swarmkeep.engine.models.transports import Transport, choose_transport
 
@@ -65,16 +67,21 @@ class ChatModel:
     """
 
     def __init__(
-        self, client: Any, retries: Retries | None = None, pause: Callable[[float], Awaitable[None]] | None = None
+        self,
+        client: Any,
+        retries: Retries | None = None,
+        pause: Callable[[float], Awaitable[None]] | None = None,
+        limits: ReplyLimits | None = None,
     ) -> None:
-        self._transport: Transport = choose_transport(client)
+        self._limits = limits or ReplyLimits()
+        self._transport: Transport = choose_transport(client, self._limits)
         self._retries = retries or Retries()
         self._pause = pause or _sleep
 
     async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
         retried = 0
         while True:
-            attempt = _Attempt(request)
+            attempt = _Attempt(request, self._limits)
             try:
                 if stream:
                     async with attempt.open_stream(self._transport) as chunks:
@@ -109,11 +116,12 @@ async def _sleep(seconds: float) -> None:
 class _Attempt:
     """One request and what came of it."""
 
-    def __init__(self, request: ModelRequest) -> None:
+    def __init__(self, request: ModelRequest, limits: ReplyLimits) -> None:
         self.is_shown = False
         self._request = request
+        self._limits = limits
         self._started = time.perf_counter()
-        self._assembly = Assembly()
+        self._assembly = Assembly(limits)
         self._withheld_text = ""
 
     @property
@@ -145,6 +153,8 @@ class _Attempt:
 
     def make_reply(self, completion: Json) -> Reply:
         message, choice = _get_first_choice(completion)
+        if len(list_objects(message.get("tool_calls"), "tool calls")) > self._limits.calls:
+            raise OversizedReply(f"the model's answer has more than {self._limits.calls} tool calls")
         finish_reason = _text_or_none(choice.get("finish_reason"))
         if finish_reason == "content_filter":
             self._withheld_text = _text_or_none(message.get("content")) or ""
@@ -196,7 +206,7 @@ def normalise_message(message: Json, sender: str, taken: Collection[str]) -> Jso
     """
     kept = {key: value for key, value in message.items() if value is not None and key != "tool_calls"}
     kept |= {"role": "assistant", "content": message.get("content")}
-    calls = [_normalise_call(call) for call in message.get("tool_calls") or () if isinstance(call, dict)]
+    calls = [_normalise_call(call) for call in list_objects(message.get("tool_calls"), "tool calls")]
     used = set(taken)
     for call in calls:
         if not call["id"] or call["id"] in used:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from pydantic import SecretStr
+
+from swarmkeep.engine.models.bounded_client import ENCODINGS, bound_response
+from swarmkeep.engine.models.reply_limits import ReplyLimits
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -32,16 +36,24 @@ def make_model_client(settings: ModelSettings) -> AsyncOpenAI:
     return make_provider_client(settings, timeout_seconds=settings.model_timeout_seconds)
 
 
-def make_provider_client(settings: ModelSettings, *, timeout_seconds: float) -> AsyncOpenAI:
+def make_provider_client(
+    settings: ModelSettings, *, timeout_seconds: float, limits: ReplyLimits | None = None
+) -> AsyncOpenAI:
     """An asynchronous openai client, which asks once; the caller closes it. Servers of one's own often need no key."""
     from httpx2 import Timeout
-    from openai import AsyncOpenAI
+    from openai import AsyncOpenAI, DefaultAsyncHttpx2Client
 
     key = settings.openai_api_key
     timeout = Timeout(timeout_seconds, connect=min(timeout_seconds, _CONNECT_SECONDS))
+    http_client = DefaultAsyncHttpx2Client(
+        headers={"Accept-Encoding": ENCODINGS},
+        follow_redirects=False,
+        event_hooks={"response": [partial(bound_response, limits=limits or ReplyLimits())]},
+    )
     return AsyncOpenAI(
         api_key=(key.get_secret_value() if key is not None else None) or "none",
         base_url=settings.openai_base_url,
         timeout=timeout,
         max_retries=0,
+        http_client=http_client,
     )

@@ -9,8 +9,16 @@ from typing import Any, Protocol
 
 from swarmkeep.domain.codec import Json, decode
 from swarmkeep.domain.request import ModelRequest
-from swarmkeep.engine.models.assembly import END_OF_STREAM, MalformedReply, NonJsonReply, ReportedError, WebPageReply
+from swarmkeep.engine.models.assembly import END_OF_STREAM
 from swarmkeep.engine.models.failures import is_web_page, read_page_title
+from swarmkeep.engine.models.reply_errors import (
+    MalformedReply,
+    NonJsonReply,
+    OversizedReply,
+    ReportedError,
+    WebPageReply,
+)
+from swarmkeep.engine.models.reply_limits import ReplyLimits
 
 _PATH = "/chat/completions"
 _HEADERS = {"headers": {"Content-Type": "application/json"}}
@@ -22,22 +30,23 @@ class Transport(Protocol):
     def stream_chunks(self, request: ModelRequest) -> AsyncGenerator[Json]: ...
 
 
-def choose_transport(client: Any) -> Transport:
+def choose_transport(client: Any, limits: ReplyLimits) -> Transport:
     """Choose by the client's exact class: a subclass (Azure's, say) may build its requests in its own way."""
     # Whoever has an official client has imported openai; nobody else need load it.
     openai = sys.modules.get("openai")
     if openai is not None and type(client) is openai.AsyncOpenAI:
-        return AsyncOpenAITransport(client)
+        return AsyncOpenAITransport(client, limits)
     if openai is not None and type(client) is openai.OpenAI:
-        return SyncOpenAITransport(client)
+        return SyncOpenAITransport(client, limits)
     return GenericTransport(client)
 
 
 class AsyncOpenAITransport:
     """The official asynchronous client, with its retries, time-outs and errors, and without its walk over messages."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, limits: ReplyLimits) -> None:
         self._client = client
+        self._limits = limits
 
     async def complete(self, request: ModelRequest) -> Json:
         import httpx2
@@ -63,7 +72,7 @@ class AsyncOpenAITransport:
                 yield _parse_completion(response)
                 yield END_OF_STREAM
                 return
-            lines = LineSplitter()
+            lines = LineSplitter(self._limits.bytes)
             async for data in response.aiter_bytes():
                 for line in lines.feed(data):
                     if (chunk := _parse_sse_line(line)) is not None:
@@ -79,8 +88,9 @@ class AsyncOpenAITransport:
 class SyncOpenAITransport:
     """The official synchronous client. Its calls block, so it serves the synchronous loop only."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, limits: ReplyLimits) -> None:
         self._client = client
+        self._limits = limits
 
     async def complete(self, request: ModelRequest) -> Json:
         import httpx2
@@ -106,7 +116,7 @@ class SyncOpenAITransport:
                 yield _parse_completion(response)
                 yield END_OF_STREAM
                 return
-            lines = LineSplitter()
+            lines = LineSplitter(self._limits.bytes)
             for data in response.iter_bytes():
                 for line in lines.feed(data):
                     if (chunk := _parse_sse_line(line)) is not None:
@@ -150,7 +160,9 @@ class GenericTransport:
 class LineSplitter:
     """Lines from bytes as they arrive, ended by a newline only: JSON text may hold U+2028 and the like as they are."""
 
-    def __init__(self) -> None:
+    def __init__(self, line_bytes: int) -> None:
+        self._line_bytes = line_bytes
+        self._size = 0
         self._parts: list[bytes] = []
 
     @property
@@ -159,13 +171,16 @@ class LineSplitter:
         return b"".join(self._parts).decode(errors="replace")
 
     def feed(self, data: bytes) -> list[str]:
-        """The lines that `data` completes."""
+        """The lines that `data` completes. Raises OversizedReply for one that does not end."""
         first, *others = data.split(b"\n")
         self._parts.append(first)
+        self._size += len(first)
+        if self._size > self._line_bytes:
+            raise OversizedReply(f"the model sent more than {self._line_bytes:,} bytes in one line")
         if not others:
             return []
         ended = [b"".join(self._parts), *others[:-1]]
-        self._parts = [others[-1]]
+        self._parts, self._size = [others[-1]], len(others[-1])
         return [line.decode(errors="replace") for line in ended]
 
 
@@ -194,9 +209,9 @@ def _parse_object(text: str | bytes) -> Json:
     try:
         value = decode(text)
     except ValueError as error:
-        raise NonJsonReply(f"the model's answer is no JSON: {error}") from error
+        raise NonJsonReply(f"the model's answer is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise MalformedReply("the model's answer is no JSON object")
+        raise MalformedReply("the model's answer is not a JSON object")
     if value.get("error"):
         raise ReportedError(value["error"])
     return value

@@ -19,6 +19,7 @@ from swarmkeep.domain.timestamps import make_timestamp
 from swarmkeep.engine.agents.registry import OpenRegistry
 from swarmkeep.engine.loop import Item, Loop, make_loop
 from swarmkeep.engine.models.model import ChatModel
+from swarmkeep.engine.models.secrets import NO_SECRETS
 from swarmkeep.engine.policy import Decide, decide_nothing
 from swarmkeep.engine.tool_runners import ToolRunner
 
@@ -77,6 +78,8 @@ class MemorySession:
         self._log = log
         self._debug = debug
         self._loop: Loop | None = None
+
+    secrets = NO_SECRETS
 
     def should_stream(self, run: Run) -> bool:
         return run.options.stream

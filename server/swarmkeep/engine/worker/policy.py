@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from swarmkeep.domain.state import Run
 from swarmkeep.domain.timestamps import to_timestamp
 from swarmkeep.engine.limits import Limits
+from swarmkeep.engine.models.secrets import Secrets
 from swarmkeep.engine.policy import RunTimedOut
 from swarmkeep.engine.streaming import Hub
 from swarmkeep.store.ports import SessionKey
@@ -20,11 +21,12 @@ class SessionPolicy:
 
     shortens_history = True
 
-    def __init__(self, limits: Limits, hub: Hub, key: SessionKey) -> None:
+    def __init__(self, limits: Limits, hub: Hub, key: SessionKey, secrets: Secrets) -> None:
         self._limits = limits
         self._hub = hub
         self._key = key
         self.tool_seconds = limits.tool_seconds
+        self.secrets = secrets
 
     def should_stream(self, run: Run) -> bool:
         return run.options.stream or self._hub.has_readers(self._key)

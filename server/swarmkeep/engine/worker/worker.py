@@ -20,6 +20,7 @@ from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loop import make_loop
 from swarmkeep.engine.models.model import Model
 from swarmkeep.engine.models.pauses import Pauses, ServerStopping
+from swarmkeep.engine.models.secrets import Secrets
 from swarmkeep.engine.policy import Decide
 from swarmkeep.engine.session_log import StoreSessionLog
 from swarmkeep.engine.streaming import Hub
@@ -49,7 +50,14 @@ class Worker:
     """
 
     def __init__(
-        self, store: EventStore, registry: Registry, model: Model, hub: Hub, limits: Limits, pauses: Pauses
+        self,
+        store: EventStore,
+        registry: Registry,
+        model: Model,
+        hub: Hub,
+        limits: Limits,
+        pauses: Pauses,
+        secrets: Secrets,
     ) -> None:
         self._store = store
         self._registry = registry
@@ -57,6 +65,7 @@ class Worker:
         self._hub = hub
         self._limits = limits
         self._pauses = pauses
+        self._secrets = secrets
         self._tool_runner: ToolRunner = ThreadRunner()
         self._background_tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
@@ -133,7 +142,7 @@ class Worker:
                     return None
 
     async def _run_loop(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> None:
-        policy = SessionPolicy(self._limits, self._hub, session_log.key)
+        policy = SessionPolicy(self._limits, self._hub, session_log.key, self._secrets)
         loop = make_loop(session_log, self._registry, self._model, self._tool_runner, policy, begun)
         async with aclosing(loop.advance()) as items:
             async for item in items:

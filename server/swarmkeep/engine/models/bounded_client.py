@@ -1,0 +1,85 @@
+"""What the HTTP client reads of an answer: no redirect is followed, and no body becomes large by being inflated."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
+
+from swarmkeep.engine.models.reply_errors import OversizedReply, RedirectedReply, UnreadableReply
+from swarmkeep.engine.models.reply_limits import ReplyLimits
+
+if TYPE_CHECKING:
+    from httpx2 import AsyncByteStream, Response
+
+ENCODINGS = "gzip, deflate"
+# What is inflated in one go: less than the event loop would notice.
+_PIECE_BYTES = 64 * 1024
+# The longest description of an error that is read; the rest of it is left.
+_ERROR_BYTES = 64 * 1024
+# gzip or zlib, whichever the data begins with.
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
+
+
+async def bound_response(response: Response, limits: ReplyLimits) -> None:
+    """A hook for the HTTP client, called before anything of an answer's body is read."""
+    if response.is_redirect:
+        place = response.headers.get("location", "")[:200]
+        raise RedirectedReply(
+            f"the model's address sends requests on to {place!r}; they are not sent there. If that is the right place, "
+            "set OPENAI_BASE_URL to it"
+        )
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", "gzip", "x-gzip", "deflate"):
+        raise UnreadableReply(f"the model's answer is compressed as {encoding[:40]!r}, which was not asked for")
+    inflates = encoding != "identity"
+    if inflates:
+        # The client's own decoder would inflate each piece that arrives as a whole.
+        del response.headers["content-encoding"]
+    response.stream = _make_bounded_stream(response, limits, inflates)
+
+
+def _make_bounded_stream(response: Response, limits: ReplyLimits, inflates: bool) -> AsyncByteStream:
+    from httpx2 import AsyncByteStream
+
+    assert isinstance(response.stream, AsyncByteStream)
+    inner: AsyncByteStream = response.stream
+
+    class BoundedStream(AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            is_error = response.is_error
+            most = limits.stream_bytes if is_event_stream(response) else limits.bytes
+            room = _ERROR_BYTES if is_error else most
+            inflate = _Inflate() if inflates else None
+            async for data in inner:
+                for piece in (data,) if inflate is None else inflate.feed(data):
+                    room -= len(piece)
+                    if room < 0 and is_error:
+                        return
+                    if room < 0:
+                        raise OversizedReply(f"the model sent more than {most:,} bytes for one answer")
+                    yield piece
+
+        async def aclose(self) -> None:
+            await inner.aclose()
+
+    return BoundedStream()
+
+
+def is_event_stream(response: Response) -> bool:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream"
+
+
+class _Inflate:
+    """Inflates in pieces, so that a small body cannot become a large one at once."""
+
+    def __init__(self) -> None:
+        self._decompress = zlib.decompressobj(_GZIP_OR_ZLIB)
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        try:
+            while data:
+                yield self._decompress.decompress(data, _PIECE_BYTES)
+                data = self._decompress.unconsumed_tail
+        except zlib.error as error:
+            raise UnreadableReply(f"the model's answer cannot be decompressed: {error}") from error

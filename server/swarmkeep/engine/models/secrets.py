@@ -1,0 +1,60 @@
+"""Secrets of this process's environment: taken out of whatever models and tools send back."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+REMOVED = "[secret removed]"
+
+# What is shorter stands in too many texts that have nothing to do with it.
+_SHORTEST = 8
+_SECRET_NAMES = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
+_PASSWORD_IN_URL = re.compile(r"://[^/?#@\s:]*:([^/?#@\s]+)@")
+
+
+class Secrets:
+    """Texts that must not be recorded, logged or shown."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        # The longest first, lest one that is part of another leave the rest of that.
+        found = sorted({text for text in texts if len(text) >= _SHORTEST}, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, found))) if found else None
+
+    def mask(self, value: T) -> T:
+        """The same JSON value, each secret in its texts and keys replaced; the very value if there is none."""
+        if self._pattern is None:
+            return value
+        if isinstance(value, str):
+            return self._pattern.sub(REMOVED, value)  # type: ignore[return-value]
+        if isinstance(value, list):
+            return [self.mask(item) for item in value]  # type: ignore[return-value]
+        if isinstance(value, dict):
+            return {self.mask(key): self.mask(item) for key, item in value.items()}  # type: ignore[return-value]
+        return value
+
+
+NO_SECRETS = Secrets()
+
+
+class MaskingFormatter(logging.Formatter):
+    """Log lines, tracebacks included, without secrets."""
+
+    def __init__(self, layout: str, secrets: Secrets) -> None:
+        super().__init__(layout)
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._secrets.mask(super().format(record))
+
+
+def find_secrets(environment: Mapping[str, str], *more: str | None) -> Secrets:
+    """The values of variables that are named like secrets, the passwords in those that hold URLs, and `more` texts."""
+    named = [value for name, value in environment.items() if _SECRET_NAMES.search(name)]
+    texts = [*environment.values(), *(text for text in more if text)]
+    passwords = [password for text in texts for password in _PASSWORD_IN_URL.findall(text)]
+    return Secrets([*named, *(text for text in more if text and "://" not in text), *passwords])

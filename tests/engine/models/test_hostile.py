@@ -1,0 +1,188 @@
+"""Models that are broken or mean harm: what they send is bounded, and refused in words."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+
+from swarmkeep.domain.codec import Json
+from swarmkeep.domain.events import RunError
+from swarmkeep.engine.models.model import ChatModel
+from swarmkeep.engine.models.provider import make_provider_client
+from swarmkeep.engine.models.reply_limits import ReplyLimits
+from swarmkeep.settings import Settings
+from tests.engine.models.test_transports import HELLO, collect_reply, expect_failure, make_request
+from tests.support.scripted import Chunks, ScriptedModel
+
+LIMITS = ReplyLimits(stream_bytes=200_000, bytes=20_000, calls=4)
+STREAM = pytest.mark.parametrize("stream", [False, True])
+
+
+@pytest.fixture
+async def provider(model: ScriptedModel) -> AsyncIterator[AsyncOpenAI]:
+    """The client that a server makes of its settings."""
+    settings = Settings(_env_file=None, openai_api_key="sk-test", openai_base_url=model.url)
+    async with make_provider_client(settings, timeout_seconds=30, limits=LIMITS) as client:
+        yield client
+
+
+async def expect_error(client: AsyncOpenAI, *, stream: bool) -> RunError:
+    chat = ChatModel(client, limits=LIMITS)
+    return (await expect_failure(chat, make_request(HELLO, stream=stream), stream=stream)).error
+
+
+def make_completion(**message: Any) -> Json:
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": None, **message}}
+    return {"id": "c", "object": "chat.completion", "model": "m", "choices": [choice]}
+
+
+def make_chunk(**delta: Any) -> Json:
+    return {"id": "c", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta}]}
+
+
+def make_calls(count: int) -> list[Json]:
+    function = {"name": "f", "arguments": "{}"}
+    return [{"index": n, "id": f"c{n}", "type": "function", "function": function} for n in range(count)]
+
+
+@STREAM
+@pytest.mark.parametrize("compress", [gzip.compress, zlib.compress])
+async def test_a_body_that_inflates_is_read_up_to_the_limit(
+    model: ScriptedModel, provider: AsyncOpenAI, compress: Any, stream: bool
+) -> None:
+    body = compress(json.dumps(make_completion(content="0" * 50_000_000)).encode())
+    model.raw(body, headers={"content-encoding": "gzip" if compress is gzip.compress else "deflate"})
+    error = await expect_error(provider, stream=stream)
+    assert (error.code, error.retryable) == ("provider_answer_too_large", False)
+    assert "20,000 bytes" in error.message
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zlib.compress])
+async def test_a_compressed_answer_is_read(model: ScriptedModel, provider: AsyncOpenAI, compress: Any) -> None:
+    body = compress(json.dumps(make_completion(content="Hello.")).encode())
+    model.raw(body, headers={"content-encoding": "gzip" if compress is gzip.compress else "deflate"})
+    _, reply = await collect_reply(ChatModel(provider), make_request(HELLO), stream=False)
+    assert reply.message["content"] == "Hello."
+    assert model.headers[-1]["accept-encoding"] == "gzip, deflate"
+
+
+@STREAM
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "x" * 1000])
+async def test_another_compression_is_refused(
+    model: ScriptedModel, provider: AsyncOpenAI, encoding: str, stream: bool
+) -> None:
+    model.raw(make_completion(content="Hello."), headers={"content-encoding": encoding})
+    error = await expect_error(provider, stream=stream)
+    assert error.code == "provider_malformed"
+    assert encoding[:40] in error.message
+    assert len(error.message) < 200
+
+
+@STREAM
+async def test_what_only_says_that_it_is_compressed_is_refused(
+    model: ScriptedModel, provider: AsyncOpenAI, stream: bool
+) -> None:
+    model.raw(make_completion(content="Hello."), headers={"content-encoding": "gzip"})
+    assert "cannot be decompressed" in (await expect_error(provider, stream=stream)).message
+
+
+@STREAM
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_takes_the_conversation_nowhere(
+    model: ScriptedModel, provider: AsyncOpenAI, status: int, stream: bool
+) -> None:
+    with ScriptedModel() as elsewhere:
+        model.raw(b"", status=status, headers={"location": f"{elsewhere.url}/chat/completions"})
+        error = await expect_error(provider, stream=stream)
+        assert elsewhere.requests == []
+        assert (error.code, error.retryable) == ("provider_redirected", False)
+        assert elsewhere.url in error.message
+        assert "OPENAI_BASE_URL" in error.message
+
+
+@STREAM
+async def test_a_long_description_of_an_error_is_cut(model: ScriptedModel, provider: AsyncOpenAI, stream: bool) -> None:
+    model.raw(b"x" * 5_000_000, status=400, content_type="text/plain")
+    error = await expect_error(provider, stream=stream)
+    assert (error.code, error.provider_status) == ("provider_bad_request", 400)
+    assert len(error.message) <= 2000
+
+
+@STREAM
+async def test_a_web_page_without_an_end_of_its_title_costs_nothing(
+    model: ScriptedModel, provider: AsyncOpenAI, stream: bool
+) -> None:
+    model.raw(b"<title" * 3_000, content_type="text/html")
+    assert (await expect_error(provider, stream=stream)).code == "provider_web_page"
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        pytest.param([make_chunk(content="x" * 900)] * 50, id="text"),
+        pytest.param([make_chunk(reasoning="x" * 900)] * 50, id="another text"),
+        pytest.param([make_chunk(**{f"key{n}": "x" * 900}) for n in range(50)], id="other fields"),
+        pytest.param([make_chunk(**{f"key{n}": {"a": "x" * 900}}) for n in range(50)], id="other values"),
+        pytest.param(
+            [make_chunk(tool_calls=[{"index": 0, "id": "a", "function": {"name": "f", "arguments": "x" * 900}}])] * 50,
+            id="arguments",
+        ),
+        pytest.param(
+            [
+                make_chunk(tool_calls=[{"index": 0, "id": "a", "function": {"name": f"name{n}" * 20}}])
+                for n in range(99)
+            ],
+            id="a name",
+        ),
+        pytest.param([make_chunk(tool_calls=make_calls(5))], id="calls"),
+        pytest.param([make_chunk(tool_calls=[call]) for call in make_calls(5)], id="calls one by one"),
+        pytest.param([make_chunk(content="x" * 30_000)], id="one line"),
+        pytest.param([make_chunk()] * 4_000, id="pieces of nothing"),
+    ],
+)
+async def test_a_stream_is_taken_up_to_the_limits(
+    model: ScriptedModel, provider: AsyncOpenAI, chunks: list[Json]
+) -> None:
+    model.add(Chunks(events=chunks))
+    error = await expect_error(provider, stream=True)
+    assert (error.code, error.retryable) == ("provider_answer_too_large", False)
+
+
+async def test_a_reply_has_no_more_calls_than_may_be(model: ScriptedModel, provider: AsyncOpenAI) -> None:
+    model.raw(make_completion(tool_calls=make_calls(5)))
+    error = await expect_error(provider, stream=False)
+    assert (error.code, error.message) == (
+        "provider_answer_too_large",
+        "the model's answer has more than 4 tool calls",
+    )
+
+
+@pytest.mark.parametrize("calls", [5, "f", {"id": "c"}, ["f"], [5], True])
+@STREAM
+async def test_calls_of_another_type_are_refused_at_once(
+    model: ScriptedModel, provider: AsyncOpenAI, calls: Any, stream: bool
+) -> None:
+    model.add(Chunks(events=[make_chunk(tool_calls=calls)])) if stream else model.raw(make_completion(tool_calls=calls))
+    error = await expect_error(provider, stream=stream)
+    assert error.code == "provider_malformed"
+    assert "not a list of objects" in error.message
+    assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize("choices", [5, "x", {"index": 0}, ["x"], True])
+async def test_choices_of_another_type_are_refused_at_once(
+    model: ScriptedModel, provider: AsyncOpenAI, choices: Any
+) -> None:
+    model.add(Chunks(events=[{"choices": choices}]))
+    assert (await expect_error(provider, stream=True)).code == "provider_malformed"
+
+
+async def test_a_name_of_another_type_is_refused_at_once(model: ScriptedModel, provider: AsyncOpenAI) -> None:
+    model.add(Chunks(events=[make_chunk(tool_calls=[{"index": 0, "function": {"name": 5}}])]))
+    assert (await expect_error(provider, stream=True)).code == "provider_malformed"
