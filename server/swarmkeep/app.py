@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -21,10 +22,13 @@ from swarmkeep.settings import Settings, is_loopback
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.schema import upgrade
 from swarmkeep.store.sql.api_keys import SqlApiKeys
+from swarmkeep.store.sqlite.privacy import describe_exposure, find_exposed_files
 from swarmkeep.store.urls import SqliteFile, locate
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 LIMITS = ServerLimits()
+
+log = logging.getLogger(__name__)
 
 
 class ServeError(Exception):
@@ -65,6 +69,8 @@ def lifespan_of(
     async def lifespan(app: Litestar) -> AsyncGenerator[None]:
         if settings.migrate or isinstance(location, SqliteFile):
             await asyncio.to_thread(upgrade, settings.database_url)
+        if isinstance(location, SqliteFile) and (exposed := find_exposed_files(location.path)):
+            log.warning("%s", describe_exposure(exposed))
         metrics = _build_metrics(settings)
         store = open_store(settings.database_url, on_append=metrics.observe_append)
         engine = build_engine(settings, registry, store)

@@ -112,6 +112,13 @@ def test_it_says_one_line_keeps_sessions_and_ends_with_0(tmp_path: Path) -> None
         assert server.wait() == 0
 
 
+def test_it_warns_of_a_file_that_others_may_read(tmp_path: Path) -> None:
+    (tmp_path / "swarmkeep.db").touch(0o644)
+    (tmp_path / "swarmkeep.db").chmod(0o644)
+    with ServeProcess(tmp_path) as server:
+        assert "WARNING swarmkeep.app: other users of this machine may read or change" in server.output()
+
+
 def test_a_stop_gives_runs_their_time_and_says_at_once_that_it_is_not_ready(
     tmp_path: Path, model: ScriptedModel
 ) -> None:

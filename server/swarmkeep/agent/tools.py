@@ -96,11 +96,11 @@ class Tool:
         if not arguments or arguments.isspace():
             return {}
         try:
-            given = to_plain_json(json.loads(arguments), "arguments")
+            given = to_plain_json(json.loads(arguments, object_pairs_hook=_refuse_repeated_keys), "arguments")
         except json.JSONDecodeError as error:
             where = f"line {error.lineno}, column {error.colno}"
             raise ToolArgumentsError(self.name, [f"they are not valid JSON: {error.msg} at {where}"]) from error
-        except NotJsonError as error:
+        except (NotJsonError, _RepeatedKey) as error:
             raise ToolArgumentsError(self.name, [str(error)]) from error
         except RecursionError:
             raise ToolArgumentsError(self.name, ["they are nested too deep"]) from None
@@ -143,6 +143,19 @@ class Tool:
     def _describe_unexpected(self, name: str) -> str:
         names = ", ".join(p.name for p in self._shape.model_parameters)
         return f"{quote(name)} is unexpected ({f'it takes {names}' if names else 'it takes no arguments'})"
+
+
+class _RepeatedKey(Exception):
+    """An object names a key twice. Whoever approved of the one value may not have meant the other."""
+
+
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise _RepeatedKey(f"the key {_quote_key(repeated)} is there more than once")
+    return found
 
 
 def _describe_problems(parameter: str, error: ValidationError) -> list[str]:

@@ -11,12 +11,12 @@ from pathlib import Path
 from swarmkeep.cli.terminal import Refused
 
 
-def write_atomically(output: Path, pieces: Iterable[bytes], *, mode: int = 0o600) -> None:
-    """Write a file that is there under its name only once all of it is. By default only its owner may read it."""
+def write_atomically(output: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file that is there under its name only once all of it is. Only its owner may read it."""
     folder = Path(tempfile.gettempdir()) if output.exists() and not output.is_file() else output.parent
     partial = folder / f".{output.name}.{os.getpid()}.part"
     try:
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             for piece in pieces:
                 file.write(piece)
             file.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,3 +165,14 @@ def test_what_a_provider_answers_instead_of_its_models_is_judged(status: int, fo
 )
 def test_urls_are_shown_without_passwords(url: str, shown: str) -> None:
     assert strip_password(url) == shown
+
+
+def test_a_file_that_others_may_read_is_told(cli: CommandLine, healthy: list[str], tmp_path: Path) -> None:
+    cli("db", "upgrade")
+    (tmp_path / "swarmkeep.db").chmod(0o644)
+    result = cli(*healthy, "--json")
+    assert result.code == 0
+    status, detail = checks(result)["files"]
+    assert status == "warning"
+    assert "swarmkeep.db" in detail
+    assert "chmod 600" in detail

@@ -67,7 +67,7 @@ def checkpoint(
                     count += 1
                     yield line
 
-            write_atomically(output, count_lines(), mode=0o666)
+            write_atomically(output, count_lines())
     except BadCheckpoint as error:
         raise Refused(str(error)) from None
     say(f"noted {count - 2} heads in {output}, {'not ' if key is None else ''}signed")

@@ -83,7 +83,7 @@ def _open_folder(keep: Path | None) -> Iterator[Path]:
             yield Path(folder)
         return
     try:
-        keep.mkdir(parents=True, exist_ok=True)
+        keep.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise Refused(f"cannot make the folder {keep}: {error.strerror}") from None
     yield keep.absolute()

@@ -24,6 +24,7 @@ from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 from swarmkeep.store.revision import LATEST_REVISION
 from swarmkeep.store.sql.api_keys import SqlApiKeys
+from swarmkeep.store.sqlite.privacy import describe_exposure, find_exposed_files
 from swarmkeep.store.urls import BadDatabaseUrl, Location, SqliteFile, locate
 from swarmkeep_migrations import REVISIONS
 
@@ -86,6 +87,8 @@ def _check_database(settings: Settings, location: Location) -> Iterator[CheckRes
         yield CheckResult("database", "wrong", str(error))
         return
     yield CheckResult("database", "ok", f"{place} can be reached")
+    if isinstance(location, SqliteFile) and (exposed := find_exposed_files(location.path)):
+        yield CheckResult("files", "warning", describe_exposure(exposed))
     yield _check_schema(revision, migrates=settings.migrate or isinstance(location, SqliteFile))
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.pool import StaticPool
 
 from swarmkeep.store.ports.errors import UPGRADE_HINT, StoreUnavailable
+from swarmkeep.store.sqlite.privacy import create_private_file
 from swarmkeep.store.urls import SqliteFile
 
 Mode = Literal["rw", "rwc", "ro", "immutable"]
@@ -25,6 +26,8 @@ def make_engine(file: SqliteFile, mode: Mode, *, begin: str, busy_seconds: float
     def open_file() -> sqlite3.Connection:
         if mode != "rwc" and not file.path.exists():
             raise StoreUnavailable(f"no database at {file.display}; to create it, {UPGRADE_HINT}")
+        if mode == "rwc":
+            create_private_file(file.path)
         query = "mode=ro&immutable=1" if mode == "immutable" else f"mode={mode}"
         # Without an isolation level the driver begins no transactions by itself, so that `begin` can.
         raw = sqlite3.connect(
