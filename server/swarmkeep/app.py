@@ -30,6 +30,11 @@ LIMITS = ServerLimits()
 
 log = logging.getLogger(__name__)
 
+_OPEN_TO_ALL_PAGES = (
+    "without API keys and with SWARMKEEP_CORS_ORIGINS=* every web page that is opened on this machine may read and "
+    "change all sessions; name the origins, or make a key with `swarmkeep keys create`"
+)
+
 
 class ServeError(Exception):
     """Why the server does not start, in a sentence for whoever started it."""
@@ -80,6 +85,8 @@ def lifespan_of(
             keyring = Keyring(SqlApiKeys(store.database))
             # Before the engine starts, which takes runs over that others have left.
             await _refuse_to_be_open(settings, keyring)
+            if "*" in settings.cors_origins and not await keyring.is_locked():
+                log.warning(_OPEN_TO_ALL_PAGES)
             await engine.start()
             app.state.service = _build_service(settings, engine, keyring, limits)
             app.state.metrics = metrics

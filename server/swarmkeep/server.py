@@ -63,6 +63,9 @@ def build_http_config(app: Litestar, settings: Settings, limits: ServerLimits = 
         log_config=None,
         access_log=False,
         server_header=False,
+        # Who calls is told by the connection; by `X-Forwarded-For` only where a proxy is said to stand.
+        proxy_headers=bool(settings.forwarded_allow_ips),
+        forwarded_allow_ips=list(settings.forwarded_allow_ips),
         # Clients keep connections; one that closes just as a request is sent would make that request fail.
         timeout_keep_alive=75,
         timeout_graceful_shutdown=_CLOSING_SECONDS,

@@ -6,12 +6,19 @@ import json
 import os
 import re
 import socket
-from ipaddress import ip_address
+from collections.abc import Mapping
+from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import AliasChoices, Field, SecretStr, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 Seconds = Annotated[float, Field(gt=0)]
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+")
@@ -111,6 +118,11 @@ class Settings(BaseSettings):
         default=(),
         description="Names by which a server without API keys may be addressed, beside its own, separated by commas.",
     )
+    forwarded_allow_ips: Names = Field(
+        default=(),
+        description="Addresses or networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed, "
+        "separated by commas; by default none.",
+    )
     metrics_token: SecretStr | None = Field(
         default=None,
         description="The token required to read `/metrics`; needed there once the server has API keys.",
@@ -128,7 +140,23 @@ class Settings(BaseSettings):
         default=False, description="Migrate a PostgreSQL database at start. A SQLite file is always migrated."
     )
 
-    @field_validator("agents", "allowed_hosts", "cors_origins", mode="before")
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        def read_file() -> dict[str, Any]:
+            found = dotenv_settings()
+            _check_destination({**env_settings(), **init_settings()}, found)
+            return found
+
+        return init_settings, env_settings, cast(PydanticBaseSettingsSource, read_file)
+
+    @field_validator("agents", "allowed_hosts", "forwarded_allow_ips", "cors_origins", mode="before")
     @classmethod
     def _split_names(cls, value: object, info: Any) -> object:
         if not isinstance(value, str):
@@ -144,6 +172,14 @@ class Settings(BaseSettings):
         if info.field_name == "agents" and "," not in text and not Path(text).exists():
             text = text.replace(os.pathsep, ",")
         return [part.strip() for part in text.split(",") if part.strip()]
+
+    @field_validator("forwarded_allow_ips")
+    @classmethod
+    def _check_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for network in value:
+            if network != "*":
+                ip_network(network)
+        return value
 
     @field_validator("cors_origins")
     @classmethod
@@ -177,6 +213,16 @@ class Settings(BaseSettings):
         found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         chosen = min(found, key=lambda info: info[0] != socket.AF_INET)[4]
         return str(chosen[0]), int(chosen[1])
+
+
+def _check_destination(given: Mapping[str, Any], file: Mapping[str, Any]) -> None:
+    """Refuse a `.env` that would send the environment's key somewhere else: the folder may be a stranger's."""
+    key, place = "OPENAI_API_KEY", "OPENAI_BASE_URL"
+    if file.get(place) and not given.get(place) and given.get(key):
+        raise SettingsError(
+            f"the file .env sets {place}, and the key in the environment's {key} would be sent there; set {place} in "
+            "the environment, too, or put a key for it into .env and unset the one in the environment"
+        )
 
 
 def is_loopback(address: str) -> bool:

@@ -119,6 +119,11 @@ def test_it_warns_of_a_file_that_others_may_read(tmp_path: Path) -> None:
         assert "WARNING swarmkeep.app: other users of this machine may read or change" in server.output()
 
 
+def test_it_warns_when_every_page_may_use_it(tmp_path: Path) -> None:
+    with ServeProcess(tmp_path, SWARMKEEP_CORS_ORIGINS="*") as server:
+        assert "SWARMKEEP_CORS_ORIGINS=* every web page" in server.output()
+
+
 def test_a_stop_gives_runs_their_time_and_says_at_once_that_it_is_not_ready(
     tmp_path: Path, model: ScriptedModel
 ) -> None:

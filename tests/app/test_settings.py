@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr, ValidationError
+from pydantic_settings import SettingsError
 
 from swarmkeep.settings import Settings, is_loopback
 
@@ -111,3 +112,33 @@ def test_secrets_are_not_shown() -> None:
     with pytest.raises(ValidationError) as refused:
         Settings(openai_api_key="sk-secret", port="sk-secret")  # type: ignore[arg-type]
     assert "sk-secret" not in str(refused.value)
+
+
+def test_a_file_cannot_send_the_environments_key_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(".env").write_text("OPENAI_BASE_URL=https://evil.example/v1\n")
+    assert Settings().openai_base_url == "https://evil.example/v1"
+    with pytest.raises(SettingsError, match="OPENAI_API_KEY would be sent there"):
+        Settings(openai_api_key=SecretStr("sk-flag"))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-environment")
+    with pytest.raises(SettingsError, match="OPENAI_API_KEY would be sent there") as refused:
+        Settings()
+    assert "sk-environment" not in str(refused.value)
+    Path(".env").write_text("OPENAI_BASE_URL=https://evil.example/v1\nOPENAI_API_KEY=sk-file\n")
+    with pytest.raises(SettingsError):
+        Settings()
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://mine.example/v1")
+    assert Settings().openai_base_url == "https://mine.example/v1"
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert Settings().openai_api_key == SecretStr("sk-file")
+
+
+@pytest.mark.parametrize("proxies", ["10.0.0.1", "10.0.0.0/8,::1", "*"])
+def test_proxies_are_addresses_or_networks(proxies: str) -> None:
+    assert Settings(forwarded_allow_ips=proxies).forwarded_allow_ips == tuple(proxies.split(","))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("proxies", ["proxy.example", "10.0.0.0/99", "10.0.0.1/8"])
+def test_what_is_no_address_of_a_proxy_is_refused(proxies: str) -> None:
+    with pytest.raises(ValidationError):
+        Settings(forwarded_allow_ips=proxies)  # type: ignore[arg-type]

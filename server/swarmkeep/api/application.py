@@ -40,6 +40,7 @@ from swarmkeep.api.routes import (
     usage,
     verify,
 )
+from swarmkeep.api.security_headers import add_security_headers
 from swarmkeep.api.websocket import connection
 
 Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
@@ -99,7 +100,7 @@ def build_api(
             *page.ROUTES,
         ],
         before_request=refuse_unknown_parameters,
-        before_send=[count_answer],
+        before_send=[count_answer, add_security_headers],
         cors_config=_cors_config(cors_origins) if cors_origins else None,
         event_emitter_backend=_NoEventEmitter,
         dependencies={"principal": Provide(identify_principal, sync_to_thread=False)},

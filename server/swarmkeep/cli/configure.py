@@ -24,6 +24,7 @@ EXAMPLE_AGENTS = "swarmkeep_agents.acme"
 def load_settings(**flags: Any) -> Settings:
     """The settings in force. A flag that is None (or an empty list, or an unset switch) was not given."""
     from pydantic import ValidationError
+    from pydantic_settings import SettingsError
 
     from swarmkeep.settings import Settings
 
@@ -35,6 +36,8 @@ def load_settings(**flags: Any) -> Settings:
         return settings
     except ValidationError as error:
         raise Refused(_describe_problem(error)) from None
+    except SettingsError as error:
+        raise Refused(str(error)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"cannot read {Path('.env').absolute()}, which has to be text in UTF-8: {error}") from None
 

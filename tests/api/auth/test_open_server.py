@@ -78,3 +78,45 @@ async def test_a_form_of_another_site_says_nothing_that_is_heard(plain: RunningS
         answer = await plain.client.post("/v1/sessions", content=b"{}", headers={"Content-Type": kind})
         check_problem(answer, 415, "unsupported_media_type")
     assert (await plain.get("/v1/sessions")).json()["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("site", "mode", "destination", "welcome"),
+    [
+        ("cross-site", "no-cors", "image", False),
+        ("same-site", "no-cors", "script", False),
+        ("cross-site", "navigate", "iframe", False),
+        ("cross-site", "navigate", "document", True),
+        ("same-origin", "cors", "empty", True),
+        ("none", "navigate", "document", True),
+    ],
+)
+async def test_other_sites_pages_may_not_load_it_unasked(
+    plain: RunningServer, site: str, mode: str, destination: str, welcome: bool
+) -> None:
+    told = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": destination}
+    for path in ("/", "/v1/sessions", "/health/live", "/openapi.json"):
+        answer = await plain.get(path, headers=told)
+        assert answer.status_code == (200 if welcome else 403)
+
+
+async def test_every_answer_tells_browsers_what_not_to_do(plain: RunningServer) -> None:
+    for path in ("/v1/sessions", "/v1/sessions/none", "/none", "/health/live", "/openapi.json"):
+        headers = (await plain.get(path)).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    page = (await plain.get("/")).headers
+    assert page.get_list("cache-control") == ["no-cache"]
+    assert len(page.get_list("content-security-policy")) == 1
+
+
+async def test_an_address_is_believed_only_from_a_proxy_that_was_named(sqlite_ready: str) -> None:
+    for proxies, status in (("", 429), ("10.0.0.0/8", 429), ("127.0.0.0/8", 200)):
+        given = server_settings(database_url=sqlite_ready, rate_limit_per_minute=2, forwarded_allow_ips=proxies)
+        async with start_server(given) as service:
+            answers = [
+                await service.get("/v1/agents", headers={"X-Forwarded-For": f"192.0.2.{number}"}) for number in range(4)
+            ]
+            assert [answer.status_code for answer in answers] == [200, 200, status, status]

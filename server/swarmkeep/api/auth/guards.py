@@ -92,7 +92,7 @@ def _foreign_request_detail(service: Service, headers: Headers) -> str:
             "without API keys the server answers only to its own name; use 127.0.0.1 or localhost, or name this host "
             "in SWARMKEEP_ALLOWED_HOSTS"
         )
-    if not is_allowed_origin(service, headers):
+    if not is_allowed_origin(service, headers) or _is_embedded_elsewhere(headers):
         return "without API keys the server does not accept requests from other sites' pages"
     return ""
 
@@ -102,6 +102,18 @@ def is_allowed_origin(service: Service, headers: Headers) -> bool:
     origin = headers.get("origin")
     own = origin is None or headers.getall("host", []) == [origin.partition("://")[2]]
     return own or bool(service.origins & {origin, "*"})
+
+
+def _is_embedded_elsewhere(headers: Headers) -> bool:
+    """Whether another site's page loads this without saying who it is: as a picture or a script, to see what happens.
+
+    Browsers tell by https://www.w3.org/TR/fetch-metadata/. Whoever follows a link from there may come.
+    """
+    return (
+        headers.get("origin") is None
+        and headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        and (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) != ("navigate", "document")
+    )
 
 
 def _host_name(host: str) -> str:

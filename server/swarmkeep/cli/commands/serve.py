@@ -44,6 +44,13 @@ def serve(
     migrate: Annotated[
         bool, typer.Option("--migrate", help="Migrate a PostgreSQL database first. [env: SWARMKEEP_MIGRATE]")
     ] = False,
+    forwarded_allow_ips: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESSES",
+            help="Proxies whose X-Forwarded-For is believed, by commas. [env: SWARMKEEP_FORWARDED_ALLOW_IPS]",
+        ),
+    ] = None,
     log_level: Annotated[
         str | None,
         typer.Option(metavar="LEVEL", help="debug, info, warning, error or critical. [env: SWARMKEEP_LOG_LEVEL]"),
@@ -62,6 +69,7 @@ def serve(
         offline=offline,
         model=model,
         migrate=migrate,
+        forwarded_allow_ips=forwarded_allow_ips,
         log_level=log_level,
     )
     if not settings.agents:

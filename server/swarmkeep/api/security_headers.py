@@ -1,0 +1,23 @@
+"""Headers that tell browsers what not to do with an answer. The pages have their own, which go before these."""
+
+from __future__ import annotations
+
+from litestar.types import Message, Scope
+
+_ALWAYS = (
+    (b"x-content-type-options", b"nosniff"),
+    # Other sites' pages may not load it as a picture or a script, and read from that whether it is there.
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+    # What sessions say is kept by nobody on the way.
+    (b"cache-control", b"no-store"),
+)
+
+
+async def add_security_headers(message: Message, scope: Scope) -> None:
+    """Add what an answer does not say itself, as it is sent, whoever sends it."""
+    if message["type"] == "http.response.start":
+        headers = list(message["headers"])
+        named = {name.lower() for name, _ in headers}
+        message["headers"] = [*headers, *(header for header in _ALWAYS if header[0] not in named)]
