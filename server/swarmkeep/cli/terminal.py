@@ -6,13 +6,11 @@ import contextlib
 import io
 import json
 import os
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
-# Everything that a terminal would obey rather than show, and marks that reorder the text around them.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+from swarmkeep.domain.wording import escape_controls, escape_json, escape_line
 
 
 class Refused(Exception):
@@ -36,19 +34,19 @@ def put_json(value: Any) -> None:
     plain = msgspec.to_builtins(value)
     text = json.dumps(plain, indent=2, ensure_ascii=False)
     # Lone surrogates, which no encoding holds, are JSON only as escapes.
-    print(text if is_utf8(text) else json.dumps(plain, indent=2), flush=True)
+    print(escape_json(text) if is_utf8(text) else json.dumps(plain, indent=2), flush=True)
 
 
 def put_json_line(value: Any) -> None:
     """Give one of many documents, in a line of its own."""
     from swarmkeep.domain.codec import encode_text
 
-    print(encode_text(value), flush=True)
+    print(escape_json(encode_text(value)), flush=True)
 
 
 def put_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Rows in aligned columns; the last column may be as long as it likes."""
-    table = [[escape_controls(cell) for cell in row] for row in (headings, *rows)]
+    table = [[escape_line(cell) for cell in row] for row in (headings, *rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(headings) - 1)]
     for row in table:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
@@ -61,11 +59,6 @@ def is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def escape_controls(text: str) -> str:
-    """Text that can be shown: what a terminal would take for a command becomes an escape."""
-    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def shorten(text: str, length: int) -> str:

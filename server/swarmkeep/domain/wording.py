@@ -3,10 +3,35 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from typing import TYPE_CHECKING, Any
 
-from swarmkeep.domain.codec import Json
-from swarmkeep.domain.messages import read_tool_calls
+if TYPE_CHECKING:
+    from swarmkeep.domain.codec import Json
+
+# Everything that a terminal would obey rather than show, and marks that reorder the text around them.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_LINE_ENDS = re.compile(r"[\t\n\u2028\u2029]")
+
+
+def escape_controls(text: str) -> str:
+    """Text that can be shown: what a terminal would take for a command becomes an escape. Lines and tabs stay."""
+    return _CONTROLS.sub(_escape, text)
+
+
+def escape_line(text: str) -> str:
+    """Text that can be shown in a line, and stays in it."""
+    return _LINE_ENDS.sub(_escape, escape_controls(text))
+
+
+def escape_json(text: str) -> str:
+    """JSON text with the same characters as JSON's own escapes: they can only stand in its strings."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def join_content(content: Any) -> str:
@@ -18,6 +43,9 @@ def join_content(content: Any) -> str:
 
 def format_calls(message: Json) -> list[str]:
     """The calls that a message asks for, as Python writes calls."""
+    # Here, because a terminal needs the rest of this module before it needs anything else.
+    from swarmkeep.domain.messages import read_tool_calls
+
     return [format_call(name, arguments) for _, name, arguments in read_tool_calls(message)]
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import io
+import json
+import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from swarmkeep.cli.render.event_summary import format_event_line
 from swarmkeep.cli.render.screen import Screen
-from swarmkeep.cli.terminal import escape_controls, has_colours, put_json, put_table, shorten
+from swarmkeep.cli.sources.conversion import from_client_event
+from swarmkeep.cli.terminal import has_colours, put_json, put_json_line, put_table, shorten
+from swarmkeep.domain.wording import escape_controls
+from swarmkeep.engine.models.secrets import MaskingFormatter, Secrets
 from swarmkeep_client import Done, Event, MessageDelta, MessageStarted, Run, StreamItem
 
 
@@ -18,7 +25,7 @@ from swarmkeep_client import Done, Event, MessageDelta, MessageStarted, Run, Str
         ("plain, ünïcode, 漢字, 🐝\tand\nlines", "plain, ünïcode, 漢字, 🐝\tand\nlines"),
         ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
         ("a\rb\x00c\x7fd\x9be", "a\\x0db\\x00c\\x7fd\\x9be"),
-        ("safe\u202egnp.exe", "safe\\x202egnp.exe"),
+        ("safe\u202egnp.exe", "safe\\u202egnp.exe"),
     ],
 )
 def test_what_a_terminal_would_obey_becomes_an_escape(text: str, shown: str) -> None:
@@ -33,6 +40,38 @@ def test_a_text_is_cut_to_its_length(text: str, shown: str) -> None:
 def test_a_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     put_table(("ID", "NAME"), [("1", "Ann"), ("100", "Bob\x07")])
     assert capsys.readouterr().out == "ID   NAME\n1    Ann\n100  Bob\\x07\n"
+
+
+HOSTILE = "Ann\n1    root\x1b[2J\x85\u202e\u2028"
+
+
+def test_a_cell_stays_in_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    put_table(("ID", "NAME"), [("1", HOSTILE)])
+    assert capsys.readouterr().out == "ID  NAME\n1   Ann\\x0a1    root\\x1b[2J\\x85\\u202e\\u2028\n"
+
+
+@pytest.mark.parametrize("give", [put_json, put_json_line])
+def test_json_is_the_same_and_shows_what_is_in_it(
+    give: Callable[[object], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    give({HOSTILE: [HOSTILE]})
+    shown = capsys.readouterr().out
+    assert json.loads(shown) == {HOSTILE: [HOSTILE]}
+    assert not set("\x1b\x85\u202e") & set(shown)
+
+
+def test_an_event_stays_in_its_line() -> None:
+    facts = {"at": "2026-01-01T00:00:00.000000Z", "run_id": None, "data": {}, "hash": ""}
+    recorded = from_client_event(Event(session_id="one", seq=1, type=HOSTILE, agent=HOSTILE, **facts))
+    assert len(escape_controls(format_event_line(recorded)).splitlines()) == 1
+
+
+def test_a_log_line_is_one_line() -> None:
+    shown = io.StringIO()
+    handler = logging.StreamHandler(shown)
+    handler.setFormatter(MaskingFormatter("%(levelname)s %(message)s", Secrets(["a-secret-of-ours"])))
+    handler.handle(logging.makeLogRecord({"levelname": "INFO", "msg": "%s and a-secret-of-ours", "args": (HOSTILE,)}))
+    assert shown.getvalue() == "INFO Ann\\x0a1    root\\x1b[2J\\x85\\u202e\\u2028 and [secret removed]\n"
 
 
 def test_lone_surrogates_are_json_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,8 @@ from swarmkeep.cli.chat.session import ChatSession
 from swarmkeep.cli.refusals import find_refusal
 from swarmkeep.cli.render.screen import Screen
 from swarmkeep.cli.sources.source import ChatSource
-from swarmkeep.cli.terminal import escape_controls, say
-from swarmkeep.domain.wording import format_call, join_content
+from swarmkeep.cli.terminal import say
+from swarmkeep.domain.wording import escape_line, format_call, join_content
 from swarmkeep_client import Approval, Done, PendingCall, Run, RunNotCompleted, StreamItem
 
 P = ParamSpec("P")
@@ -188,7 +188,7 @@ class Chat:
 
     def _ask_decision(self, call: PendingCall) -> Approval:
         """What is decided of a call. Raises Leave, and the call goes on waiting, or KeyboardInterrupt."""
-        asked = f"Approve {escape_controls(format_call(call.name, call.arguments))}? [yes/no] "
+        asked = f"Approve {escape_line(format_call(call.name, call.arguments))}? [yes/no] "
         while True:
             if not self.at_terminal:
                 say(f"{asked}answer on the next line")

@@ -74,7 +74,8 @@ def _put_side_by_side(a: Side, b: Side) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from swarmkeep.cli.terminal import escape_controls, has_colours
+    from swarmkeep.cli.terminal import has_colours
+    from swarmkeep.domain.wording import escape_controls
 
     columns = [escape_controls("\n".join(_format_side(side))) for side in (a, b)]
     table = Table.grid(padding=(0, 3), expand=True)

@@ -19,7 +19,7 @@ MAX_LENGTH = 160
 def format_event_line(event: RecordedEvent, *, clock_only: bool = False) -> str:
     """An event as a line of the timeline; `clock_only` leaves the date out. Times are UTC."""
     time = event.at[11:23] if clock_only else f"{event.at[:23]}Z"
-    start = f"{event.seq:>4}  {time}  {event.agent or '':<24}  {event.type:<18}  "
+    start = f"{event.seq:>4}  {time}  {shorten(event.agent or '', 80):<24}  {shorten(event.type, 80):<18}  "
     width = shutil.get_terminal_size((len(start) + MAX_LENGTH, 24)).columns if is_terminal(sys.stdout) else 0
     length = max(width - len(start), 40) if width else MAX_LENGTH
     return (start + summarize_event(event, length)).rstrip()

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 from swarmkeep.cli.render.event_summary import format_json
-from swarmkeep.cli.terminal import escape_controls, has_colours, shorten
+from swarmkeep.cli.terminal import has_colours, shorten
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.wording import format_call, format_calls, join_content
+from swarmkeep.domain.wording import escape_controls, format_call, format_calls, join_content
 from swarmkeep_client import Done, Event, MessageDelta, MessageStarted, StreamItem
 
 MAX_TEXT = 200

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from swarmkeep.audit.transcript.entry import TimelineEntry
 from swarmkeep.cli.render.changes import format_change
-from swarmkeep.cli.terminal import escape_controls, has_colours, is_terminal
+from swarmkeep.cli.terminal import has_colours, is_terminal
+from swarmkeep.domain.wording import escape_controls
 
 StyledPart = tuple[str, str]
 StyledLine = list[StyledPart]
