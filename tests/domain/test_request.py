@@ -230,8 +230,10 @@ def test_a_tool_s_name_that_a_model_made_up_is_sent_as_a_server_takes_it() -> No
         *((text, "{}") for text in ("", "null", "[]", "7", '"x"', "{", "{}{}", "no json", '{"a":NaN}', '{"a":1e400}')),
         ('{"a": %s}' % ("9" * 5000), "{}"),
         ('{"a":' * 5000 + "1" + "}" * 5000, "{}"),
+        ('{"a":' * 501 + "1" + "}" * 501, "{}"),
+        ('{"a":' * 500 + "1" + "}" * 500, '{"a":' * 500 + "1" + "}" * 500),
     ],
-    ids=range(16),
+    ids=range(18),
 )
 def test_arguments_that_are_no_json_object_are_sent_as_an_empty_one(arguments: str, as_sent: str) -> None:
     state = given(model_reply(calling_message(tool_call("c1", arguments=arguments))))

@@ -35,6 +35,8 @@ COMMANDS = {
     "checkpoint": "Note down where every session ends.",
     "prune": "Delete sessions that nobody has touched for long.",
     "audit": "Show what was done to sessions that are gone.",
+    "backup": "Write a whole database to a file, while servers use it.",
+    "restore": "Fill an empty database from a backup, and verify it.",
     "eval": "Try cases on agents: who answers, with which calls.",
     "init": "Make a project of one's own from a team that comes along.",
     "doctor": "Say whether a server could start here.",

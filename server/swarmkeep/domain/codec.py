@@ -124,3 +124,17 @@ def replace_surrogates(value: Any) -> Any:
     if isinstance(value, dict):
         return {replace_surrogates(key): replace_surrogates(item) for key, item in value.items()}
     return [replace_surrogates(item) for item in value] if isinstance(value, list) else value
+
+
+def is_deeper_than(levels: int, text: str) -> bool:
+    """Whether JSON text has more levels of arrays and objects. Raises MalformedJson, also for more than can be read."""
+    return text.count("[") + text.count("{") > levels and count_levels(decode(text)) > levels
+
+
+def count_levels(value: object) -> int:
+    """How many levels of arrays and objects a JSON value has."""
+    levels, level = 0, [value]
+    while nested := [item for item in level if isinstance(item, dict | list)]:
+        levels += 1
+        level = [child for item in nested for child in (item.values() if isinstance(item, dict) else item)]
+    return levels

@@ -8,13 +8,15 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from swarmkeep.domain.codec import Json, MalformedJson, decode, encode, replace_surrogates
+from swarmkeep.domain.codec import Json, MalformedJson, decode, encode, is_deeper_than, replace_surrogates
 from swarmkeep.domain.events import CompletionRecord, ToolRecord
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 INTERRUPTED = "Interrupted: the outcome of this call is unknown. It may or may not have taken effect."
 SUPERSEDED = "Not handed over to {agent}: a later call of the same reply handed over instead, and the last one wins."
 
+# What every version of Python can read, so that a request is rebuilt alike with each of them.
+_MOST_LEVELS = 500
 # Only Chat Completions keys go to a model: strict servers refuse `sender` and the like.
 _CHAT_KEYS = {
     "system": ("role", "content", "name"),
@@ -130,7 +132,7 @@ def _clean_calls(message: Json) -> list[Json]:
 def _clean_arguments(text: str) -> str:
     """The arguments as a model may see them again: several servers refuse a history whose arguments are not JSON."""
     try:
-        return text if isinstance(decode(text), dict) else "{}"
+        return text if isinstance(decode(text), dict) and not is_deeper_than(_MOST_LEVELS, text) else "{}"
     except MalformedJson:
         return "{}"
 

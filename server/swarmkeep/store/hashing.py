@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from swarmkeep.agent.values import MAX_DEPTH
-from swarmkeep.domain.codec import decode, encode
+from swarmkeep.domain.codec import count_levels, decode, encode
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent, decode_fact, encode_payload
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import SessionEvent, UnknownFact
@@ -119,12 +119,3 @@ def _encode_payload(fact: SessionEvent) -> tuple[str, SessionEvent]:
         raise InvalidRequest(f"{fact.type}: the value is nested more than {MAX_PAYLOAD_DEPTH} levels deep") from None
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest(f"{fact.type}: {error}") from None
-
-
-def count_levels(value: object) -> int:
-    """How many levels of arrays and objects a JSON value has."""
-    levels, level = 0, [value]
-    while nested := [item for item in level if isinstance(item, dict | list)]:
-        levels += 1
-        level = [child for item in nested for child in (item.values() if isinstance(item, dict) else item)]
-    return levels

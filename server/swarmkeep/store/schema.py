@@ -44,9 +44,7 @@ def upgrade(url: str, revision: str = "head") -> str | None:
         refuse_unknown(found, locate(url).display)
         # A server that starts on a current database does not load Alembic for it.
         if revision not in ("head", LATEST_REVISION) or found != LATEST_REVISION:
-            from alembic import command
-
-            command.upgrade(_make_config(connection), revision)
+            migrate_to(connection, revision)
         return current_revision(connection)
 
     return _migrate(url, job, create=True)
@@ -83,6 +81,34 @@ def check(url: str) -> list[str]:
         return [_describe_difference(difference) for difference in compare_metadata(context, metadata)]
 
     return _inspect(url, job)
+
+
+def read_at_one_moment(url: str, job: Callable[[Connection], T]) -> T:
+    """Do something that only reads, in one snapshot of the database, however long it takes.
+
+    Raises BadDatabaseUrl, StoreUnavailable, SchemaBehind.
+    """
+    location = locate(url)
+    if isinstance(location, PostgresServer):
+
+        def read(connection: Connection) -> T:
+            connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
+            return job(connection)
+
+        return _run_on_postgres(location, read)
+    return _read_sqlite(location, job, no_trace=False)
+
+
+def change_at_once(url: str, job: Callable[[Connection], T]) -> T:
+    """Do something in one transaction that nobody else migrates beside, making a SQLite file if there is none."""
+    return _migrate(url, job, create=True)
+
+
+def migrate_to(connection: Connection, revision: str) -> None:
+    """Bring a database up to a revision, as a part of the transaction that the connection is in."""
+    from alembic import command
+
+    command.upgrade(_make_config(connection), revision)
 
 
 def _describe_difference(difference: Any) -> str:
@@ -126,7 +152,11 @@ def _inspect(url: str, job: Callable[[Connection], T]) -> T:
     location = locate(url)
     if isinstance(location, PostgresServer):
         return _run_on_postgres(location, job)
-    file = ReadOnlyFile(location, no_trace=True)
+    return _read_sqlite(location, job, no_trace=True)
+
+
+def _read_sqlite(location: SqliteFile, job: Callable[[Connection], T], *, no_trace: bool) -> T:
+    file = ReadOnlyFile(location, no_trace=no_trace)
     try:
         return file.run(job)
     except Exception as error:

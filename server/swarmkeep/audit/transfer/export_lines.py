@@ -14,9 +14,9 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from swarmkeep.domain.codec import MalformedJson, decode, encode
+from swarmkeep.domain.codec import MalformedJson, count_levels, decode, encode
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH, SealedEvent, count_levels
+from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH, SealedEvent
 from swarmkeep.store.upcast import upcast
 
 FORMAT = 1

@@ -1,0 +1,46 @@
+"""`swarmkeep backup`: the whole database as one file, while servers use it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swarmkeep.cli.configure import load_settings
+from swarmkeep.cli.options import JsonOutput, StoreUrl
+from swarmkeep.cli.output import open_atomically
+from swarmkeep.cli.terminal import put_json, say
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "backup",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep backup swarmkeep-monday.backup
+          swarmkeep backup /backups/today.backup --database-url postgresql://user@host/swarmkeep
+        """,
+    )(backup)
+
+
+def backup(
+    output: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it appears once it is complete.")],
+    as_json: JsonOutput = False,
+    database_url: StoreUrl = None,
+) -> None:
+    """Write everything that is in a database to a file, as it is at one moment; servers go on meanwhile.
+
+    Sessions of all tenants, audit logs and the digests of API keys. `swarmkeep restore` puts it into an empty database.
+    """
+    from swarmkeep.domain.timestamps import to_timestamp
+    from swarmkeep.store.backup import write_backup
+
+    url = load_settings(database_url=database_url).database_url
+    with open_atomically(output) as file:
+        done = write_backup(url, file, to_timestamp(datetime.now(UTC)))
+    if as_json:
+        put_json(done)
+    say(f"{output}: {done.rows.get('sessions', 0)} sessions, {done.rows.get('events', 0)} events")
