@@ -9,17 +9,17 @@
 
 FROM python:3.12-slim AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY pyproject.toml README.md LICENSE requirements.lock ./
 COPY server server
 COPY agents agents
 COPY migrations migrations
 COPY clients/python clients/python
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels ./clients/python .
-# The environment gets no pip of its own: nothing is installed at run time. Both wheels are named as files, so that
-# no package of the same name can come from elsewhere.
+# The environment gets no pip of its own: nothing is installed at run time. What comes from elsewhere has to have the hash
+# that it was tested with; our own two wheels are named as files, so that no package of the same name can come instead.
 RUN python -m venv --without-pip /opt/swarmkeep \
-    && pip --python /opt/swarmkeep/bin/python install --no-cache-dir -c constraints.txt \
-        /wheels/swarmkeep_client-*.whl "$(echo /wheels/swarmkeep-*.whl)[postgres,signing]"
+    && pip --python /opt/swarmkeep/bin/python install --no-cache-dir --require-hashes -r requirements.lock \
+    && pip --python /opt/swarmkeep/bin/python install --no-cache-dir --no-deps /wheels/*.whl
 
 FROM python:3.12-slim
 RUN useradd --system --uid 10001 --home-dir /data --shell /usr/sbin/nologin swarmkeep \

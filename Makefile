@@ -78,13 +78,19 @@ types: $(STAMPS)/dev  ## check types: mypy strict on all, pyright strict on the 
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # --universal pins for every platform and Python that is supported, so the same file serves the image, too.
-constraints: $(BIN)/uv  ## renew constraints.txt with the newest versions that go together
+constraints: $(BIN)/uv  ## renew constraints.txt and requirements.lock with the newest versions that go together
 	@mkdir -p $(STAMPS)
 	printf '%s\n' '-e clients/python' '-e .[postgres,signing,dev,llm]' 'pyright[nodejs]' uv \
 		| $(BIN)/uv pip compile - --quiet --universal --python-version 3.11 --upgrade --no-annotate --no-header \
 			--no-emit-package swarmkeep --no-emit-package swarmkeep-client --output-file $(STAMPS)/pins
 	{ echo '# Exact versions that were tested together, for every supported platform. Renewed by: make constraints'; \
 		LC_ALL=C sort $(STAMPS)/pins; } > constraints.txt
+	printf '%s\n' '-e clients/python' '-e .[postgres,signing]' \
+		| $(BIN)/uv pip compile - --quiet --universal --python-version 3.11 --generate-hashes -c constraints.txt \
+			--no-annotate --no-header --no-emit-package swarmkeep --no-emit-package swarmkeep-client \
+			--output-file $(STAMPS)/locked
+	{ echo '# What the image installs, each file by its hash. Renewed by: make constraints'; cat $(STAMPS)/locked; } \
+		> requirements.lock
 
 clean:  ## remove everything that these targets made
 	rm -rf $(VENV) $(STAMPS) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

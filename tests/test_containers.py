@@ -40,6 +40,23 @@ def test_services_have_a_network_of_their_own_and_start_in_order(compose: Json) 
     assert services["migrate"]["command"] == ["db", "upgrade"]
 
 
+def test_the_servers_own_containers_can_change_nothing_in_themselves(compose: Json) -> None:
+    for name in ("migrate", "server"):
+        service = compose["services"][name]
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+    assert all("no-new-privileges:true" in service["security_opt"] for service in compose["services"].values())
+
+
+def test_the_image_installs_what_was_tested_by_its_hash() -> None:
+    assert "--require-hashes -r requirements.lock" in DOCKERFILE
+    pinned = set(re.findall(r"^([\w.-]+==\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    lock = (ROOT / "requirements.lock").read_text()
+    locked = re.findall(r"^([\w.-]+==\S+)[^\n]*\\\n    --hash=sha256:[0-9a-f]{64}", lock, re.MULTILINE)
+    assert set(locked) <= pinned
+    named = {distribution.partition("==")[0] for distribution in locked}
+    assert {"litestar", "openai", "sqlalchemy", "asyncpg", "cryptography", "msgspec"} <= named
+
+
 def test_the_server_and_its_migration_are_told_the_same_by_names_that_there_are(compose: Json) -> None:
     migrate, server = (compose["services"][name] for name in ("migrate", "server"))
     assert (migrate["environment"], migrate["image"]) == (server["environment"], server["image"])
