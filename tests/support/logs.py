@@ -55,6 +55,7 @@ from swarmkeep.domain.events import (
     Usage,
 )
 from swarmkeep.domain.fold import evolve, fold
+from swarmkeep.domain.patch import diff
 from swarmkeep.domain.request import Profile
 from swarmkeep.domain.state import Run, State, ToolCall
 
@@ -392,9 +393,8 @@ class RandomSession:
             to = call.name.removeprefix("transfer_to_")
             return ToolOutcome(status="ok", content=f"Transferred to {to}.", handoff=to)
         if call.name in ("remember", "forget"):
-            return ToolOutcome(
-                status="ok", content="done", context_variables=self._change_context(call.name == "forget")
-            )
+            patch, nulls = diff(self.state.context_variables, self._change_context(call.name == "forget"))
+            return ToolOutcome(status="ok", content="done", patch=patch, nulls=nulls)
         if call.name == "look_up":
             return ToolOutcome(status="ok", content=self.dice.pick(TEXTS), duration_ms=1.5)
         return ToolOutcome(status=self.dice.pick(("error", "timeout")), content=f"Error: {call.name}")

@@ -41,7 +41,7 @@ from swarmkeep.domain.events import (
     SessionUpdated,
     ToolRecord,
 )
-from swarmkeep.domain.patch import apply, merge
+from swarmkeep.domain.patch import apply, diff, merge
 from swarmkeep.domain.state import State
 from tests.domain.given import (
     OTHER,
@@ -342,10 +342,10 @@ def test_a_result_names_its_call_its_tool_and_how_it_went() -> None:
 def test_a_change_of_the_context_is_a_fact_of_its_call() -> None:
     state = given(SessionCreated(agent="triage", context_variables={"a": 1, "b": 2}), make_run_started(), user_said())
     state = when(state, model_reply(calling_message(tool_call("c1"))))
-    facts = list_results(state, "c1", context_variables={"a": 1, "c": None})
+    facts = list_results(state, "c1", patch={"b": None}, nulls=("/c",))
     assert facts[1:] == [ContextUpdated(patch={"b": None}, tool_call_id="c1", nulls=("/c",))]
     assert when(state, *facts).context_variables == {"a": 1, "c": None}
-    assert len(list_results(state, "c1", context_variables={"a": 1, "b": 2})) == 1
+    assert len(list_results(state, "c1", patch={"b": 2, "d": None})) == 1
 
 
 @for_any(before=json_objects(), after=json_objects())
@@ -356,7 +356,8 @@ def test_the_context_after_a_result_is_what_the_tool_left(before: Json, after: J
         make_run_started(),
         model_reply(calling_message(tool_call("c1"))),
     )
-    assert is_same(when(state, *list_results(state, "c1", context_variables=after)).context_variables, after)
+    patch, nulls = diff(before, after)
+    assert is_same(when(state, *list_results(state, "c1", patch=patch, nulls=nulls)).context_variables, after)
 
 
 def test_of_several_handoffs_the_last_wins_and_the_others_results_say_so() -> None:
@@ -437,5 +438,6 @@ def test_a_patch_of_a_tool_can_be_applied_elsewhere() -> None:
         make_run_started(),
         model_reply(calling_message(tool_call("c1"))),
     )
-    (_, fact) = list_results(state, "c1", context_variables={"a": {"b": None, "c/d": [None]}})
+    patch, nulls = diff({"a": {"b": 1}}, {"a": {"b": None, "c/d": [None]}})
+    (_, fact) = list_results(state, "c1", patch=patch, nulls=nulls)
     assert apply({"a": {"b": 1}}, fact.patch, fact.nulls) == {"a": {"b": None, "c/d": [None]}}

@@ -24,7 +24,7 @@ from swarmkeep.domain.events import (
     SessionEvent,
     SessionUpdated,
 )
-from swarmkeep.domain.patch import diff, merge
+from swarmkeep.domain.patch import has_effect
 from swarmkeep.domain.state import State
 
 OnBusy = Literal["reject", "queue", "interrupt"]
@@ -62,17 +62,13 @@ def update_session(
 ) -> list[SessionEvent]:
     """Merge patches of context and metadata, and another active agent; no events for what already holds."""
     facts: list[SessionEvent] = []
-    new_metadata = metadata if metadata and _has_effect(state.metadata, metadata) else UNSET
+    new_metadata = metadata if metadata and has_effect(state.metadata, metadata) else UNSET
     new_agent: str | UnsetType = UNSET if agent is None or agent == state.agent else agent
     if new_metadata is not UNSET or new_agent is not UNSET:
         facts.append(SessionUpdated(metadata=new_metadata, agent=new_agent))
-    if context_variables and _has_effect(state.context_variables, context_variables):
+    if context_variables and has_effect(state.context_variables, context_variables):
         facts.append(ContextUpdated(patch=context_variables))
     return facts
-
-
-def _has_effect(target: Json, patch: Json) -> bool:
-    return any(diff(target, merge(target, patch)))
 
 
 def start_run(state: State, command: StartRun, partial: str = "") -> list[EventDraft]:

@@ -26,18 +26,22 @@ from swarmkeep.domain.events import (
     ToolStarted,
     ToolStatus,
 )
-from swarmkeep.domain.patch import diff
+from swarmkeep.domain.patch import has_effect
 from swarmkeep.domain.state import Run, State, ToolCall, add_usage, make_calls
 
 
 class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a tool call ended. `context_variables` is the whole context after it, or None when it left it alone."""
+    """How a tool call ended. `patch` and `nulls` are its change of the context that it was given, as `diff` says it.
+
+    Others may have changed the context meanwhile, so the whole of it would take their changes back.
+    """
 
     status: ToolStatus | str
     content: str
     duration_ms: float = 0.0
     handoff: str | None = None
-    context_variables: Json | None = None
+    patch: Json = {}
+    nulls: tuple[str, ...] = ()
 
 
 def record_reply(
@@ -70,10 +74,8 @@ def record_result(state: State, run: Run, call: ToolCall, outcome: ToolOutcome) 
         handoff=UNSET if outcome.handoff is None else outcome.handoff,
     )
     facts: list[SessionEvent] = [MessageAdded(message=message, tool=tool)]
-    if outcome.context_variables is not None:
-        patch, nulls = diff(state.context_variables, outcome.context_variables)
-        if patch or nulls:
-            facts.append(ContextUpdated(patch=patch, tool_call_id=call.id, nulls=nulls or UNSET))
+    if has_effect(state.context_variables, outcome.patch, outcome.nulls):
+        facts.append(ContextUpdated(patch=outcome.patch, tool_call_id=call.id, nulls=outcome.nulls or UNSET))
     if all(other.done or other.id == call.id for other in run.calls):
         proposed = _list_proposed_handoffs(run)
         if outcome.handoff is not None:
