@@ -382,7 +382,7 @@ class RandomSession:
             self._started_here.discard((call.id, call.attempts))
             outcome = self._make_outcome(call)
         elif self.dice.chance(50):
-            self.commit(draft_events(self.state.agent, [start_tool(call)], run.id))
+            self.commit(draft_events(call.agent or self.state.agent, [start_tool(call)], run.id))
             return
         else:
             outcome = ToolOutcome(status="unknown_outcome", content="It may or may not have taken effect.")

@@ -153,20 +153,20 @@ class Loop:
         return await self._commit(_restrict_to_run(turn.run, decide))
 
     async def _run_call(self, run: Run, call: ToolCall) -> list[RecordedEvent]:
-        agent = self._find_calling_agent(self._log.state.agent)
+        agent = self._find_calling_agent(call.agent or self._log.state.agent)
         tool = None if agent is None else agent.tools().get(call.name)
         if (call.id, call.attempts) in self._own_starts:
             self._own_starts.discard((call.id, call.attempts))
             outcome = await self._perform(self._log.state, agent, tool, call)
             reach(TOOL_DONE)
         elif tool is not None and tool.idempotent:
-            return await self._commit(_restrict_to_run(run, lambda state, run: [start_tool(call)]))
+            return await self._commit(_restrict_to_run(run, lambda state, run: [start_tool(call)], call.agent))
         else:
             outcome = make_unknown_outcome(call)
         return await self._commit(_restrict_to_run(run, lambda state, run: record_result(state, run, call, outcome)))
 
     def _find_calling_agent(self, name: str) -> Agent | None:
-        # In one process agents may share a name: a call is for the one that asked, not for the one handed over to.
+        # In one process agents may share a name: then only memory tells which of them asked.
         if self._asking_agent is not None and self._asking_agent.name == name:
             return self._asking_agent
         return self._registry.get_active(name) if name in self._registry else None
@@ -204,12 +204,15 @@ def _list_call_ids(state: State) -> set[str]:
     return {call_id for entry in asking for call_id in entry.call_ids}
 
 
-def _restrict_to_run(run: Run, decide: Callable[[State, Run], list[SessionEvent]]) -> Decide:
-    """Decide for this run only: once it was cancelled or replaced, there is nothing more to say."""
+def _restrict_to_run(run: Run, decide: Callable[[State, Run], list[SessionEvent]], agent: str = "") -> Decide:
+    """Decide for this run only: once it was cancelled or replaced, there is nothing more to say.
+
+    `agent` is the one whose doing it is, if not the active one's.
+    """
 
     def guarded(state: State) -> list[EventDraft] | None:
         if state.run is None or state.run.id != run.id or state.run.status != "running":
             return None
-        return draft_events(state.agent, decide(state, state.run), run.id)
+        return draft_events(agent or state.agent, decide(state, state.run), run.id)
 
     return guarded

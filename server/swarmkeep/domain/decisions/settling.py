@@ -37,7 +37,7 @@ def draft_follow_up(state: State, *, may_start_queued: bool = True) -> list[Even
         case Deny(call=call) if run is not None:
             return draft_events(state.agent, record_result(state, run, call, deny_call(call)), run.id)
         case CallTool(call=call) if run is not None and call.attempts == 0:
-            return draft_events(state.agent, [start_tool(call)], run.id)
+            return draft_events(call.agent or state.agent, [start_tool(call)], run.id)
         case Wait(pending=pending) if run is not None:
             return draft_events(state.agent, [RunWaiting(pending=pending)], run.id)
         case Finish(stop_reason=stop_reason) if run is not None:

@@ -65,7 +65,7 @@ def record_result(state: State, run: Run, call: ToolCall, outcome: ToolOutcome) 
         "tool_call_id": call.id,
         "tool_name": call.name,
         "content": outcome.content,
-        "sender": state.agent,
+        "sender": call.agent or state.agent,
     }
     tool = ToolRecord(
         name=call.name,
