@@ -791,6 +791,44 @@ async def test_a_cancel_on_a_server_that_stops_leaves_the_queue_to_others(
     assert (await wait_for_end(two, "r2")).output_text == "Two."
 
 
+async def leave_queue_behind(cluster: EngineCluster, model: ScriptedModel, *run_ids: str) -> None:
+    """A session with nothing but a queue: its server has stopped before it began with that."""
+    one = await open_engine(cluster, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
+    model.hang(then="One.")
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    for run_id in run_ids:
+        await one.runs.start(KEY, make_start_run(run_id, run_id, on_busy="queue"))
+    stopping = asyncio.create_task(one.drain())
+    await wait_until(lambda: one.runs.is_draining)
+    model.release()
+    await stopping
+
+
+async def test_a_run_that_begins_with_somebodys_change_is_advanced_at_once(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    await leave_queue_behind(cluster, model, "r2", "r3")
+    # It looks after nothing that was left by others.
+    two = await cluster.open_engine(AGENT, start=False)
+    model.say("Two.")
+    model.say("Three.")
+    await two.sessions.update(KEY, metadata={"seen": True})
+    assert two._worker.is_advancing(KEY)
+    assert [(await wait_for_end(two, run_id)).output_text for run_id in ("r2", "r3")] == ["Two.", "Three."]
+    assert await read_resume_reasons(two) == []
+
+
+async def test_a_run_that_begins_when_the_head_of_its_queue_is_cancelled_is_advanced_at_once(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    await leave_queue_behind(cluster, model, "r2", "r3")
+    two = await cluster.open_engine(AGENT, start=False)
+    model.say("Three.")
+    assert (await two.runs.cancel(KEY, "r2")).status == "cancelled"
+    assert (await wait_for_end(two, "r3")).output_text == "Three."
+
+
 async def test_only_the_last_run_can_be_tried_again(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
     model.hang()
