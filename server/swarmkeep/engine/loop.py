@@ -13,7 +13,7 @@ from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.settling import find_outside_step
 from swarmkeep.domain.decisions.steps import CallTool
-from swarmkeep.domain.decisions.turns import ToolOutcome, end_run, record_reply, record_result, start_tool
+from swarmkeep.domain.decisions.turns import ToolOutcome, end_run, record_reply, record_result, restart_tool
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import RunError, RunFailed, SessionEvent, ToolStarted
@@ -132,6 +132,9 @@ class Loop:
         expires_at = self._policy.approval_expires_at() if approvals else None
 
         def decide(state: State, run: Run) -> list[SessionEvent]:
+            if run.turns != turn.run.turns:
+                # It is recorded: an attempt that failed was made after all.
+                return []
             return record_reply(run, message, reply.completion, needs_approval=approvals, expires_at=expires_at)
 
         try:
@@ -160,7 +163,7 @@ class Loop:
             outcome = await self._perform(self._log.state, agent, tool, call)
             reach(TOOL_DONE)
         elif tool is not None and tool.idempotent:
-            return await self._commit(_restrict_to_run(run, lambda state, run: [start_tool(call)], call.agent))
+            return await self._commit(_restrict_to_run(run, lambda state, run: restart_tool(run, call), call.agent))
         else:
             outcome = make_unknown_outcome(call)
         return await self._commit(_restrict_to_run(run, lambda state, run: record_result(state, run, call, outcome)))

@@ -339,6 +339,18 @@ def test_a_result_names_its_call_its_tool_and_how_it_went() -> None:
     )
 
 
+def test_a_result_that_is_there_is_no_fact_again() -> None:
+    state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"), tool_call("c2"))))
+    asked = active_run(state).calls[0]
+    state = when(state, *list_results(state, "c1"))
+    outcome = ToolOutcome(status="ok", content="done", patch={"a": 1}, handoff="refunds")
+    assert record_result(state, active_run(state), asked, outcome) == []
+    # Nor once the run has come to its next turn.
+    state = when(state, *list_results(state, "c2"))
+    state = when(state, model_reply(calling_message(tool_call("c3"))))
+    assert record_result(state, active_run(state), asked, outcome) == []
+
+
 def test_a_change_of_the_context_is_a_fact_of_its_call() -> None:
     state = given(SessionCreated(agent="triage", context_variables={"a": 1, "b": 2}), make_run_started(), user_said())
     state = when(state, model_reply(calling_message(tool_call("c1"))))

@@ -59,7 +59,12 @@ def record_reply(
 
 
 def record_result(state: State, run: Run, call: ToolCall, outcome: ToolOutcome) -> list[SessionEvent]:
-    """A call's result and its change of the context; with the last open call, the handoff that wins."""
+    """A call's result and its change of the context; with the last open call, the handoff that wins.
+
+    Nothing for a call that is not open any more: an attempt to record it that failed may have been made after all.
+    """
+    if not any(open_call.id == call.id for open_call in run.open_calls):
+        return []
     message = {
         "role": "tool",
         "tool_call_id": call.id,
@@ -116,6 +121,11 @@ def end_run(
     message = {"role": "assistant", "content": partial, "sender": state.agent}
     said = MessageAdded(message=message, completion=CompletionRecord(partial=True))
     return [said, ending(stop_reason=stop_reason, usage=add_usage(run.usage, None), error=error)]
+
+
+def restart_tool(run: Run, call: ToolCall) -> list[SessionEvent]:
+    """The start of a call that was started before, if that is still all that has become of it."""
+    return [start_tool(call)] if call in run.open_calls else []
 
 
 def start_tool(call: ToolCall) -> ToolStarted:
