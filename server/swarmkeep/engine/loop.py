@@ -146,9 +146,10 @@ class Loop:
 
     async def _record_failure(self, turn: ModelTurn, failure: TurnFailed | RunTimedOut) -> list[RecordedEvent]:
         if isinstance(failure, TurnFailed):
-            error, partial, self.client_error = failure.error, failure.partial, failure.client_error
+            error, text, self.client_error = failure.error, failure.partial, failure.client_error
         else:
-            error, partial = RunError(code="run_timeout", message=str(failure), retryable=True), turn.text
+            error, text = RunError(code="run_timeout", message=str(failure), retryable=True), turn.text
+        partial = turn.make_partial(text)
 
         def decide(state: State, run: Run) -> list[SessionEvent]:
             return end_run(state, run, RunFailed, "error", error, partial=partial)

@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
+from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
 from swarmkeep.domain.decisions.turns import end_run
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import RunNotFound, SessionBusy
@@ -71,7 +72,7 @@ def update_session(
     return facts
 
 
-def start_run(state: State, command: StartRun, partial: str = "") -> list[EventDraft]:
+def start_run(state: State, command: StartRun, partial: PartialReply = NOTHING_SAID) -> list[EventDraft]:
     """Start a run, queue it, or have it take the active one's place, of which `partial` is kept. No events for a run
     that is there already.
 
@@ -138,7 +139,7 @@ def start_queued(state: State) -> list[EventDraft]:
     return draft_events(state.agent, _begin_run(command), queued.run_id)
 
 
-def cancel_run(state: State, run_id: str, partial: str = "") -> list[EventDraft]:
+def cancel_run(state: State, run_id: str, partial: PartialReply = NOTHING_SAID) -> list[EventDraft]:
     """End a run that is queued, running or waiting, keeping what its model was just saying; nothing if it has ended."""
     run = state.run
     if run is not None and run.id == run_id:

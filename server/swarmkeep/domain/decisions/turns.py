@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from swarmkeep.domain.codec import Json
+from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
 from swarmkeep.domain.events import (
     ApprovalRequested,
     CompletionRecord,
@@ -106,9 +107,16 @@ Ending = type[RunCompleted] | type[RunFailed] | type[RunCancelled] | type[RunInt
 
 
 def end_run(
-    state: State, run: Run, ending: Ending, stop_reason: StopReason, error: RunError | None = None, *, partial: str = ""
+    state: State,
+    run: Run,
+    ending: Ending,
+    stop_reason: StopReason,
+    error: RunError | None = None,
+    *,
+    partial: PartialReply = NOTHING_SAID,
 ) -> list[SessionEvent]:
-    """The end of an active run. What it produced stays, and so does what its model was saying (`partial`), marked.
+    """The end of an active run. What it produced stays, and so does what its model was saying (`partial`), marked,
+    unless that is recorded by now.
 
     A handoff that was to be made with the last of its calls is made now; of one that was interrupted, and may go on, it
     is not.
@@ -116,9 +124,9 @@ def end_run(
     if run.open_calls:
         proposed = [] if ending is RunInterrupted else _list_proposed_handoffs(run)
         return [*_choose_handoff(state.agent, proposed), ending(stop_reason=stop_reason, usage=run.usage, error=error)]
-    if not partial:
+    if not partial.is_current(state, run):
         return [ending(stop_reason=stop_reason, usage=run.usage, error=error)]
-    message = {"role": "assistant", "content": partial, "sender": state.agent}
+    message = {"role": "assistant", "content": partial.text, "sender": partial.agent or state.agent}
     said = MessageAdded(message=message, completion=CompletionRecord(partial=True))
     return [said, ending(stop_reason=stop_reason, usage=add_usage(run.usage, None), error=error)]
 

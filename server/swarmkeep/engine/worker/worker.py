@@ -8,11 +8,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from uuid import uuid4
 
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.decisions.turns import Ending, end_run
-from swarmkeep.domain.envelope import EventDraft, RecordedEvent
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, SessionDamaged, SessionNotFound
-from swarmkeep.domain.events import RunEnded, RunError, RunFailed, RunInterrupted, RunWaiting, StopReason
+from swarmkeep.domain.events import RunEnded, RunError, RunFailed, RunInterrupted, RunWaiting
 from swarmkeep.domain.state import State
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.attempts import log_failure
@@ -20,10 +18,11 @@ from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loop import make_loop
 from swarmkeep.engine.models.model import Model
 from swarmkeep.engine.models.pauses import Pauses, ServerStopping
-from swarmkeep.engine.policy import Decide
+from swarmkeep.engine.policy import decide_end
 from swarmkeep.engine.session_log import StoreSessionLog
 from swarmkeep.engine.streaming import Hub
 from swarmkeep.engine.tool_runners import ThreadRunner, ToolRunner
+from swarmkeep.engine.worker.partials import PartialReplies
 from swarmkeep.engine.worker.policy import SessionPolicy
 from swarmkeep.engine.worker.recovery import Recovery
 from swarmkeep.engine.worker.tasks import SessionTasks
@@ -62,6 +61,7 @@ class Worker:
         self._is_stopping = False
         self.claim = Claim(owner=uuid4().hex, lease_seconds=limits.lease_seconds)
         self.waiters = Waiters()
+        self.partials = PartialReplies(store, hub, self.claim.owner, limits.poll_seconds, self.is_advancing)
         self.tasks = SessionTasks(self._advance, self._on_task_end)
         self._watcher = Watcher(store, self._list_watched_keys, self._on_sessions_moved, limits.poll_seconds)
         self._recovery = Recovery(
@@ -146,7 +146,8 @@ class Worker:
         """Record the run as failed, and what then begins; nothing if that was not possible."""
         error = RunError(code="internal_error", message="the server met an unexpected error; its log says more")
         try:
-            events = await session_log.commit(_decide_end(RunFailed, "error", error))
+            partial = self._hub.get_partial(session_log.key)
+            events = await session_log.commit(decide_end(RunFailed, "error", error, partial))
         except Exception:
             log.exception(
                 "session %s: the failure could not be recorded; recovery will take the run over", session_log.key.id
@@ -203,6 +204,7 @@ class Worker:
         leases = {key: lease for key, lease in self.tasks.list_leases().items() if key in keys}
         heads = await self._store.read_heads(leases) if leases else {}
         await self._drop_lost(leases, [key for key in leases if key not in heads or heads[key].lease != leases[key]])
+        await self.partials.answer(leases, heads)
         for key in keys:
             self._hub.signal_log_change(key)
             self.waiters.wake(key)
@@ -227,7 +229,7 @@ class Worker:
         try:
             async with asyncio.timeout(self._limits.interrupt_seconds):
                 self.publish(
-                    session_log.key, await session_log.commit(_decide_end(RunInterrupted, "interrupted", error))
+                    session_log.key, await session_log.commit(decide_end(RunInterrupted, "interrupted", error))
                 )
         except (LeaseLost, *_NOTHING_TO_ADD_TO) as refused:
             # Another process has taken over, or the session is gone.
@@ -236,15 +238,3 @@ class Worker:
             log.warning(_NOT_INTERRUPTED_MESSAGE, session_log.key.id)
         except Exception:
             log.exception(_NOT_INTERRUPTED_MESSAGE, session_log.key.id)
-
-
-def _decide_end(ending: Ending, stop_reason: StopReason, error: RunError) -> Decide:
-    """Decide to end the run that is running, if one is."""
-
-    def decide(state: State) -> list[EventDraft] | None:
-        run = state.run
-        if run is None or run.status != "running":
-            return None
-        return draft_events(state.agent, end_run(state, run, ending, stop_reason, error), run.id)
-
-    return decide
