@@ -109,6 +109,10 @@ class Runs:
                 state = await self._store.state(key, fresh=not self._worker.is_advancing(key))
                 run = find_run(state, run_id)
                 if run is None:
+                    # Another server may have put it into the queue.
+                    state = await self._store.state(key)
+                    run = find_run(state, run_id)
+                if run is None:
                     raise RunNotFound(run_id)
                 if not is_open(run):
                     reach(ANSWER_READY)

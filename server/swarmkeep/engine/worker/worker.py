@@ -6,8 +6,10 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing
+from functools import partial
 from uuid import uuid4
 
+from swarmkeep.domain.decisions.steps import list_needed_agents
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, SessionDamaged, SessionNotFound
 from swarmkeep.domain.events import RunEnded, RunError, RunFailed, RunInterrupted, RunWaiting
@@ -69,21 +71,26 @@ class Worker:
             registry,
             limits.max_recoveries,
             limits.recovery_sessions,
-            open_log=self.open_session_log,
+            limits.unserved_seconds,
+            # What nobody serves is to fail, rather than wait for ever.
+            open_log=partial(self.open_session_log, starts_unserved=True),
             is_advancing=self.is_advancing,
             continue_session=self.continue_session,
         )
 
-    def open_session_log(self, key: SessionKey, state: State, *, is_remembered: bool = False) -> StoreSessionLog:
+    def open_session_log(
+        self, key: SessionKey, state: State, *, is_remembered: bool = False, starts_unserved: bool = False
+    ) -> StoreSessionLog:
+        """A log to record in; one that `starts_unserved` leaves no queued run to others for want of its agent."""
+        may_start = partial(self._may_start_queued, starts_unserved)
         return StoreSessionLog(
-            self._store,
-            key,
-            state,
-            self.claim,
-            # A server that stops leaves the queue to others.
-            may_start_queued=lambda: not self._is_stopping,
-            is_remembered=is_remembered,
+            self._store, key, state, self.claim, may_start_queued=may_start, is_remembered=is_remembered
         )
+
+    def _may_start_queued(self, starts_unserved: bool, state: State) -> bool:
+        # A server that stops leaves the queue to others.
+        is_served = starts_unserved or all(name in self._registry for name in list_needed_agents(state))
+        return is_served and not self._is_stopping
 
     def publish(self, key: SessionKey, events: list[RecordedEvent]) -> None:
         """Show recorded events to those who look on, and to those who wait for a run to end."""
@@ -146,8 +153,8 @@ class Worker:
         """Record the run as failed, and what then begins; nothing if that was not possible."""
         error = RunError(code="internal_error", message="the server met an unexpected error; its log says more")
         try:
-            partial = self._hub.get_partial(session_log.key)
-            events = await session_log.commit(decide_end(RunFailed, "error", error, partial))
+            said = self._hub.get_partial(session_log.key)
+            events = await session_log.commit(decide_end(RunFailed, "error", error, said))
         except Exception:
             log.exception(
                 "session %s: the failure could not be recorded; recovery will take the run over", session_log.key.id
