@@ -131,7 +131,7 @@ class Runs:
 
     async def cancel(self, key: SessionKey, run_id: str, *, idempotency: IdempotentRequest | None = None) -> RunView:
         """End a run; what it produced stays. A run that has ended already is left as it is."""
-        said = await self._worker.partials.find(key)
+        said = await self._worker.partials.find(key, run_id)
         mark = None if idempotency is None else idempotency.make_record(run_id)
         done = await run_once(
             self._store,

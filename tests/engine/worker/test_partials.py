@@ -129,6 +129,20 @@ async def test_nobody_waits_for_a_server_whose_lease_has_run_out(cluster: Engine
     assert await list_partials(two) == []
 
 
+async def test_a_queued_run_is_cancelled_without_a_word_of_the_active_one(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    silent = replace(LIMITS, poll_seconds=3600.0)
+    one = await cluster.open_engine(AGENT, limits=silent, start=False)
+    two = await cluster.open_engine(AGENT, limits=silent, start=False)
+    await start_speaking(one, model)
+    await two.runs.start(KEY, make_start_run("Later.", "r2", on_busy="queue"))
+    async with asyncio.timeout(10):
+        assert (await two.runs.cancel(KEY, "r2")).status == "cancelled"
+    model.release()
+    assert (await wait_for_end(one)).output_text == "Once upon a time."
+
+
 async def test_nobody_waits_for_the_words_of_a_tool(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
 

@@ -39,14 +39,14 @@ class PartialReplies:
         self._patience_seconds = 2 * poll_seconds + 0.5
         self._is_advancing = is_advancing
 
-    async def find(self, key: SessionKey) -> PartialReply:
+    async def find(self, key: SessionKey, run_id: str | None = None) -> PartialReply:
         """What the model of the session's active run has said so far, wherever that goes on.
 
-        Raises SessionNotFound.
+        With `run_id`, only if that is the active one. Raises SessionNotFound.
         """
         if self._is_advancing(key):
             return self._hub.get_partial(key)
-        if not _is_model_asked(await self._store.state(key)):
+        if not _is_model_asked(await self._store.state(key), run_id):
             return NOTHING_SAID
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._patience_seconds):
@@ -73,9 +73,10 @@ class PartialReplies:
                 await self._store.answer_partial(key, lease, encode_text(self._hub.get_partial(key)))
 
 
-def _is_model_asked(state: State) -> bool:
-    run = state.run
-    return run is not None and run.status == "running" and isinstance(find_outside_step(state), AskModel)
+def _is_model_asked(state: State, run_id: str | None) -> bool:
+    if state.run is None or run_id not in (None, state.run.id):
+        return False
+    return isinstance(find_outside_step(state), AskModel)
 
 
 def _read_answer(text: str) -> PartialReply:
