@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from swarmkeep.domain.codec import Json, encode_text
 from swarmkeep.domain.decisions.commands import StartRun, cancel_run, create_session, start_run, update_session
 from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
 from swarmkeep.domain.decisions.settling import settle
 from swarmkeep.domain.decisions.steps import AskModel, CallTool, next_step
@@ -339,8 +340,11 @@ class RandomSession:
         assert self.state.run is not None
         self.commit(cancel_run(self.state, self.state.run.id, self._pick_partial()))
 
-    def _pick_partial(self) -> str:
-        return self.dice.pick(TEXTS) if isinstance(next_step(self.state), AskModel) else ""
+    def _pick_partial(self) -> PartialReply:
+        state = self.state
+        if state.run is None or not isinstance(next_step(state), AskModel):
+            return NOTHING_SAID
+        return PartialReply(run_id=state.run.id, seq=state.seq, agent=state.agent, text=self.dice.pick(TEXTS))
 
     def _end_run(self, facts: Callable[[Run], list[SessionEvent]]) -> None:
         assert self.state.run is not None

@@ -18,6 +18,7 @@ from swarmkeep.domain.decisions.commands import (
     update_session,
 )
 from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.partial import PartialReply
 from swarmkeep.domain.decisions.settling import settle
 from swarmkeep.domain.decisions.turns import ToolOutcome, end_run, record_reply, record_result
 from swarmkeep.domain.errors import DomainError, RunNotFound, SessionBusy
@@ -155,10 +156,15 @@ def test_a_run_that_may_not_queue_does_not_overtake_the_queue() -> None:
     assert refused.value.extra() == {"active_run_id": OTHER}
 
 
+def heard(state: State, text: str, run_id: str = RUN) -> PartialReply:
+    """What a model has said so far that was asked in this state."""
+    return PartialReply(run_id=run_id, seq=state.seq, agent=state.agent, text=text)
+
+
 def test_an_interrupting_run_takes_the_active_ones_place_and_leaves_the_queue() -> None:
     queued = in_run(OTHER, RunQueued(options=RunOptions(), messages=()))
     for state in (given(make_run_started(), queued), given(make_run_started(), RunWaiting(pending=()), queued)):
-        drafts = start_run(state, start_command(THIRD, on_busy="interrupt"), "Once upon")
+        drafts = start_run(state, start_command(THIRD, on_busy="interrupt"), heard(state, "Once upon"))
         assert [(draft.fact.type, draft.run_id) for draft in drafts] == [
             ("message.added", RUN), ("run.cancelled", RUN), ("run.started", THIRD), ("message.added", THIRD),
         ]  # fmt: skip
@@ -241,7 +247,7 @@ def test_an_end_carries_the_usage_of_the_run() -> None:
 
 def test_what_a_model_was_saying_is_kept_with_the_end_and_counts_as_a_call() -> None:
     state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))), tool_result("c1"))
-    drafts = cancel_run(state, RUN, "I was about")
+    drafts = cancel_run(state, RUN, heard(state, "I was about"))
     partial, end = list_facts(drafts)
     assert isinstance(partial, MessageAdded)
     assert partial.completion == CompletionRecord(partial=True)
@@ -254,7 +260,17 @@ def test_what_a_model_was_saying_is_kept_with_the_end_and_counts_as_a_call() -> 
 
 def test_nothing_partial_is_put_between_a_call_and_its_result() -> None:
     state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))))
-    assert list_types(cancel_run(state, RUN, "late")) == ["run.cancelled"]
+    assert list_types(cancel_run(state, RUN, heard(state, "late"))) == ["run.cancelled"]
+
+
+def test_nothing_partial_is_kept_once_the_message_is_recorded() -> None:
+    state = given(make_run_started(), user_said())
+    partial = heard(state, "I was about")
+    state = when(state, ContextUpdated(patch={"a": 1}))
+    assert list_types(cancel_run(state, RUN, partial)) == ["message.added", "run.cancelled"]
+    state = when(state, model_reply(calling_message(tool_call("c1"))), tool_result("c1"))
+    assert list_types(cancel_run(state, RUN, partial)) == ["run.cancelled"]
+    assert list_types(cancel_run(state, RUN, heard(state, "And now", run_id=OTHER))) == ["run.cancelled"]
 
 
 def test_cancelling_ends_the_active_run_once() -> None:

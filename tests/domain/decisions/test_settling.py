@@ -84,8 +84,8 @@ def test_a_queue_may_be_left_to_others() -> None:
     state = given(make_run_started(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
     ends = draft_events(state.agent, [RunCompleted(stop_reason="end_turn")], RUN)
     assert list_types(settle(state, ends)) == ["run.completed", "run.started"]
-    assert list_types(settle(state, ends, may_start_queued=False)) == ["run.completed"]
-    assert settle(record_drafts(state, ends), [], may_start_queued=False) == []
+    assert list_types(settle(state, ends, may_start_queued=lambda state: False)) == ["run.completed"]
+    assert settle(record_drafts(state, ends), [], may_start_queued=lambda state: False) == []
 
 
 def test_the_last_result_and_the_handoff_share_a_commit() -> None:
