@@ -31,7 +31,7 @@ from swarmkeep.store.sql.tables import SESSION_TABLES, sessions
 KEY = SessionKey("default", "s1")
 
 # Nothing waits for these: a test that needs a lease to run out makes it run out.
-LIMITS = Limits(lease_seconds=30.0, grace_seconds=0.05, tool_seconds=10.0, poll_seconds=0.02)
+LIMITS = Limits(lease_seconds=30.0, grace_seconds=0.05, tool_seconds=10.0, poll_seconds=0.02, unserved_seconds=0.05)
 
 
 class EngineCluster:

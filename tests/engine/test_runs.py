@@ -429,7 +429,7 @@ async def test_an_interrupting_run_of_another_server(
 
 
 async def wait_until_spoken(engine: Engine, text: str) -> None:
-    await wait_until(lambda: engine.hub.get_partial_text(KEY, "r1") == text)
+    await wait_until(lambda: engine.hub.get_partial(KEY).text == text)
 
 
 async def test_a_cancel_in_a_model_call_keeps_what_was_said(engine: Engine, model: ScriptedModel) -> None:

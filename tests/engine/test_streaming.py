@@ -103,8 +103,8 @@ async def test_who_joins_gets_the_message_in_progress() -> None:
     begun = MessageStarted("r1", "A", 1)
     for item in (begun, make_delta("a"), make_delta("b")):
         hub.publish(KEY, item)
-    assert hub.get_partial_text(KEY, "r1") == "ab"
-    assert hub.get_partial_text(KEY, "r2") == ""
+    assert hub.get_partial(KEY).text == "ab"
+    assert hub.get_partial(KEY).run_id == "r1"
     with hub.subscribe(KEY) as feed:
         assert [await feed.get(0) for _ in range(2)] == [begun, make_delta("ab")]
 
@@ -114,7 +114,7 @@ async def test_a_message_that_is_whole_is_not_in_progress() -> None:
         hub = Hub()
         hub.publish(KEY, make_delta("a"))
         hub.publish(KEY, make_event(2, end))
-        assert hub.get_partial_text(KEY, "r1") == ""
+        assert hub.get_partial(KEY).text == ""
 
 
 async def test_what_else_happens_does_not_disturb_the_message_in_progress() -> None:
@@ -124,9 +124,9 @@ async def test_what_else_happens_does_not_disturb_the_message_in_progress() -> N
     hub.publish(KEY, make_event(3, ContextUpdated(patch={"a": 1}), run_id=None))
     hub.publish(KEY, make_event(4, RunCancelled(stop_reason="cancelled"), run_id="queued"))
     hub.publish(KEY, make_delta("b"))
-    assert hub.get_partial_text(KEY, "r1") == "ab"
+    assert hub.get_partial(KEY).text == "ab"
     hub.drop_partial(KEY)
-    assert hub.get_partial_text(KEY, "r1") == ""
+    assert hub.get_partial(KEY).text == ""
 
 
 # Following.
@@ -325,7 +325,7 @@ async def test_a_joiner_gets_the_message_in_progress_and_the_rest_of_it(
     await open_session(engine)
     model.hang("Once upon ", then="a time.")
     await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
-    await wait_until(lambda: engine.hub.get_partial_text(KEY, "r1") == "Once upon ")
+    await wait_until(lambda: engine.hub.get_partial(KEY).text == "Once upon ")
     feed = await engine.reader.find_position(KEY, "r1")
     async with aclosing(engine.reader.follow_run(KEY, feed)) as items:
         seen = await take_items(items, 4)
@@ -350,7 +350,7 @@ async def test_a_message_goes_on_through_a_patch_and_a_cancel_keeps_all_of_it(
     await open_session(engine)
     model.hang("Once upon ", then="a time.")
     await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
-    await wait_until(lambda: engine.hub.get_partial_text(KEY, "r1") == "Once upon ")
+    await wait_until(lambda: engine.hub.get_partial(KEY).text == "Once upon ")
     await engine.sessions.update(KEY, context_variables={"a": 1})
     await engine.runs.start(KEY, make_start_run(run_id="r2", on_busy="queue"))
     await engine.runs.cancel(KEY, "r2")

@@ -244,7 +244,7 @@ async def test_what_a_function_raises_is_its_outcome(error: BaseException, text:
 
     made = await call_function(fails)
     assert (made.status, made.content) == ("error", text)
-    assert made.context_variables is None
+    assert (made.patch, made.nulls) == ({}, ())
 
 
 async def test_a_run_that_is_cancelled_is_no_outcome() -> None:
@@ -313,7 +313,7 @@ async def test_the_context_is_given_as_a_copy_and_given_back_changed() -> None:
         return Result("ok", context_variables={"n": 6})
 
     made = await call_function(change, context=context)
-    assert made.context_variables == {"n": 6, "list": [1, 2]}
+    assert made.patch == {"n": 6, "list": [1, 2]}
     assert context == {"n": 1, "list": [1]}
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import sqlite3
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -138,6 +140,44 @@ async def test_deleted_text_goes_once_a_reader_is_out_of_the_way(store: SqlStore
     # Without any further write: the writer tries again by itself, and at the latest when it closes.
     await store.close()
     assert find_files_with(path, canary) == []
+
+
+@contextmanager
+def growth_forbidden(path: Path) -> Iterator[None]:
+    """No file of this process may grow beyond this one, as if the disk were full there."""
+    size, before = path.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_what_is_committed_is_told_as_that_though_the_log_cannot_be_emptied(
+    sqlite_ready: str, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    canary = "canary-51c0de"
+    store = open_store(sqlite_ready)
+    await store.append(KEY, await begin_session(store), draft_user_messages(*["x" * 10_000] * 100))
+    await store.close()
+    # What is new goes to the end of the file, so there is room for it in the log, but not in the database.
+    store = open_store(sqlite_ready)
+    with growth_forbidden(path):
+        state = await begin_session(store, OTHER)
+        state = (await store.append(OTHER, state, draft_user_messages(canary * 500))).state
+        erasing = asyncio.ensure_future(store.delete(OTHER))
+        writing = [asyncio.ensure_future(begin_session(store, new_key())) for _ in range(3)]
+        await asyncio.gather(erasing, *writing)
+        assert await store.read_head(OTHER) is None
+        state = await begin_session(store, OTHER)
+        assert await store.state(OTHER) == state
+        assert find_files_with(path, canary) != []
+    async with asyncio.timeout(20):
+        while find_files_with(path, canary):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert await store.state(OTHER) == state
+    await store.close()
+    assert [record.levelname for record in caplog.records if "write-ahead log" in record.message] == ["WARNING"]
 
 
 async def test_reading_only_leaves_no_trace(sqlite_ready: str, path: Path) -> None:

@@ -24,7 +24,7 @@ Rows = dict[str, list[dict[str, Any]]]
 
 # What the rows of an older table have in the columns that came later.
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "sessions": {"due_at": None},
+    "sessions": {"due_at": None, "partial": None},
     "api_keys": {"role": "write", "last_used_at": None},
 }
 # Made from the events by the migration that adds it.

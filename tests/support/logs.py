@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from swarmkeep.domain.codec import Json, encode_text
 from swarmkeep.domain.decisions.commands import StartRun, cancel_run, create_session, start_run, update_session
 from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
 from swarmkeep.domain.decisions.settling import settle
 from swarmkeep.domain.decisions.steps import AskModel, CallTool, next_step
@@ -55,6 +56,7 @@ from swarmkeep.domain.events import (
     Usage,
 )
 from swarmkeep.domain.fold import evolve, fold
+from swarmkeep.domain.patch import diff
 from swarmkeep.domain.request import Profile
 from swarmkeep.domain.state import Run, State, ToolCall
 
@@ -338,8 +340,11 @@ class RandomSession:
         assert self.state.run is not None
         self.commit(cancel_run(self.state, self.state.run.id, self._pick_partial()))
 
-    def _pick_partial(self) -> str:
-        return self.dice.pick(TEXTS) if isinstance(next_step(self.state), AskModel) else ""
+    def _pick_partial(self) -> PartialReply:
+        state = self.state
+        if state.run is None or not isinstance(next_step(state), AskModel):
+            return NOTHING_SAID
+        return PartialReply(run_id=state.run.id, seq=state.seq, agent=state.agent, text=self.dice.pick(TEXTS))
 
     def _end_run(self, facts: Callable[[Run], list[SessionEvent]]) -> None:
         assert self.state.run is not None
@@ -381,7 +386,7 @@ class RandomSession:
             self._started_here.discard((call.id, call.attempts))
             outcome = self._make_outcome(call)
         elif self.dice.chance(50):
-            self.commit(draft_events(self.state.agent, [start_tool(call)], run.id))
+            self.commit(draft_events(call.agent or self.state.agent, [start_tool(call)], run.id))
             return
         else:
             outcome = ToolOutcome(status="unknown_outcome", content="It may or may not have taken effect.")
@@ -392,9 +397,8 @@ class RandomSession:
             to = call.name.removeprefix("transfer_to_")
             return ToolOutcome(status="ok", content=f"Transferred to {to}.", handoff=to)
         if call.name in ("remember", "forget"):
-            return ToolOutcome(
-                status="ok", content="done", context_variables=self._change_context(call.name == "forget")
-            )
+            patch, nulls = diff(self.state.context_variables, self._change_context(call.name == "forget"))
+            return ToolOutcome(status="ok", content="done", patch=patch, nulls=nulls)
         if call.name == "look_up":
             return ToolOutcome(status="ok", content=self.dice.pick(TEXTS), duration_ms=1.5)
         return ToolOutcome(status=self.dice.pick(("error", "timeout")), content=f"Error: {call.name}")

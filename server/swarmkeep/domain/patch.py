@@ -45,6 +45,11 @@ def diff(before: Json, after: Json) -> tuple[Json, tuple[str, ...]]:
     return patch, tuple(nulls)
 
 
+def has_effect(target: Json, patch: Json, nulls: tuple[str, ...] = ()) -> bool:
+    """Whether a change as `diff` returns it changes anything in `target`."""
+    return bool(patch or nulls) and any(diff(target, apply(target, patch, nulls)))
+
+
 def _diff(before: Json, after: Json, patch: Json, nulls: list[str], path: str) -> None:
     for key in before:
         if key not in after:

@@ -23,11 +23,16 @@ RunStatus = Literal["queued", "running", "waiting", "completed", "failed", "canc
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool call of the current turn. `attempts` counts its starts; `handoff` is the agent that it returned."""
+    """A tool call of the current turn. `attempts` counts its starts; `handoff` is the agent that it returned.
+
+    `agent` is the one that asked for it: the call is to its function, whoever is active by now. It is empty where the
+    log does not say.
+    """
 
     id: str
     name: str
     arguments: str
+    agent: str = ""
     attempts: int = 0
     done: bool = False
     approval: Literal["requested", "approve", "deny"] | None = None
@@ -127,8 +132,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_calls(message: Json) -> tuple[ToolCall, ...]:
     """The tool calls an assistant message asks for, each id once."""
+    sender = message.get("sender")
+    agent = sender if isinstance(sender, str) else ""
     return tuple(
-        ToolCall(id=call_id, name=name, arguments=arguments) for call_id, name, arguments in read_tool_calls(message)
+        ToolCall(id=call_id, name=name, arguments=arguments, agent=agent)
+        for call_id, name, arguments in read_tool_calls(message)
     )
 
 

@@ -39,14 +39,14 @@ class Engine:
         self.limits = limits or Limits()
         self.store = store
         self.registry = registry
-        self.hub = Hub(feed_characters=self.limits.feed_characters)
+        self.hub = Hub(feed_characters=self.limits.feed_characters, secrets=secrets)
         self.reader = SessionReader(
             store, hub=self.hub, poll_seconds=self.limits.poll_seconds, page_events=self.limits.page_events
         )
         self._worker = Worker(store, registry, model, self.hub, self.limits, pauses or Pauses(), secrets)
         self._close_model = close_model
         self.sessions = Sessions(store, registry, self._worker)
-        self.runs = Runs(store, self.reader, registry, self._worker, self.hub, self.limits)
+        self.runs = Runs(store, self.reader, registry, self._worker, self.limits)
 
     def active_session_count(self) -> int:
         """How many sessions are advanced here at the moment."""

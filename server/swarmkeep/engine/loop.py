@@ -13,7 +13,7 @@ from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.settling import find_outside_step
 from swarmkeep.domain.decisions.steps import CallTool
-from swarmkeep.domain.decisions.turns import ToolOutcome, end_run, record_reply, record_result, start_tool
+from swarmkeep.domain.decisions.turns import ToolOutcome, end_run, record_reply, record_result, restart_tool
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import RunError, RunFailed, SessionEvent, ToolStarted
@@ -132,6 +132,9 @@ class Loop:
         expires_at = self._policy.approval_expires_at() if approvals else None
 
         def decide(state: State, run: Run) -> list[SessionEvent]:
+            if run.turns != turn.run.turns:
+                # It is recorded: an attempt that failed was made after all.
+                return []
             return record_reply(run, message, reply.completion, needs_approval=approvals, expires_at=expires_at)
 
         try:
@@ -143,11 +146,11 @@ class Loop:
 
     async def _record_failure(self, turn: ModelTurn, failure: TurnFailed | RunTimedOut) -> list[RecordedEvent]:
         if isinstance(failure, TurnFailed):
-            error, partial, self.client_error = failure.error, failure.partial, failure.client_error
+            error, text, self.client_error = failure.error, failure.partial, failure.client_error
         else:
-            error, partial = RunError(code="run_timeout", message=str(failure), retryable=True), turn.text
+            error, text = RunError(code="run_timeout", message=str(failure), retryable=True), turn.text
         error = msgspec.structs.replace(error, message=self._policy.secrets.mask(error.message))
-        partial = self._policy.secrets.mask(partial)
+        partial = turn.make_partial(self._policy.secrets.mask(text))
 
         def decide(state: State, run: Run) -> list[SessionEvent]:
             return end_run(state, run, RunFailed, "error", error, partial=partial)
@@ -155,14 +158,14 @@ class Loop:
         return await self._commit(_restrict_to_run(turn.run, decide))
 
     async def _run_call(self, run: Run, call: ToolCall) -> list[RecordedEvent]:
-        agent = self._find_calling_agent(self._log.state.agent)
+        agent = self._find_calling_agent(call.agent or self._log.state.agent)
         tool = None if agent is None else agent.tools().get(call.name)
         if (call.id, call.attempts) in self._own_starts:
             self._own_starts.discard((call.id, call.attempts))
             outcome = self._mask(await self._perform(self._log.state, agent, tool, call))
             reach(TOOL_DONE)
         elif tool is not None and tool.idempotent:
-            return await self._commit(_restrict_to_run(run, lambda state, run: [start_tool(call)]))
+            return await self._commit(_restrict_to_run(run, lambda state, run: restart_tool(run, call), call.agent))
         else:
             outcome = make_unknown_outcome(call)
         return await self._commit(_restrict_to_run(run, lambda state, run: record_result(state, run, call, outcome)))
@@ -170,11 +173,11 @@ class Loop:
     def _mask(self, outcome: ToolOutcome) -> ToolOutcome:
         mask = self._policy.secrets.mask
         return msgspec.structs.replace(
-            outcome, content=mask(outcome.content), context_variables=mask(outcome.context_variables)
+            outcome, content=mask(outcome.content), patch=mask(outcome.patch), nulls=tuple(map(mask, outcome.nulls))
         )
 
     def _find_calling_agent(self, name: str) -> Agent | None:
-        # In one process agents may share a name: a call is for the one that asked, not for the one handed over to.
+        # In one process agents may share a name: then only memory tells which of them asked.
         if self._asking_agent is not None and self._asking_agent.name == name:
             return self._asking_agent
         return self._registry.get_active(name) if name in self._registry else None
@@ -212,12 +215,15 @@ def _list_call_ids(state: State) -> set[str]:
     return {call_id for entry in asking for call_id in entry.call_ids}
 
 
-def _restrict_to_run(run: Run, decide: Callable[[State, Run], list[SessionEvent]]) -> Decide:
-    """Decide for this run only: once it was cancelled or replaced, there is nothing more to say."""
+def _restrict_to_run(run: Run, decide: Callable[[State, Run], list[SessionEvent]], agent: str = "") -> Decide:
+    """Decide for this run only: once it was cancelled or replaced, there is nothing more to say.
+
+    `agent` is the one whose doing it is, if not the active one's.
+    """
 
     def guarded(state: State) -> list[EventDraft] | None:
         if state.run is None or state.run.id != run.id or state.run.status != "running":
             return None
-        return draft_events(state.agent, decide(state, state.run), run.id)
+        return draft_events(agent or state.agent, decide(state, state.run), run.id)
 
     return guarded

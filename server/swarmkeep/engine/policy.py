@@ -6,7 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
+from swarmkeep.domain.decisions.turns import Ending, end_run
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
+from swarmkeep.domain.events import RunError, StopReason
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.models.secrets import Secrets
 
@@ -16,6 +20,20 @@ Decide = Callable[[State], Sequence[EventDraft] | None]
 def decide_nothing(state: State) -> Sequence[EventDraft]:
     """Nothing to record but what follows by itself."""
     return ()
+
+
+def decide_end(
+    ending: Ending, stop_reason: StopReason, error: RunError, partial: PartialReply = NOTHING_SAID
+) -> Decide:
+    """Decide to end the run that is running, if one is."""
+
+    def decide(state: State) -> list[EventDraft] | None:
+        run = state.run
+        if run is None or run.status != "running":
+            return None
+        return draft_events(state.agent, end_run(state, run, ending, stop_reason, error, partial=partial), run.id)
+
+    return decide
 
 
 class SessionLog(Protocol):

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from swarmkeep.domain.decisions.commands import StartRun, cancel_run, start_run
+from swarmkeep.domain.decisions.partial import NOTHING_SAID
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import Draining, RunNotFound
@@ -22,7 +23,6 @@ from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.policy import Decide
 from swarmkeep.engine.reader import RunPosition, SessionReader, is_open
-from swarmkeep.engine.streaming import Hub
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.ports import EventStore, IdempotencyRecord, SessionKey
 
@@ -31,13 +31,12 @@ class Runs:
     """Runs of every session. A run is a task of its own: nobody who watches or waits keeps it alive or ends it."""
 
     def __init__(
-        self, store: EventStore, reader: SessionReader, registry: Registry, worker: Worker, hub: Hub, limits: Limits
+        self, store: EventStore, reader: SessionReader, registry: Registry, worker: Worker, limits: Limits
     ) -> None:
         self._store = store
         self._reader = reader
         self._registry = registry
         self._worker = worker
-        self._hub = hub
         self._limits = limits
         self.is_draining = False
 
@@ -56,9 +55,10 @@ class Runs:
             agent = self._registry.get_active(command.agent or state.agent)
             # An agent that has another name now is called by that from here on.
             chosen = command if agent.name in (command.agent, state.agent) else replace(command, agent=agent.name)
-            # What an interrupted run's model was just saying here is kept with it.
-            return start_run(state, chosen, "" if state.run is None else self._hub.get_partial_text(key, state.run.id))
+            return start_run(state, chosen, said)
 
+        # What an interrupted run's model was just saying is kept with it.
+        said = await self._worker.partials.find(key) if command.on_busy == "interrupt" else NOTHING_SAID
         return await self._begin_once(key, decide, command.run_id, idempotency)
 
     def _apply_limits(self, command: StartRun) -> StartRun:
@@ -109,6 +109,10 @@ class Runs:
                 state = await self._store.state(key, fresh=not self._worker.is_advancing(key))
                 run = find_run(state, run_id)
                 if run is None:
+                    # Another server may have put it into the queue.
+                    state = await self._store.state(key)
+                    run = find_run(state, run_id)
+                if run is None:
                     raise RunNotFound(run_id)
                 if not is_open(run):
                     reach(ANSWER_READY)
@@ -127,13 +131,13 @@ class Runs:
 
     async def cancel(self, key: SessionKey, run_id: str, *, idempotency: IdempotentRequest | None = None) -> RunView:
         """End a run; what it produced stays. A run that has ended already is left as it is."""
-        partial = self._hub.get_partial_text(key, run_id)
+        said = await self._worker.partials.find(key, run_id)
         mark = None if idempotency is None else idempotency.make_record(run_id)
         done = await run_once(
             self._store,
             key,
             idempotency,
-            lambda: self._commit_change(key, lambda state: cancel_run(state, run_id, partial), mark),
+            lambda: self._commit_change(key, lambda state: cancel_run(state, run_id, said), mark),
         )
         return await self._reader.get_run(key, run_id, at=done.seq if isinstance(done, IdempotencyRecord) else None)
 

@@ -46,7 +46,7 @@ class StoreSessionLog:
         state: State,
         claim: Claim,
         *,
-        may_start_queued: Callable[[], bool] = lambda: True,
+        may_start_queued: Callable[[State], bool] = lambda state: True,
         is_remembered: bool = False,
     ) -> None:
         self.key = key
@@ -108,7 +108,7 @@ class StoreSessionLog:
 
     def _draft(self, decide: Decide) -> list[EventDraft] | None:
         decided = decide(self.state)
-        return None if decided is None else settle(self.state, decided, may_start_queued=self._may_start_queued())
+        return None if decided is None else settle(self.state, decided, may_start_queued=self._may_start_queued)
 
     async def _append_once(
         self,

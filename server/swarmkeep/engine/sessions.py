@@ -100,8 +100,10 @@ class Sessions:
         changed = await run_once(self._store, key, idempotency, lambda: session_log.commit(decide, mark=mark))
         if isinstance(changed, IdempotencyRecord):
             return await view_change(self._store, key, changed)
-        self._worker.publish(key, changed)
-        return view_session(key.id, session_log.state)
+        state = session_log.state
+        # What waits in the queue may have begun with it, and then it is this process's to advance.
+        self._worker.continue_session(session_log, changed)
+        return view_session(key.id, state)
 
     async def fork(
         self,

@@ -11,9 +11,11 @@ from itertools import zip_longest
 
 import msgspec
 
+from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed, RunStarted
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
+from swarmkeep.engine.models.secrets import NO_SECRETS, Secrets
 from swarmkeep.store.ports import EventStore, SessionKey
 
 
@@ -93,11 +95,14 @@ class Hub:
     Of what passes, only the message in progress is kept, so that whoever joins in its middle has all of it.
     """
 
-    def __init__(self, *, feed_size: int = 4096, feed_characters: int = 1_000_000) -> None:
+    def __init__(
+        self, *, feed_size: int = 4096, feed_characters: int = 1_000_000, secrets: Secrets = NO_SECRETS
+    ) -> None:
         self._feeds: dict[SessionKey, set[Feed]] = {}
         self._partial_items: dict[SessionKey, list[Item]] = {}
         self._feed_size = feed_size
         self._feed_characters = feed_characters
+        self._secrets = secrets
         self._observers: list[Callable[[RecordedEvent], None]] = []
 
     def add_observer(self, observer: Callable[[RecordedEvent], None]) -> None:
@@ -120,10 +125,15 @@ class Hub:
         elif _ends_message(item) and (passing := self._partial_items.get(key)) and passing[0].run_id == item.run_id:
             del self._partial_items[key]
 
-    def get_partial_text(self, key: SessionKey, run_id: str) -> str:
-        """The text so far of a message of that run which is not complete yet."""
-        deltas = [item for item in self._partial_items.get(key, ()) if isinstance(item, MessageDelta)]
-        return "".join(item.delta.get("content") or "" for item in deltas if item.run_id == run_id)
+    def get_partial(self, key: SessionKey) -> PartialReply:
+        """What has come so far of the message in progress, as it may be recorded."""
+        items = [item for item in self._partial_items.get(key, ()) if isinstance(item, MessageDelta)]
+        if not items:
+            return NOTHING_SAID
+        text = "".join(item.delta.get("content") or "" for item in items)
+        return PartialReply(
+            run_id=items[0].run_id, seq=items[0].seq, agent=items[0].agent, text=self._secrets.mask(text)
+        )
 
     def drop_partial(self, key: SessionKey) -> None:
         """Forget the message in progress: nobody goes on with it here."""

@@ -13,6 +13,7 @@ from swarmkeep.agent import Agent, NotJsonError, Result, Tool, ToolArgumentsErro
 from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.turns import ToolOutcome
+from swarmkeep.domain.patch import diff
 from swarmkeep.domain.state import State, ToolCall
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.policy import LoopPolicy, RunTimedOut
@@ -46,7 +47,7 @@ def apply_handoff(registry: Registry, outcome: ToolOutcome, agent: Agent) -> Too
     if registry.admit(agent):
         return msgspec.structs.replace(outcome, handoff=agent.name)
     content = f"Error: agent {agent.name!r} is not served here, so nothing was handed over to it."
-    return msgspec.structs.replace(outcome, status="error", content=content, context_variables=None)
+    return msgspec.structs.replace(outcome, status="error", content=content, patch={}, nulls=())
 
 
 def make_unknown_outcome(call: ToolCall) -> ToolOutcome:
@@ -68,7 +69,8 @@ async def call_tool(
 
     def outcome(status: Any, content: str, after: Json | None = None) -> ToolOutcome:
         duration = round((time.perf_counter() - started) * 1000, 3)
-        return ToolOutcome(status=status, content=content, duration_ms=duration, context_variables=after)
+        patch, nulls = diff(context, context if after is None else after)
+        return ToolOutcome(status=status, content=content, duration_ms=duration, patch=patch, nulls=nulls)
 
     limit = tool.timeout or seconds
     try:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 
 from swarmkeep.agent import Agent, FunctionSchemaError, InvalidFunctionError
+from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
 from swarmkeep.domain.errors import AgentUnavailable
 from swarmkeep.domain.events import RunError
 from swarmkeep.domain.request import ModelRequest, Profile, build_request
@@ -67,6 +68,12 @@ class ModelTurn:
         if not self._shortens_history or failure.error.code != CONTEXT_TOO_LONG:
             return None
         return count_turns(request.entries) // 2 or None
+
+    def make_partial(self, text: str) -> PartialReply:
+        """The reply that was cut off with this text."""
+        if not text:
+            return NOTHING_SAID
+        return PartialReply(run_id=self.run.id, seq=self.state.seq, agent=self.agent.name, text=text)
 
     def add(self, piece: Delta) -> None:
         self._texts.append(piece.delta.get("content") or "")

@@ -160,7 +160,7 @@ class MemoryChatSession:
     def cancel(self) -> None:
         run = self._log.state.run
         if run is not None:
-            partial = self._hub.get_partial_text(self._key, run.id)
+            partial = self._hub.get_partial(self._key)
             for event in run_blocking(self._log.commit(lambda state: cancel_run(state, run.id, partial))):
                 self._hub.publish(self._key, event)
 

@@ -18,6 +18,7 @@ from swarmkeep.domain.decisions.commands import (
     update_session,
 )
 from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.partial import PartialReply
 from swarmkeep.domain.decisions.settling import settle
 from swarmkeep.domain.decisions.turns import ToolOutcome, end_run, record_reply, record_result
 from swarmkeep.domain.errors import DomainError, RunNotFound, SessionBusy
@@ -41,7 +42,7 @@ from swarmkeep.domain.events import (
     SessionUpdated,
     ToolRecord,
 )
-from swarmkeep.domain.patch import apply, merge
+from swarmkeep.domain.patch import apply, diff, merge
 from swarmkeep.domain.state import State
 from tests.domain.given import (
     OTHER,
@@ -155,10 +156,15 @@ def test_a_run_that_may_not_queue_does_not_overtake_the_queue() -> None:
     assert refused.value.extra() == {"active_run_id": OTHER}
 
 
+def heard(state: State, text: str, run_id: str = RUN) -> PartialReply:
+    """What a model has said so far that was asked in this state."""
+    return PartialReply(run_id=run_id, seq=state.seq, agent=state.agent, text=text)
+
+
 def test_an_interrupting_run_takes_the_active_ones_place_and_leaves_the_queue() -> None:
     queued = in_run(OTHER, RunQueued(options=RunOptions(), messages=()))
     for state in (given(make_run_started(), queued), given(make_run_started(), RunWaiting(pending=()), queued)):
-        drafts = start_run(state, start_command(THIRD, on_busy="interrupt"), "Once upon")
+        drafts = start_run(state, start_command(THIRD, on_busy="interrupt"), heard(state, "Once upon"))
         assert [(draft.fact.type, draft.run_id) for draft in drafts] == [
             ("message.added", RUN), ("run.cancelled", RUN), ("run.started", THIRD), ("message.added", THIRD),
         ]  # fmt: skip
@@ -241,7 +247,7 @@ def test_an_end_carries_the_usage_of_the_run() -> None:
 
 def test_what_a_model_was_saying_is_kept_with_the_end_and_counts_as_a_call() -> None:
     state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))), tool_result("c1"))
-    drafts = cancel_run(state, RUN, "I was about")
+    drafts = cancel_run(state, RUN, heard(state, "I was about"))
     partial, end = list_facts(drafts)
     assert isinstance(partial, MessageAdded)
     assert partial.completion == CompletionRecord(partial=True)
@@ -254,7 +260,17 @@ def test_what_a_model_was_saying_is_kept_with_the_end_and_counts_as_a_call() -> 
 
 def test_nothing_partial_is_put_between_a_call_and_its_result() -> None:
     state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))))
-    assert list_types(cancel_run(state, RUN, "late")) == ["run.cancelled"]
+    assert list_types(cancel_run(state, RUN, heard(state, "late"))) == ["run.cancelled"]
+
+
+def test_nothing_partial_is_kept_once_the_message_is_recorded() -> None:
+    state = given(make_run_started(), user_said())
+    partial = heard(state, "I was about")
+    state = when(state, ContextUpdated(patch={"a": 1}))
+    assert list_types(cancel_run(state, RUN, partial)) == ["message.added", "run.cancelled"]
+    state = when(state, model_reply(calling_message(tool_call("c1"))), tool_result("c1"))
+    assert list_types(cancel_run(state, RUN, partial)) == ["run.cancelled"]
+    assert list_types(cancel_run(state, RUN, heard(state, "And now", run_id=OTHER))) == ["run.cancelled"]
 
 
 def test_cancelling_ends_the_active_run_once() -> None:
@@ -339,13 +355,25 @@ def test_a_result_names_its_call_its_tool_and_how_it_went() -> None:
     )
 
 
+def test_a_result_that_is_there_is_no_fact_again() -> None:
+    state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"), tool_call("c2"))))
+    asked = active_run(state).calls[0]
+    state = when(state, *list_results(state, "c1"))
+    outcome = ToolOutcome(status="ok", content="done", patch={"a": 1}, handoff="refunds")
+    assert record_result(state, active_run(state), asked, outcome) == []
+    # Nor once the run has come to its next turn.
+    state = when(state, *list_results(state, "c2"))
+    state = when(state, model_reply(calling_message(tool_call("c3"))))
+    assert record_result(state, active_run(state), asked, outcome) == []
+
+
 def test_a_change_of_the_context_is_a_fact_of_its_call() -> None:
     state = given(SessionCreated(agent="triage", context_variables={"a": 1, "b": 2}), make_run_started(), user_said())
     state = when(state, model_reply(calling_message(tool_call("c1"))))
-    facts = list_results(state, "c1", context_variables={"a": 1, "c": None})
+    facts = list_results(state, "c1", patch={"b": None}, nulls=("/c",))
     assert facts[1:] == [ContextUpdated(patch={"b": None}, tool_call_id="c1", nulls=("/c",))]
     assert when(state, *facts).context_variables == {"a": 1, "c": None}
-    assert len(list_results(state, "c1", context_variables={"a": 1, "b": 2})) == 1
+    assert len(list_results(state, "c1", patch={"b": 2, "d": None})) == 1
 
 
 @for_any(before=json_objects(), after=json_objects())
@@ -356,7 +384,8 @@ def test_the_context_after_a_result_is_what_the_tool_left(before: Json, after: J
         make_run_started(),
         model_reply(calling_message(tool_call("c1"))),
     )
-    assert is_same(when(state, *list_results(state, "c1", context_variables=after)).context_variables, after)
+    patch, nulls = diff(before, after)
+    assert is_same(when(state, *list_results(state, "c1", patch=patch, nulls=nulls)).context_variables, after)
 
 
 def test_of_several_handoffs_the_last_wins_and_the_others_results_say_so() -> None:
@@ -437,5 +466,6 @@ def test_a_patch_of_a_tool_can_be_applied_elsewhere() -> None:
         make_run_started(),
         model_reply(calling_message(tool_call("c1"))),
     )
-    (_, fact) = list_results(state, "c1", context_variables={"a": {"b": None, "c/d": [None]}})
+    patch, nulls = diff({"a": {"b": 1}}, {"a": {"b": None, "c/d": [None]}})
+    (_, fact) = list_results(state, "c1", patch=patch, nulls=nulls)
     assert apply({"a": {"b": 1}}, fact.patch, fact.nulls) == {"a": {"b": None, "c/d": [None]}}

@@ -198,13 +198,30 @@ def test_of_a_turn_s_handoffs_the_last_is_made_and_the_others_are_ignored(seeded
     assert several
 
 
-def test_every_event_names_the_agent_that_was_active(seeded: list[list[RecordedEvent]]) -> None:
+def test_every_event_names_the_agent_that_was_active_or_was_asked(seeded: list[list[RecordedEvent]]) -> None:
+    others = 0
     for events in seeded:
         state = State()
         for event in events:
             before, state = state, evolve(state, event)
             expected = state.agent if event.seq == 1 or isinstance(event.fact, SessionUpdated) else before.agent
-            assert event.agent == expected
+            asked = _find_asked_agent(before, event)
+            assert event.agent == (asked or expected)
+            others += asked not in (None, expected)
+    assert others
+
+
+def _find_asked_agent(before: State, event: RecordedEvent) -> str | None:
+    """The agent whose reply or call an event is; None if it is neither."""
+    fact = event.fact
+    if isinstance(fact, ToolStarted | MessageAdded) and before.run is not None:
+        call_id = fact.tool_call_id if isinstance(fact, ToolStarted) else fact.message.get("tool_call_id")
+        for call in before.run.calls:
+            if call.id == call_id:
+                return call.agent
+    if isinstance(fact, MessageAdded) and fact.completion is not None:
+        return str(fact.message["sender"])
+    return None
 
 
 def test_a_run_makes_at_most_as_many_model_calls_as_it_may(seeded: list[list[RecordedEvent]]) -> None:

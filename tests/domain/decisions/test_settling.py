@@ -65,7 +65,7 @@ def test_a_reply_and_the_start_of_its_first_tool_share_a_commit() -> None:
 def test_a_result_and_the_start_of_the_next_tool_share_a_commit() -> None:
     state = given(make_run_started(), user_said())
     state = record_drafts(state, commit_reply(state, calling_message(tool_call("c1"), tool_call("c2"))))
-    outcome = ToolOutcome(status="ok", content="done", context_variables={"k": 1})
+    outcome = ToolOutcome(status="ok", content="done", patch={"k": 1})
     assert list_types(commit_result(state, "c1", outcome)) == ["message.added", "context.updated", "tool.started"]
 
 
@@ -84,8 +84,8 @@ def test_a_queue_may_be_left_to_others() -> None:
     state = given(make_run_started(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
     ends = draft_events(state.agent, [RunCompleted(stop_reason="end_turn")], RUN)
     assert list_types(settle(state, ends)) == ["run.completed", "run.started"]
-    assert list_types(settle(state, ends, may_start_queued=False)) == ["run.completed"]
-    assert settle(record_drafts(state, ends), [], may_start_queued=False) == []
+    assert list_types(settle(state, ends, may_start_queued=lambda state: False)) == ["run.completed"]
+    assert settle(record_drafts(state, ends), [], may_start_queued=lambda state: False) == []
 
 
 def test_the_last_result_and_the_handoff_share_a_commit() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from swarmkeep import Agent
+from swarmkeep import Agent, tool
 from swarmkeep.engine.engine import Engine
 from swarmkeep.store.ports import OutcomeUnknown, StoreUnavailable
 from tests.engine.cluster import (
@@ -108,6 +109,49 @@ async def test_of_many_attempts_of_unknown_outcome_one_counts(engine: Engine, mo
     assert (await wait_for_end(engine)).output_text == "Hello."
     assert outage.failures == 3
     assert await read_types(engine) == PLAIN
+
+
+async def test_a_reply_that_was_recorded_although_the_database_said_no_is_not_recorded_again(
+    engine: Engine, model: ScriptedModel
+) -> None:
+    outage = await start_run_with_outage(engine, model)
+    outage.after = fail_times(1, StoreUnavailable)
+    model.release()
+    assert (await wait_for_end(engine)).output_text == "Hello."
+    assert outage.failures == 1
+    assert await read_types(engine) == PLAIN
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+@pytest.mark.parametrize("failing", ["reply", "result"])
+async def test_a_result_that_was_recorded_although_the_database_said_no_is_not_recorded_again(
+    cluster: EngineCluster, model: ScriptedModel, idempotent: bool, failing: str
+) -> None:
+    calls: list[str] = []
+
+    @tool(idempotent=idempotent)
+    def pay() -> str:
+        calls.append("pay")
+        if failing == "result":
+            outage.after = fail_times(1, StoreUnavailable)
+        return "paid"
+
+    engine = await cluster.open_engine(Agent(name="A", functions=[pay]))
+    await open_session(engine)
+    gate = threading.Event()
+    model.call("pay", id="c1", gate=gate)
+    model.say("Paid.")
+    await engine.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    outage = Outage(engine)
+    if failing == "reply":
+        outage.after = fail_times(1, StoreUnavailable)
+    gate.set()
+    view = await wait_for_end(engine)
+    assert (view.output_text, outage.failures) == ("Paid.", 1)
+    assert [message["role"] for message in view.messages] == ["user", "assistant", "tool", "assistant"]
+    # Of a start that the loop never heard of it cannot tell whose it is.
+    assert len(calls) == (1 if failing == "result" or idempotent else 0)
 
 
 async def test_a_tool_whose_start_was_in_doubt_runs_once(cluster: EngineCluster, model: ScriptedModel) -> None:

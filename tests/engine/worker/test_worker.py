@@ -306,6 +306,74 @@ async def test_a_run_whose_agent_is_gone_is_interrupted_and_can_be_tried_again(
     assert (view.status, view.error, view.output_text) == ("completed", None, "Here I am.")
 
 
+async def test_a_run_is_left_to_a_server_that_has_its_agent(cluster: EngineCluster, model: ScriptedModel) -> None:
+    one = await open_engine(cluster)
+    model.hang()
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    await kill_engine(one)
+    # It looks for what nobody advances before this returns.
+    await cluster.open_engine(Agent(name="Other"), limits=replace(LIMITS, unserved_seconds=3600.0))
+    model.say("Here I am.")
+    two = await cluster.open_engine(AGENT)
+    view = await wait_for_end(two)
+    assert (view.status, view.output_text) == ("completed", "Here I am.")
+    assert "run.interrupted" not in await read_types(two)
+
+
+async def test_a_queued_run_is_left_to_a_server_that_has_its_agent(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    other = Agent(name="B")
+    one = await open_engine(cluster, limits=replace(LIMITS, unserved_seconds=3600.0))
+    two = await cluster.open_engine(AGENT, other)
+    model.hang(then="One.")
+    model.say("Two.")
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    await two.runs.start(KEY, make_start_run("next", "r2", agent="B", on_busy="queue"))
+    model.release()
+    view = await wait_for_end(two, "r2")
+    assert (view.status, view.agent, view.output_text) == ("completed", "B", "Two.")
+
+
+async def test_a_queued_run_whose_agent_nobody_has_fails(cluster: EngineCluster, model: ScriptedModel) -> None:
+    one = await open_engine(cluster)
+    two = await cluster.open_engine(AGENT, Agent(name="B"), start=False)
+    model.hang(then="One.")
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    await two.runs.start(KEY, make_start_run("next", "r2", agent="B", on_busy="queue"))
+    model.release()
+    view = await wait_for_end(one, "r2")
+    assert view.error is not None
+    assert (view.status, view.error.code) == ("failed", "agent_unavailable")
+
+
+async def test_calls_are_left_to_a_server_that_has_the_agent_which_asked_for_them(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    gate = ToolGate()
+
+    def wait() -> str:
+        gate.enter()
+        return "waited"
+
+    first, second = Agent(name="A", functions=[wait, look]), Agent(name="B")
+    one = await open_engine(cluster, first, second)
+    model.calls([("wait", {}, "c1"), ("look", {"city": "Oslo"}, "c2")])
+    await one.runs.start(KEY, make_start_run())
+    await gate.wait_until_reached()
+    await one.sessions.update(KEY, agent="B")
+    await kill_engine(one)
+    await cluster.open_engine(second, limits=replace(LIMITS, unserved_seconds=3600.0))
+    model.say("Hello from B.")
+    two = await cluster.open_engine(first, second)
+    view = await wait_for_end(two)
+    await gate.open()
+    assert list_contents(view.messages)[-2:] == ["rain in Oslo", "Hello from B."]
+
+
 async def test_a_run_that_is_taken_over_too_often_is_interrupted(cluster: EngineCluster, model: ScriptedModel) -> None:
     limits = Limits(lease_seconds=30, grace_seconds=0.05, max_recoveries=2)
     engine = await open_engine(cluster, limits=limits)
@@ -789,6 +857,44 @@ async def test_a_cancel_on_a_server_that_stops_leaves_the_queue_to_others(
     model.say("Two.")
     two = await cluster.open_engine(AGENT)
     assert (await wait_for_end(two, "r2")).output_text == "Two."
+
+
+async def leave_queue_behind(cluster: EngineCluster, model: ScriptedModel, *run_ids: str) -> None:
+    """A session with nothing but a queue: its server has stopped before it began with that."""
+    one = await open_engine(cluster, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
+    model.hang(then="One.")
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    for run_id in run_ids:
+        await one.runs.start(KEY, make_start_run(run_id, run_id, on_busy="queue"))
+    stopping = asyncio.create_task(one.drain())
+    await wait_until(lambda: one.runs.is_draining)
+    model.release()
+    await stopping
+
+
+async def test_a_run_that_begins_with_somebodys_change_is_advanced_at_once(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    await leave_queue_behind(cluster, model, "r2", "r3")
+    # It looks after nothing that was left by others.
+    two = await cluster.open_engine(AGENT, start=False)
+    model.say("Two.")
+    model.say("Three.")
+    await two.sessions.update(KEY, metadata={"seen": True})
+    assert two._worker.is_advancing(KEY)
+    assert [(await wait_for_end(two, run_id)).output_text for run_id in ("r2", "r3")] == ["Two.", "Three."]
+    assert await read_resume_reasons(two) == []
+
+
+async def test_a_run_that_begins_when_the_head_of_its_queue_is_cancelled_is_advanced_at_once(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    await leave_queue_behind(cluster, model, "r2", "r3")
+    two = await cluster.open_engine(AGENT, start=False)
+    model.say("Three.")
+    assert (await two.runs.cancel(KEY, "r2")).status == "cancelled"
+    assert (await wait_for_end(two, "r3")).output_text == "Three."
 
 
 async def test_only_the_last_run_can_be_tried_again(cluster: EngineCluster, model: ScriptedModel) -> None:

@@ -8,9 +8,9 @@ from swarmkeep.agent import Agent, Tool, ToolArgumentsError
 from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.audit.redacted import is_redacted
 from swarmkeep.audit.replay.recorded_log import RecordedLog
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.turns import ToolOutcome
 from swarmkeep.domain.events import ContextUpdated, MessageAdded
-from swarmkeep.domain.patch import apply
 from swarmkeep.domain.state import State, ToolCall
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.tool_calls import make_unknown_tool_outcome
@@ -56,16 +56,17 @@ class RecordedCalls:
         fact = self._recording.next_event.fact
         if not isinstance(fact, MessageAdded) or fact.tool is None or fact.message.get("tool_call_id") != call.id:
             raise self._recording.note_mismatch(MessageAdded.type)
-        context = None
+        patch: Json = {}
+        nulls: tuple[str, ...] = ()
         change = self._recording.event_after_next
         if change is not None and isinstance(change.fact, ContextUpdated) and change.fact.tool_call_id == call.id:
-            nulls = () if change.fact.nulls is UNSET else change.fact.nulls
-            context = apply(state.context_variables, change.fact.patch, nulls)
+            patch, nulls = change.fact.patch, () if change.fact.nulls is UNSET else change.fact.nulls
         content = fact.message.get("content")
         return ToolOutcome(
             status=fact.tool.status,
             content=content if isinstance(content, str) else "",
             duration_ms=fact.tool.duration_ms,
             handoff=None if fact.tool.handoff is UNSET else fact.tool.handoff,
-            context_variables=context,
+            patch=patch,
+            nulls=nulls,
         )

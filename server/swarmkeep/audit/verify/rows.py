@@ -8,6 +8,7 @@ from typing import Any
 
 from swarmkeep.audit.verify.problems import Problems
 from swarmkeep.domain.codec import decode, encode
+from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import SessionView
 from swarmkeep.store.labels import labels_of
@@ -34,6 +35,8 @@ def check_head(row: Mapping[str, Any], state: State, view: SessionView, findings
         findings.add("head_differs", f"the head row's `{name}` is not what the events add up to")
     if not _is_possible_lease(row, state):
         findings.add("lease_invalid", "the head row's lease is none that a server can have left")
+    if not _is_possible_partial(row["partial"], state):
+        findings.add("head_differs", "the head row's `partial` is none that the running run's server can have left")
 
 
 def _read_due_at(state: State) -> float | None:
@@ -56,6 +59,19 @@ def _is_possible_lease(row: Mapping[str, Any], state: State) -> bool:
     if not isinstance(epoch, int) or epoch < 0 or (owner is None) != (expires is None):
         return False
     return owner is None or (state.status == "running" and isinstance(expires, int | float))
+
+
+def _is_possible_partial(text: Any, state: State) -> bool:
+    """Whether it is nothing, a wish, or what the model of the running run may be saying."""
+    if text is None:
+        return True
+    if state.status != "running" or not isinstance(text, str):
+        return False
+    try:
+        partial = decode(text, PartialReply) if text else NOTHING_SAID
+    except ValueError:
+        return False
+    return partial == NOTHING_SAID or (state.run is not None and partial.run_id == state.run.id)
 
 
 def check_labels(evidence: SessionRows, state: State, findings: Problems) -> None:

@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
+from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
 from swarmkeep.domain.decisions.turns import end_run
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import RunNotFound, SessionBusy
@@ -24,7 +25,7 @@ from swarmkeep.domain.events import (
     SessionEvent,
     SessionUpdated,
 )
-from swarmkeep.domain.patch import diff, merge
+from swarmkeep.domain.patch import has_effect
 from swarmkeep.domain.state import State
 
 OnBusy = Literal["reject", "queue", "interrupt"]
@@ -62,20 +63,16 @@ def update_session(
 ) -> list[SessionEvent]:
     """Merge patches of context and metadata, and another active agent; no events for what already holds."""
     facts: list[SessionEvent] = []
-    new_metadata = metadata if metadata and _has_effect(state.metadata, metadata) else UNSET
+    new_metadata = metadata if metadata and has_effect(state.metadata, metadata) else UNSET
     new_agent: str | UnsetType = UNSET if agent is None or agent == state.agent else agent
     if new_metadata is not UNSET or new_agent is not UNSET:
         facts.append(SessionUpdated(metadata=new_metadata, agent=new_agent))
-    if context_variables and _has_effect(state.context_variables, context_variables):
+    if context_variables and has_effect(state.context_variables, context_variables):
         facts.append(ContextUpdated(patch=context_variables))
     return facts
 
 
-def _has_effect(target: Json, patch: Json) -> bool:
-    return any(diff(target, merge(target, patch)))
-
-
-def start_run(state: State, command: StartRun, partial: str = "") -> list[EventDraft]:
+def start_run(state: State, command: StartRun, partial: PartialReply = NOTHING_SAID) -> list[EventDraft]:
     """Start a run, queue it, or have it take the active one's place, of which `partial` is kept. No events for a run
     that is there already.
 
@@ -142,7 +139,7 @@ def start_queued(state: State) -> list[EventDraft]:
     return draft_events(state.agent, _begin_run(command), queued.run_id)
 
 
-def cancel_run(state: State, run_id: str, partial: str = "") -> list[EventDraft]:
+def cancel_run(state: State, run_id: str, partial: PartialReply = NOTHING_SAID) -> list[EventDraft]:
     """End a run that is queued, running or waiting, keeping what its model was just saying; nothing if it has ended."""
     run = state.run
     if run is not None and run.id == run_id:

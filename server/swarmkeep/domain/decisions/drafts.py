@@ -9,6 +9,7 @@ from msgspec import UNSET
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.events import (
     HandoffMade,
+    MessageAdded,
     SessionEvent,
     SessionUpdated,
 )
@@ -17,15 +18,23 @@ from swarmkeep.domain.state import State
 
 
 def draft_events(agent: str, facts: Iterable[SessionEvent], run_id: str | None) -> list[EventDraft]:
-    """Facts with the agent that was active when each happened, beginning with `agent`."""
+    """Facts with the agent that was active when each happened, beginning with `agent`; a message of a turn has the one
+    whose turn it is."""
     drafts = []
     for fact in facts:
         if isinstance(fact, SessionUpdated) and fact.agent is not UNSET:
             agent = fact.agent
-        drafts.append(EventDraft(fact, run_id, agent))
+        drafts.append(EventDraft(fact, run_id, _find_turn_agent(fact) or agent))
         if isinstance(fact, HandoffMade):
             agent = fact.to_agent
     return drafts
+
+
+def _find_turn_agent(fact: SessionEvent) -> str:
+    if not isinstance(fact, MessageAdded) or (fact.completion is None and fact.tool is None):
+        return ""
+    sender = fact.message.get("sender")
+    return sender if isinstance(sender, str) else ""
 
 
 def apply_drafts(state: State, drafts: Iterable[EventDraft]) -> State:

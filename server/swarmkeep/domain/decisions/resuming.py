@@ -123,7 +123,7 @@ def _deliver_result(state: State, run: Run, answer: ToolAnswer) -> MessageAdded:
         "tool_call_id": call.id,
         "tool_name": call.name,
         "content": answer.content,
-        "sender": state.agent,
+        "sender": call.agent or state.agent,
     }
     status: ToolStatus = "error" if answer.is_error else "external"
     return MessageAdded(message=message, tool=ToolRecord(name=call.name, status=status))

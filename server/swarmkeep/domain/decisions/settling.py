@@ -6,7 +6,7 @@ and are recorded in the commit that they follow from.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from swarmkeep.domain.decisions.commands import start_queued
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
@@ -17,8 +17,10 @@ from swarmkeep.domain.events import RunCompleted, RunWaiting
 from swarmkeep.domain.state import State
 
 
-def settle(state: State, drafts: Sequence[EventDraft], *, may_start_queued: bool = True) -> list[EventDraft]:
-    """The drafts, and every follow-up.
+def settle(
+    state: State, drafts: Sequence[EventDraft], *, may_start_queued: Callable[[State], bool] = lambda state: True
+) -> list[EventDraft]:
+    """The drafts, and every follow-up. What is queued may be left to others.
 
     So a reply and its tool's start, or the last message and the run's end, share one commit.
     """
@@ -30,19 +32,21 @@ def settle(state: State, drafts: Sequence[EventDraft], *, may_start_queued: bool
     return drafts
 
 
-def draft_follow_up(state: State, *, may_start_queued: bool = True) -> list[EventDraft] | None:
-    """The next step, if it follows from the state by itself. What is queued may be left to others."""
+def draft_follow_up(
+    state: State, *, may_start_queued: Callable[[State], bool] = lambda state: True
+) -> list[EventDraft] | None:
+    """The next step, if it follows from the state by itself."""
     run = state.run
     match next_step(state):
         case Deny(call=call) if run is not None:
             return draft_events(state.agent, record_result(state, run, call, deny_call(call)), run.id)
         case CallTool(call=call) if run is not None and call.attempts == 0:
-            return draft_events(state.agent, [start_tool(call)], run.id)
+            return draft_events(call.agent or state.agent, [start_tool(call)], run.id)
         case Wait(pending=pending) if run is not None:
             return draft_events(state.agent, [RunWaiting(pending=pending)], run.id)
         case Finish(stop_reason=stop_reason) if run is not None:
             return draft_events(state.agent, end_run(state, run, RunCompleted, stop_reason), run.id)
-        case StartQueued() if may_start_queued:
+        case StartQueued() if may_start_queued(state):
             return start_queued(state)
         case _:
             return None

@@ -65,6 +65,15 @@ def next_step(state: State) -> Step | None:
     return AskModel()
 
 
+def list_needed_agents(state: State) -> list[str]:
+    """The agents that going on is a matter of: the one that is asked next, and those that asked for open calls."""
+    run = state.run
+    if run is None:
+        return [state.queue[0].fact.agent or state.agent] if state.queue else []
+    calls = run.open_calls if run.options.execute_tools else ()
+    return [state.agent, *(call.agent for call in calls if call.agent)]
+
+
 def _next_call_step(run: Run, call: ToolCall) -> CallTool | Deny | Wait:
     if not run.options.execute_tools:
         return Wait(tuple(_make_pending_call(open_call, "tool_calls") for open_call in run.open_calls), "tool_calls")

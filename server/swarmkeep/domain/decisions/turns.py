@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from swarmkeep.domain.codec import Json
+from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
 from swarmkeep.domain.events import (
     ApprovalRequested,
     CompletionRecord,
@@ -26,18 +27,22 @@ from swarmkeep.domain.events import (
     ToolStarted,
     ToolStatus,
 )
-from swarmkeep.domain.patch import diff
+from swarmkeep.domain.patch import has_effect
 from swarmkeep.domain.state import Run, State, ToolCall, add_usage, make_calls
 
 
 class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a tool call ended. `context_variables` is the whole context after it, or None when it left it alone."""
+    """How a tool call ended. `patch` and `nulls` are its change of the context that it was given, as `diff` says it.
+
+    Others may have changed the context meanwhile, so the whole of it would take their changes back.
+    """
 
     status: ToolStatus | str
     content: str
     duration_ms: float = 0.0
     handoff: str | None = None
-    context_variables: Json | None = None
+    patch: Json = {}
+    nulls: tuple[str, ...] = ()
 
 
 def record_reply(
@@ -55,13 +60,18 @@ def record_reply(
 
 
 def record_result(state: State, run: Run, call: ToolCall, outcome: ToolOutcome) -> list[SessionEvent]:
-    """A call's result and its change of the context; with the last open call, the handoff that wins."""
+    """A call's result and its change of the context; with the last open call, the handoff that wins.
+
+    Nothing for a call that is not open any more: an attempt to record it that failed may have been made after all.
+    """
+    if not any(open_call.id == call.id for open_call in run.open_calls):
+        return []
     message = {
         "role": "tool",
         "tool_call_id": call.id,
         "tool_name": call.name,
         "content": outcome.content,
-        "sender": state.agent,
+        "sender": call.agent or state.agent,
     }
     tool = ToolRecord(
         name=call.name,
@@ -70,10 +80,8 @@ def record_result(state: State, run: Run, call: ToolCall, outcome: ToolOutcome) 
         handoff=UNSET if outcome.handoff is None else outcome.handoff,
     )
     facts: list[SessionEvent] = [MessageAdded(message=message, tool=tool)]
-    if outcome.context_variables is not None:
-        patch, nulls = diff(state.context_variables, outcome.context_variables)
-        if patch or nulls:
-            facts.append(ContextUpdated(patch=patch, tool_call_id=call.id, nulls=nulls or UNSET))
+    if has_effect(state.context_variables, outcome.patch, outcome.nulls):
+        facts.append(ContextUpdated(patch=outcome.patch, tool_call_id=call.id, nulls=outcome.nulls or UNSET))
     if all(other.done or other.id == call.id for other in run.calls):
         proposed = _list_proposed_handoffs(run)
         if outcome.handoff is not None:
@@ -99,9 +107,16 @@ Ending = type[RunCompleted] | type[RunFailed] | type[RunCancelled] | type[RunInt
 
 
 def end_run(
-    state: State, run: Run, ending: Ending, stop_reason: StopReason, error: RunError | None = None, *, partial: str = ""
+    state: State,
+    run: Run,
+    ending: Ending,
+    stop_reason: StopReason,
+    error: RunError | None = None,
+    *,
+    partial: PartialReply = NOTHING_SAID,
 ) -> list[SessionEvent]:
-    """The end of an active run. What it produced stays, and so does what its model was saying (`partial`), marked.
+    """The end of an active run. What it produced stays, and so does what its model was saying (`partial`), marked,
+    unless that is recorded by now.
 
     A handoff that was to be made with the last of its calls is made now; of one that was interrupted, and may go on, it
     is not.
@@ -109,11 +124,16 @@ def end_run(
     if run.open_calls:
         proposed = [] if ending is RunInterrupted else _list_proposed_handoffs(run)
         return [*_choose_handoff(state.agent, proposed), ending(stop_reason=stop_reason, usage=run.usage, error=error)]
-    if not partial:
+    if not partial.is_current(state, run):
         return [ending(stop_reason=stop_reason, usage=run.usage, error=error)]
-    message = {"role": "assistant", "content": partial, "sender": state.agent}
+    message = {"role": "assistant", "content": partial.text, "sender": partial.agent or state.agent}
     said = MessageAdded(message=message, completion=CompletionRecord(partial=True))
     return [said, ending(stop_reason=stop_reason, usage=add_usage(run.usage, None), error=error)]
+
+
+def restart_tool(run: Run, call: ToolCall) -> list[SessionEvent]:
+    """The start of a call that was started before, if that is still all that has become of it."""
+    return [start_tool(call)] if call in run.open_calls else []
 
 
 def start_tool(call: ToolCall) -> ToolStarted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable
 
 from swarmkeep.domain.decisions.drafts import draft_events
@@ -18,6 +19,7 @@ from swarmkeep.domain.timestamps import make_timestamp
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.attempts import log_failure
 from swarmkeep.engine.session_log import StoreSessionLog
+from swarmkeep.engine.worker.unserved import UnservedRuns
 from swarmkeep.store.ports import EventStore, SessionKey
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ class Recovery:
         registry: Registry,
         max_recoveries: int,
         page_sessions: int,
+        unserved_seconds: float,
         *,
         open_log: Callable[[SessionKey, State], StoreSessionLog],
         is_advancing: Callable[[SessionKey], bool],
@@ -51,6 +54,7 @@ class Recovery:
         self._is_advancing = is_advancing
         self._continue_session = continue_session
         self._failed_keys: set[SessionKey] = set()
+        self._unserved = UnservedRuns(registry, unserved_seconds, time.monotonic)
 
     async def recover(self) -> None:
         """Take over whatever is found, page after page while that gets on."""
@@ -94,7 +98,10 @@ class Recovery:
         return taken
 
     async def _take_over(self, key: SessionKey) -> bool:
-        session_log = self._open_session_log(key, await self._store.state(key))
+        state = await self._store.state(key)
+        if self._unserved.is_left_to_others(key, state):
+            return False
+        session_log = self._open_session_log(key, state)
         events = await session_log.commit(self._decide_take_over)
         run = session_log.state.run
         if session_log.lease is not None and run is not None:

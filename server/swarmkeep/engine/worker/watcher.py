@@ -18,7 +18,8 @@ class Watcher:
     """Looks where the sessions end that somebody here is interested in: all of them with one query, at each poll, and
     at once those of which the database says that they have moved.
 
-    `list_keys` gives the sessions; `on_moved` is given those that end elsewhere than when last seen.
+    `list_keys` gives the sessions; `on_moved` is given those that end elsewhere than when last seen, or of which
+    somebody wants to know what a model is just saying.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Watcher:
             heads = await self._store.read_heads(keys)
             seqs = {key: heads[key].seq if key in heads else 0 for key in keys}
             moved = {key for key, seq in seqs.items() if self._seen_seqs.get(key) != seq}
+            moved |= {key for key, head in heads.items() if head.is_partial_wanted}
             self._seen_seqs |= seqs
             if moved:
                 await self._on_sessions_moved(moved)

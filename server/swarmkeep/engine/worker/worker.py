@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing
+from functools import partial
 from uuid import uuid4
 
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.decisions.turns import Ending, end_run
-from swarmkeep.domain.envelope import EventDraft, RecordedEvent
+from swarmkeep.domain.decisions.steps import list_needed_agents
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, SessionDamaged, SessionNotFound
-from swarmkeep.domain.events import RunEnded, RunError, RunFailed, RunInterrupted, RunWaiting, StopReason
+from swarmkeep.domain.events import RunEnded, RunError, RunFailed, RunInterrupted, RunWaiting
 from swarmkeep.domain.state import State
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.attempts import log_failure
@@ -21,10 +21,11 @@ from swarmkeep.engine.loop import make_loop
 from swarmkeep.engine.models.model import Model
 from swarmkeep.engine.models.pauses import Pauses, ServerStopping
 from swarmkeep.engine.models.secrets import Secrets
-from swarmkeep.engine.policy import Decide
+from swarmkeep.engine.policy import decide_end
 from swarmkeep.engine.session_log import StoreSessionLog
 from swarmkeep.engine.streaming import Hub
 from swarmkeep.engine.tool_runners import ThreadRunner, ToolRunner
+from swarmkeep.engine.worker.partials import PartialReplies
 from swarmkeep.engine.worker.policy import SessionPolicy
 from swarmkeep.engine.worker.recovery import Recovery
 from swarmkeep.engine.worker.tasks import SessionTasks
@@ -71,6 +72,7 @@ class Worker:
         self._is_stopping = False
         self.claim = Claim(owner=uuid4().hex, lease_seconds=limits.lease_seconds)
         self.waiters = Waiters()
+        self.partials = PartialReplies(store, hub, self.claim.owner, limits.poll_seconds, self.is_advancing)
         self.tasks = SessionTasks(self._advance, self._on_task_end)
         self._watcher = Watcher(store, self._list_watched_keys, self._on_sessions_moved, limits.poll_seconds)
         self._recovery = Recovery(
@@ -78,21 +80,26 @@ class Worker:
             registry,
             limits.max_recoveries,
             limits.recovery_sessions,
-            open_log=self.open_session_log,
+            limits.unserved_seconds,
+            # What nobody serves is to fail, rather than wait for ever.
+            open_log=partial(self.open_session_log, starts_unserved=True),
             is_advancing=self.is_advancing,
             continue_session=self.continue_session,
         )
 
-    def open_session_log(self, key: SessionKey, state: State, *, is_remembered: bool = False) -> StoreSessionLog:
+    def open_session_log(
+        self, key: SessionKey, state: State, *, is_remembered: bool = False, starts_unserved: bool = False
+    ) -> StoreSessionLog:
+        """A log to record in; one that `starts_unserved` leaves no queued run to others for want of its agent."""
+        may_start = partial(self._may_start_queued, starts_unserved)
         return StoreSessionLog(
-            self._store,
-            key,
-            state,
-            self.claim,
-            # A server that stops leaves the queue to others.
-            may_start_queued=lambda: not self._is_stopping,
-            is_remembered=is_remembered,
+            self._store, key, state, self.claim, may_start_queued=may_start, is_remembered=is_remembered
         )
+
+    def _may_start_queued(self, starts_unserved: bool, state: State) -> bool:
+        # A server that stops leaves the queue to others.
+        is_served = starts_unserved or all(name in self._registry for name in list_needed_agents(state))
+        return is_served and not self._is_stopping
 
     def publish(self, key: SessionKey, events: list[RecordedEvent]) -> None:
         """Show recorded events to those who look on, and to those who wait for a run to end."""
@@ -155,7 +162,8 @@ class Worker:
         """Record the run as failed, and what then begins; nothing if that was not possible."""
         error = RunError(code="internal_error", message="the server met an unexpected error; its log says more")
         try:
-            events = await session_log.commit(_decide_end(RunFailed, "error", error))
+            said = self._hub.get_partial(session_log.key)
+            events = await session_log.commit(decide_end(RunFailed, "error", error, said))
         except Exception:
             log.exception(
                 "session %s: the failure could not be recorded; recovery will take the run over", session_log.key.id
@@ -212,6 +220,7 @@ class Worker:
         leases = {key: lease for key, lease in self.tasks.list_leases().items() if key in keys}
         heads = await self._store.read_heads(leases) if leases else {}
         await self._drop_lost(leases, [key for key in leases if key not in heads or heads[key].lease != leases[key]])
+        await self.partials.answer(leases, heads)
         for key in keys:
             self._hub.signal_log_change(key)
             self.waiters.wake(key)
@@ -236,7 +245,7 @@ class Worker:
         try:
             async with asyncio.timeout(self._limits.interrupt_seconds):
                 self.publish(
-                    session_log.key, await session_log.commit(_decide_end(RunInterrupted, "interrupted", error))
+                    session_log.key, await session_log.commit(decide_end(RunInterrupted, "interrupted", error))
                 )
         except (LeaseLost, *_NOTHING_TO_ADD_TO) as refused:
             # Another process has taken over, or the session is gone.
@@ -245,15 +254,3 @@ class Worker:
             log.warning(_NOT_INTERRUPTED_MESSAGE, session_log.key.id)
         except Exception:
             log.exception(_NOT_INTERRUPTED_MESSAGE, session_log.key.id)
-
-
-def _decide_end(ending: Ending, stop_reason: StopReason, error: RunError) -> Decide:
-    """Decide to end the run that is running, if one is."""
-
-    def decide(state: State) -> list[EventDraft] | None:
-        run = state.run
-        if run is None or run.status != "running":
-            return None
-        return draft_events(state.agent, end_run(state, run, ending, stop_reason, error), run.id)
-
-    return decide

@@ -25,11 +25,19 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class SessionHead(msgspec.Struct, frozen=True):
-    """Where a session's log ends, and the lease on it, be it expired or not."""
+    """Where a session's log ends, and the lease on it, be it expired or not.
+
+    `partial` is empty once somebody wants to know what the model of its run has said so far, and then the answer.
+    """
 
     seq: int
     hash: str
     lease: Lease | None = None
+    partial: str | None = None
+
+    @property
+    def is_partial_wanted(self) -> bool:
+        return self.partial == ""
 
 
 class Leases(Protocol):
@@ -43,6 +51,17 @@ class Leases(Protocol):
         """Sessions that somebody has to go on with: those running while nobody holds an unexpired lease on them, and
         those that have become due (see `State.due_at`).
         """
+        ...
+
+    async def ask_for_partial(self, key: SessionKey, owner: str) -> bool:
+        """Ask the process that advances a session what its model has said so far: `SessionHead.partial` is the answer.
+
+        False if nobody does but `owner`, who asks. The wish ends with the run, or when it is taken over.
+        """
+        ...
+
+    async def answer_partial(self, key: SessionKey, lease: Lease, text: str) -> None:
+        """Answer that, if it is still asked and the lease is still held."""
         ...
 
     async def read_heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:

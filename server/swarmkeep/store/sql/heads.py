@@ -185,6 +185,9 @@ def _prepare_head_update(mode: LeaseMode, running: bool) -> PreparedStatement:
         )
         statement = statement.where(free)
     values = _bind_columns(_HEAD_PARAMETERS)
+    if not running or mode in ("claim", "take_over"):
+        # What was asked of the lease's former holder, or answered by it.
+        values["partial"] = null()
     if not running:
         values |= {"lease_owner": null(), "lease_expires_at": null(), "lease_epoch": columns.lease_epoch + 1}
     elif mode == "renew":

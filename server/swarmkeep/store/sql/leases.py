@@ -12,7 +12,7 @@ from swarmkeep.store.ports.leases import Lease, SessionHead
 from swarmkeep.store.sql.columns import database_now
 from swarmkeep.store.sql.database import Database, OnDatabase
 from swarmkeep.store.sql.prepared import MAX_PARAMETERS
-from swarmkeep.store.sql.tables import IS_DUE, IS_RUNNING, sessions
+from swarmkeep.store.sql.tables import IS_DUE, IS_RUNNING, of_session, sessions
 
 
 class SqlLeases(OnDatabase):
@@ -29,6 +29,15 @@ class SqlLeases(OnDatabase):
 
     async def find_abandoned(self, *, limit: int = 100) -> list[SessionKey]:
         return await self.database.read(lambda connection: find_abandoned(connection, limit, self._only))
+
+    async def ask_for_partial(self, key: SessionKey, owner: str) -> bool:
+        asked = await self.database.write(lambda connection: ask_for_partial(connection, key, owner))
+        if asked:
+            self.database.notify(key)
+        return asked
+
+    async def answer_partial(self, key: SessionKey, lease: Lease, text: str) -> None:
+        await self.database.write(lambda connection: answer_partial(connection, key, lease, text))
 
     async def read_heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:
         return await self.database.read(lambda connection: find_heads(connection, keys))
@@ -70,6 +79,21 @@ def find_abandoned(connection: Connection, limit: int, only: SessionKey | None) 
     return [SessionKey(row.tenant, row.id) for row in connection.execute(statement)]
 
 
+def ask_for_partial(connection: Connection, key: SessionKey, owner: str) -> bool:
+    """Leave the wish in the session's row, if another owner's lease on it has not expired."""
+    columns = sessions.c
+    held = (columns.lease_owner.is_not(None), columns.lease_owner != owner, columns.lease_expires_at > database_now())
+    wish = update(sessions).where(*of_session(sessions, key), IS_RUNNING, *held).values(partial="")
+    return connection.execute(wish).rowcount == 1
+
+
+def answer_partial(connection: Connection, key: SessionKey, lease: Lease, text: str) -> None:
+    """Put the answer in the place of the wish."""
+    columns = sessions.c
+    held = (columns.lease_owner == lease.owner, columns.lease_epoch == lease.epoch, columns.partial == "")
+    connection.execute(update(sessions).where(*of_session(sessions, key), *held).values(partial=text))
+
+
 def find_heads(connection: Connection, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:
     """Where these sessions end."""
     columns = sessions.c
@@ -80,12 +104,14 @@ def find_heads(connection: Connection, keys: Collection[SessionKey]) -> dict[Ses
         columns.head_hash,
         columns.lease_owner,
         columns.lease_epoch,
+        columns.partial,
     )
     found: dict[SessionKey, SessionHead] = {}
     for some in split_keys(keys):
-        for tenant, name, seq, digest, owner, epoch in connection.execute(select(*wanted).where(is_one_of(some))):
+        rows = connection.execute(select(*wanted).where(is_one_of(some)))
+        for tenant, name, seq, digest, owner, epoch, partial in rows:
             lease = None if owner is None else Lease(owner, epoch)
-            found[SessionKey(tenant, name)] = SessionHead(seq, digest.hex(), lease)
+            found[SessionKey(tenant, name)] = SessionHead(seq, digest.hex(), lease, partial)
     return found
 
 

@@ -42,6 +42,11 @@ sessions = Table(
     Column("lease_epoch", BigInteger, nullable=False),
     Column("lease_expires_at", Double, comment="seconds since 1970, by this database's clock"),
     Column("due_at", Double, comment="when somebody has to go on with it though it is not running; seconds since 1970"),
+    Column(
+        "partial",
+        Verbatim,
+        comment="what its model has said so far (JSON); empty while a server that is to end its run waits for that",
+    ),
     Index("ix_sessions_created", "tenant", "created_at", "id"),
     # For renewing a process's leases and for finding those that nobody renews. The expiry stays out of it: it changes
     # with every append, and PostgreSQL keeps updates of unindexed columns within the page.

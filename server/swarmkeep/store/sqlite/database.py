@@ -17,14 +17,13 @@ from swarmkeep.store.ports import OutcomeUnknown, SessionKey, StoreUnavailable
 from swarmkeep.store.sqlite.connections import BUSY_SECONDS, connect
 from swarmkeep.store.sqlite.errors import raise_store_error, translate_sqlite_error
 from swarmkeep.store.sqlite.read_only import ReadOnlyFile
+from swarmkeep.store.sqlite.scrubbing import RETRY_SECONDS, LogScrubber
 from swarmkeep.store.urls import SqliteFile
 
 T = TypeVar("T")
 
 _MAX_BATCH = 128
 _READERS = 2
-# How long to leave between attempts to empty the write-ahead log while a reader still needs it.
-_TRUNCATE_RETRY_SECONDS = 0.5
 
 
 class _Job:
@@ -144,14 +143,12 @@ class SqliteDatabase:
 
     def _run_writer(self) -> None:
         connection: Connection | None = None
-        scrub = False
-        while (batch := self._take_batch(scrub)) is not None:
+        scrubber = LogScrubber(self._file.display)
+        while (batch := self._take_batch(scrubber.is_due)) is not None:
             try:
                 connection = connection or connect(self._file, "rw", busy_seconds=self._busy_seconds)
                 if batch:
                     _commit(connection, batch, self._file.display)
-                    scrub = scrub or any(job.erases and not job.failed for job in batch)
-                scrub = scrub and not _truncate_log(connection)
             except Exception as error:
                 # A new error for each: a task that raises one adds its own traceback to it.
                 for job in batch:
@@ -159,17 +156,20 @@ class SqliteDatabase:
                 if connection is not None:
                     _discard(connection)
                 connection = None
-            _deliver(batch)
+            scrubber.is_due = scrubber.is_due or any(job.erases for job in batch)
+            # Whatever becomes of the log, what is committed is committed. Who erases is told once that was tried.
+            _deliver([job for job in batch if not job.erases])
+            if connection is not None:
+                scrubber.scrub(connection)
+            _deliver([job for job in batch if job.erases])
         if connection is not None:
-            if scrub:
-                with contextlib.suppress(Exception):
-                    _truncate_log(connection)
+            scrubber.scrub(connection)
             _discard(connection)
 
-    def _take_batch(self, scrub: bool) -> list[_Job] | None:
+    def _take_batch(self, is_scrub_due: bool) -> list[_Job] | None:
         """The jobs that wait, at least one unless there is something to scrub; None when it is time to stop."""
         try:
-            first = self._jobs.get(timeout=_TRUNCATE_RETRY_SECONDS if scrub else None)
+            first = self._jobs.get(timeout=RETRY_SECONDS if is_scrub_due else None)
         except queue.Empty:
             return []
         if first is None:
@@ -212,18 +212,6 @@ def _commit(connection: Connection, batch: Iterable[_Job], display: str) -> None
             transaction.commit()
         except Exception as error:
             raise _CommitFailed(error) from error
-
-
-def _truncate_log(connection: Connection) -> bool:
-    """Empty the write-ahead log, where removed text would stay readable. False if a reader is in the way."""
-    raw: Any = connection.connection.dbapi_connection
-    wait = raw.execute("PRAGMA busy_timeout").fetchone()[0]
-    raw.execute("PRAGMA busy_timeout = 100")
-    try:
-        busy: int = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-    finally:
-        raw.execute(f"PRAGMA busy_timeout = {wait}")
-    return busy == 0
 
 
 def _discard(connection: Connection) -> None:
