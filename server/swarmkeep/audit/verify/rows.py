@@ -97,5 +97,5 @@ class ReferenceCheck:
             seq = mark["seq"]
             if not isinstance(seq, int) or not 0 < seq <= last or mark["run_id"] in self._runs:
                 self._findings.add("mark_dangling", "an idempotency key leads to an event or a run that is not there")
-            if not _DIGEST.fullmatch(mark["digest"]):
+            if not isinstance(mark["digest"], str) or not _DIGEST.fullmatch(mark["digest"]):
                 self._findings.add("mark_invalid", "an idempotency key's row holds no digest of a request")

@@ -43,7 +43,10 @@ class AuditAction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditLogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of a tenant's audit log, with what its hash is made of. `payload` is its exact stored text."""
+    """An entry of a tenant's audit log, with what its hash is made of. `payload` is its exact stored text.
+
+    `as_written`: its row holds it in the one form that a server writes.
+    """
 
     seq: int
     type: str
@@ -54,6 +57,7 @@ class AuditLogEntry(msgspec.Struct, frozen=True, kw_only=True):
     salt: bytes
     commitment: bytes
     hash: bytes
+    as_written: bool
 
 
 class AuditReader(Protocol):

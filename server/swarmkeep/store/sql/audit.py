@@ -11,7 +11,7 @@ from swarmkeep.domain.events import SessionForked
 from swarmkeep.domain.request import digest
 from swarmkeep.store.ports.audit import SessionRows
 from swarmkeep.store.ports.keys import SessionKey
-from swarmkeep.store.sql.columns import Verbatim, as_bytes, as_text, unescape
+from swarmkeep.store.sql.columns import Verbatim, as_text, is_as_written, unescape
 from swarmkeep.store.sql.database import OnDatabase
 from swarmkeep.store.sql.prepared import MAX_PARAMETERS, Row
 from swarmkeep.store.sql.tables import (
@@ -25,7 +25,6 @@ from swarmkeep.store.sql.tables import (
     sessions,
     usage,
 )
-from swarmkeep.store.sql.usage import read_usage_rows
 
 _PAGE_ROWS = 50
 
@@ -59,7 +58,7 @@ def read_session_rows(connection: Connection, key: SessionKey) -> SessionRows:
         last_seq=last if isinstance(last, int) else 0 if last is None else -1,
         forked_at=forked if isinstance(forked, int) else 0,
         labels=frozenset(
-            as_bytes(row.label)
+            row.label
             for row in connection.execute(select(session_labels.c.label).where(*of_session(session_labels, key)))
         ),
         blobs=dict(_check_blobs(connection, key)),
@@ -73,18 +72,31 @@ def read_head_row(connection: Connection, key: SessionKey) -> Row | None:
     return next(_read_rows(connection, sessions, key), None)
 
 
-def _read_rows(connection: Connection, table: Table, key: SessionKey) -> Iterator[Row]:
-    for row in connection.execute(select(*map(_select_raw, table.c)).where(*of_session(table, key))):
+def read_usage_rows(connection: Connection, key: SessionKey, after: int, upto: int) -> dict[int, dict[str, Any]]:
+    """The rows of calls between two seqs, by seq."""
+    between = (usage.c.seq > after, usage.c.seq <= upto)
+    return {
+        row["seq"]: {name: value for name, value in row.items() if name not in ("tenant", "session_id")}
+        for row in _read_rows(connection, usage, key, *between)
+        # SQLite holds a value of any type in any column.
+        if isinstance(row["seq"], int)
+    }
+
+
+def _read_rows(connection: Connection, table: Table, key: SessionKey, *conditions: Any) -> Iterator[Row]:
+    query = select(*map(select_raw, table.c)).where(*of_session(table, key), *conditions)
+    for row in connection.execute(query):
         yield {column.name: _decode_value(column, value) for column, value in zip(table.c, row, strict=True)}
 
 
-def _select_raw(column: Column[Any]) -> Any:
-    # Read without a conversion, which would fail on what is damaged.
+def select_raw(column: Column[Any]) -> Any:
+    """A column without the conversion that would fail on what is damaged."""
     return type_coerce(column, Text) if isinstance(column.type, Verbatim) else column
 
 
 def _decode_value(column: Column[Any], value: Any) -> Any:
-    return unescape(as_text(value)) if isinstance(column.type, Verbatim) and value is not None else value
+    # What is not written as a server writes it stays as it is: it would read the same, but a query would not find it.
+    return unescape(value) if isinstance(column.type, Verbatim) and is_as_written(value) else value
 
 
 def _check_blobs(connection: Connection, key: SessionKey) -> Iterator[tuple[str, bool]]:
@@ -92,7 +104,7 @@ def _check_blobs(connection: Connection, key: SessionKey) -> Iterator[tuple[str,
     after: str | None = None
     while True:
         page = (
-            select(blobs.c.hash, _select_raw(blobs.c.text))
+            select(blobs.c.hash, select_raw(blobs.c.text))
             .where(*of_session(blobs, key))
             .order_by(blobs.c.hash)
             .limit(_PAGE_ROWS)
