@@ -28,7 +28,7 @@ from swarmkeep.domain.events import (
 from swarmkeep.store import schema
 from swarmkeep.store.hashing import GENESIS, commitment_of, header_of, link
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.ports import IdempotencyRecord, SessionKey
+from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.tables import blobs, events, idempotency, session_labels, sessions
 from tests.audit.verify.rows import TABLES, Row, change_row, insert_row, make_other_value, read_rows, remove_row
 from tests.golden.make import FORK, SHOP, fill_store
@@ -400,27 +400,3 @@ async def test_a_redaction_that_was_none_is_found(store: SqlStore) -> None:
     state = (await store.append(SHOP, state, draft_user_messages("text"))).state
     await store.append(SHOP, state, [EventDraft(SessionRedacted(seqs=(2,), reason="x", kept=("y",)), None, "Triage")])
     assert await find_codes(store) == [(2, "redaction_undone")]
-
-
-async def test_a_session_that_goes_on_meanwhile_is_valid(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = await begin_session(store, SHOP)
-    state = (await store.append(SHOP, state, draft_user_messages("one", "two"))).state
-    read, appended = SqlStore.read_sealed, []
-
-    async def busy(self: SqlStore, *given: Any, **options: Any) -> Any:
-        nonlocal state
-        if len(appended) < 2:
-            appended.append(1)
-            state = (
-                await store.append(
-                    SHOP,
-                    state,
-                    draft_user_messages("three"),
-                    idempotency=IdempotencyRecord(key=str(state.seq), digest=""),
-                )
-            ).state
-        return await read(self, *given, **options)
-
-    monkeypatch.setattr(SqlStore, "read_sealed", busy)
-    found = await verify(store, SHOP)
-    assert (found.valid, found.problems) == (True, [])

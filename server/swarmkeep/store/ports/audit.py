@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports.keys import SessionKey
+
+T = TypeVar("T")
 
 
 class SessionRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,15 +63,30 @@ class AuditLogEntry(msgspec.Struct, frozen=True, kw_only=True):
     as_written: bool
 
 
-class AuditReader(Protocol):
-    """The rows of a session beside its events, as they are stored."""
+class Snapshot(Protocol):
+    """All that is stored, as it was at one moment. Whoever asks for it does not trust it."""
 
-    async def read_session_rows(self, key: SessionKey) -> SessionRows:
-        """The rows beside a session's events, which whoever asks for them does not trust."""
+    def read_session_rows(self, key: SessionKey) -> SessionRows:
+        """The rows beside a session's events."""
         ...
 
-    async def read_usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
+    def read_sealed(self, key: SessionKey, *, after: int, upto: int | None, limit: int) -> list[SealedEvent]:
+        """Events with the salts and commitments that their hashes are made of, oldest first."""
+        ...
+
+    def read_usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
         """The rows of usage of a session's calls between two seqs, by seq."""
+        ...
+
+
+class AuditReader(Protocol):
+    """What is stored, for those who trust none of it."""
+
+    async def read_snapshot(self, check: Callable[[Snapshot], T]) -> T:
+        """Run a check on what is stored at one moment, whatever is recorded meanwhile.
+
+        It may run in a thread, and from its beginning again when a connection breaks.
+        """
         ...
 
     async def list_session_keys(

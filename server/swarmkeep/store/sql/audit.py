@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from sqlalchemy import Column, Connection, Table, Text, func, select, tuple_, type_coerce
 
 from swarmkeep.domain.events import SessionForked
 from swarmkeep.domain.request import digest
-from swarmkeep.store.ports.audit import SessionRows
+from swarmkeep.store.hashing import SealedEvent
+from swarmkeep.store.ports.audit import SessionRows, Snapshot
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.columns import Verbatim, as_text, is_as_written, unescape
 from swarmkeep.store.sql.database import OnDatabase
 from swarmkeep.store.sql.prepared import MAX_PARAMETERS, Row
+from swarmkeep.store.sql.reader import MAX_BIGINT, read_sealed
 from swarmkeep.store.sql.tables import (
     IS_FIRST,
     SESSION_TABLES,
@@ -26,17 +28,33 @@ from swarmkeep.store.sql.tables import (
     usage,
 )
 
+T = TypeVar("T")
+
 _PAGE_ROWS = 50
+
+
+class SqlSnapshot:
+    """Snapshot on a connection, whose transaction sees one moment."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def read_session_rows(self, key: SessionKey) -> SessionRows:
+        return read_session_rows(self._connection, key)
+
+    def read_sealed(self, key: SessionKey, *, after: int, upto: int | None, limit: int) -> list[SealedEvent]:
+        last = MAX_BIGINT if upto is None else upto
+        return read_sealed(self._connection, key, after=after, upto=last, limit=limit)
+
+    def read_usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
+        return read_usage_rows(self._connection, key, after, upto)
 
 
 class SqlAuditReader(OnDatabase):
     """AuditReader on a Database."""
 
-    async def read_session_rows(self, key: SessionKey) -> SessionRows:
-        return await self.database.read(lambda connection: read_session_rows(connection, key))
-
-    async def read_usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
-        return await self.database.read(lambda connection: read_usage_rows(connection, key, after, upto))
+    async def read_snapshot(self, check: Callable[[Snapshot], T]) -> T:
+        return await self.database.read_snapshot(lambda connection: check(SqlSnapshot(connection)))
 
     async def list_session_keys(
         self, tenant: str | None = None, *, after: SessionKey | None = None, limit: int = 500
@@ -48,7 +66,6 @@ class SqlAuditReader(OnDatabase):
 
 
 def read_session_rows(connection: Connection, key: SessionKey) -> SessionRows:
-    # First, so that an append meanwhile does not look like an event beyond the head.
     last = connection.scalar(select(func.max(events.c.seq)).where(*of_session(events, key)))
     forked = connection.scalar(
         select(func.max(events.c.seq)).where(*of_session(events, key), events.c.type == SessionForked.type)
