@@ -20,6 +20,7 @@ from swarmkeep.store.sql.tables import (
     IS_FIRST,
     SESSION_TABLES,
     blobs,
+    creations,
     events,
     idempotency,
     of_session,
@@ -80,6 +81,7 @@ def read_session_rows(connection: Connection, key: SessionKey) -> SessionRows:
         ),
         blobs=dict(_check_blobs(connection, key)),
         idempotency_rows=tuple(_read_rows(connection, idempotency, key)),
+        creation_keys=tuple(row["key"] for row in _read_rows(connection, creations, key)),
         usage_row_count=connection.scalar(select(func.count()).where(*of_session(usage, key))) or 0,
     )
 
