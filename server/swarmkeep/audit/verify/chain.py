@@ -7,6 +7,7 @@ import itertools
 from swarmkeep.audit.verify.problems import Head, Problems
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import FACTS, SessionRedacted, UnknownFact
+from swarmkeep.domain.redaction import is_stand_in
 from swarmkeep.domain.request import digest
 from swarmkeep.store.hashing import (
     FORMATS,
@@ -33,6 +34,7 @@ class ChainCheck:
         self._format = FORMATS[0]
         self._redacted_digests: dict[int, str] = {}
         self._explained_seqs: set[int] = set()
+        self._redactions: list[tuple[int, tuple[int, ...]]] = []
 
     def take(self, sealed: SealedEvent) -> None:
         event = sealed.event
@@ -76,6 +78,9 @@ class ChainCheck:
         name = f"event {event.seq} ({event.type})"
         if salt is None:
             self._redacted_digests[event.seq] = digest(event.payload)
+            if not is_stand_in(event):
+                detail = f"{name}: its payload was removed, and what stands there is not what redaction leaves of it"
+                self._findings.add("stand_in_differs", detail, event.seq)
         elif all(commitment_of(salt, event.payload, format) != sealed.commitment for format in formats):
             self._findings.add("payload_differs", f"{name}: its payload is not the one that was recorded", event.seq)
         if salt is not None and len(salt) != SALT_BYTES:
@@ -87,6 +92,7 @@ class ChainCheck:
             self._findings.add("row_differs", f"{name}: its row is not written as a server writes it", event.seq)
 
     def _check_redaction(self, at: int, fact: SessionRedacted) -> None:
+        self._redactions.append((at, fact.seqs))
         for seq, kept in itertools.zip_longest(fact.seqs, fact.kept):
             if seq is None or not 0 < seq < at:
                 self._findings.add("event_unreadable", f"event {at} names events that do not come before it", at)
@@ -98,6 +104,18 @@ class ChainCheck:
                 detail = f"event {seq}: what stands in its payload's place is not what event {at} left there"
                 self._findings.add("stand_in_differs", detail, seq)
             self._explained_seqs.add(seq)
+
+    def list_redacted(self) -> list[int]:
+        """The events without their payload; those that lost it since, of what was there when a head was noted down."""
+        if self._noted is None:
+            return sorted(self._redacted_digests)
+        gone_before: set[int] = set()
+        # The latest first: what says that an event was gone before may have lost its own payload since, and then
+        # anybody may have put its words there.
+        for at, seqs in reversed(self._redactions):
+            if at <= self._noted.seq and (at not in self._redacted_digests or at in gone_before):
+                gone_before.update(seqs)
+        return [seq for seq in sorted(self._redacted_digests.keys() - gone_before) if seq <= self._noted.seq]
 
     def finish(self) -> None:
         """Say what only the end can tell."""

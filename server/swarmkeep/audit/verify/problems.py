@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from swarmkeep.domain.errors import InvalidRequest
 
 MAX_PROBLEMS = 100
+MAX_REDACTED = 1000
 
 CODES: Mapping[str, str] = {
     "event_missing": "there is no event with this seq, and there are later ones, or the head row says so",
@@ -21,7 +22,7 @@ CODES: Mapping[str, str] = {
     "salt_invalid": "the salt is not one of 16 bytes, as every payload is recorded with",
     "row_differs": "the row is not written as a server writes it, though it may read the same",
     "payload_missing": "the payload was removed, and no `session.redacted` event says so",
-    "stand_in_differs": "what stands in the place of a removed payload was changed",
+    "stand_in_differs": "what stands in the place of a removed payload is not what redaction left there",
     "redaction_undone": "a `session.redacted` event says that the payload was removed, and there is one",
     "head_missing": "the session has rows, but no head row",
     "head_differs": "a column of the head row is not what the events add up to",
@@ -73,13 +74,19 @@ _HEAD_PATTERN = re.compile(r"([1-9][0-9]{0,15}):([0-9a-fA-F]{64})", re.ASCII)
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check of a log came to. `problems` lists the first of them; `problem_count` counts all."""
+    """What a check of a log came to. `problems` lists the first of them; `problem_count` counts all.
+
+    `redacted` lists the events whose payload was removed, and `redacted_count` counts all: if a head was noted down, of
+    the events up to it those that were redacted since.
+    """
 
     valid: bool
     events: int
     head: Head | None
     problems: list[ChainProblem]
     problem_count: int
+    redacted: list[int] = []
+    redacted_count: int = 0
 
 
 class Problems:
@@ -95,6 +102,14 @@ class Problems:
         if len(self._kept) < MAX_PROBLEMS:
             self._kept.append(ChainProblem(seq=seq, code=code, detail=detail))
 
-    def make_verification(self, events: int, head: Head | None) -> Verification:
+    def make_verification(self, events: int, head: Head | None, redacted: Sequence[int] = ()) -> Verification:
         problems = sorted(self._kept, key=lambda problem: (problem.seq is None, problem.seq or 0))
-        return Verification(valid=not self.count, events=events, head=head, problems=problems, problem_count=self.count)
+        return Verification(
+            valid=not self.count,
+            events=events,
+            head=head,
+            problems=problems,
+            problem_count=self.count,
+            redacted=list(redacted[:MAX_REDACTED]),
+            redacted_count=len(redacted),
+        )

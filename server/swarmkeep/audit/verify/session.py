@@ -67,7 +67,7 @@ def _check(stored: Snapshot, key: SessionKey, noted: Head | None) -> Verificatio
     if check.forked is not None:
         _check_fork(stored, key, check)
     head = Head(seq=check.state.seq, hash=check.state.hash) if check.count else None
-    return check.findings.make_verification(check.count, head)
+    return check.findings.make_verification(check.count, head, check.list_redacted())
 
 
 def read_pages(stored: Snapshot, key: SessionKey, *, upto: int | None) -> Iterator[list[SealedEvent]]:
@@ -102,6 +102,9 @@ class _SessionCheck:
         """The last event by the head row."""
         seq = None if self._evidence.head is None else self._evidence.head["head_seq"]
         return seq if isinstance(seq, int) else None
+
+    def list_redacted(self) -> list[int]:
+        return self._chain.list_redacted()
 
     def take(self, sealed: SealedEvent) -> None:
         event = sealed.event
