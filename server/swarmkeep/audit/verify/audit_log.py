@@ -42,6 +42,9 @@ def _read_data(payload: str) -> msgspec.Raw:
 async def verify_audit_log(store: Archive, tenant: str, *, noted: Head | None = None) -> Verification:
     """Check a tenant's audit log as a session's events are checked."""
     findings = Problems()
+    findings.add_replaced_tables(
+        await store.read_snapshot(lambda stored: stored.find_replaced_tables(of_audit_log=True))
+    )
     previous, last = GENESIS, 0
     while page := await store.read_audit_log(tenant, after=last, limit=_PAGE_ENTRIES):
         for entry in page:

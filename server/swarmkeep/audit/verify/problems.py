@@ -41,6 +41,7 @@ CODES: Mapping[str, str] = {
     "start_after_result": "a tool was started again after its result was recorded",
     "call_without_result": "a run was completed while a call of its last turn had no result",
     "run_overlaps": "a run was started while another one was active",
+    "table_replaced": "a table is a view or the like, which may show what is not stored",
     "truncated": "the log ends before the event that was noted down",
     "rewritten": "the event that was noted down has another hash now",
 }
@@ -101,6 +102,10 @@ class Problems:
         self.count += 1
         if len(self._kept) < MAX_PROBLEMS:
             self._kept.append(ChainProblem(seq=seq, code=code, detail=detail))
+
+    def add_replaced_tables(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.add("table_replaced", f"`{name}` is not a plain table: what it shows may not be what is stored")
 
     def make_verification(self, events: int, head: Head | None, redacted: Sequence[int] = ()) -> Verification:
         problems = sorted(self._kept, key=lambda problem: (problem.seq is None, problem.seq or 0))

@@ -53,6 +53,7 @@ def _check(stored: Snapshot, key: SessionKey, noted: Head | None) -> Verificatio
     if evidence.is_empty:
         return None
     check = _SessionCheck(evidence, noted)
+    check.findings.add_replaced_tables(stored.find_replaced_tables())
     after = _MIN_SEQ
     for page in read_pages(stored, key, upto=check.head_seq):
         for sealed in page:

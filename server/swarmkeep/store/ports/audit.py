@@ -84,6 +84,10 @@ class Snapshot(Protocol):
         """The rows of usage of a session's calls between two seqs, by seq."""
         ...
 
+    def find_replaced_tables(self, *, of_audit_log: bool = False) -> list[str]:
+        """Which tables of sessions, or of the audit log, are views or the like, and may show what is not stored."""
+        ...
+
 
 class AuditReader(Protocol):
     """What is stored, for those who trust none of it."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, Connection, Table, Text, func, select, tuple_, type_coerce
+from sqlalchemy import Column, Connection, Table, Text, bindparam, func, select, text, tuple_, type_coerce
 
 from swarmkeep.domain.events import SessionForked
 from swarmkeep.domain.request import digest
@@ -19,6 +19,7 @@ from swarmkeep.store.sql.reader import MAX_BIGINT, read_sealed
 from swarmkeep.store.sql.tables import (
     IS_FIRST,
     SESSION_TABLES,
+    audit_log,
     blobs,
     creations,
     events,
@@ -50,6 +51,9 @@ class SqlSnapshot:
     def read_usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
         return read_usage_rows(self._connection, key, after, upto)
 
+    def find_replaced_tables(self, *, of_audit_log: bool = False) -> list[str]:
+        return find_replaced_tables(self._connection, [audit_log] if of_audit_log else (sessions, *SESSION_TABLES))
+
 
 class SqlAuditReader(OnDatabase):
     """AuditReader on a Database."""
@@ -64,6 +68,27 @@ class SqlAuditReader(OnDatabase):
 
     async def find_copies(self, key: SessionKey, events: Mapping[int, bytes]) -> dict[SessionKey, list[int]]:
         return await self.database.read(lambda connection: find_copies(connection, key, events))
+
+
+_PLAIN_TABLES = {
+    "sqlite": """
+        SELECT name FROM sqlite_master AS found WHERE type = 'table' AND sql LIKE 'CREATE TABLE%' AND name IN :names
+        AND NOT EXISTS (SELECT 1 FROM pragma_table_xinfo(found.name) WHERE hidden <> 0)
+    """,
+    "postgresql": """
+        SELECT relname FROM pg_class AS found WHERE relkind = 'r' AND relname IN :names
+        AND found.oid = to_regclass(quote_ident(relname))
+        AND NOT EXISTS (SELECT 1 FROM pg_inherits WHERE inhparent = found.oid)
+        AND NOT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = found.oid AND attgenerated <> '')
+    """,
+}
+
+
+def find_replaced_tables(connection: Connection, tables: Iterable[Table]) -> list[str]:
+    """Those of the tables that are none, or not only: views, parents of other tables, tables with computed columns."""
+    names = {table.name for table in tables}
+    query = text(_PLAIN_TABLES[connection.dialect.name]).bindparams(bindparam("names", expanding=True))
+    return sorted(names.difference(connection.scalars(query, {"names": sorted(names)})))
 
 
 def read_session_rows(connection: Connection, key: SessionKey) -> SessionRows:
@@ -129,8 +154,8 @@ def _check_blobs(connection: Connection, key: SessionKey) -> Iterator[tuple[str,
             .limit(_PAGE_ROWS)
         )
         rows = connection.execute(page if after is None else page.where(blobs.c.hash > after)).all()
-        for name, text in rows:
-            yield name, digest(unescape(as_text(text))) == name
+        for name, blob in rows:
+            yield name, digest(unescape(as_text(blob))) == name
         if len(rows) < _PAGE_ROWS:
             return
         after = rows[-1][0]
