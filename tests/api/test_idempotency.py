@@ -131,6 +131,61 @@ async def test_another_body_under_the_same_key_is_refused(
     assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_mismatch")
 
 
+async def make_source(service: RunningServer, made_by: str) -> str:
+    """Where sessions are made: the list of them, or an existing one's forks."""
+    return "/v1/sessions" if made_by == "create" else f"{await service.session()}/fork"
+
+
+@pytest.mark.parametrize("made_by", ["create", "fork"])
+async def test_a_key_makes_one_session_whatever_id_it_is_sent_with(service: RunningServer, made_by: str) -> None:
+    path = await make_source(service, made_by)
+    first = await service.post(path, {"id": "one"}, headers=KEY)
+    assert first.status_code == 201
+    for body in ({"id": "two"}, {}, {"id": "one", "metadata": {"a": 1}}):
+        refused = await service.post(path, body, headers=KEY)
+        assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_mismatch")
+    assert (await service.get("/v1/sessions/two")).status_code == 404
+    again = await service.post(path, {"id": "one"}, headers=KEY)
+    assert (again.status_code, again.json()) == (201, first.json())
+
+
+@pytest.mark.parametrize("made_by", ["create", "fork"])
+async def test_a_key_that_named_no_id_is_refused_with_one(service: RunningServer, made_by: str) -> None:
+    path = await make_source(service, made_by)
+    assert (await service.post(path, {}, headers=KEY)).status_code == 201
+    refused = await service.post(path, {"id": "two"}, headers=KEY)
+    assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_mismatch")
+
+
+@pytest.mark.parametrize("made_by", ["create", "fork"])
+async def test_of_many_at_once_with_one_key_and_other_ids_one_makes_a_session(
+    service: RunningServer, made_by: str
+) -> None:
+    path = await make_source(service, made_by)
+    before = len((await service.get("/v1/sessions")).json()["data"])
+    sent = [service.post(path, {"id": f"s{number}"}, headers=KEY) for number in range(8)]
+    codes = sorted(answer.status_code for answer in await asyncio.gather(*sent))
+    assert codes == [201, *[422] * 7]
+    assert len((await service.get("/v1/sessions")).json()["data"]) == before + 1
+
+
+async def test_a_key_that_made_a_session_may_be_used_on_another_one(
+    service: RunningServer, model: ScriptedModel
+) -> None:
+    model.say("Done.")
+    await service.post("/v1/sessions", {"id": "one"}, headers=KEY)
+    other = await service.session()
+    assert (await service.patch(other, {"metadata": {"a": 1}}, headers=KEY)).status_code == 200
+    another = await service.session()
+    assert (await service.post(f"{another}/runs", {"input": "hi"}, headers=KEY)).status_code == 200
+
+
+async def test_a_key_is_free_again_once_its_session_is_deleted(service: RunningServer) -> None:
+    await service.post("/v1/sessions", {"id": "one"}, headers=KEY)
+    assert (await service.delete("/v1/sessions/one")).status_code == 204
+    assert (await service.post("/v1/sessions", {"id": "two"}, headers=KEY)).status_code == 201
+
+
 async def test_a_cancel_may_be_sent_twice(service: RunningServer, model: ScriptedModel) -> None:
     model.hang()
     session = await service.session()

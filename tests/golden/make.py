@@ -38,6 +38,11 @@ from tests.golden.conversations import BLOBS, make_shop
 
 SHOP, FORK = SessionKey("default", "shop"), SessionKey("default", "shop:fork")
 FORKED_AT = 12
+MARKS = {
+    0: IdempotencyRecord(key="key-0", digest="c" * 64),
+    1: IdempotencyRecord(key="key-1", digest="d" * 64, run_id="run_1"),
+}
+"""The idempotency keys that the first requests come with."""
 
 
 def make_clock() -> Callable[[], datetime]:
@@ -56,12 +61,11 @@ def describe_state(session_id: str, state: State) -> dict[str, Any]:
 async def fill_store(store: SqlStore) -> None:
     state = State()
     for number, drafts in enumerate(make_shop()):
-        mark = IdempotencyRecord(key="key-1", digest="d" * 64, run_id="run_1") if number == 1 else None
         blobs = BLOBS if state.seq else {}
         if isinstance(drafts[0].fact, SessionRedacted):
             state = await redact_events(store, drafts[0])
             continue
-        state = (await store.append(SHOP, state, drafts, blobs=blobs, idempotency=mark)).state
+        state = (await store.append(SHOP, state, drafts, blobs=blobs, idempotency=MARKS.get(number))).state
     await fork_session(store, SHOP, at=FORKED_AT, session_id=FORK.id, metadata={"fork": 1})
 
 

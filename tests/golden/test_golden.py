@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -12,15 +13,22 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Table, insert
 
+from swarmkeep.audit.redact import redact
+from swarmkeep.audit.transfer.export import iterate_keys, write_export
+from swarmkeep.audit.transfer.import_export import import_export
+from swarmkeep.audit.verify.problems import Head
 from swarmkeep.audit.verify.session import verify
 from swarmkeep.domain.codec import decode, encode
 from swarmkeep.domain.events import FACTS
 from swarmkeep.domain.request import assemble_request
+from swarmkeep.engine.stored_sessions import fork_session
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.tables import metadata
 from tests.golden.conversations import INSTRUCTIONS, TOOLS
 from tests.golden.make import FORK, SHOP, fill_store, list_states, make_clock
+from tests.store.sessions import draft_user_messages
 from tests.support.rules import find_faults
 
 RELEASES = sorted(path.parent for path in Path(__file__).parent.glob("*/rows.json"))
@@ -91,6 +99,35 @@ async def test_every_prefix_still_gives_a_request_that_models_accept(store: SqlS
 async def test_the_conversation_goes_on(store: SqlStore) -> None:
     state = await store.state(SHOP)
     assert [(await store.append(SHOP, state, ())).state.seq] == [state.seq]
+
+
+async def test_what_is_recorded_now_follows_from_what_the_release_recorded(store: SqlStore) -> None:
+    """Hashes of the first format are continued in the present one, in the session and in its forks and copies."""
+    state = await store.state(SHOP)
+    noted = Head(seq=state.seq, hash=state.hash)
+    for text in ("one", "two"):
+        state = (await store.append(SHOP, state, draft_user_messages(text))).state
+    assert (await verify(store, SHOP, noted=noted)).problems == []
+    await fork_session(store, SHOP, session_id="new", at=state.seq - 1)
+    await redact(store, SHOP, [2, state.seq], "asked for")
+    for name in (SHOP.id, "new"):
+        assert (await verify(store, SessionKey("default", name))).problems == []
+
+    async def export(tenant: str) -> bytes:
+        keys = iterate_keys([SessionKey(tenant, "new"), SessionKey(tenant, SHOP.id)])
+        return b"".join([piece async for piece in write_export(store, keys)])
+
+    exported = await export("default")
+    assert (await import_export(store, "elsewhere", io.BytesIO(exported))).imported == 2
+    assert (await verify(store, SessionKey("elsewhere", SHOP.id), noted=noted)).problems == []
+
+
+async def test_an_export_of_the_first_format_is_taken(store: SqlStore) -> None:
+    exported = b"".join([piece async for piece in write_export(store, iterate_keys([SHOP]), alone=True)])
+    older = exported.replace(b'"export":{"format":2', b'"export":{"format":1', 1)
+    assert older != exported
+    assert (await import_export(store, "elsewhere", io.BytesIO(older))).imported == 1
+    assert (await verify(store, SessionKey("elsewhere", SHOP.id))).problems == []
 
 
 async def test_a_golden_database_holds_every_type_of_event(store: SqlStore) -> None:

@@ -59,11 +59,15 @@ def _compute_hashes(file: sqlite3.Connection, session_id: str) -> list[str]:
     )
     hashes, previous = [], bytes(32)
     for salt, payload, *header in rows:
-        commitment = hashlib.sha256(salt + payload).digest()
+        commitment = _hash_parts(b"swarmkeep payload v2", salt, payload)
         text = json.dumps(header, ensure_ascii=False, separators=(",", ":"))
-        previous = hashlib.sha256(previous + text.encode() + commitment).digest()
+        previous = _hash_parts(b"swarmkeep event v2", previous, text.encode(), commitment)
         hashes.append(previous.hex())
     return hashes
+
+
+def _hash_parts(*parts: bytes) -> bytes:
+    return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
 
 
 def test_every_run_ended_once(trial: Trial) -> None:

@@ -6,12 +6,24 @@ import hashlib
 import json
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy import select
 
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.events import ContextUpdated
 from swarmkeep.domain.state import State
-from swarmkeep.store.hashing import random_salts, seal
+from swarmkeep.store.hashing import (
+    AUDIT_LOG,
+    FORMATS,
+    GENESIS,
+    commitment_of,
+    find_format,
+    header_of,
+    link,
+    random_salts,
+    seal,
+)
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.sql.tables import events as table
 from tests.store.sessions import (
@@ -25,15 +37,20 @@ from tests.store.sessions import (
 )
 
 
+def hash_parts(name: str, *parts: bytes) -> bytes:
+    every = (name.encode(), *parts)
+    return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in every)).digest()
+
+
 def compute_chain(rows: list[Any]) -> list[str]:
     """The hash of each row, from the words of the docstring."""
     previous, hashes = bytes(32), []
     for row in rows:
-        commitment = hashlib.sha256(row.salt + row.payload.encode("utf-8")).digest()
+        commitment = hash_parts("swarmkeep payload v2", row.salt, row.payload.encode("utf-8"))
         fields = [row.seq, row.type, row.version, row.run_id, row.agent, row.recorded_at]
         lone = any("\ud800" <= char <= "\udfff" for text in fields if isinstance(text, str) for char in text)
         header = json.dumps(fields, ensure_ascii=lone, separators=(",", ":")).encode("utf-8")
-        previous = hashlib.sha256(previous + header + commitment).digest()
+        previous = hash_parts("swarmkeep event v2", previous, header, commitment)
         hashes.append(previous.hex())
     return hashes
 
@@ -76,7 +93,44 @@ def test_a_golden_chain() -> None:
     assert [one.event.hash for one in sealed] == GOLDEN
 
 
+def test_a_golden_chain_of_the_first_format() -> None:
+    """What was recorded before hashes had sizes in them is read for ever."""
+    drafts = [*draft_creation({"team": "é"}, {"n": -0.0}), *draft_user_messages("hello", "\ud800")]
+    sealed = seal("any id", State(), drafts, at="2026-01-02T03:04:05.000006Z")
+    previous = GENESIS
+    for number, (one, expected) in enumerate(zip(sealed, GOLDEN_FIRST_FORMAT, strict=True)):
+        event = one.event
+        header = header_of(event.seq, event.type, event.version, event.run_id, event.agent, event.at)
+        commitment = commitment_of(bytes([number]) * 16, event.payload, 1)
+        hash = link(previous, header, commitment, 1)
+        assert hash.hex() == expected
+        assert find_format(previous, header, commitment, hash) == 1
+        previous = hash
+
+
+PART = st.binary(max_size=4)
+
+
+@given(st.lists(PART, min_size=3, max_size=3), st.lists(PART, min_size=3, max_size=3))
+def test_parts_that_are_not_the_same_have_another_hash(some: list[bytes], others: list[bytes]) -> None:
+    hashes = [link(*parts, format) for parts in (some, others) for format in FORMATS]
+    assert hashes[0] != hashes[1], "no two formats give the same hash"
+    assert (hashes[0] == hashes[2]) == (some == others)
+
+
+def test_a_hash_is_of_one_chain_only() -> None:
+    parts = (GENESIS, b"[]", bytes(32))
+    assert len({link(*parts), link(*parts, chain=AUDIT_LOG), link(*parts, 1)}) == 3
+    assert find_format(*parts, link(*parts, chain=AUDIT_LOG)) is None
+
+
 GOLDEN = [
+    "4cc0e29e029fb4ec9ec2815fdc009e6e870c821cb488ab257abe2af6e0c77969",
+    "c20c953dbd1562c4aa4e3b17cf317b89f73e53e7a23b3c2d02c42944a7241ccf",
+    "798b4c56e06af043a51d9e12013df276cd2c4eb31c8717fff60978343929cbc7",
+]
+
+GOLDEN_FIRST_FORMAT = [
     "f9a1c0cda210ce034a29cfa48cbbe5da988bc8da92cafc7299d449261368d90c",
     "9aa222bae2b228b27ed888ec8710c8af33f25f8f8c803f0ac20caf4abcacca27",
     "da2b417c24c543a25405a76b38b84c39abcf79089420005c5c76632f6efab80e",

@@ -77,7 +77,9 @@ async def record_everything(store: SqlStore) -> dict[SessionKey, State]:
     drafts = draft_events("Ann", [make_reply("y", total_tokens=7)], "r2")
     record = IdempotencyRecord(key="k", digest="d", run_id="r2")
     await store.append(keys[2], fork, drafts, idempotency=record, blobs={"name": "text \0"})
-    plain = (await store.append(SessionKey("default", "m"), State(), draft_creation(metadata={"k": "v"}))).state
+    made = IdempotencyRecord(key='"made', digest="d")
+    begin = draft_creation(metadata={"k": "v"})
+    plain = (await store.append(SessionKey("default", "m"), State(), begin, idempotency=made)).state
     await store.append(SessionKey("default", "m"), plain, draft_user_messages("hi"))
     await store.append(SessionKey("default", "gone"), State(), draft_creation())
     await store.delete(SessionKey("default", "gone"), by="me")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -140,7 +141,7 @@ async def _refuse_other_use(store: Archive, key: SessionKey, idempotency: Idempo
 
 async def read_whole_log(store: Archive, key: SessionKey) -> list[SealedEvent]:
     """All of a session. Raises SessionNotFound."""
-    log = [sealed async for page in read_pages(store, key, upto=None) for sealed in page]
+    log = await store.read_snapshot(lambda stored: list(chain.from_iterable(read_pages(stored, key, upto=None))))
     if not log:
         raise SessionNotFound(key.id)
     return log

@@ -2,9 +2,11 @@
 
 For the event with number `seq`, with all texts in UTF-8 and SHA-256 throughout:
 
-    commitment = SHA256(salt || payload)            salt: 16 random bytes; payload: the stored text, byte for byte
+    H(name, part, …) = SHA256(size(name) || name || size(part) || part || …)     size: the length in 8 bytes, big-endian
+
+    commitment = H("swarmkeep payload v2", salt, payload)    salt: 16 random bytes; payload: the stored text
     header     = [seq,type,version,run_id,agent,at] as compact JSON (no spaces; run_id may be null)
-    hash       = SHA256(previous || header || commitment)
+    hash       = H("swarmkeep event v2", previous, header, commitment)
 
 `previous` is the hash of event seq - 1, and 32 zero bytes for the first. The header's JSON escapes only what it must:
 `\\"`, `\\\\`, `\\b`, `\\f`, `\\n`, `\\r`, `\\t`, other control characters as `\\u00xx`; if one of its texts holds a
@@ -13,12 +15,21 @@ copied events keep their hashes.
 
 The chain runs over commitments, so a payload can be redacted, its salt with it, and the chain still verifies; and
 because of the salt nobody can guess a short payload from what remains.
+
+That is format 2. In format 1 the parts were put together without names and sizes:
+
+    commitment = SHA256(salt || payload)        hash = SHA256(previous || header || commitment)
+
+Where one part ended and the next one began was not hashed, so such a salt proves nothing unless it has 16 bytes. An
+event is of the format by which its hash follows. Nothing else says so, and so nobody can say otherwise: no two formats
+give the same hash. A log may begin in one and go on in the other.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import struct
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -32,29 +43,57 @@ from swarmkeep.domain.state import State
 
 GENESIS = bytes(32)
 SALT_BYTES = 16
+FORMAT = 2
+"""In which events are hashed now; logs hold those of earlier formats, too."""
+FORMATS = (2, 1)
+EVENTS = b"swarmkeep event v2"
+AUDIT_LOG = b"swarmkeep audit log entry v2"
+_SIZE = struct.Struct(">Q")
 MAX_PAYLOAD_DEPTH = MAX_DEPTH + 8
 """Levels of a payload's JSON: those that a value may have, and a few around it."""
 
 
 class SealedEvent(msgspec.Struct, frozen=True):
-    """An event with what its hash is made of. `salt` is None once the payload was redacted."""
+    """An event with what its hash is made of. `salt` is None once the payload was redacted.
+
+    `as_written`: the row holds it in the one form that a server writes. Other values may read as the same event, and
+    so have the same hash, while a query takes them for something else.
+    """
 
     event: RecordedEvent
     salt: bytes | None
     commitment: bytes
+    as_written: bool = True
 
 
-def commitment_of(salt: bytes, payload: str) -> bytes:
-    return hashlib.sha256(salt + payload.encode()).digest()
+def commitment_of(salt: bytes, payload: str, format: int = FORMAT) -> bytes:
+    if format == 1:
+        return hashlib.sha256(salt + payload.encode()).digest()
+    return _hash_parts(b"swarmkeep payload v2", salt, payload.encode())
 
 
 def header_of(seq: int, type: str, version: int, run_id: str | None, agent: str, at: str) -> bytes:
     return encode((seq, type, version, run_id, agent, at))
 
 
-def link(previous: bytes, header: bytes, commitment: bytes) -> bytes:
-    """The hash of the event that follows the one with hash `previous`."""
-    return hashlib.sha256(b"".join((previous, header, commitment))).digest()
+def link(previous: bytes, header: bytes, commitment: bytes, format: int = FORMAT, *, chain: bytes = EVENTS) -> bytes:
+    """The hash of the event, or of another chain's entry, that follows the one with hash `previous`."""
+    if format == 1:
+        return hashlib.sha256(b"".join((previous, header, commitment))).digest()
+    return _hash_parts(chain, previous, header, commitment)
+
+
+def find_format(previous: bytes, header: bytes, commitment: bytes, hash: bytes, *, chain: bytes = EVENTS) -> int | None:
+    """The format in which a hash follows from the one before it; None if it does not."""
+    for format in FORMATS:
+        if link(previous, header, commitment, format, chain=chain) == hash:
+            return format
+    return None
+
+
+def _hash_parts(name: bytes, *parts: bytes) -> bytes:
+    """A digest that says where each part ends, and what it is a digest of."""
+    return hashlib.sha256(b"".join([_SIZE.pack(len(part)) + part for part in (name, *parts)])).digest()
 
 
 def last_hash(state: State) -> bytes:

@@ -116,9 +116,13 @@ def test_an_edited_event_is_named(text: bytes) -> None:
 
 def test_a_payload_without_its_salt_is_refused_unless_it_was_redacted(text: bytes) -> None:
     number = _find_line(text, b'"seq":3,')
-    error = read_refusal(_edit_line(text, number, lambda value: value.update(data={"made": "up"}, salt=None)))
+    stand_in = {"options": {}, "redacted": True}
+    error = read_refusal(_edit_line(text, number, lambda value: value.update(data=stand_in, salt=None)))
     assert error.line == number + 1
     assert "no event says that it was redacted" in str(error)
+    error = read_refusal(_edit_line(text, number, lambda value: value.update(data={"made": "up"}, salt=None)))
+    assert error.line == number + 1
+    assert "not what redaction leaves" in str(error)
 
 
 def test_a_text_that_is_not_the_one_that_was_sent_is_refused(text: bytes) -> None:
@@ -131,8 +135,8 @@ def test_a_text_that_is_not_the_one_that_was_sent_is_refused(text: bytes) -> Non
 
 
 def test_a_newer_format_is_refused_by_its_name(text: bytes) -> None:
-    newer = text.replace(b'"export":{"format":1', b'"export":{"format":2', 1)
-    assert "format is 2, and this one reads 1" in str(read_refusal(newer))
+    newer = text.replace(b'"export":{"format":2', b'"export":{"format":3', 1)
+    assert "format is 3, and this one reads 2" in str(read_refusal(newer))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import update
 
+from swarmkeep.audit.redact import redact
 from swarmkeep.audit.transfer.export import filter_sessions, iterate_keys, write_export
 from swarmkeep.audit.transfer.import_export import ImportReport, import_export
 from swarmkeep.domain.decisions.commands import create_session
@@ -26,7 +26,6 @@ from swarmkeep.domain.events import (
     RunQueued,
     RunStarted,
     RunWaiting,
-    SessionRedacted,
     SessionUpdated,
 )
 from swarmkeep.domain.request import digest, list_text_hashes
@@ -35,7 +34,6 @@ from swarmkeep.domain.views import view_session
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.sql.tables import events
 from tests.golden.conversations import BLOBS
 from tests.golden.make import FORK, SHOP, describe_state, fill_store
 from tests.support.hypothesis_profiles import examples
@@ -71,14 +69,8 @@ async def record_session(
 
 async def record_redacted_session(store: SqlStore, session_id: str) -> None:
     """A session whose second event was redacted."""
-    state = await record_session(store, session_id, "my secret", "go on")
-    stand_in = '{"redacted":true}'
-    fact = SessionRedacted(seqs=(2,), reason="asked to", kept=(digest(stand_in),))
-    key = SessionKey(TENANT, session_id)
-    await store.append(key, state, draft_events("Ann", [fact], None))
-    mine = (events.c.tenant == TENANT, events.c.session_id == session_id, events.c.seq == 2)
-    change = update(events).where(*mine).values(payload=stand_in, salt=None)
-    await store.database.write(lambda connection: connection.execute(change))
+    await record_session(store, session_id, "my secret", "go on")
+    await redact(store, SessionKey(TENANT, session_id), [2], "asked to")
 
 
 async def test_a_redacted_event_stays_redacted(store: SqlStore, other: SqlStore) -> None:

@@ -60,7 +60,7 @@ def compare(cli: CommandLine, *options: str) -> dict[str | None, str]:
     found = cli("verify", "--checkpoint", "heads.jsonl", "--json", *options)
     rows: Rows = [json.loads(line) for line in found.lines]
     outcomes = {row["session_id"]: row["outcome"] for row in rows}
-    good = not set(outcomes.values()) - {"unchanged", "deleted"}
+    good = not set(outcomes.values()) - {"unchanged", "redacted", "deleted"}
     assert found.code == (0 if good else 1), found
     return outcomes
 
@@ -68,9 +68,23 @@ def compare(cli: CommandLine, *options: str) -> dict[str | None, str]:
 def test_logs_that_only_went_on_are_unchanged(db: CommandLine, recorded: RecordedSession) -> None:
     assert db("checkpoint", "-o", "heads.jsonl").code == 0
     assert db("sessions", "fork", "one", "--id", "three").code == 0
-    assert db("sessions", "redact", "one", "--seq", "1", "--reason", "x", "--include-forks").code == 0
     assert compare(db) == dict.fromkeys((recorded.session_id, "one", "two", None), "unchanged")
     assert "4 unchanged" in db("verify", "--checkpoint", "heads.jsonl").err
+
+
+def test_events_that_were_redacted_since_are_named(db: CommandLine, recorded: RecordedSession) -> None:
+    # Exit code 1: the other sessions hold the same events.
+    assert db("sessions", "redact", "two", "--seq", "3", "--reason", "x").code == 1
+    assert db("checkpoint", "-o", "heads.jsonl").code == 0
+    for seqs in (("1", "4"), ("2",)):
+        chosen = [option for seq in seqs for option in ("--seq", seq)]
+        assert db("sessions", "redact", "one", *chosen, "--reason", "x").code == 1
+    outcomes = {recorded.session_id: "unchanged", "one": "redacted", "two": "unchanged", None: "unchanged"}
+    assert compare(db) == outcomes
+    said = db("verify", "--checkpoint", "heads.jsonl")
+    assert "redacted: 1, 2, 4" in said.out
+    assert "1 redacted, 3 unchanged" in said.err
+    assert "  redacted: 3\n" in db("verify", "two").out
 
 
 def test_what_became_of_each_log_is_told(db: CommandLine, recorded: RecordedSession) -> None:

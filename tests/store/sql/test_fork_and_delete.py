@@ -101,7 +101,8 @@ async def test_of_many_forks_to_one_id_one_wins(store: SqlStore) -> None:
 
 
 async def test_deleting_leaves_no_row_of_a_session(store: SqlStore) -> None:
-    state = await begin_session(store, metadata={"a": "b"})
+    made = IdempotencyRecord(key="make", digest="d")
+    state = (await store.append(KEY, State(), draft_creation(metadata={"a": "b"}), idempotency=made)).state
     await store.append(
         KEY,
         state,

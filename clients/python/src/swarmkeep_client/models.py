@@ -154,7 +154,9 @@ class ChainProblem(msgspec.Struct, frozen=True, kw_only=True):
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a session is what it was when it was recorded. `events` counts those that were checked.
 
-    `problems` lists the first of them, the earliest event first; `problem_count` counts all.
+    `problems` lists the first of them, the earliest event first; `problem_count` counts all. `redacted` lists the
+    events whose payload was removed (with a head, of the events up to it those that were redacted since), the first of
+    `redacted_count`.
     """
 
     valid: bool
@@ -162,6 +164,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     head: Head | None = None
     problems: list[ChainProblem] = []
     problem_count: int = 0
+    redacted: list[int] = []
+    redacted_count: int = 0
 
 
 class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):

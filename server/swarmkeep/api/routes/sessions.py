@@ -86,7 +86,14 @@ def session_response(session: SessionView, status: int = 200) -> Response[Sessio
     response_headers=[ETAG, LOCATION],
     responses={
         200: ResponseSpec(SessionView, description="The session, made before", generate_examples=False),
-        **problem_specs("agent_not_found", "session_exists", "too_large", "unsupported_media_type", "overloaded"),
+        **problem_specs(
+            "agent_not_found",
+            "session_exists",
+            "idempotency_mismatch",
+            "too_large",
+            "unsupported_media_type",
+            "overloaded",
+        ),
     },
 )
 async def create_session(data: JSONBody[NewSession], principal: NamedDependency[Principal]) -> Response[SessionView]:

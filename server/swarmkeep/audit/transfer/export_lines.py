@@ -19,7 +19,8 @@ from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH, SealedEvent
 from swarmkeep.store.upcast import upcast
 
-FORMAT = 1
+FORMAT = 2
+"""Of these lines. In 2 the hashes may be of either format; a file of format 1 is read as well."""
 MAX_LINE_BYTES = 64 * 1024 * 1024
 MAX_INTEGER = 2**31 - 1
 MAX_SEQ = 2**53 - 1

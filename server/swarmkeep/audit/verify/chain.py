@@ -5,9 +5,20 @@ from __future__ import annotations
 import itertools
 
 from swarmkeep.audit.verify.problems import Head, Problems
-from swarmkeep.domain.events import SessionRedacted
+from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.events import FACTS, SessionRedacted, UnknownFact
+from swarmkeep.domain.redaction import is_stand_in
 from swarmkeep.domain.request import digest
-from swarmkeep.store.hashing import GENESIS, SealedEvent, commitment_of, header_of, link
+from swarmkeep.store.hashing import (
+    FORMATS,
+    GENESIS,
+    SALT_BYTES,
+    SealedEvent,
+    commitment_of,
+    find_format,
+    header_of,
+    link,
+)
 
 
 class ChainCheck:
@@ -20,16 +31,17 @@ class ChainCheck:
         # The hashes that the next event may build on: as stored and as computed, so that one changed hash is one
         # problem and not two. None after a gap, where nothing is known.
         self._previous: tuple[bytes, ...] | None = (GENESIS,)
+        self._format = FORMATS[0]
         self._redacted_digests: dict[int, str] = {}
         self._explained_seqs: set[int] = set()
+        self._redactions: list[tuple[int, tuple[int, ...]]] = []
 
     def take(self, sealed: SealedEvent) -> None:
         event = sealed.event
         if event.seq != self.last + 1:
             self._note_gap(event.seq)
         self.last = event.seq
-        self._check_hash(sealed)
-        self._check_payload(sealed)
+        self._check_payload(sealed, self._check_hash(sealed))
         if isinstance(event.fact, SessionRedacted):
             self._check_redaction(event.seq, event.fact)
         if self._noted is not None and event.seq == self._noted.seq and event.hash != self._noted.hash:
@@ -44,31 +56,43 @@ class ChainCheck:
             self._findings.add("event_missing", f"{gone} missing", self.last + 1)
             self._previous = None
 
-    def _check_hash(self, sealed: SealedEvent) -> None:
+    def _check_hash(self, sealed: SealedEvent) -> tuple[int, ...]:
+        """Compare the event's hash with what it is made of. Returns the formats that it may be of: one if it fits."""
         event = sealed.event
         header = header_of(event.seq, event.type, event.version, event.run_id, event.agent, event.at)
         stored = bytes.fromhex(event.hash)
         if self._previous is None:
             self._previous = (stored,)
-            return
+            return FORMATS
         for previous in self._previous:
-            computed = link(previous, header, sealed.commitment)
-            if computed == stored:
-                self._previous = (stored,)
-                return
+            if (found := find_format(previous, header, sealed.commitment, stored)) is not None:
+                self._previous, self._format = (stored,), found
+                return (found,)
         detail = f"event {event.seq} ({event.type}): its hash does not follow from it and from what comes before"
         self._findings.add("hash_differs", detail, event.seq)
-        self._previous = (stored, computed)
+        self._previous = (stored, link(self._previous[-1], header, sealed.commitment, self._format))
+        return FORMATS
 
-    def _check_payload(self, sealed: SealedEvent) -> None:
-        event = sealed.event
-        if sealed.salt is None:
+    def _check_payload(self, sealed: SealedEvent, formats: tuple[int, ...]) -> None:
+        event, salt = sealed.event, sealed.salt
+        name = f"event {event.seq} ({event.type})"
+        if salt is None:
             self._redacted_digests[event.seq] = digest(event.payload)
-        elif commitment_of(sealed.salt, event.payload) != sealed.commitment:
-            detail = f"event {event.seq} ({event.type}): its payload is not the one that was recorded"
-            self._findings.add("payload_differs", detail, event.seq)
+            if not is_stand_in(event):
+                detail = f"{name}: its payload was removed, and what stands there is not what redaction leaves of it"
+                self._findings.add("stand_in_differs", detail, event.seq)
+        elif all(commitment_of(salt, event.payload, format) != sealed.commitment for format in formats):
+            self._findings.add("payload_differs", f"{name}: its payload is not the one that was recorded", event.seq)
+        if salt is not None and len(salt) != SALT_BYTES:
+            # In the first format a longer or shorter one takes text from the payload, or gives it some.
+            self._findings.add("salt_invalid", f"{name}: its salt has {len(salt)} bytes, not {SALT_BYTES}", event.seq)
+        if not is_possible_payload(event):
+            self._findings.add("payload_invalid", f"{name}: an event of this type cannot say this", event.seq)
+        if not sealed.as_written:
+            self._findings.add("row_differs", f"{name}: its row is not written as a server writes it", event.seq)
 
     def _check_redaction(self, at: int, fact: SessionRedacted) -> None:
+        self._redactions.append((at, fact.seqs))
         for seq, kept in itertools.zip_longest(fact.seqs, fact.kept):
             if seq is None or not 0 < seq < at:
                 self._findings.add("event_unreadable", f"event {at} names events that do not come before it", at)
@@ -81,6 +105,18 @@ class ChainCheck:
                 self._findings.add("stand_in_differs", detail, seq)
             self._explained_seqs.add(seq)
 
+    def list_redacted(self) -> list[int]:
+        """The events without their payload; those that lost it since, of what was there when a head was noted down."""
+        if self._noted is None:
+            return sorted(self._redacted_digests)
+        gone_before: set[int] = set()
+        # The latest first: what says that an event was gone before may have lost its own payload since, and then
+        # anybody may have put its words there.
+        for at, seqs in reversed(self._redactions):
+            if at <= self._noted.seq and (at not in self._redacted_digests or at in gone_before):
+                gone_before.update(seqs)
+        return [seq for seq in sorted(self._redacted_digests.keys() - gone_before) if seq <= self._noted.seq]
+
     def finish(self) -> None:
         """Say what only the end can tell."""
         for seq in sorted(self._redacted_digests.keys() - self._explained_seqs):
@@ -89,3 +125,12 @@ class ChainCheck:
         if self._noted is not None and self._noted.seq > self.last:
             detail = f"the log ends with event {self.last}; event {self._noted.seq} was noted down"
             self._findings.add("truncated", detail, self.last + 1)
+
+
+def is_possible_payload(event: RecordedEvent) -> bool:
+    """Whether an event of its type and version can have this payload; an object, if it is of a later release."""
+    fact = event.fact
+    if not isinstance(fact, UnknownFact):
+        return True
+    known = FACTS.get(event.type)
+    return isinstance(fact.data, dict) and (known is None or event.version > known.version)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from swarmkeep.domain.errors import InvalidRequest
 
 MAX_PROBLEMS = 100
+MAX_REDACTED = 1000
 
 CODES: Mapping[str, str] = {
     "event_missing": "there is no event with this seq, and there are later ones, or the head row says so",
@@ -17,8 +18,11 @@ CODES: Mapping[str, str] = {
     "event_unreadable": "the row does not hold an event",
     "hash_differs": "the event's hash does not follow from the event and from the hash before it",
     "payload_differs": "the payload is not the one that was recorded",
+    "payload_invalid": "the payload is not one that an event of this type and version can have",
+    "salt_invalid": "the salt is not one of 16 bytes, as every payload is recorded with",
+    "row_differs": "the row is not written as a server writes it, though it may read the same",
     "payload_missing": "the payload was removed, and no `session.redacted` event says so",
-    "stand_in_differs": "what stands in the place of a removed payload was changed",
+    "stand_in_differs": "what stands in the place of a removed payload is not what redaction left there",
     "redaction_undone": "a `session.redacted` event says that the payload was removed, and there is one",
     "head_missing": "the session has rows, but no head row",
     "head_differs": "a column of the head row is not what the events add up to",
@@ -37,6 +41,7 @@ CODES: Mapping[str, str] = {
     "start_after_result": "a tool was started again after its result was recorded",
     "call_without_result": "a run was completed while a call of its last turn had no result",
     "run_overlaps": "a run was started while another one was active",
+    "table_replaced": "a table is a view or the like, which may show what is not stored",
     "truncated": "the log ends before the event that was noted down",
     "rewritten": "the event that was noted down has another hash now",
 }
@@ -70,13 +75,19 @@ _HEAD_PATTERN = re.compile(r"([1-9][0-9]{0,15}):([0-9a-fA-F]{64})", re.ASCII)
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check of a log came to. `problems` lists the first of them; `problem_count` counts all."""
+    """What a check of a log came to. `problems` lists the first of them; `problem_count` counts all.
+
+    `redacted` lists the events whose payload was removed, and `redacted_count` counts all: if a head was noted down, of
+    the events up to it those that were redacted since.
+    """
 
     valid: bool
     events: int
     head: Head | None
     problems: list[ChainProblem]
     problem_count: int
+    redacted: list[int] = []
+    redacted_count: int = 0
 
 
 class Problems:
@@ -92,6 +103,18 @@ class Problems:
         if len(self._kept) < MAX_PROBLEMS:
             self._kept.append(ChainProblem(seq=seq, code=code, detail=detail))
 
-    def make_verification(self, events: int, head: Head | None) -> Verification:
+    def add_replaced_tables(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.add("table_replaced", f"`{name}` is not a plain table: what it shows may not be what is stored")
+
+    def make_verification(self, events: int, head: Head | None, redacted: Sequence[int] = ()) -> Verification:
         problems = sorted(self._kept, key=lambda problem: (problem.seq is None, problem.seq or 0))
-        return Verification(valid=not self.count, events=events, head=head, problems=problems, problem_count=self.count)
+        return Verification(
+            valid=not self.count,
+            events=events,
+            head=head,
+            problems=problems,
+            problem_count=self.count,
+            redacted=list(redacted[:MAX_REDACTED]),
+            redacted_count=len(redacted),
+        )

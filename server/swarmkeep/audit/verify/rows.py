@@ -113,5 +113,15 @@ class ReferenceCheck:
             seq = mark["seq"]
             if not isinstance(seq, int) or not 0 < seq <= last or mark["run_id"] in self._runs:
                 self._findings.add("mark_dangling", "an idempotency key leads to an event or a run that is not there")
-            if not _DIGEST.fullmatch(mark["digest"]):
+            if not isinstance(mark["digest"], str) or not _DIGEST.fullmatch(mark["digest"]):
                 self._findings.add("mark_invalid", "an idempotency key's row holds no digest of a request")
+        self._check_creation()
+
+    def _check_creation(self) -> None:
+        """A session is made once; the record of the request that made it is written beside its key."""
+        made_by = self._evidence.creation_keys
+        if len(made_by) > 1:
+            self._findings.add("mark_invalid", "several idempotency keys are said to have made the session")
+        recorded = {mark["key"] for mark in self._evidence.idempotency_rows if mark["run_id"] is None}
+        if not recorded.issuperset(made_by):
+            self._findings.add("mark_dangling", "an idempotency key that made the session has no record of its request")

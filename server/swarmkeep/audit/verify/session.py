@@ -7,8 +7,7 @@ anew, or cut off together with its head row. A head that was noted down elsewher
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -27,7 +26,7 @@ from swarmkeep.domain.views import view_session
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.ports.audit import SessionRows
+from swarmkeep.store.ports.audit import SessionRows, Snapshot
 from swarmkeep.store.sql.usage import make_usage_row
 
 _MIN_SEQ, _MAX_SEQ = -(2**63), 2**63 - 1
@@ -35,54 +34,47 @@ _MAX_PAGE_ROWS = 512
 _PAGE_BYTES = 1_000_000
 # How much of a session's past is kept while its events go by: more than any event looks back.
 _MAX_KEPT_MESSAGES = 1000
-_ATTEMPTS = 3
 
 
 async def verify(store: Archive, key: SessionKey, *, noted: Head | None = None) -> Verification:
     """Check all that is stored of a session, against `noted` too if a head was noted down earlier.
 
-    Reads event by event, in memory that does not grow with the log. Raises SessionNotFound if there is no row of it.
+    It is checked as it is at one moment, however busy it may be. Reads event by event, in memory that does not grow
+    with the log. Raises SessionNotFound if there is no row of it.
     """
-    for attempt in range(_ATTEMPTS):
-        evidence = await store.read_session_rows(key)
-        if evidence.is_empty:
-            raise SessionNotFound(key.id)
-        found = await _check(store, key, evidence, noted)
-        if found.valid or attempt == _ATTEMPTS - 1 or await _is_unchanged(store, key, evidence):
-            break
-        # Somebody appended, redacted or deleted meanwhile, so that what was read may not belong together.
+    found = await store.read_snapshot(lambda snapshot: _check(snapshot, key, noted))
+    if found is None:
+        raise SessionNotFound(key.id)
     return found
 
 
-async def _is_unchanged(store: Archive, key: SessionKey, evidence: SessionRows) -> bool:
-    now = await store.read_session_rows(key)
-    return (now.head and now.head["head_hash"]) == (evidence.head and evidence.head["head_hash"])
-
-
-async def _check(store: Archive, key: SessionKey, evidence: SessionRows, noted: Head | None) -> Verification:
+def _check(stored: Snapshot, key: SessionKey, noted: Head | None) -> Verification | None:
+    evidence = stored.read_session_rows(key)
+    if evidence.is_empty:
+        return None
     check = _SessionCheck(evidence, noted)
-    async with aclosing(read_pages(store, key, upto=check.head_seq)) as found:
-        after = _MIN_SEQ
-        async for page in found:
-            for sealed in page:
-                check.take(sealed)
-            check.drop_old_messages()
-            last = page[-1].event.seq
-            if isinstance(last, int):
-                check.compare_usage(page, await store.read_usage_rows(key, after=after, upto=last))
-                after = last
-    check.compare_usage([], await store.read_usage_rows(key, after=after, upto=_MAX_SEQ))
+    check.findings.add_replaced_tables(stored.find_replaced_tables())
+    after = _MIN_SEQ
+    for page in read_pages(stored, key, upto=check.head_seq):
+        for sealed in page:
+            check.take(sealed)
+        check.drop_old_messages()
+        last = page[-1].event.seq
+        if isinstance(last, int):
+            check.compare_usage(page, stored.read_usage_rows(key, after=after, upto=last))
+            after = last
+    check.compare_usage([], stored.read_usage_rows(key, after=after, upto=_MAX_SEQ))
     check.finish(key)
     if check.forked is not None:
-        await _check_fork(store, key, check)
+        _check_fork(stored, key, check)
     head = Head(seq=check.state.seq, hash=check.state.hash) if check.count else None
-    return check.findings.make_verification(check.count, head)
+    return check.findings.make_verification(check.count, head, check.list_redacted())
 
 
-async def read_pages(store: Archive, key: SessionKey, *, upto: int | None) -> AsyncGenerator[list[SealedEvent]]:
+def read_pages(stored: Snapshot, key: SessionKey, *, upto: int | None) -> Iterator[list[SealedEvent]]:
     """A session's events, a bounded number of bytes at a time as long as they are of similar size."""
     after, rows = _MIN_SEQ, 32
-    while page := await store.read_sealed(key, after=after, upto=upto, limit=rows):
+    while page := stored.read_sealed(key, after=after, upto=upto, limit=rows):
         yield page
         if len(page) < rows or not isinstance(page[-1].event.seq, int):
             return
@@ -101,6 +93,7 @@ class _SessionCheck:
         self.forked: tuple[SessionForked, str, str] | None = None
         self._evidence = evidence
         self._dropped_count = 0
+        self._usage_rows = 0
         self._first_hash = ""
         self._chain = ChainCheck(self.findings, noted)
         self._named = ReferenceCheck(evidence, self.findings)
@@ -110,6 +103,9 @@ class _SessionCheck:
         """The last event by the head row."""
         seq = None if self._evidence.head is None else self._evidence.head["head_seq"]
         return seq if isinstance(seq, int) else None
+
+    def list_redacted(self) -> list[int]:
+        return self._chain.list_redacted()
 
     def take(self, sealed: SealedEvent) -> None:
         event = sealed.event
@@ -141,6 +137,7 @@ class _SessionCheck:
     def compare_usage(self, page: Sequence[SealedEvent], rows: Mapping[int, Mapping[str, Any]]) -> None:
         """Compare what is kept of calls, for sums, with the events of calls that were not copied from elsewhere."""
         own = [one.event for one in page if isinstance(one.event.seq, int) and one.event.seq > self._evidence.forked_at]
+        self._usage_rows += len(rows)
         told = {event.seq: row for event in own if (row := make_usage_row(event)) is not None}
         for seq in sorted(told.keys() | rows.keys()):
             if told.get(seq) != rows.get(seq):
@@ -160,6 +157,8 @@ class _SessionCheck:
         self._chain.finish()
         self._named.finish(self._chain.last)
         evidence, head = self._evidence, self._evidence.head
+        if self._usage_rows != evidence.usage_row_count:
+            self.findings.add("usage_differs", "a row of what is kept of calls, for sums, belongs to no event")
         if head is None:
             self.findings.add("head_missing", "the session has rows, but no head row")
             return
@@ -181,16 +180,16 @@ class _SessionCheck:
             self.findings.add("event_unreadable", "there is a row whose seq is not a number")
 
 
-async def _check_fork(store: Archive, key: SessionKey, check: _SessionCheck) -> None:
+def _check_fork(stored: Snapshot, key: SessionKey, check: _SessionCheck) -> None:
     """Compare with the session that this one was forked from, if that is still there."""
     assert check.forked is not None
     fact, _, first_hash = check.forked
     source = SessionKey(key.tenant, fact.from_session_id)
-    first = await store.read_sealed(source, upto=1, limit=1)
+    first = stored.read_sealed(source, after=0, upto=1, limit=1)
     # Deleted, and perhaps made anew under its id.
     if not first or first[0].event.hash != first_hash:
         return
-    shared = await store.read_sealed(source, after=fact.from_seq - 1, upto=fact.from_seq, limit=1)
+    shared = stored.read_sealed(source, after=fact.from_seq - 1, upto=fact.from_seq, limit=1)
     if not shared or shared[0].event.hash != fact.from_hash:
         detail = f"event {fact.from_seq} of {source.id}, from which it was forked, is another one there"
         check.findings.add("fork_differs", detail, fact.from_seq)

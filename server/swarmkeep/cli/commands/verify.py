@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from swarmkeep.audit.verify.checkpoints import CheckpointHead
     from swarmkeep_client import Head, Verification
 
+_MAX_NAMED = 20
 _BAD_OUTCOMES = {"truncated", "rewritten", "invalid", "vanished"}
 _HEAD = re.compile(r"([1-9][0-9]{0,15}):([0-9a-fA-F]{64})", re.ASCII)
 
@@ -79,7 +80,7 @@ def verify(
             if as_json:
                 put_json_line({"session_id": name, **_to_dict(verification)})
             else:
-                _put_verification(name, verification)
+                _put_verification(name, verification, noted)
     if everything:
         say(f"logs that were checked: {count}; " + (f"not valid: {bad}" if bad else "all valid"))
     if bad:
@@ -112,15 +113,24 @@ def _to_dict(verification: Verification) -> dict[str, object]:
     return plain
 
 
-def _put_verification(name: str, found: Verification) -> None:
+def _put_verification(name: str, found: Verification, noted: Head | None) -> None:
     if found.valid and found.head is not None:
         put(f"{name}: valid, {found.events} events, head {found.head.seq}:{found.head.hash}")
+        if found.redacted_count:
+            since = "" if noted is None else ", since the head was noted down"
+            put(f"  {_describe_redacted(found)}{since}")
         return
     put(f"{name}: NOT VALID, {found.problem_count} problems in {found.events} events")
     for problem in found.problems:
         put(f"  {'' if problem.seq is None else problem.seq:>6}  {problem.code}: {problem.detail}")
     if found.problem_count > len(found.problems):
         put(f"          … and {found.problem_count - len(found.problems)} more")
+
+
+def _describe_redacted(found: Verification) -> str:
+    named = ", ".join(map(str, found.redacted[:_MAX_NAMED]))
+    more = found.redacted_count - min(len(found.redacted), _MAX_NAMED)
+    return f"redacted: {named}{f' and {more} more' if more else ''}"
 
 
 def _compare_with_checkpoint(found: Source, file: Path, public_key: Path | None, *, as_json: bool) -> bool:
@@ -161,7 +171,7 @@ def _compare_log(found: Source, noted: CheckpointHead) -> tuple[str, str]:
         told = _find_deletion(found, noted)
         return ("deleted", told) if told else ("vanished", f"it had {noted.seq} events, and no deletion is recorded")
     if verification.valid:
-        return "unchanged", ""
+        return ("redacted", _describe_redacted(verification)) if verification.redacted_count else ("unchanged", "")
     first = verification.problems[0]
     outcome = next((one.code for one in verification.problems if one.code in ("truncated", "rewritten")), "invalid")
     told = "" if outcome == "invalid" or noted.session_id is None else _find_deletion(found, noted)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports.keys import SessionKey
+
+T = TypeVar("T")
 
 
 class SessionRows(msgspec.Struct, frozen=True, kw_only=True):
     """The rows of one session but its events, as they are stored. `head` is None where there is no head row.
 
     `last_seq` is the greatest seq that any event has (0: there is none), `forked_at` the last that ends what was
-    copied from elsewhere. `blobs` says of each name whether its text is what it names; `usage_row_count` is
-    the number of rows in the index of usage.
+    copied from elsewhere. `blobs` says of each name whether its text is what it names; `creation_keys` are the
+    idempotency keys that made the session; `usage_row_count` is the number of rows in the index of usage.
     """
 
     head: Mapping[str, Any] | None
@@ -24,13 +27,19 @@ class SessionRows(msgspec.Struct, frozen=True, kw_only=True):
     labels: frozenset[bytes]
     blobs: Mapping[str, bool]
     idempotency_rows: tuple[Mapping[str, Any], ...]
+    creation_keys: tuple[str, ...]
     usage_row_count: int
 
     @property
     def is_empty(self) -> bool:
         """Whether there is no row at all."""
         return self.head is None and not (
-            self.last_seq or self.labels or self.blobs or self.idempotency_rows or self.usage_row_count
+            self.last_seq
+            or self.labels
+            or self.blobs
+            or self.idempotency_rows
+            or self.creation_keys
+            or self.usage_row_count
         )
 
 
@@ -43,7 +52,10 @@ class AuditAction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditLogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of a tenant's audit log, with what its hash is made of. `payload` is its exact stored text."""
+    """An entry of a tenant's audit log, with what its hash is made of. `payload` is its exact stored text.
+
+    `as_written`: its row holds it in the one form that a server writes.
+    """
 
     seq: int
     type: str
@@ -54,17 +66,37 @@ class AuditLogEntry(msgspec.Struct, frozen=True, kw_only=True):
     salt: bytes
     commitment: bytes
     hash: bytes
+    as_written: bool
+
+
+class Snapshot(Protocol):
+    """All that is stored, as it was at one moment. Whoever asks for it does not trust it."""
+
+    def read_session_rows(self, key: SessionKey) -> SessionRows:
+        """The rows beside a session's events."""
+        ...
+
+    def read_sealed(self, key: SessionKey, *, after: int, upto: int | None, limit: int) -> list[SealedEvent]:
+        """Events with the salts and commitments that their hashes are made of, oldest first."""
+        ...
+
+    def read_usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
+        """The rows of usage of a session's calls between two seqs, by seq."""
+        ...
+
+    def find_replaced_tables(self, *, of_audit_log: bool = False) -> list[str]:
+        """Which tables of sessions, or of the audit log, are views or the like, and may show what is not stored."""
+        ...
 
 
 class AuditReader(Protocol):
-    """The rows of a session beside its events, as they are stored."""
+    """What is stored, for those who trust none of it."""
 
-    async def read_session_rows(self, key: SessionKey) -> SessionRows:
-        """The rows beside a session's events, which whoever asks for them does not trust."""
-        ...
+    async def read_snapshot(self, check: Callable[[Snapshot], T]) -> T:
+        """Run a check on what is stored at one moment, whatever is recorded meanwhile.
 
-    async def read_usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
-        """The rows of usage of a session's calls between two seqs, by seq."""
+        It may run in a thread, and from its beginning again when a connection breaks.
+        """
         ...
 
     async def list_session_keys(

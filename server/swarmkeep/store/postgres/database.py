@@ -19,6 +19,8 @@ from swarmkeep.store.urls import PostgresServer
 
 T = TypeVar("T")
 
+_SNAPSHOTS = 2
+
 
 class PostgresDatabase:
     """A PostgreSQL database as a Database. The engine belongs to the loop of its first use."""
@@ -29,12 +31,22 @@ class PostgresDatabase:
         self._max_waiting = max_waiting
         self._engine: AsyncEngine | None = None
         self._reading: AsyncEngine | None = None
+        # Each holds a connection of the pool for as long as it takes.
+        self._snapshots = asyncio.Semaphore(_SNAPSHOTS)
         self._writes: set[asyncio.Task[Any]] = set()
         self._notifications = Notifications(lambda: connect(server, {}))
         self._closed = False
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        engine = self._open_engines()[1]
+        return await self._read(self._open_engines()[1], query)
+
+    async def read_snapshot(self, query: Callable[[Connection], T]) -> T:
+        engine = self._open_engines()[0]
+        snapshot = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        async with self._snapshots:
+            return await self._read(snapshot, query)
+
+    async def _read(self, engine: AsyncEngine, query: Callable[[Connection], T]) -> T:
         for last in (False, True):
             try:
                 return await greenlet_spawn(_run_query, engine.sync_engine, query)

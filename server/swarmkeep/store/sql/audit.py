@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
-from sqlalchemy import Column, Connection, Table, Text, func, select, tuple_, type_coerce
+from sqlalchemy import Column, Connection, Table, Text, bindparam, func, select, text, tuple_, type_coerce
 
 from swarmkeep.domain.events import SessionForked
 from swarmkeep.domain.request import digest
-from swarmkeep.store.ports.audit import SessionRows
+from swarmkeep.store.hashing import SealedEvent
+from swarmkeep.store.ports.audit import SessionRows, Snapshot
 from swarmkeep.store.ports.keys import SessionKey
-from swarmkeep.store.sql.columns import Verbatim, as_bytes, as_text, unescape
+from swarmkeep.store.sql.columns import Verbatim, as_text, is_as_written, unescape
 from swarmkeep.store.sql.database import OnDatabase
 from swarmkeep.store.sql.prepared import MAX_PARAMETERS, Row
+from swarmkeep.store.sql.reader import MAX_BIGINT, read_sealed
 from swarmkeep.store.sql.tables import (
     IS_FIRST,
     SESSION_TABLES,
+    audit_log,
     blobs,
+    creations,
     events,
     idempotency,
     of_session,
@@ -25,19 +29,37 @@ from swarmkeep.store.sql.tables import (
     sessions,
     usage,
 )
-from swarmkeep.store.sql.usage import read_usage_rows
+
+T = TypeVar("T")
 
 _PAGE_ROWS = 50
+
+
+class SqlSnapshot:
+    """Snapshot on a connection, whose transaction sees one moment."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def read_session_rows(self, key: SessionKey) -> SessionRows:
+        return read_session_rows(self._connection, key)
+
+    def read_sealed(self, key: SessionKey, *, after: int, upto: int | None, limit: int) -> list[SealedEvent]:
+        last = MAX_BIGINT if upto is None else upto
+        return read_sealed(self._connection, key, after=after, upto=last, limit=limit)
+
+    def read_usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
+        return read_usage_rows(self._connection, key, after, upto)
+
+    def find_replaced_tables(self, *, of_audit_log: bool = False) -> list[str]:
+        return find_replaced_tables(self._connection, [audit_log] if of_audit_log else (sessions, *SESSION_TABLES))
 
 
 class SqlAuditReader(OnDatabase):
     """AuditReader on a Database."""
 
-    async def read_session_rows(self, key: SessionKey) -> SessionRows:
-        return await self.database.read(lambda connection: read_session_rows(connection, key))
-
-    async def read_usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
-        return await self.database.read(lambda connection: read_usage_rows(connection, key, after, upto))
+    async def read_snapshot(self, check: Callable[[Snapshot], T]) -> T:
+        return await self.database.read_snapshot(lambda connection: check(SqlSnapshot(connection)))
 
     async def list_session_keys(
         self, tenant: str | None = None, *, after: SessionKey | None = None, limit: int = 500
@@ -48,8 +70,28 @@ class SqlAuditReader(OnDatabase):
         return await self.database.read(lambda connection: find_copies(connection, key, events))
 
 
+_PLAIN_TABLES = {
+    "sqlite": """
+        SELECT name FROM sqlite_master AS found WHERE type = 'table' AND sql LIKE 'CREATE TABLE%' AND name IN :names
+        AND NOT EXISTS (SELECT 1 FROM pragma_table_xinfo(found.name) WHERE hidden <> 0)
+    """,
+    "postgresql": """
+        SELECT relname FROM pg_class AS found WHERE relkind = 'r' AND relname IN :names
+        AND found.oid = to_regclass(quote_ident(relname))
+        AND NOT EXISTS (SELECT 1 FROM pg_inherits WHERE inhparent = found.oid)
+        AND NOT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = found.oid AND attgenerated <> '')
+    """,
+}
+
+
+def find_replaced_tables(connection: Connection, tables: Iterable[Table]) -> list[str]:
+    """Those of the tables that are none, or not only: views, parents of other tables, tables with computed columns."""
+    names = {table.name for table in tables}
+    query = text(_PLAIN_TABLES[connection.dialect.name]).bindparams(bindparam("names", expanding=True))
+    return sorted(names.difference(connection.scalars(query, {"names": sorted(names)})))
+
+
 def read_session_rows(connection: Connection, key: SessionKey) -> SessionRows:
-    # First, so that an append meanwhile does not look like an event beyond the head.
     last = connection.scalar(select(func.max(events.c.seq)).where(*of_session(events, key)))
     forked = connection.scalar(
         select(func.max(events.c.seq)).where(*of_session(events, key), events.c.type == SessionForked.type)
@@ -59,11 +101,12 @@ def read_session_rows(connection: Connection, key: SessionKey) -> SessionRows:
         last_seq=last if isinstance(last, int) else 0 if last is None else -1,
         forked_at=forked if isinstance(forked, int) else 0,
         labels=frozenset(
-            as_bytes(row.label)
+            row.label
             for row in connection.execute(select(session_labels.c.label).where(*of_session(session_labels, key)))
         ),
         blobs=dict(_check_blobs(connection, key)),
         idempotency_rows=tuple(_read_rows(connection, idempotency, key)),
+        creation_keys=tuple(row["key"] for row in _read_rows(connection, creations, key)),
         usage_row_count=connection.scalar(select(func.count()).where(*of_session(usage, key))) or 0,
     )
 
@@ -73,18 +116,31 @@ def read_head_row(connection: Connection, key: SessionKey) -> Row | None:
     return next(_read_rows(connection, sessions, key), None)
 
 
-def _read_rows(connection: Connection, table: Table, key: SessionKey) -> Iterator[Row]:
-    for row in connection.execute(select(*map(_select_raw, table.c)).where(*of_session(table, key))):
+def read_usage_rows(connection: Connection, key: SessionKey, after: int, upto: int) -> dict[int, dict[str, Any]]:
+    """The rows of calls between two seqs, by seq."""
+    between = (usage.c.seq > after, usage.c.seq <= upto)
+    return {
+        row["seq"]: {name: value for name, value in row.items() if name not in ("tenant", "session_id")}
+        for row in _read_rows(connection, usage, key, *between)
+        # SQLite holds a value of any type in any column.
+        if isinstance(row["seq"], int)
+    }
+
+
+def _read_rows(connection: Connection, table: Table, key: SessionKey, *conditions: Any) -> Iterator[Row]:
+    query = select(*map(select_raw, table.c)).where(*of_session(table, key), *conditions)
+    for row in connection.execute(query):
         yield {column.name: _decode_value(column, value) for column, value in zip(table.c, row, strict=True)}
 
 
-def _select_raw(column: Column[Any]) -> Any:
-    # Read without a conversion, which would fail on what is damaged.
+def select_raw(column: Column[Any]) -> Any:
+    """A column without the conversion that would fail on what is damaged."""
     return type_coerce(column, Text) if isinstance(column.type, Verbatim) else column
 
 
 def _decode_value(column: Column[Any], value: Any) -> Any:
-    return unescape(as_text(value)) if isinstance(column.type, Verbatim) and value is not None else value
+    # What is not written as a server writes it stays as it is: it would read the same, but a query would not find it.
+    return unescape(value) if isinstance(column.type, Verbatim) and is_as_written(value) else value
 
 
 def _check_blobs(connection: Connection, key: SessionKey) -> Iterator[tuple[str, bool]]:
@@ -92,14 +148,14 @@ def _check_blobs(connection: Connection, key: SessionKey) -> Iterator[tuple[str,
     after: str | None = None
     while True:
         page = (
-            select(blobs.c.hash, _select_raw(blobs.c.text))
+            select(blobs.c.hash, select_raw(blobs.c.text))
             .where(*of_session(blobs, key))
             .order_by(blobs.c.hash)
             .limit(_PAGE_ROWS)
         )
         rows = connection.execute(page if after is None else page.where(blobs.c.hash > after)).all()
-        for name, text in rows:
-            yield name, digest(unescape(as_text(text))) == name
+        for name, blob in rows:
+            yield name, digest(unescape(as_text(blob))) == name
         if len(rows) < _PAGE_ROWS:
             return
         after = rows[-1][0]

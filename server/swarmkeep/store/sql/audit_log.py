@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Text, select, type_coerce
 
 from swarmkeep.domain.codec import encode_text
-from swarmkeep.store.hashing import GENESIS, commitment_of, header_of, link, random_salts
+from swarmkeep.store.hashing import AUDIT_LOG, GENESIS, commitment_of, header_of, link, random_salts
 from swarmkeep.store.ports.audit import AuditAction, AuditLogEntry
-from swarmkeep.store.sql.columns import as_bytes, as_text
+from swarmkeep.store.sql.columns import as_bytes, as_text, is_as_written
 from swarmkeep.store.sql.database import OnDatabase
 from swarmkeep.store.sql.prepared import build_insert_if_absent
 from swarmkeep.store.sql.tables import audit_log
 
 ENTRY_VERSION = 1
+_NAMES = (audit_log.c.type, audit_log.c.actor)
 
 
 class SqlAuditLog(OnDatabase):
@@ -60,7 +61,9 @@ def record_action(connection: Connection, tenant: str, action: AuditAction, data
         "payload": payload,
         "salt": salt,
         "commitment": commitment,
-        "hash": link(previous, header_of(seq, action.type, ENTRY_VERSION, None, actor, at), commitment),
+        "hash": link(
+            previous, header_of(seq, action.type, ENTRY_VERSION, None, actor, at), commitment, chain=AUDIT_LOG
+        ),
     }
     if connection.execute(build_insert_if_absent(audit_log, connection.dialect.name).values(**row)).rowcount == 0:
         raise AuditLogConflict(tenant)
@@ -69,7 +72,7 @@ def record_action(connection: Connection, tenant: str, action: AuditAction, data
 def read_audit_log(connection: Connection, tenant: str, after: int, limit: int) -> list[AuditLogEntry]:
     """Entries after one seq, oldest first."""
     found = (
-        select(audit_log)
+        select(*audit_log.c, *(type_coerce(column, Text).label(f"raw_{column.name}") for column in _NAMES))
         .where(audit_log.c.tenant == tenant, audit_log.c.seq > after)
         .order_by(audit_log.c.seq)
         .limit(limit)
@@ -85,9 +88,21 @@ def read_audit_log(connection: Connection, tenant: str, after: int, limit: int) 
             salt=as_bytes(row.salt),
             commitment=as_bytes(row.commitment),
             hash=as_bytes(row.hash),
+            as_written=_is_row_as_written(row),
         )
         for row in connection.execute(found)
     ]
+
+
+def _is_row_as_written(row: Any) -> bool:
+    classes = (row.seq.__class__, row.version.__class__, row.recorded_at.__class__, row.payload.__class__)
+    digests = (row.salt, row.commitment, row.hash)
+    return (
+        classes == (int, int, str, str)
+        and all(isinstance(value, bytes) for value in digests)
+        and is_as_written(row.raw_type)
+        and is_as_written(row.raw_actor)
+    )
 
 
 def list_audit_log_tenants(connection: Connection) -> list[str]:

@@ -32,6 +32,11 @@ def unescape(text: str) -> str:
         return text
 
 
+def is_as_written(value: object) -> bool:
+    """Whether a stored value is text in the one form that `escape` gives it: others may read the same."""
+    return isinstance(value, str) and escape(unescape(value)) == value
+
+
 def _is_utf8(text: str) -> bool:
     try:
         text.encode()

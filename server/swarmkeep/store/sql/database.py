@@ -19,6 +19,13 @@ class Database(Protocol):
         """Run a query. It may run twice if the connection breaks."""
         ...
 
+    async def read_snapshot(self, query: Callable[[Connection], T]) -> T:
+        """Run queries that take their time: all of them see the database as it was at one moment.
+
+        They hold up no other read, and only a few of them run at once. All of it may run twice.
+        """
+        ...
+
     async def write(self, job: Callable[[Connection], T], *, erases: bool = False) -> T:
         """Run a job in a transaction of its own, or in its own part of one, and commit.
 

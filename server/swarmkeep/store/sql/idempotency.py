@@ -9,7 +9,7 @@ from swarmkeep.store.ports.idempotency import IdempotencyRecord, IdempotencyReco
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.database import OnDatabase
 from swarmkeep.store.sql.prepared import prepare_insert_if_absent
-from swarmkeep.store.sql.tables import idempotency, of_session, session_columns
+from swarmkeep.store.sql.tables import creations, idempotency, of_session, session_columns
 
 
 class SqlIdempotencyRecords(OnDatabase):
@@ -27,6 +27,23 @@ def find_idempotency_record(connection: Connection, key: SessionKey, name: str) 
     )
     row = connection.execute(statement).one_or_none()
     return None if row is None else IdempotencyRecord(key=row.key, digest=row.digest, run_id=row.run_id, seq=row.seq)
+
+
+def insert_creation_record(connection: Connection, key: SessionKey, record: IdempotencyRecord, seq: int) -> None:
+    """Write the record of a session's making, unless its key has made a session of this tenant before.
+
+    Raises IdempotencyRecordExists, and IdempotencyMismatch if that was another session or another request.
+    """
+    row = {**session_columns(key), "key": record.key}
+    insert = prepare_insert_if_absent(creations, connection.dialect.name)
+    where = (creations.c.tenant == key.tenant, creations.c.key == record.key)
+    while not insert.execute(connection, row).rowcount:
+        # None if it was deleted with its session between the two statements.
+        if (made := connection.scalar(select(creations.c.session_id).where(*where))) is not None:
+            if made != key.id:
+                raise IdempotencyMismatch(record.key)
+            break
+    insert_idempotency_record(connection, key, record, seq)
 
 
 def insert_idempotency_record(connection: Connection, key: SessionKey, record: IdempotencyRecord, seq: int) -> None:

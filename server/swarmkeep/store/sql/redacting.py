@@ -14,7 +14,7 @@ from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.heads import AppendPlan
 from swarmkeep.store.sql.prepared import MAX_PARAMETERS
-from swarmkeep.store.sql.tables import blobs, events, idempotency, of_session
+from swarmkeep.store.sql.tables import blobs, creations, events, idempotency, of_session
 from swarmkeep.store.sql.usage import rewrite_usage
 from swarmkeep.store.sql.writes import append, collect_blob_names, replace_labels
 from swarmkeep.store.upcast import upcast
@@ -53,6 +53,7 @@ def redact(
     _delete_unnamed_blobs(connection, plan.key, collect_blob_names(plan.state))
     records = of_session(idempotency, plan.key)
     connection.execute(delete(idempotency).where(*records, idempotency.c.key.in_(used_keys)))
+    connection.execute(delete(creations).where(*of_session(creations, plan.key), creations.c.key.in_(used_keys)))
     # Digests of requests, of which any may have held what was removed: a short text can be guessed from one. A key
     # without its digest matches no request any more.
     own = "" if plan.idempotency is None else plan.idempotency.key

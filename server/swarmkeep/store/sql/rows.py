@@ -9,7 +9,7 @@ from sqlalchemy import Text, type_coerce
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.store.hashing import SealedEvent
-from swarmkeep.store.sql.columns import as_bytes, as_text, unescape
+from swarmkeep.store.sql.columns import as_bytes, as_text, is_as_written, unescape
 from swarmkeep.store.sql.tables import events
 from swarmkeep.store.upcast import upcast
 
@@ -72,6 +72,26 @@ def _make_event(
 
 def decode_sealed(session_id: str, row: Iterable[Any]) -> SealedEvent:
     """An event from a row of SEALED_COLUMNS."""
-    *event, salt, commitment = row
+    values = tuple(row)
+    *event, salt, commitment = values
     salt = salt if salt is None or isinstance(salt, bytes) else as_bytes(salt)
-    return SealedEvent(decode_event(session_id, event), salt, as_bytes(commitment))
+    return SealedEvent(decode_event(session_id, event), salt, as_bytes(commitment), _is_row_as_written(values))
+
+
+def _is_row_as_written(row: tuple[Any, ...]) -> bool:
+    seq, type_, version, run_id, agent, at, digest, payload, salt, commitment = row
+    classes = (
+        seq.__class__,
+        version.__class__,
+        at.__class__,
+        payload.__class__,
+        digest.__class__,
+        commitment.__class__,
+    )
+    return (
+        classes == (int, int, str, str, bytes, bytes)
+        and (salt is None or isinstance(salt, bytes))
+        and (run_id is None or is_as_written(run_id))
+        and is_as_written(type_)
+        and is_as_written(agent)
+    )

@@ -1,5 +1,7 @@
 """The tables. Every primary key of session data begins with the tenant and the session, and nothing spans sessions.
 
+The one exception is `creations`, by which a tenant's idempotency key makes one session.
+
 Changes here need a migration; `swarmkeep db check` compares the two.
 """
 
@@ -121,6 +123,16 @@ idempotency = Table(
     Column("seq", BigInteger, nullable=False),
 )
 
+creations = Table(
+    "creations",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("key", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, nullable=False),
+    Index("ix_creations_session", "tenant", "session_id"),
+    comment="which session an idempotency key made; what it came with is in idempotency",
+)
+
 usage = Table(
     "usage",
     metadata,
@@ -157,7 +169,7 @@ api_keys = Table(
     Column("last_used_at", Text),
 )
 
-SESSION_TABLES = (events, blobs, idempotency, session_labels, usage)
+SESSION_TABLES = (events, blobs, idempotency, creations, session_labels, usage)
 """The tables that hold a session's rows beside its head row; each has `tenant` and `session_id`."""
 
 

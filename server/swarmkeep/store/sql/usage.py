@@ -70,18 +70,6 @@ def rewrite_usage(connection: Connection, key: SessionKey, events: Iterable[Reco
             record_usage(connection, key, [event])
 
 
-def read_usage_rows(connection: Connection, key: SessionKey, after: int, upto: int) -> dict[int, Row]:
-    """The rows as they are stored, by seq."""
-    mine = of_session(usage, key)
-    found = connection.execute(select(usage).where(*mine, usage.c.seq > after, usage.c.seq <= upto))
-    return {
-        row["seq"]: {name: value for name, value in row.items() if name not in ("tenant", "session_id")}
-        for row in found.mappings()
-        # SQLite holds a value of any type in any column.
-        if isinstance(row["seq"], int)
-    }
-
-
 def make_usage_row(event: RecordedEvent) -> Row | None:
     """The row of an event that is a call; None for any other."""
     fact = event.fact

@@ -16,7 +16,7 @@ from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.sql.audit_log import record_action
 from swarmkeep.store.sql.columns import as_bytes
 from swarmkeep.store.sql.heads import AppendPlan, advance_head, insert_head, is_head, plan_append
-from swarmkeep.store.sql.idempotency import insert_idempotency_record
+from swarmkeep.store.sql.idempotency import insert_creation_record, insert_idempotency_record
 from swarmkeep.store.sql.prepared import MAX_PARAMETERS, PreparedStatement, prepare_insert_if_absent
 from swarmkeep.store.sql.tables import (
     SESSION_TABLES,
@@ -33,7 +33,8 @@ from swarmkeep.store.sql.usage import record_usage
 def append(connection: Connection, plan: AppendPlan) -> Lease | None:
     """Record what is planned, and grant, renew or end the lease."""
     if plan.idempotency is not None:
-        insert_idempotency_record(connection, plan.key, plan.idempotency, plan.state.seq)
+        insert = insert_creation_record if plan.base.seq == 0 else insert_idempotency_record
+        insert(connection, plan.key, plan.idempotency, plan.state.seq)
     lease = insert_head(connection, plan) if plan.base.seq == 0 else advance_head(connection, plan)
     _insert_events(connection, plan.key, plan.sealed)
     record_usage(connection, plan.key, (one.event for one in plan.sealed))
@@ -48,7 +49,7 @@ def append(connection: Connection, plan: AppendPlan) -> Lease | None:
 def fork(connection: Connection, source: SessionKey, plan: AppendPlan, redacted: int) -> None:
     """Copy what `plan.base` is made of to a new session, and go on there."""
     if plan.idempotency is not None:
-        insert_idempotency_record(connection, plan.key, plan.idempotency, plan.state.seq)
+        insert_creation_record(connection, plan.key, plan.idempotency, plan.state.seq)
     insert_head(connection, plan)
     # Whoever redacts the source meanwhile waits until this copy can be seen, or was quicker, which is checked below.
     lock = select(sessions.c.head_seq).where(*of_session(sessions, source))

@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 _MAX_BATCH = 128
 _READERS = 2
+_SNAPSHOT_READERS = 2
 
 
 class _Job:
@@ -73,6 +74,8 @@ class SqliteDatabase:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="swarmkeep-read")
+        # Of their own, because other reads are not to wait for those that take their time.
+        self._snapshot_readers = ThreadPoolExecutor(_SNAPSHOT_READERS, thread_name_prefix="swarmkeep-snapshot")
         self._local = threading.local()
         self._open_files: list[ReadOnlyFile] = []
         self._closed = False
@@ -80,6 +83,11 @@ class SqliteDatabase:
     async def read(self, query: Callable[[Connection], T]) -> T:
         self._check_open()
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, query)
+
+    async def read_snapshot(self, query: Callable[[Connection], T]) -> T:
+        # Any read is one transaction, and so sees one moment.
+        self._check_open()
+        return await asyncio.get_running_loop().run_in_executor(self._snapshot_readers, self._read, query)
 
     async def write(self, job: Callable[[Connection], T], *, erases: bool = False) -> T:
         self._check_open()
@@ -114,6 +122,7 @@ class SqliteDatabase:
 
     def _finish(self) -> None:
         self._readers.shutdown(wait=True)
+        self._snapshot_readers.shutdown(wait=True, cancel_futures=True)
         for file in self._open_files:
             file.close()
         # Last, because the last writing connection to close removes the write-ahead log.

@@ -1,0 +1,98 @@
+"""A session is checked as it was at one moment, whatever is recorded, removed or deleted meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from swarmkeep.audit.redact import redact
+from swarmkeep.audit.verify.session import verify
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.domain.events import RunCompleted, SessionUpdated
+from swarmkeep.domain.state import State
+from swarmkeep.engine.stored_sessions import fork_session
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.ports import IdempotencyRecord, SessionKey
+from tests.store.calls import make_reply, record_calls
+from tests.store.sessions import KEY, OTHER, begin_session, draft_creation, draft_run_start, draft_user_messages
+
+
+async def check_while(store: SqlStore, key: SessionKey, step: Callable[[int], Awaitable[None]], steps: int) -> int:
+    """Verify a session again and again while steps are taken, each of which leaves it intact; how often."""
+
+    async def take_steps() -> None:
+        for number in range(steps):
+            await step(number)
+
+    busy, checks = asyncio.create_task(take_steps()), 0
+    try:
+        while not busy.done():
+            assert await find_problems(store, key) == []
+            checks += 1
+    finally:
+        busy.cancel()
+        await asyncio.wait([busy])
+    await busy
+    return checks
+
+
+async def find_problems(store: SqlStore, key: SessionKey) -> list[tuple[int | None, str]]:
+    try:
+        return [(problem.seq, problem.code) for problem in (await verify(store, key)).problems]
+    except SessionNotFound:
+        return []
+
+
+async def test_a_session_is_valid_however_much_is_recorded_meanwhile(store: SqlStore) -> None:
+    state = await begin_session(store)
+    state = (await store.append(KEY, state, draft_user_messages(*map(str, range(60))))).state
+
+    async def run(number: int) -> None:
+        nonlocal state
+        name = f"r{number}"
+        begun = IdempotencyRecord(key=f"k{number}", digest="", run_id=name)
+        state = (await store.append(KEY, state, draft_run_start(state, name), idempotency=begun)).state
+        story = [make_reply("m", total_tokens=3), SessionUpdated(metadata={"n": number})]
+        drafts = draft_events("Triage", [*story, RunCompleted(stop_reason="end_turn")], name)
+        change = IdempotencyRecord(key=f"c{number}", digest="")
+        state = (await store.append(KEY, state, drafts, blobs={}, idempotency=change)).state
+
+    assert await check_while(store, KEY, run, 60) > 1
+
+
+async def test_a_session_is_valid_while_events_of_it_are_redacted(store: SqlStore) -> None:
+    state = await record_calls(store, KEY, *(make_reply("m", total_tokens=n) for n in range(40)))
+    remaining = iter(range(state.seq, 1, -1))
+
+    async def remove(_: int) -> None:
+        await redact(store, KEY, [next(remaining)], "asked for")
+
+    assert await check_while(store, KEY, remove, 30) > 1
+
+
+async def test_a_fork_is_valid_while_its_origin_is_deleted_and_made_anew(store: SqlStore) -> None:
+    async def make(number: int) -> None:
+        state = await begin_session(store, context={"number": number})
+        await store.append(KEY, state, draft_user_messages("one", "two"))
+
+    async def make_anew(number: int) -> None:
+        await store.delete(KEY)
+        await make(number)
+
+    await make(-1)
+    await fork_session(store, KEY, session_id=OTHER.id, at=3)
+    assert await check_while(store, OTHER, make_anew, 60) > 1
+
+
+async def test_a_session_that_is_deleted_meanwhile_is_there_or_is_not(store: SqlStore) -> None:
+    async def come_and_go(number: int) -> None:
+        await store.append(KEY, State(), _draft_whole(number))
+        await store.delete(KEY)
+
+    assert await check_while(store, KEY, come_and_go, 60) > 1
+
+
+def _draft_whole(number: int) -> list[EventDraft]:
+    return [*draft_creation(metadata={"number": number}), *draft_user_messages("one", "two")]
