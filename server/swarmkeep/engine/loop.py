@@ -13,7 +13,14 @@ from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.settling import find_outside_step
 from swarmkeep.domain.decisions.steps import CallTool
-from swarmkeep.domain.decisions.turns import ToolOutcome, end_run, record_reply, record_result, start_tool
+from swarmkeep.domain.decisions.turns import (
+    ToolOutcome,
+    end_run,
+    record_reply,
+    record_result,
+    request_approval,
+    start_tool,
+)
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import RunError, RunFailed, SessionEvent, ToolStarted
@@ -129,7 +136,7 @@ class Loop:
         taken = _list_call_ids(self._log.state) if reply.message.get("tool_calls") else ()
         message = normalise_message(reply.message, turn.agent.name, taken)
         approvals = {name for name, tool in turn.agent.tools().items() if tool.requires_approval}
-        expires_at = self._policy.approval_expires_at() if approvals else None
+        expires_at = await self._policy.approval_expires_at() if approvals else None
 
         def decide(state: State, run: Run) -> list[SessionEvent]:
             return record_reply(run, message, reply.completion, needs_approval=approvals, expires_at=expires_at)
@@ -160,10 +167,17 @@ class Loop:
             outcome = await self._perform(self._log.state, agent, tool, call)
             reach(TOOL_DONE)
         elif tool is not None and tool.idempotent:
-            return await self._commit(_restrict_to_run(run, lambda state, run: [start_tool(call)]))
+            return await self._commit(_restrict_to_run(run, await self._decide_restart(tool, call)))
         else:
             outcome = make_unknown_outcome(call)
         return await self._commit(_restrict_to_run(run, lambda state, run: record_result(state, run, call, outcome)))
+
+    async def _decide_restart(self, tool: Tool, call: ToolCall) -> Callable[[State, Run], list[SessionEvent]]:
+        """Start an idempotent call again, once it is approved if that is needed by now."""
+        if not tool.requires_approval or call.approval == "approve":
+            return lambda state, run: [start_tool(call)]
+        expires_at = await self._policy.approval_expires_at()
+        return lambda state, run: [request_approval(call, expires_at)]
 
     def _find_calling_agent(self, name: str) -> Agent | None:
         # In one process agents may share a name: a call is for the one that asked, not for the one handed over to.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from asyncio import timeout
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from swarmkeep.domain.state import Run
-from swarmkeep.domain.timestamps import to_timestamp
+from swarmkeep.engine.agents.approvals import ApprovalRules
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.policy import RunTimedOut
 from swarmkeep.engine.streaming import Hub
@@ -20,20 +20,18 @@ class SessionPolicy:
 
     shortens_history = True
 
-    def __init__(self, limits: Limits, hub: Hub, key: SessionKey) -> None:
+    def __init__(self, limits: Limits, hub: Hub, key: SessionKey, rules: ApprovalRules) -> None:
         self._limits = limits
         self._hub = hub
         self._key = key
+        self._rules = rules
         self.tool_seconds = limits.tool_seconds
 
     def should_stream(self, run: Run) -> bool:
         return run.options.stream or self._hub.has_readers(self._key)
 
-    def approval_expires_at(self) -> str | None:
-        if self._limits.approval_seconds is None:
-            return None
-        at = datetime.now(UTC) + timedelta(seconds=self._limits.approval_seconds)
-        return to_timestamp(at)
+    async def approval_expires_at(self) -> str | None:
+        return await self._rules.expires_at()
 
     @asynccontextmanager
     async def time_limit(self, run: Run) -> AsyncGenerator[None]:

@@ -14,6 +14,7 @@ from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, SessionDamaged, SessionNotFound
 from swarmkeep.domain.events import RunEnded, RunError, RunFailed, RunInterrupted, RunWaiting, StopReason
 from swarmkeep.domain.state import State
+from swarmkeep.engine.agents.approvals import ApprovalRules
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.attempts import log_failure
 from swarmkeep.engine.limits import Limits
@@ -58,6 +59,7 @@ class Worker:
         self._limits = limits
         self._pauses = pauses
         self._tool_runner: ToolRunner = ThreadRunner()
+        self._rules = ApprovalRules(registry, store.read_clock, limits.approval_seconds)
         self._background_tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
         self.claim = Claim(owner=uuid4().hex, lease_seconds=limits.lease_seconds)
@@ -80,6 +82,7 @@ class Worker:
             key,
             state,
             self.claim,
+            self._rules,
             # A server that stops leaves the queue to others.
             may_start_queued=lambda: not self._is_stopping,
             is_remembered=is_remembered,
@@ -133,7 +136,7 @@ class Worker:
                     return None
 
     async def _run_loop(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> None:
-        policy = SessionPolicy(self._limits, self._hub, session_log.key)
+        policy = SessionPolicy(self._limits, self._hub, session_log.key, self._rules)
         loop = make_loop(session_log, self._registry, self._model, self._tool_runner, policy, begun)
         async with aclosing(loop.advance()) as items:
             async for item in items:

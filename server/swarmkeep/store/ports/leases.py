@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from datetime import datetime
 from typing import Protocol
 
 import msgspec
@@ -43,6 +44,10 @@ class Leases(Protocol):
         """Sessions that somebody has to go on with: those running while nobody holds an unexpired lease on them, and
         those that have become due (see `State.due_at`).
         """
+        ...
+
+    async def read_clock(self) -> datetime:
+        """The present in UTC by the database's clock: the only one that all servers share."""
         ...
 
     async def read_heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:

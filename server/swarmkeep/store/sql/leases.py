@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, or_, select, tuple_, update
@@ -29,6 +30,10 @@ class SqlLeases(OnDatabase):
 
     async def find_abandoned(self, *, limit: int = 100) -> list[SessionKey]:
         return await self.database.read(lambda connection: find_abandoned(connection, limit, self._only))
+
+    async def read_clock(self) -> datetime:
+        seconds = await self.database.read(lambda connection: connection.scalar(select(database_now())))
+        return datetime.fromtimestamp(seconds or 0.0, UTC)
 
     async def read_heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:
         return await self.database.read(lambda connection: find_heads(connection, keys))
