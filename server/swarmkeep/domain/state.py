@@ -23,7 +23,10 @@ RunStatus = Literal["queued", "running", "waiting", "completed", "failed", "canc
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool call of the current turn. `attempts` counts its starts; `handoff` is the agent that it returned."""
+    """A tool call of the current turn. `attempts` counts its starts; `handoff` is the agent that it returned.
+
+    `imported`: it came out of a file. Whatever that says, nobody has approved it here before `approval` says so.
+    """
 
     id: str
     name: str
@@ -34,6 +37,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     approval_reason: str | None = None
     expires_at: str | None = None
     handoff: str | None = None
+    imported: bool = False
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

@@ -174,7 +174,7 @@ class Loop:
 
     async def _decide_restart(self, tool: Tool, call: ToolCall) -> Callable[[State, Run], list[SessionEvent]]:
         """Start an idempotent call again, once it is approved if that is needed by now."""
-        if not tool.requires_approval or call.approval == "approve":
+        if call.approval == "approve" or not (tool.requires_approval or call.imported):
             return lambda state, run: [start_tool(call)]
         expires_at = await self._policy.approval_expires_at()
         return lambda state, run: [request_approval(call, expires_at)]

@@ -33,6 +33,7 @@ from swarmkeep.domain.events import (
     RunWaiting,
     SessionCreated,
     SessionForked,
+    SessionImported,
     SessionRedacted,
     SessionUpdated,
     ToolStarted,
@@ -62,7 +63,7 @@ def describe(entry: MakeEntry, before: State, event: RecordedEvent) -> TimelineE
         case ContextUpdated():
             name = _find_call_name(before, fact.tool_call_id)
             return entry(speaker=name, headline="changes the context" if name else "the context is changed")
-        case SessionCreated() | SessionForked() | SessionUpdated() | SessionRedacted():
+        case SessionCreated() | SessionForked() | SessionImported() | SessionUpdated() | SessionRedacted():
             return _describe_session_event(entry, fact)
         case UnknownFact():
             return _describe_unknown(entry, event, fact)
@@ -134,7 +135,7 @@ def _describe_tool_start(entry: MakeEntry, event: RecordedEvent, fact: ToolStart
 
 
 def _describe_session_event(
-    entry: MakeEntry, fact: SessionCreated | SessionForked | SessionUpdated | SessionRedacted
+    entry: MakeEntry, fact: SessionCreated | SessionForked | SessionImported | SessionUpdated | SessionRedacted
 ) -> TimelineEntry:
     match fact:
         case SessionCreated():
@@ -142,6 +143,9 @@ def _describe_session_event(
         case SessionForked():
             text = f"from here on this is a fork of {fact.from_session_id}, which shares events 1 to {fact.from_seq}"
             return entry(headline=text, tone="notice")
+        case SessionImported():
+            told = f"events 1 to {fact.last_seq} were imported, so none of it was decided here"
+            return entry(speaker=fact.by or "somebody", headline=told, text=_describe_file(fact), tone="notice")
         case SessionUpdated():
             new = "" if fact.agent is UNSET else f"{fact.agent} becomes the active agent"
             return entry(headline=new or "the metadata is changed", tone="notice" if new else "plain")
@@ -150,6 +154,11 @@ def _describe_session_event(
             return entry(headline=f"redacted: {seqs}", text=fact.reason, tone="notice")
         case _:
             assert_never(fact)
+
+
+def _describe_file(fact: SessionImported) -> str:
+    digest = f", SHA-256 {fact.digest}" if fact.digest else ""
+    return f"the file: {fact.source}{digest}"
 
 
 def _describe_run_event(

@@ -55,11 +55,14 @@ def request_approval(call: ToolCall, expires_at: str | None) -> ApprovalRequeste
 
 
 def request_approvals(run: Run, guarded: Collection[str], expires_at: str | None) -> list[SessionEvent]:
-    """A request for each call that has not been started and needs an approval, if nobody was asked for it before."""
+    """A request for each call that has not been started and needs an approval, if nobody was asked for it before.
+
+    One that came by an import needs one whatever it is: no model has asked for it here.
+    """
     return [
         request_approval(call, expires_at)
         for call in run.open_calls
-        if call.attempts == 0 and call.approval is None and call.name in guarded
+        if call.attempts == 0 and call.approval is None and (call.imported or call.name in guarded)
     ]
 
 
