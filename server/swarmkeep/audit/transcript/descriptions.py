@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import datetime
 from typing import assert_never
 
 from msgspec import UNSET
@@ -41,6 +40,7 @@ from swarmkeep.domain.events import (
     Usage,
 )
 from swarmkeep.domain.state import State, add_usage
+from swarmkeep.domain.timestamps import parse_timestamp
 from swarmkeep.domain.wording import format_call, format_calls, join_content
 
 MakeEntry = Callable[..., TimelineEntry]
@@ -257,15 +257,8 @@ def _measure_run(before: State, event: RecordedEvent) -> float | None:
     """How long the run that the event ends has taken, in milliseconds."""
     if before.run is None or before.run.id != event.run_id:
         return None
-    started, ended = _parse_time(before.run.created_at), _parse_time(event.at)
+    started, ended = parse_timestamp(before.run.created_at), parse_timestamp(event.at)
     return None if started is None or ended is None else round((ended - started).total_seconds() * 1000, 3)
-
-
-def _parse_time(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 def _describe_unknown(entry: MakeEntry, event: RecordedEvent, fact: UnknownFact) -> TimelineEntry:

@@ -25,7 +25,7 @@ def check_head(row: Mapping[str, Any], state: State, view: SessionView, findings
         "status": state.status,
         "created_at": state.created_at,
         "updated_at": state.updated_at,
-        "due_at": _read_due_at(state),
+        "due_at": state.due_at,
     }
     wrong = [name for name, value in told.items() if row[name] != value]
     if not _is_same_view(row["view"], view):
@@ -34,14 +34,6 @@ def check_head(row: Mapping[str, Any], state: State, view: SessionView, findings
         findings.add("head_differs", f"the head row's `{name}` is not what the events add up to")
     if not _is_possible_lease(row, state):
         findings.add("lease_invalid", "the head row's lease is none that a server can have left")
-
-
-def _read_due_at(state: State) -> float | None:
-    try:
-        return state.due_at
-    except ValueError:
-        # The time is in an event that somebody damaged.
-        return None
 
 
 def _is_same_view(text: Any, view: SessionView) -> bool:

@@ -41,9 +41,13 @@ class Leases(Protocol):
         ...
 
     async def find_abandoned(self, *, limit: int = 100) -> list[SessionKey]:
-        """Sessions that somebody has to go on with: those running while nobody holds an unexpired lease on them, and
-        those that have become due (see `State.due_at`).
+        """Sessions that are running while nobody holds an unexpired lease on them: of each tenant in its turn, the
+        longest abandoned first.
         """
+        ...
+
+    async def find_due(self, *, limit: int = 100) -> list[SessionKey]:
+        """Sessions that have become due (see `State.due_at`): of each tenant in its turn, the longest due first."""
         ...
 
     async def read_clock(self) -> datetime:
