@@ -231,11 +231,9 @@ def _apply_run_resumed(state: State, event: RecordedEvent, fact: RunResumed) -> 
         state = replace(state, run=again, finished=state.finished.drop_last())
     if state.run is None:
         return state
-    # A take-over goes on with the time that the run has left; whoever resumes it gives it time anew.
-    taken_over = fact.reason == "recovery" and not anew
     return _update_run(
         state,
-        active_since=state.run.active_since if taken_over else event.at,
+        active_since=event.at,
         status="running",
         pending=(),
         stop_reason=None,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from asyncio import timeout
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 
 from swarmkeep.domain.state import Run
 from swarmkeep.engine.agents.approvals import ApprovalRules
@@ -26,6 +25,8 @@ class SessionPolicy:
         self._key = key
         self._rules = rules
         self.tool_seconds = limits.tool_seconds
+        self._began: tuple[str, str] | None = None
+        self._ends_at = 0.0
 
     def should_stream(self, run: Run) -> bool:
         return run.options.stream or self._hub.has_readers(self._key)
@@ -38,9 +39,12 @@ class SessionPolicy:
         if self._limits.run_seconds is None:
             yield
             return
-        spent = datetime.now(UTC) - datetime.fromisoformat(run.active_since)
+        began = (run.id, run.active_since)
+        if began != self._began:
+            # By this process's own clock. The event's time is that of another host's, if this run was taken over.
+            self._began, self._ends_at = began, asyncio.get_running_loop().time() + self._limits.run_seconds
         try:
-            async with timeout(self._limits.run_seconds - spent.total_seconds()) as limit:
+            async with asyncio.timeout_at(self._ends_at) as limit:
                 yield
         except TimeoutError:
             if limit.expired():
