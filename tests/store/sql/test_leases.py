@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from swarmkeep.domain.decisions.drafts import apply_drafts
 from swarmkeep.domain.envelope import EventDraft
@@ -229,6 +229,20 @@ async def test_a_session_with_a_queue_and_no_run_is_abandoned_at_once(store: Sql
     assert await read_stored_lease(store) == (None, 2, False)
     assert await store.find_abandoned() == []
     assert await store.find_due() == [KEY]
+
+
+async def test_a_lease_is_brought_back_by_its_owner_after_the_database_s_clock_was_set_back(store: SqlStore) -> None:
+    state, lease = await begin_run(store, owner="a")
+    # As an hour that is gone leaves it.
+    later = update(sessions).values(lease_expires_at=sessions.c.lease_expires_at + 3600)
+    await store.database.write(lambda connection: connection.execute(later))
+    with pytest.raises(LeaseLost):
+        await store.append(KEY, state, [], lease=Claim("b", 60))
+    assert await store.renew({KEY: lease}, lease_seconds=0) == set()
+    assert await store.find_abandoned() == [KEY]
+    assert (await store.append(KEY, state, [], lease=Claim("b", 60))).lease == Lease("b", lease.epoch + 1)
+    with pytest.raises(LeaseLost):
+        await store.append(KEY, state, draft_user_messages("x"), lease=lease)
 
 
 async def test_each_tenant_has_its_turn(store: SqlStore) -> None:
