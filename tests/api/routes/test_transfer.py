@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
-from tests.api.server import RunningServer, check_problem, server_settings, start_server
+from tests.api.auth.keys import bearer_headers, key_store
+from tests.api.server import PATIENCE_SECONDS, RunningServer, check_problem, server_settings, start_server
 from tests.support.scripted import ScriptedModel
 
 LINES = {"Content-Type": "application/x-ndjson"}
@@ -81,6 +83,21 @@ async def test_a_session_is_imported_under_another_id_or_only_tried(service: Run
     await service.session(id="u", metadata={"other": True})
     check_problem(await service.client.post("/v1/import?as=u", content=text), 409, "session_exists")
     check_problem(await service.client.post("/v1/import?as=a/b", content=text), 400, "invalid_request")
+
+
+async def test_an_import_names_the_key_that_made_it(service: RunningServer) -> None:
+    await service.session(id="s")
+    text = (await service.get("/v1/export")).content
+    made, secret = await key_store(service).create("acme", name="restore")
+    headers = bearer_headers(secret)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (await service.get("/v1/sessions")).status_code != 401:
+            pass
+    assert (await service.client.post("/v1/import", content=text, headers=headers)).json()["imported"] == 1
+    imported = (await service.get("/v1/sessions/s/events", headers=headers)).json()["data"][-1]
+    [entry] = (await service.get("/v1/audit", headers=headers)).json()["data"]
+    assert imported["data"]["by"] == entry["by"] == made.label
+    assert "restore" in entry["by"]
 
 
 async def test_a_file_that_is_too_large_is_not_read(sqlite_ready: str) -> None:
