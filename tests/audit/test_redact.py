@@ -63,9 +63,7 @@ async def put_canary_everywhere(store: SqlStore, key: SessionKey = KEY) -> State
         "A", [SessionCreated(agent="A", context_variables={"a": LONG, CANARY: 1}, metadata={"m": CANARY})], None
     )
     state = (
-        await store.append(
-            key, State(), first, idempotency=IdempotencyRecord(key="k", digest=digest(CANARY))
-        )
+        await store.append(key, State(), first, idempotency=IdempotencyRecord(key="k", digest=digest(CANARY)))
     ).state
     story = [
         RunQueued(options=RunOptions(model=f"{CANARY} x"), messages=({"role": "user", "content": LONG},)),

@@ -19,6 +19,7 @@ from swarmkeep.domain.events import (
     SessionCreated,
     SessionEvent,
     SessionForked,
+    SessionImported,
     SessionRedacted,
     SessionUpdated,
     ToolRecord,
@@ -31,7 +32,7 @@ from tests.support.logs import record_draft
 RUN, OTHER, THIRD = "run_a", "run_b", "run_c"
 AT = "2026-01-01T00:00:00.000000Z"
 CREATED = SessionCreated(agent="triage")
-_FACTS_OUTSIDE_RUNS = (SessionCreated, SessionForked, SessionUpdated, SessionRedacted, UnknownFact)
+_FACTS_OUTSIDE_RUNS = (SessionCreated, SessionForked, SessionImported, SessionUpdated, SessionRedacted, UnknownFact)
 
 
 def given(*facts: SessionEvent | EventDraft) -> State:

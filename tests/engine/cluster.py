@@ -24,6 +24,7 @@ from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loop import Item
 from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.models.pauses import Pauses
+from swarmkeep.store.clock import Clock, utc_now
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.tables import SESSION_TABLES, sessions
@@ -83,9 +84,10 @@ class EngineCluster:
         start: bool = True,
         aliases: dict[str, str] | None = None,
         pauses: Pauses | None = None,
+        clock: Clock = utc_now,
     ) -> Engine:
         """Another server on the database; by default on the scripted model, and started."""
-        store = open_store(self._url)
+        store = open_store(self._url, clock=clock)
         registry = Registry(agents, aliases=aliases)
         engine = Engine(store, registry, model or ChatModel(self._client), limits, pauses)
         self._engines.append(engine)

@@ -104,7 +104,7 @@ class FixedPolicy:
     def should_stream(self, run: Run) -> bool:
         return self._streams
 
-    def approval_expires_at(self) -> str | None:
+    async def approval_expires_at(self) -> str | None:
         return self._expires_at
 
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from swarmkeep.domain.codec import Json, encode_text
 from swarmkeep.domain.decisions.commands import StartRun, cancel_run, create_session, start_run, update_session
 from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.importing import finish_import
 from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
 from swarmkeep.domain.decisions.settling import settle
@@ -48,6 +49,7 @@ from swarmkeep.domain.events import (
     SessionCreated,
     SessionEvent,
     SessionForked,
+    SessionImported,
     SessionRedacted,
     SessionUpdated,
     ToolRecord,
@@ -240,7 +242,7 @@ class RandomSession:
 
     def disrupt(self) -> None:
         """Something from outside, or a mishap. What the session refuses leaves no trace."""
-        moves = [self.start, self.update, self.resume, self.cancel, self.add_unknown_event, self.fork]
+        moves = [self.start, self.update, self.resume, self.cancel, self.add_unknown_event, self.fork, self.carry_over]
         if self.state.run is not None and self.state.run.status == "running":
             moves += [self.crash, self.crash, self.give_up, self.fail, self.cut_off]
         if self.state.run is not None and self.state.run.status == "waiting":
@@ -312,6 +314,13 @@ class RandomSession:
         copied = [EventDraft(event.fact, event.run_id, event.agent) for event in kept]
         fact = SessionForked(from_session_id="original", from_seq=self.state.seq, from_hash=self.state.hash)
         self.commits = [copied + self.commit([EventDraft(fact, None, self.state.agent)])]
+
+    def carry_over(self) -> None:
+        """Go on elsewhere, where it was imported."""
+        if self.dice.chance(70):
+            return
+        self._started_here.clear()
+        self.commit(finish_import(self.state, source="export", digest="", by=self.dice.pick((None, "Lee"))))
 
     def add_unknown_event(self) -> None:
         """An event of a later release, or a redaction."""
@@ -479,6 +488,7 @@ def make_strange_fact(dice: Dice) -> SessionEvent:
         ),
         lambda: SessionCreated(agent=agent, context_variables=values, metadata=values),
         lambda: SessionForked(from_session_id=text, from_seq=-1, from_hash=""),
+        lambda: SessionImported(source=text, digest=text, last_seq=-1, by=text),
         lambda: SessionUpdated(metadata=values) if dice.chance(50) else SessionUpdated(agent=agent),
         lambda: SessionRedacted(seqs=(1, 1, 10**6), reason=text),
         lambda: RunQueued(options=RunOptions(), messages=(_make_strange_message(dice),), agent=agent),

@@ -133,6 +133,16 @@ def test_a_fork_goes_on_from_an_event(window: Window, talk: str, api: Api, model
     assert (origin["session_id"], origin["seq"]) == (talk, end)
 
 
+def test_an_import_is_told_of(window: Window, talk: str, api: Api) -> None:
+    sent = api.client.get(f"sessions/{talk}/events", headers={"accept": "application/x-ndjson"}).content
+    assert api.client.post(f"import?as={talk}-copy", content=sent).status_code == 200
+    last = len(api.events(talk))
+    window.open_chat(f"{talk}-copy")
+    expect(window.log).to_contain_text(f"Events 1 to {last} were imported: none of it was decided here")
+    window.open_timeline(f"{talk}-copy", at=last + 1)
+    expect(window.rows.last).to_contain_text("Imported")
+
+
 def test_an_export_is_the_log_to_the_byte(window: Window, talk: str, api: Api, tmp_path: Path) -> None:
     window.open_timeline(talk)
     with window.page.expect_download() as waited:
@@ -172,6 +182,7 @@ ODD = [
     {"type": "run.waiting", "data": {}},
     {"type": "run.queued", "data": {"messages": None}},
     {"type": "session.redacted", "data": {}},
+    {"type": "session.imported", "data": {}},
     {"type": "context.updated", "data": "text"},
     {"type": "tool.started", "data": {"tool_call_id": "never asked for"}},
 ]

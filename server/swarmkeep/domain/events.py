@@ -19,6 +19,8 @@ StopReason = Literal[
     "end_turn", "max_turns", "loop_detected", "tool_calls", "approval", "error", "cancelled", "interrupted"
 ]
 Decision = Literal["approve", "deny"]
+# The code of the error that a run ends with because the session was imported in the middle of it.
+IMPORTED = "imported"
 ResumeReason = Literal["approval", "tool_results", "recovery"]
 
 
@@ -43,6 +45,19 @@ class SessionForked(Fact, frozen=True, kw_only=True):
     from_session_id: str
     from_seq: int
     from_hash: str
+
+
+class SessionImported(Fact, frozen=True, kw_only=True):
+    """Ends what came out of a file: the events up to `last_seq`, of which only the file says who decided what.
+
+    `source` is the kind of file, `digest` the SHA-256 (hex) of its bytes.
+    """
+
+    type: ClassVar[str] = "session.imported"
+    source: str
+    digest: str
+    last_seq: int
+    by: str | None = None
 
 
 class SessionUpdated(Fact, frozen=True, kw_only=True):
@@ -252,7 +267,7 @@ class UnknownFact(Fact, frozen=True, kw_only=True):
 
 
 SessionEvent = (
-    SessionCreated | SessionForked | SessionUpdated | SessionRedacted
+    SessionCreated | SessionForked | SessionImported | SessionUpdated | SessionRedacted
     | RunQueued | RunStarted | MessageAdded | ToolStarted | HandoffMade | HandoffIgnored | ContextUpdated
     | ApprovalRequested | ApprovalDecided | RunWaiting | RunResumed
     | RunCompleted | RunFailed | RunCancelled | RunInterrupted | UnknownFact

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import (
+    IMPORTED,
     ApprovalDecided,
     ApprovalRequested,
     ContextUpdated,
@@ -27,6 +28,7 @@ from swarmkeep.domain.events import (
     RunWaiting,
     SessionCreated,
     SessionForked,
+    SessionImported,
     SessionRedacted,
     SessionUpdated,
     ToolStarted,
@@ -61,22 +63,28 @@ def evolve(state: State, event: RecordedEvent) -> State:
             return replace(state, agent=fact.to_agent)
         case HandoffIgnored():
             return _apply_handoff_ignored(state, fact)
-        case SessionCreated():
-            return replace(
-                state,
-                agent=fact.agent,
-                context_variables=fact.context_variables,
-                metadata=fact.metadata,
-                created_at=event.at,
-            )
-        case SessionUpdated():
-            return _apply_session_updated(state, fact)
-        case SessionForked():
-            return _apply_session_forked(state, event, fact)
+        case SessionCreated() | SessionUpdated() | SessionForked() | SessionImported():
+            return _apply_session_event(state, event, fact)
         case SessionRedacted() | UnknownFact():
             return state
         case _:
             return _apply_run_event(state, event, fact)
+
+
+def _apply_session_event(
+    state: State, event: RecordedEvent, fact: SessionCreated | SessionUpdated | SessionForked | SessionImported
+) -> State:
+    match fact:
+        case SessionCreated(agent=agent, context_variables=context, metadata=metadata):
+            return replace(state, agent=agent, context_variables=context, metadata=metadata, created_at=event.at)
+        case SessionUpdated():
+            return _apply_session_updated(state, fact)
+        case SessionForked():
+            return _apply_session_forked(state, event, fact)
+        case SessionImported():
+            return _apply_session_imported(state)
+        case _:
+            assert_never(fact)
 
 
 def _apply_run_event(
@@ -180,6 +188,23 @@ def _apply_session_forked(state: State, event: RecordedEvent, fact: SessionForke
     return replace(state, queue=(), forked_from=origin, created_at=event.at)
 
 
+def _apply_session_imported(state: State) -> State:
+    # The last run to end may be tried again, with its calls.
+    if len(state.finished):
+        last = len(state.finished) - 1
+        state = replace(state, finished=state.finished.replace_at(last, _mark_imported(state.finished[last])))
+    return state if state.run is None else replace(state, run=_mark_imported(state.run))
+
+
+def _mark_imported(run: Run) -> Run:
+    """The run without whatever was decided on its open calls."""
+    calls = tuple(
+        call if call.done else replace(call, imported=True, approval=None, approval_reason=None, expires_at=None)
+        for call in run.calls
+    )
+    return replace(run, calls=calls)
+
+
 def _apply_run_started(state: State, event: RecordedEvent, fact: RunStarted) -> State:
     run_id = event.run_id or ""
     run = Run(
@@ -206,11 +231,9 @@ def _apply_run_resumed(state: State, event: RecordedEvent, fact: RunResumed) -> 
         state = replace(state, run=again, finished=state.finished.drop_last())
     if state.run is None:
         return state
-    # A take-over goes on with the time that the run has left; whoever resumes it gives it time anew.
-    taken_over = fact.reason == "recovery" and not anew
     return _update_run(
         state,
-        active_since=state.run.active_since if taken_over else event.at,
+        active_since=event.at,
         status="running",
         pending=(),
         stop_reason=None,
@@ -242,6 +265,9 @@ def _apply_run_ended(state: State, event: RecordedEvent, fact: RunEnded) -> Stat
 
 def _end_active(state: State, run: Run, event: RecordedEvent, fact: RunEnded) -> State:
     run = replace(run, agent=state.agent, context_variables=state.context_variables)
+    if fact.error is not None and fact.error.code == IMPORTED:
+        # So an import ends what ran, and before there was an event for imports nothing else told of them.
+        run = _mark_imported(run)
     return _finish_run(replace(state, run=None), run, event, fact)
 
 

@@ -32,6 +32,7 @@ from swarmkeep.domain.events import (
     RunWaiting,
     SessionCreated,
     SessionForked,
+    SessionImported,
     SessionRedacted,
     SessionUpdated,
     ToolRecord,
@@ -91,6 +92,9 @@ def _redact_fact(fact: Fact, agent: str) -> Fact:
             return replace(fact, metadata=_forget_values(fact.metadata))
         case SessionForked():
             return replace(fact, from_session_id=REDACTED)
+        case SessionImported():
+            # A short file can be guessed by its digest.
+            return replace(fact, digest="")
         case SessionRedacted():
             # Who removed what, and what stands there now, is what the chain is checked by.
             return replace(fact, reason=REDACTED)

@@ -17,6 +17,7 @@ from swarmkeep.domain.events import (
     Usage,
 )
 from swarmkeep.domain.messages import Entry, read_tool_calls
+from swarmkeep.domain.timestamps import parse_timestamp
 
 SessionStatus = Literal["idle", "running", "waiting"]
 RunStatus = Literal["queued", "running", "waiting", "completed", "failed", "cancelled", "interrupted"]
@@ -27,6 +28,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
     `agent` is the one that asked for it: the call is to its function, whoever is active by now. It is empty where the
     log does not say.
+    `imported`: it came out of a file. Whatever that says, nobody has approved it here before `approval` says so.
     """
 
     id: str
@@ -39,13 +41,19 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     approval_reason: str | None = None
     expires_at: str | None = None
     handoff: str | None = None
+    imported: bool = False
+
+    @property
+    def decide_until(self) -> datetime | None:
+        """When the request for its approval expires, if one is open and does."""
+        return None if self.approval != "requested" or self.expires_at is None else parse_timestamp(self.expires_at)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A run. While it is active, `agent` and `context_variables` are those it began with; then those it ended with.
 
     `answered`: the last model reply asked for no tools. `recoveries`: take-overs since the last model reply.
-    `active_since`: when it began, or last went on after a wait.
+    `active_since`: when it began, or last went on.
     Its messages are `state.messages[first_message:last_message]`.
     """
 
@@ -126,8 +134,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
             return 0.0 if self.queue else None
         if self.run.status != "waiting":
             return None
-        ends = [call.expires_at for call in self.run.open_calls if call.approval == "requested" and call.expires_at]
-        return datetime.fromisoformat(min(ends)).timestamp() if ends else None
+        ends = [call.decide_until for call in self.run.open_calls]
+        return min((end.timestamp() for end in ends if end is not None), default=None)
 
 
 def make_calls(message: Json) -> tuple[ToolCall, ...]:

@@ -13,7 +13,14 @@ from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.settling import find_outside_step
 from swarmkeep.domain.decisions.steps import CallTool
-from swarmkeep.domain.decisions.turns import ToolOutcome, end_run, record_reply, record_result, restart_tool
+from swarmkeep.domain.decisions.turns import (
+    ToolOutcome,
+    end_run,
+    record_reply,
+    record_result,
+    request_approval,
+    restart_tool,
+)
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import RunError, RunFailed, SessionEvent, ToolStarted
@@ -129,7 +136,7 @@ class Loop:
         taken = _list_call_ids(self._log.state) if reply.message.get("tool_calls") else ()
         message = normalise_message(self._policy.secrets.mask(reply.message), turn.agent.name, taken)
         approvals = {name for name, tool in turn.agent.tools().items() if tool.requires_approval}
-        expires_at = self._policy.approval_expires_at() if approvals else None
+        expires_at = await self._policy.approval_expires_at() if approvals else None
 
         def decide(state: State, run: Run) -> list[SessionEvent]:
             if run.turns != turn.run.turns:
@@ -165,7 +172,7 @@ class Loop:
             outcome = self._mask(await self._perform(self._log.state, agent, tool, call))
             reach(TOOL_DONE)
         elif tool is not None and tool.idempotent:
-            return await self._commit(_restrict_to_run(run, lambda state, run: restart_tool(run, call), call.agent))
+            return await self._commit(_restrict_to_run(run, await self._decide_restart(tool, call), call.agent))
         else:
             outcome = make_unknown_outcome(call)
         return await self._commit(_restrict_to_run(run, lambda state, run: record_result(state, run, call, outcome)))
@@ -175,6 +182,13 @@ class Loop:
         return msgspec.structs.replace(
             outcome, content=mask(outcome.content), patch=mask(outcome.patch), nulls=tuple(map(mask, outcome.nulls))
         )
+
+    async def _decide_restart(self, tool: Tool, call: ToolCall) -> Callable[[State, Run], list[SessionEvent]]:
+        """Start an idempotent call again, once it is approved if that is needed by now."""
+        if call.approval == "approve" or not (tool.requires_approval or call.imported):
+            return lambda state, run: restart_tool(run, call)
+        expires_at = await self._policy.approval_expires_at()
+        return lambda state, run: [request_approval(call, expires_at)]
 
     def _find_calling_agent(self, name: str) -> Agent | None:
         # In one process agents may share a name: then only memory tells which of them asked.

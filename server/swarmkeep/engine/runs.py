@@ -15,7 +15,6 @@ from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import Draining, RunNotFound
 from swarmkeep.domain.events import RunEnded, RunStarted, RunWaiting
 from swarmkeep.domain.state import State
-from swarmkeep.domain.timestamps import make_timestamp
 from swarmkeep.domain.views import RunView, find_run, view_run
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.failpoints import ANSWER_READY, reach
@@ -155,9 +154,12 @@ class Runs:
         Raises RunNotWaiting, AlreadyDecided, InvalidRequest, RunNotFound, AgentUnavailable, Draining.
         """
 
+        # Whether it is too late for a decision says the clock that says it to every server.
+        now = await self._store.read_clock() if approvals else None
+
         def decide(state: State) -> Sequence[EventDraft]:
             self._registry.get_active(state.agent)
-            return resume_run(state, run_id, tool_results, approvals, now=make_timestamp())
+            return resume_run(state, run_id, tool_results, approvals, now=now)
 
         return await self._begin_once(key, decide, run_id, idempotency)
 

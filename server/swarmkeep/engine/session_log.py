@@ -9,8 +9,9 @@ import msgspec
 from swarmkeep.domain.decisions.settling import settle
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import DomainError, LeaseLost, SeqConflict
-from swarmkeep.domain.events import RunResumed, RunStarted
+from swarmkeep.domain.events import ApprovalRequested, RunResumed, RunStarted
 from swarmkeep.domain.state import State
+from swarmkeep.engine.agents.approvals import ApprovalRules
 from swarmkeep.engine.attempts import UNAVAILABLE, Attempts
 from swarmkeep.engine.failpoints import reach
 from swarmkeep.engine.policy import Decide, decide_nothing
@@ -45,6 +46,7 @@ class StoreSessionLog:
         key: SessionKey,
         state: State,
         claim: Claim,
+        rules: ApprovalRules,
         *,
         may_start_queued: Callable[[State], bool] = lambda state: True,
         is_remembered: bool = False,
@@ -56,6 +58,7 @@ class StoreSessionLog:
         """Whether a commit is under way, which finds out by itself whether the lease is lost."""
         self._store = store
         self._claim = claim
+        self._rules = rules
         self._may_start_queued = may_start_queued
         self._is_remembered = is_remembered
         self._stored_blobs: set[str] = set()
@@ -90,7 +93,7 @@ class StoreSessionLog:
                     await self._reload()
                     drafts, is_stale = None, False
                 # Decided once for each state: an attempt in doubt is known by its very drafts.
-                drafts = self._draft(decide) if drafts is None else drafts
+                drafts = await self._draft(decide) if drafts is None else drafts
                 if drafts is None or not (drafts or mark):
                     return []
                 return await self._append_once(drafts, blobs, mark, attempts)
@@ -106,9 +109,19 @@ class StoreSessionLog:
                     raise
                 is_stale = True
 
-    def _draft(self, decide: Decide) -> list[EventDraft] | None:
+    async def _draft(self, decide: Decide) -> list[EventDraft] | None:
         decided = decide(self.state)
-        return None if decided is None else settle(self.state, decided, may_start_queued=self._may_start_queued)
+        if decided is None:
+            return None
+        drafts = self._settle(decided, None)
+        # Seldom is anything asked for here: the time is not looked up for all the others.
+        if any(isinstance(draft.fact, ApprovalRequested) for draft in drafts[len(decided) :]):
+            drafts = self._settle(decided, await self._rules.expires_at())
+        return drafts
+
+    def _settle(self, decided: Sequence[EventDraft], expires_at: str | None) -> list[EventDraft]:
+        approvals = self._rules.make_approvals(expires_at)
+        return settle(self.state, decided, may_start_queued=self._may_start_queued, approvals=approvals)
 
     async def _append_once(
         self,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import uuid4
 
+from msgspec.structs import replace
+
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import refuse_if_busy, update_session
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import SeqConflict, SeqMismatch, SessionExists
-from swarmkeep.domain.events import SessionEvent, SessionForked, SessionRedacted
+from swarmkeep.domain.events import SessionEvent, SessionForked, SessionImported, SessionRedacted
 from swarmkeep.domain.inputs import check_id, check_object
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import State
@@ -50,6 +52,7 @@ async def fork_session(
             facts = [
                 forked,
                 *await _describe_copied_redactions(store, key, base, redacted_payloads),
+                *await _describe_copied_imports(store, key, base),
                 *update_session(base, agent=agent, metadata=labels),
             ]
             drafts = draft_events(base.agent, facts, None)
@@ -81,6 +84,13 @@ async def _describe_copied_redactions(
         return []
     digests = tuple(digest(redacted_payloads[seq]) for seq in unannounced)
     return [SessionRedacted(seqs=tuple(unannounced), reason=f"removed in {key.id} before it was forked", kept=digests)]
+
+
+async def _describe_copied_imports(store: Archive, key: SessionKey, base: State) -> list[SessionEvent]:
+    """What a fork has to tell of an import, if only a part of what was imported is copied."""
+    later = await store.read(key, after=base.seq, types=[SessionImported.type], limit=1)
+    facts = [event.fact for event in later if isinstance(event.fact, SessionImported)]
+    return [replace(fact, last_seq=min(fact.last_seq, base.seq)) for fact in facts]
 
 
 async def delete_session(

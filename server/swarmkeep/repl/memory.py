@@ -147,7 +147,7 @@ class MemoryChatSession:
 
     def decide(self, run_id: str, approvals: Sequence[client.Approval]) -> Iterator[client.StreamItem]:
         decided = msgspec.convert(approvals, list[Approval])
-        return self._follow(run_id, lambda state: resume_run(state, run_id, approvals=decided, now=make_timestamp()))
+        return self._follow(run_id, lambda state: resume_run(state, run_id, approvals=decided))
 
     def active(self) -> client.Run | None:
         run = self._log.state.run

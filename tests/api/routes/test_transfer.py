@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
-from tests.api.server import RunningServer, check_problem, server_settings, start_server
+from tests.api.auth.keys import bearer_headers, key_store
+from tests.api.server import PATIENCE_SECONDS, RunningServer, check_problem, server_settings, start_server
 from tests.support.scripted import ScriptedModel
 
 LINES = {"Content-Type": "application/x-ndjson"}
@@ -24,8 +26,8 @@ async def test_what_is_exported_comes_back_after_a_loss(service: RunningServer, 
     report = (await service.client.post("/v1/import", content=before.content, headers=LINES)).json()
     assert (report["imported"], report["present"], report["dry_run"]) == (1, 1, False)
     assert {found["id"]: found["outcome"] for found in report["sessions"]} == {"s": "imported", "t": "present"}
-    assert (await service.get("/v1/export")).content == before.content
-    assert (await service.get(session)).content == state.content
+    there = await service.get(f"{session}?at={state.json()['seq']}")
+    assert there.content == state.content
     assert (await service.get(f"{session}/events/4/request")).content == request.content
     # And the conversation goes on.
     assert (await service.run(session, "And now?"))["output_text"] == "Still."
@@ -70,11 +72,32 @@ async def test_a_session_is_imported_under_another_id_or_only_tried(service: Run
     assert (tried.json()["dry_run"], tried.json()["imported"]) == (True, 1)
     check_problem(await service.get("/v1/sessions/t"), 404, "session_not_found")
     assert (await service.client.post("/v1/import?as=t", content=text)).json()["sessions"][0]["id"] == "t"
-    assert (await service.get("/v1/sessions/t")).json()["hash"] == (await service.get("/v1/sessions/s")).json()["hash"]
+    last = (await service.get("/v1/sessions/t/events")).json()["data"][-1]
+    assert (last["type"], last["data"]["source"], last["data"]["by"]) == ("session.imported", "export", None)
+    [entry] = (await service.get("/v1/audit")).json()["data"]
+    assert (entry["type"], entry["by"], entry["data"]["session_id"]) == ("session.imported", None, "t")
+    assert (entry["data"]["digest"], entry["data"]["source"]) == (last["data"]["digest"], "export")
+    head = (await service.get("/v1/sessions/s")).json()
+    assert (await service.get(f"/v1/sessions/t/verify?head={head['seq']}:{head['hash']}")).json()["valid"]
     await service.patch("/v1/sessions/t", {"metadata": {"a": 1}})
     await service.session(id="u", metadata={"other": True})
     check_problem(await service.client.post("/v1/import?as=u", content=text), 409, "session_exists")
     check_problem(await service.client.post("/v1/import?as=a/b", content=text), 400, "invalid_request")
+
+
+async def test_an_import_names_the_key_that_made_it(service: RunningServer) -> None:
+    await service.session(id="s")
+    text = (await service.get("/v1/export")).content
+    made, secret = await key_store(service).create("acme", name="restore")
+    headers = bearer_headers(secret)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (await service.get("/v1/sessions")).status_code != 401:
+            pass
+    assert (await service.client.post("/v1/import", content=text, headers=headers)).json()["imported"] == 1
+    imported = (await service.get("/v1/sessions/s/events", headers=headers)).json()["data"][-1]
+    [entry] = (await service.get("/v1/audit", headers=headers)).json()["data"]
+    assert imported["data"]["by"] == entry["by"] == made.label
+    assert "restore" in entry["by"]
 
 
 async def test_a_file_that_is_too_large_is_not_read(sqlite_ready: str) -> None:

@@ -87,6 +87,17 @@ def test_events_that_were_redacted_since_are_named(db: CommandLine, recorded: Re
     assert "  redacted: 3\n" in db("verify", "two").out
 
 
+def test_an_import_is_not_taken_for_a_deletion(db: CommandLine, recorded: RecordedSession) -> None:
+    assert db("export", "one", "-o", "one.jsonl").code == 0
+    assert db("import", "one.jsonl", "--as", "brought").code == 0
+    assert db("checkpoint", "-o", "heads.jsonl").code == 0
+    with closing(sqlite3.connect(db.folder / "swarmkeep.db")) as connection, connection:
+        connection.execute("DELETE FROM sessions WHERE id = 'brought'")
+        for table in ("events", "blobs", "usage", "idempotency", "session_labels"):
+            connection.execute(f"DELETE FROM {table} WHERE session_id = 'brought'")
+    assert compare(db)["brought"] == "vanished"
+
+
 def test_what_became_of_each_log_is_told(db: CommandLine, recorded: RecordedSession) -> None:
     for name in ("anew", "removed"):
         assert db("sessions", "fork", "one", "--id", name).code == 0

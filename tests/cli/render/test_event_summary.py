@@ -20,6 +20,10 @@ SAID: dict[str, tuple[dict[str, Any], str]] = {
     "session.created": ({"agent": "Ann", "context_variables": {"a": 1}, "metadata": {}}, 'with Ann {"a": 1}'),
     "session.forked": ({"from_session_id": "one", "from_seq": 3, "from_hash": "…"}, "from one at 3"),
     "session.updated": ({"metadata": {"a": None}, "agent": "Bob"}, 'agent Bob, metadata {"a": null}'),
+    "session.imported": (
+        {"last_seq": 3, "source": "export", "digest": "d", "by": None},
+        "events 1 to 3 from export, by somebody",
+    ),
     "session.redacted": ({"seqs": [2, 4], "reason": "asked for"}, "2, 4: asked for"),
     "run.queued": ({"options": {"max_turns": 3}, "messages": []}, '{"max_turns": 3}'),
     "run.started": ({"options": {"max_turns": None, "execute_tools": True, "stream": True}}, ""),

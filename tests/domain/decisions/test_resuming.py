@@ -23,6 +23,7 @@ from swarmkeep.domain.events import (
     ToolRecord,
 )
 from swarmkeep.domain.state import State
+from swarmkeep.domain.timestamps import parse_timestamp
 from tests.domain.given import (
     OTHER,
     RUN,
@@ -301,6 +302,15 @@ def test_an_interrupted_run_that_another_one_followed_is_over() -> None:
 # Approvals that nobody decides in time.
 
 
+FIRST, SECOND, THIRD, LATE = (f"{year}-01-02T00:00:00.000000Z" for year in (2026, 2027, 2028, 2030))
+
+
+def when_is(text: str) -> datetime:
+    at = parse_timestamp(text)
+    assert at is not None
+    return at
+
+
 def make_expiring(**ends: str) -> State:
     state = given(
         make_run_started(),
@@ -315,33 +325,33 @@ def make_expiring(**ends: str) -> State:
 
 
 def test_what_nobody_decided_in_time_is_denied_and_the_run_goes_on() -> None:
-    state = make_expiring(c1="2026-01-02")
-    drafts = expire_approvals(state, "2026-01-02")
+    state = make_expiring(c1=SECOND)
+    drafts = expire_approvals(state, when_is(SECOND))
     assert list_types(drafts) == ["approval.decided", "run.resumed"]
     state = record_drafts(state, settle(state, drafts))
     assert next_step(state) == AskModel()
     assert "not approved and did not run" in str(state.messages[-1].message["content"])
-    assert "2026-01-02" in str(state.messages[-1].message["content"])
+    assert SECOND in str(state.messages[-1].message["content"])
 
 
 def test_before_that_nothing_expires() -> None:
-    assert expire_approvals(make_expiring(c1="2026-01-02"), "2026-01-01") == []
-    assert expire_approvals(given(make_run_started(), user_said()), "2030") == []
+    assert expire_approvals(make_expiring(c1=SECOND), when_is(FIRST)) == []
+    assert expire_approvals(given(make_run_started(), user_said()), when_is(LATE)) == []
 
 
 def test_what_is_decided_in_time_is_still_waited_for_with_the_rest() -> None:
-    state = make_expiring(c1="2026-01-02", c2="2026-01-03")
-    assert state.due_at == datetime(2026, 1, 2).timestamp()
-    state = record_drafts(state, expire_approvals(state, "2026-01-02"))
+    state = make_expiring(c1=SECOND, c2=THIRD)
+    assert state.due_at == when_is(SECOND).timestamp()
+    state = record_drafts(state, expire_approvals(state, when_is(SECOND)))
     assert state.status == "waiting"
-    assert state.due_at == datetime(2026, 1, 3).timestamp()
-    drafts = resume_run(state, RUN, approvals=[approve("c2")], now="2026-01-02")
+    assert state.due_at == when_is(THIRD).timestamp()
+    drafts = resume_run(state, RUN, approvals=[approve("c2")], now=when_is(SECOND))
     assert list_types(drafts) == ["approval.decided", "run.resumed"]
 
 
 def test_a_decision_after_the_end_is_refused() -> None:
     with pytest.raises(AlreadyDecided, match="in time"):
-        resume_run(make_expiring(c1="2026-01-02"), RUN, approvals=[approve("c1")], now="2026-01-02")
+        resume_run(make_expiring(c1=SECOND), RUN, approvals=[approve("c1")], now=when_is(SECOND))
 
 
 def test_a_session_is_due_when_something_waits_that_nobody_works_on() -> None:
@@ -349,3 +359,11 @@ def test_a_session_is_due_when_something_waits_that_nobody_works_on() -> None:
     assert given().due_at is None
     assert given(RunQueued(options=RunOptions(), messages=())).due_at == 0.0
     assert make_waiting_for_approval("c1").due_at is None
+
+
+@pytest.mark.parametrize("end", ["2026-01-02", "2026-01-02T00:00:00Z", "2026-01-02T00:00:00.000000+02:00", "soon", ""])
+def test_what_is_no_time_never_comes(end: str) -> None:
+    state = make_expiring(c1=end, c2=THIRD)
+    assert state.due_at == when_is(THIRD).timestamp()
+    assert list_types(expire_approvals(state, when_is(SECOND))) == []
+    assert make_expiring(c1=end).due_at is None

@@ -81,11 +81,13 @@ def check_lives(events: list[RecordedEvent]) -> None:
                 known.add(event.run_id)
                 active = latest = event.run_id
             case RunEnded() if event.run_id == active:
-                active, interrupted = None, event.type == "run.interrupted"
+                active, latest, interrupted = None, event.run_id, event.type == "run.interrupted"
             case RunEnded():
-                assert event.type == "run.cancelled"
+                # An import interrupts what waits in the queue.
+                assert event.type in ("run.cancelled", "run.interrupted")
                 queue.remove(event.run_id)
-                latest = event.run_id
+                ended = (event.run_id, event.type == "run.interrupted")
+                latest, interrupted = ended if active is None else (latest, interrupted)
             case RunResumed() if active is None:
                 assert (event.run_id, interrupted) == (latest, True)
                 active = event.run_id

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from swarmkeep.domain.decisions.drafts import apply_drafts
 from swarmkeep.domain.envelope import EventDraft
@@ -227,7 +227,47 @@ async def test_a_session_with_a_queue_and_no_run_is_abandoned_at_once(store: Sql
     appended = await store.append(KEY, state, [queued, *draft_run_completion(state)])
     assert appended.lease is None
     assert await read_stored_lease(store) == (None, 2, False)
+    assert await store.find_abandoned() == []
+    assert await store.find_due() == [KEY]
+
+
+async def test_a_lease_is_brought_back_by_its_owner_after_the_database_s_clock_was_set_back(store: SqlStore) -> None:
+    state, lease = await begin_run(store, owner="a")
+    # As an hour that is gone leaves it.
+    later = update(sessions).values(lease_expires_at=sessions.c.lease_expires_at + 3600)
+    await store.database.write(lambda connection: connection.execute(later))
+    with pytest.raises(LeaseLost):
+        await store.append(KEY, state, [], lease=Claim("b", 60))
+    assert await store.renew({KEY: lease}, lease_seconds=0) == set()
     assert await store.find_abandoned() == [KEY]
+    assert (await store.append(KEY, state, [], lease=Claim("b", 60))).lease == Lease("b", lease.epoch + 1)
+    with pytest.raises(LeaseLost):
+        await store.append(KEY, state, draft_user_messages("x"), lease=lease)
+
+
+async def test_each_tenant_has_its_turn(store: SqlStore) -> None:
+    many = [SessionKey("a", f"s{number}") for number in range(5)]
+    few = [SessionKey("b", "s"), SessionKey("c", "s"), SessionKey("c", "t")]
+    for key in [*many, *few]:
+        state = await begin_session(store, key)
+        await store.append(key, state, draft_run_start(state))
+    found = await store.find_abandoned(limit=5)
+    assert [key.tenant for key in found[:3]] == ["a", "b", "c"]
+    assert sorted(key.tenant for key in found[3:]) == ["a", "c"]
+    queued = [EventDraft(RunQueued(options=RunOptions(), messages=()), "r9", "Triage")]
+    for key in [*many, *few]:
+        state = await store.state(key)
+        await store.append(key, state, [*queued, *draft_run_completion(state)])
+    assert [key.tenant for key in await store.find_due(limit=3)] == ["a", "b", "c"]
+    assert await store.find_abandoned() == []
+
+
+async def test_the_database_s_clock_can_be_read(opener: Opener) -> None:
+    ahead = opener(clock=lambda: datetime.now(UTC) + timedelta(hours=1))
+    first, second = await ahead.read_clock(), await ahead.read_clock()
+    assert first.tzinfo is UTC
+    assert abs(first - datetime.now(UTC)) < timedelta(minutes=10)
+    assert first <= second
 
 
 async def test_a_lease_expires_by_the_database_s_clock_alone(opener: Opener) -> None:

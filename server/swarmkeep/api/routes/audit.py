@@ -1,4 +1,4 @@
-"""Routes for the audit log: what was done to sessions that are gone, and whether it is complete."""
+"""Routes for the audit log: what was done to whole sessions, and whether it is complete."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class AuditList(msgspec.Struct, frozen=True, kw_only=True):
 @get(
     "/audit",
     operation_id="list_audit",
-    summary="List what was done to sessions that are gone",
+    summary="List deletions and imports of sessions",
     responses=problem_specs(),
 )
 async def list_audit(
     principal: NamedDependency[Principal], after: AfterSeq = None, limit: Limit = 50, cursor: Cursor = None
 ) -> AuditList:
-    """The audit log: a session's deletion is told here, with who did it and why. Oldest first."""
+    """The audit log: deletions and imports of sessions, with who did it and why. Oldest first."""
     start = max(after or 0, seq_from_cursor(cursor) or 0)
     entries = await principal.store.read_audit_log(principal.tenant, after=start, limit=limit + 1)
     following = str(entries[limit - 1].seq) if len(entries) > limit else None

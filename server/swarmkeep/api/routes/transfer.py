@@ -87,7 +87,7 @@ async def import_sessions(
     """The body is an export, or holds conversations that were kept elsewhere. All of it is verified before anything is
     recorded; sessions that are here already, with what the file has of them, are left as they are.
     """
-    registry = principal.engine.registry
+    registry, by = principal.engine.registry, principal.name
     if agent is not None:
         if source == "export":
             raise InvalidRequest("an export says by itself which agent is active", "/query/agent")
@@ -98,7 +98,7 @@ async def import_sessions(
             async for piece in pieces:
                 file.write(piece)
         if source == "export":
-            return await import_export(principal.store, principal.tenant, file, as_id=as_id, dry_run=dry_run)
+            return await import_export(principal.store, principal.tenant, file, as_id=as_id, dry_run=dry_run, by=by)
         return await import_conversations(
             principal.store,
             principal.tenant,
@@ -108,6 +108,7 @@ async def import_sessions(
             default_agent=registry.default,
             as_id=as_id,
             dry_run=dry_run,
+            by=by,
         )
 
 

@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from swarmkeep.audit.redacted import is_redacted
 from swarmkeep.audit.replay.divergences import DivergenceKind, ReplayFindings
-from swarmkeep.domain.decisions.settling import draft_follow_up, settle
+from swarmkeep.domain.decisions.settling import NO_APPROVALS, Approvals, draft_follow_up, settle
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.events import (
     FACTS,
@@ -46,7 +46,9 @@ class RecordedLog:
     decisions, cancels, failures of the provider) is taken over as it is.
     """
 
-    def __init__(self, events: Sequence[RecordedEvent], findings: ReplayFindings) -> None:
+    def __init__(
+        self, events: Sequence[RecordedEvent], findings: ReplayFindings, approvals: Approvals = NO_APPROVALS
+    ) -> None:
         self.state = State()
         self.findings = findings
         # The states in which the next model call may have been made: the session may be changed while a model speaks.
@@ -54,6 +56,7 @@ class RecordedLog:
         self.is_turn_skipped = False
         self.knows_arguments = True
         self.knows_context = True
+        self._approvals = approvals
         self._events = events
         self._next = 0
         self._is_taken_over = False
@@ -104,13 +107,15 @@ class RecordedLog:
             applied = self._follow()
         else:
             decided = decide(self.state)
-            applied = self._compare([] if decided is None else settle(self.state, decided))
+            applied = self._compare([] if decided is None else settle(self.state, decided, approvals=self._approvals))
         self.candidates = [self.state]
         self._apply_outside_events()
         return [] if self._is_taken_over else applied
 
     async def settle(self) -> list[RecordedEvent]:
-        return [] if draft_follow_up(self.state) is None else await self.commit(decide_nothing)
+        return (
+            [] if draft_follow_up(self.state, approvals=self._approvals) is None else await self.commit(decide_nothing)
+        )
 
     def note_mismatch(self, actual: str) -> EndOfRecordedLog:
         """Note that the recorded log goes on with something else than today's code would."""

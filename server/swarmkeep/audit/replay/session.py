@@ -22,6 +22,7 @@ from swarmkeep.domain.errors import SessionNotFound
 from swarmkeep.domain.events import MessageAdded, RequestRecord, RunError
 from swarmkeep.domain.request import ModelRequest, Profile, build_request
 from swarmkeep.domain.state import Run, State
+from swarmkeep.engine.agents.approvals import make_approvals
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.loop import Loop
 from swarmkeep.engine.models.model import Delta, Reply, TurnFailed
@@ -58,7 +59,7 @@ def replay(
 ) -> Replayed:
     """Compare a log, from its first event on. `texts` are instructions and tool schemas by their content hash."""
     findings = ReplayFindings(ignore)
-    recording = RecordedLog(events, findings)
+    recording = RecordedLog(events, findings, make_approvals(registry))
     asyncio.run(_advance(recording, registry, texts))
     return Replayed(
         matches=not findings.divergences,
@@ -177,7 +178,7 @@ class _RecordedPolicy:
         record = self._recording.request_record
         return record is not None and record.params.get("stream") is True
 
-    def approval_expires_at(self) -> str | None:
+    async def approval_expires_at(self) -> str | None:
         return None
 
     def time_limit(self, run: Run) -> AbstractAsyncContextManager[None]:

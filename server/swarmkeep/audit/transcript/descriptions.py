@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import datetime
 from typing import assert_never
 
 from msgspec import UNSET
@@ -33,6 +32,7 @@ from swarmkeep.domain.events import (
     RunWaiting,
     SessionCreated,
     SessionForked,
+    SessionImported,
     SessionRedacted,
     SessionUpdated,
     ToolStarted,
@@ -40,6 +40,7 @@ from swarmkeep.domain.events import (
     Usage,
 )
 from swarmkeep.domain.state import State, add_usage
+from swarmkeep.domain.timestamps import parse_timestamp
 from swarmkeep.domain.wording import format_call, format_calls, join_content
 
 MakeEntry = Callable[..., TimelineEntry]
@@ -62,7 +63,7 @@ def describe(entry: MakeEntry, before: State, event: RecordedEvent) -> TimelineE
         case ContextUpdated():
             name = _find_call_name(before, fact.tool_call_id)
             return entry(speaker=name, headline="changes the context" if name else "the context is changed")
-        case SessionCreated() | SessionForked() | SessionUpdated() | SessionRedacted():
+        case SessionCreated() | SessionForked() | SessionImported() | SessionUpdated() | SessionRedacted():
             return _describe_session_event(entry, fact)
         case UnknownFact():
             return _describe_unknown(entry, event, fact)
@@ -134,7 +135,7 @@ def _describe_tool_start(entry: MakeEntry, event: RecordedEvent, fact: ToolStart
 
 
 def _describe_session_event(
-    entry: MakeEntry, fact: SessionCreated | SessionForked | SessionUpdated | SessionRedacted
+    entry: MakeEntry, fact: SessionCreated | SessionForked | SessionImported | SessionUpdated | SessionRedacted
 ) -> TimelineEntry:
     match fact:
         case SessionCreated():
@@ -142,6 +143,9 @@ def _describe_session_event(
         case SessionForked():
             text = f"from here on this is a fork of {fact.from_session_id}, which shares events 1 to {fact.from_seq}"
             return entry(headline=text, tone="notice")
+        case SessionImported():
+            told = f"events 1 to {fact.last_seq} were imported, so none of it was decided here"
+            return entry(speaker=fact.by or "somebody", headline=told, text=_describe_file(fact), tone="notice")
         case SessionUpdated():
             new = "" if fact.agent is UNSET else f"{fact.agent} becomes the active agent"
             return entry(headline=new or "the metadata is changed", tone="notice" if new else "plain")
@@ -150,6 +154,11 @@ def _describe_session_event(
             return entry(headline=f"redacted: {seqs}", text=fact.reason, tone="notice")
         case _:
             assert_never(fact)
+
+
+def _describe_file(fact: SessionImported) -> str:
+    digest = f", SHA-256 {fact.digest}" if fact.digest else ""
+    return f"the file: {fact.source}{digest}"
 
 
 def _describe_run_event(
@@ -248,15 +257,8 @@ def _measure_run(before: State, event: RecordedEvent) -> float | None:
     """How long the run that the event ends has taken, in milliseconds."""
     if before.run is None or before.run.id != event.run_id:
         return None
-    started, ended = _parse_time(before.run.created_at), _parse_time(event.at)
+    started, ended = parse_timestamp(before.run.created_at), parse_timestamp(event.at)
     return None if started is None or ended is None else round((ended - started).total_seconds() * 1000, 3)
-
-
-def _parse_time(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 def _describe_unknown(entry: MakeEntry, event: RecordedEvent, fact: UnknownFact) -> TimelineEntry:

@@ -16,6 +16,8 @@ import msgspec
 
 from swarmkeep.domain.codec import MalformedJson, count_levels, decode, encode
 from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.events import ApprovalRequested, RunWaiting, SessionEvent
+from swarmkeep.domain.timestamps import parse_timestamp
 from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH, SealedEvent
 from swarmkeep.store.upcast import upcast
 
@@ -216,6 +218,8 @@ def _read_event_line(line: bytes) -> EventLine:
         raise InvalidLine(f"this is no JSON: {error}") from None
     if count_levels(value) > MAX_PAYLOAD_DEPTH:
         raise InvalidLine(f"its data is nested deeper than {MAX_PAYLOAD_DEPTH} levels")
+    if parse_timestamp(parts.at) is None:
+        raise InvalidLine(f"its time, {parts.at}, is none")
     if not 1 <= seq <= MAX_SEQ or not 0 <= version <= MAX_INTEGER:
         raise InvalidLine("its seq or its version is out of range")
     event = RecordedEvent(
@@ -230,8 +234,22 @@ def _read_event_line(line: bytes) -> EventLine:
         payload=parts.data,
         fact=upcast(type_, version, parts.data),
     )
+    if (odd := _find_odd_time(event.fact)) is not None:
+        raise InvalidLine(f"its data has a time that is none: {odd}")
     salt = None if parts.salt is None else bytes.fromhex(parts.salt)
     return EventLine(SealedEvent(event, salt, bytes.fromhex(parts.commitment)), texts, begin)
+
+
+def _find_odd_time(fact: SessionEvent) -> str | None:
+    """The first text in the place of a time that is none."""
+    match fact:
+        case ApprovalRequested(expires_at=end):
+            told = [end]
+        case RunWaiting(pending=pending):
+            told = [call.expires_at for call in pending]
+        case _:
+            return None
+    return next((repr(text) for text in told if text is not None and parse_timestamp(text) is None), None)
 
 
 def _explain_invalid_event(line: bytes) -> str:

@@ -16,10 +16,17 @@ from swarmkeep.audit.transfer.foreign import (
     ForeignFormat,
     read_documents,
 )
-from swarmkeep.audit.transfer.import_export import MAX_LISTED_SESSIONS, ImportedSession, ImportReport
+from swarmkeep.audit.transfer.import_export import (
+    MAX_LISTED_SESSIONS,
+    ImportedSession,
+    ImportReport,
+    digest_file,
+    make_import_action,
+)
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import create_session
-from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
+from swarmkeep.domain.decisions.importing import finish_import
 from swarmkeep.domain.envelope import EventDraft, encode_payload
 from swarmkeep.domain.errors import InvalidImport, InvalidRequest, SeqConflict, SessionExists
 from swarmkeep.domain.events import MessageAdded
@@ -48,6 +55,7 @@ async def import_conversations(
     default_agent: str | None = None,
     as_id: str | None = None,
     dry_run: bool = False,
+    by: str | None = None,
 ) -> ImportReport:
     """Make a session of each conversation in the file, with `agent` as the one that goes on.
 
@@ -58,19 +66,20 @@ async def import_conversations(
     Raises InvalidImport, and SessionExists for another session under the same id; nothing was recorded then.
     """
     plans = await asyncio.to_thread(_plan_all, tenant, file, form, agent, default_agent, as_id)
+    digest = await asyncio.to_thread(digest_file, file)
     made: list[ImportedSession] = []
     present = [await _is_present(store, plan) for plan in plans]
     for plan, was in zip(plans, present, strict=True):
         if not dry_run and not was:
             try:
-                await store.append(plan.key, State(), plan.drafts)
+                await _record_session(store, plan, form, digest, by)
             except SeqConflict:
                 was = await _is_present(store, plan)
         head = None if dry_run and not was else await store.read_head(plan.key)
         made.append(
             ImportedSession(
                 id=plan.key.id,
-                seq=len(plan.drafts) if head is None else head.seq,
+                seq=len(plan.drafts) + 1 if head is None else head.seq,
                 hash="" if head is None else head.hash,
                 outcome="present" if was else "imported",
             )
@@ -83,6 +92,16 @@ async def import_conversations(
         events=sum(one.seq for one in new),
         sessions=made[:MAX_LISTED_SESSIONS],
     )
+
+
+async def _record_session(
+    store: EventStore, plan: ImportPlan, form: ForeignFormat, digest: str, by: str | None
+) -> None:
+    def finish(state: State) -> list[EventDraft]:
+        made = apply_drafts(state, plan.drafts)
+        return [*plan.drafts, *finish_import(made, source=form, digest=digest, by=by)]
+
+    await store.restore(plan.key, tuple, finish=finish, action=make_import_action(form, digest, by))
 
 
 def _plan_all(

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Sequence
+from functools import partial
 from typing import BinaryIO, Literal
 
 import msgspec
 
 from swarmkeep.audit.transfer.export_reader import ExportedSession, read_chunks, verify_export
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.decisions.importing import finish_import
 from swarmkeep.domain.errors import InvalidImport, SeqConflict, SessionExists
-from swarmkeep.domain.events import RunError, RunInterrupted, Usage
+from swarmkeep.domain.events import SessionImported
 from swarmkeep.domain.inputs import check_id
-from swarmkeep.domain.state import State
 from swarmkeep.store.ports import EventStore, SessionKey
+from swarmkeep.store.ports.audit import AuditAction
 
+EXPORT = "export"
 ImportOutcome = Literal["imported", "present"]
 MAX_LISTED_SESSIONS = 1000
+_PIECE_BYTES = 1024 * 1024
 
 
 class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,19 +44,25 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def import_export(
-    store: EventStore, tenant: str, file: BinaryIO, *, as_id: str | None = None, dry_run: bool = False
+    store: EventStore,
+    tenant: str,
+    file: BinaryIO,
+    *,
+    as_id: str | None = None,
+    dry_run: bool = False,
+    by: str | None = None,
 ) -> ImportReport:
     """Record the sessions of an export as they were recorded: the same seqs, times, hashes and texts.
 
     The whole file is verified first, and checked against what is here. Then each session is recorded in a transaction
-    of its own; one that is here already is left as it is, so an import that was broken off can be made again. A run
-    that was running is recorded as interrupted: nothing runs by being imported.
+    of its own; one that is here already is left as it is, so an import that was broken off can be made again. That
+    it was imported, and by whom, becomes an event of each, and an entry of the audit log (see `finish_import`).
 
     Raises InvalidImport, and SessionExists for another session under the same id; nothing was recorded then.
     """
     if as_id is not None:
         check_id(as_id, "/query/as")
-    places = await asyncio.to_thread(_verify_file, file)
+    places, digest = await asyncio.to_thread(_verify_file, file)
     if as_id is not None and len(places) != 1:
         raise InvalidImport(f"a new id is for one session; this file has {len(places)}", line=1)
     keys = [SessionKey(tenant, as_id or place.session_id) for place in places]
@@ -61,18 +70,39 @@ async def import_export(
     if not dry_run:
         for number, (key, place) in enumerate(zip(keys, places, strict=True)):
             if not present[number]:
-                present[number] = not await _record_session(store, key, place, file)
+                present[number] = not await _record_session(store, key, place, file, digest, by)
     return _build_report(keys, places, present, dry_run)
 
 
-def _verify_file(file: BinaryIO) -> list[ExportedSession]:
-    return list(verify_export(file))
+def _verify_file(file: BinaryIO) -> tuple[list[ExportedSession], str]:
+    return list(verify_export(file)), digest_file(file)
 
 
-async def _record_session(store: EventStore, key: SessionKey, place: ExportedSession, file: BinaryIO) -> bool:
+def digest_file(file: BinaryIO) -> str:
+    """The SHA-256 of all its bytes."""
+    file.seek(0)
+    digest = hashlib.sha256()
+    while piece := file.read(_PIECE_BYTES):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def make_import_action(source: str, digest: str, by: str | None) -> AuditAction:
+    """The entry of the audit log for a session out of a file."""
+    return AuditAction(type=SessionImported.type, by=by, details={"source": source, "digest": digest})
+
+
+async def _record_session(
+    store: EventStore, key: SessionKey, place: ExportedSession, file: BinaryIO, digest: str, by: str | None
+) -> bool:
     """Record a session, unless somebody else has just done so."""
     try:
-        await store.restore(key, lambda: read_chunks(file, place, key.id), finish=interrupt_runs)
+        await store.restore(
+            key,
+            lambda: read_chunks(file, place, key.id),
+            finish=partial(finish_import, source=EXPORT, digest=digest, by=by),
+            action=make_import_action(EXPORT, digest, by),
+        )
     except SeqConflict:
         if not await _is_present(store, key, place):
             raise
@@ -89,21 +119,6 @@ async def _is_present(store: EventStore, key: SessionKey, place: ExportedSession
     if not events or events[0].hash != place.begin.hash:
         raise SessionExists(key.id, "is here with another history")
     return True
-
-
-def interrupt_runs(state: State) -> list[EventDraft]:
-    """What ends the runs that would go on by themselves. One that waits for somebody goes on waiting."""
-    if state.run is not None and state.run.status == "waiting":
-        return []
-    active = [] if state.run is None else [state.run.id]
-    error = RunError(code="imported", message="the session was imported in the middle of this run", retryable=True)
-    ended: list[EventDraft] = []
-    # The active one last: only the latest run to end can be resumed.
-    for run_id in [*(queued.run_id for queued in state.queue), *active]:
-        usage = state.run.usage if state.run is not None and state.run.id == run_id else Usage()
-        fact = RunInterrupted(stop_reason="interrupted", usage=usage, error=error)
-        ended += draft_events(state.agent, [fact], run_id)
-    return ended
 
 
 def _build_report(

@@ -26,7 +26,7 @@ def check_head(row: Mapping[str, Any], state: State, view: SessionView, findings
         "status": state.status,
         "created_at": state.created_at,
         "updated_at": state.updated_at,
-        "due_at": _read_due_at(state),
+        "due_at": state.due_at,
     }
     wrong = [name for name, value in told.items() if row[name] != value]
     if not _is_same_view(row["view"], view):
@@ -37,14 +37,6 @@ def check_head(row: Mapping[str, Any], state: State, view: SessionView, findings
         findings.add("lease_invalid", "the head row's lease is none that a server can have left")
     if not _is_possible_partial(row["partial"], state):
         findings.add("head_differs", "the head row's `partial` is none that the running run's server can have left")
-
-
-def _read_due_at(state: State) -> float | None:
-    try:
-        return state.due_at
-    except ValueError:
-        # The time is in an event that somebody damaged.
-        return None
 
 
 def _is_same_view(text: Any, view: SessionView) -> bool:

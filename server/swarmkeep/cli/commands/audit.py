@@ -1,4 +1,4 @@
-"""`swarmkeep audit`: what was done to sessions that are gone."""
+"""`swarmkeep audit`: what was done to whole sessions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def audit(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Show the audit log: which sessions were deleted, when, by whom and why."""
+    """Show the audit log: which sessions were deleted or imported, when, by whom and why."""
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
         entries = list(found.audit())
     if as_json:

@@ -182,6 +182,8 @@ def _find_deletion(found: Source, noted: CheckpointHead) -> str:
     """What the audit log says of the session's end, if it does."""
     for entry in found.audit(noted.tenant):
         told = entry.data
+        if entry.type != "session.deleted":
+            continue
         if told.get("session_id") == noted.session_id and _is_at_least(told.get("seq"), noted.seq):
             return f"deleted at {entry.at} by {entry.by or 'somebody'}: {told.get('reason') or 'no reason given'}"
     return ""

@@ -90,9 +90,16 @@ def _summarize_handoff(data: Json) -> str:
     return f"{data['from']} → {data['to']}"
 
 
+def _summarize_imported(data: Json) -> str:
+    return f"events 1 to {data['last_seq']}, from {data['source']}, by {data['by'] or 'somebody'}"
+
+
 _SUMMARIZERS: dict[str, Callable[[Json], str]] = {
     "session.created": _summarize_created,
     "session.forked": lambda data: f"from {data['from_session_id']} at {data['from_seq']}",
+    "session.imported": lambda data: (
+        f"events 1 to {data['last_seq']} from {data['source']}, by {data['by'] or 'somebody'}"
+    ),
     "session.updated": _summarize_updated,
     "session.redacted": lambda data: f"{', '.join(map(str, data['seqs']))}: {data['reason']}",
     "run.queued": _summarize_started,

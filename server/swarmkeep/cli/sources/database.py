@@ -218,11 +218,11 @@ class DatabaseSource:
         from swarmkeep.audit.transfer.import_conversations import import_conversations
         from swarmkeep.audit.transfer.import_export import import_export
 
-        where = (self._store, self._tenant, file)
+        where, by = (self._store, self._tenant, file), _name_operator()
         if form == "export":
-            work = import_export(*where, as_id=as_id, dry_run=dry_run)
+            work = import_export(*where, as_id=as_id, dry_run=dry_run, by=by)
         else:
-            work = import_conversations(*where, form, agent=agent, as_id=as_id, dry_run=dry_run)
+            work = import_conversations(*where, form, agent=agent, as_id=as_id, dry_run=dry_run, by=by)
         report = self._background.run(work)
         return msgspec.convert(report, ImportReport, from_attributes=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import msgspec
 
@@ -43,7 +44,7 @@ def resume_run(
     answers: Sequence[ToolAnswer] = (),
     approvals: Sequence[Approval] = (),
     *,
-    now: str = "",
+    now: datetime | None = None,
 ) -> list[EventDraft]:
     """Decide approvals and deliver results for a waiting run; it goes on once nothing that it needs is missing.
 
@@ -78,7 +79,7 @@ def _resume_if_ready(state: State, reason: ResumeReason) -> list[EventDraft]:
     return [] if run is None or run.pending else draft_events(state.agent, [RunResumed(reason=reason)], run.id)
 
 
-def expire_approvals(state: State, now: str) -> list[EventDraft]:
+def expire_approvals(state: State, now: datetime) -> list[EventDraft]:
     """Deny what nobody decided in time; the run goes on once nothing that it needs is missing."""
     run = state.run
     overdue = (
@@ -94,12 +95,12 @@ def expire_approvals(state: State, now: str) -> list[EventDraft]:
     return drafts + _resume_if_ready(apply_drafts(state, drafts), "approval")
 
 
-def _is_expired(call: ToolCall, now: str) -> bool:
-    # Times are written in one form, so their texts compare as they do.
-    return call.approval == "requested" and call.expires_at is not None and call.expires_at <= now
+def _is_expired(call: ToolCall, now: datetime | None) -> bool:
+    end = call.decide_until
+    return end is not None and now is not None and end <= now
 
 
-def _decide_approval(state: State, run: Run, approval: Approval, now: str) -> ApprovalDecided:
+def _decide_approval(state: State, run: Run, approval: Approval, now: datetime | None) -> ApprovalDecided:
     call = _find_open_call(state, run, approval.tool_call_id, "approvals")
     if call.approval in ("approve", "deny"):
         raise AlreadyDecided(call.id, call.approval)

@@ -6,19 +6,41 @@ and are recorded in the commit that they follow from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
 
 from swarmkeep.domain.decisions.commands import start_queued
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
 from swarmkeep.domain.decisions.steps import AskModel, CallTool, Deny, Finish, StartQueued, Wait, next_step
-from swarmkeep.domain.decisions.turns import deny_call, end_run, record_result, start_tool
+from swarmkeep.domain.decisions.turns import deny_call, end_run, record_result, request_approvals, start_tool
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.events import RunCompleted, RunWaiting
 from swarmkeep.domain.state import State
 
 
+def _guard_nothing(state: State) -> Collection[str]:
+    return ()
+
+
+class Approvals(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked before a call starts. `find_guarded` names the tools that need an approval by today's code: a
+    call may be older than that. `expires_at` is until when a request made now may be answered.
+    """
+
+    find_guarded: Callable[[State], Collection[str]] = _guard_nothing
+    expires_at: str | None = None
+
+
+NO_APPROVALS = Approvals()
+
+
 def settle(
-    state: State, drafts: Sequence[EventDraft], *, may_start_queued: Callable[[State], bool] = lambda state: True
+    state: State,
+    drafts: Sequence[EventDraft],
+    *,
+    may_start_queued: Callable[[State], bool] = lambda state: True,
+    approvals: Approvals = NO_APPROVALS,
 ) -> list[EventDraft]:
     """The drafts, and every follow-up. What is queued may be left to others.
 
@@ -26,22 +48,26 @@ def settle(
     """
     drafts = list(drafts)
     state = apply_drafts(state, drafts)
-    while more := draft_follow_up(state, may_start_queued=may_start_queued):
+    while more := draft_follow_up(state, may_start_queued=may_start_queued, approvals=approvals):
         state = apply_drafts(state, more)
         drafts += more
     return drafts
 
 
 def draft_follow_up(
-    state: State, *, may_start_queued: Callable[[State], bool] = lambda state: True
+    state: State,
+    *,
+    may_start_queued: Callable[[State], bool] = lambda state: True,
+    approvals: Approvals = NO_APPROVALS,
 ) -> list[EventDraft] | None:
-    """The next step, if it follows from the state by itself."""
+    """The next step, if it follows from the state by itself. What is queued may be left to others."""
     run = state.run
     match next_step(state):
         case Deny(call=call) if run is not None:
             return draft_events(state.agent, record_result(state, run, call, deny_call(call)), run.id)
         case CallTool(call=call) if run is not None and call.attempts == 0:
-            return draft_events(call.agent or state.agent, [start_tool(call)], run.id)
+            asked = request_approvals(run, approvals.find_guarded(state), approvals.expires_at)
+            return draft_events(call.agent or state.agent, asked or [start_tool(call)], run.id)
         case Wait(pending=pending) if run is not None:
             return draft_events(state.agent, [RunWaiting(pending=pending)], run.id)
         case Finish(stop_reason=stop_reason) if run is not None:

@@ -76,14 +76,14 @@ def list_needed_agents(state: State) -> list[str]:
 
 def _next_call_step(run: Run, call: ToolCall) -> CallTool | Deny | Wait:
     if not run.options.execute_tools:
-        return Wait(tuple(_make_pending_call(open_call, "tool_calls") for open_call in run.open_calls), "tool_calls")
+        return Wait(tuple(make_pending_call(open_call, "tool_calls") for open_call in run.open_calls), "tool_calls")
     if call.approval == "requested":
         undecided = [open_call for open_call in run.open_calls if open_call.approval == "requested"]
-        return Wait(tuple(_make_pending_call(open_call, "approval") for open_call in undecided), "approval")
+        return Wait(tuple(make_pending_call(open_call, "approval") for open_call in undecided), "approval")
     return Deny(call) if call.approval == "deny" else CallTool(call)
 
 
-def _make_pending_call(call: ToolCall, stop_reason: StopReason) -> PendingCall:
+def make_pending_call(call: ToolCall, stop_reason: StopReason) -> PendingCall:
     return PendingCall(
         tool_call_id=call.id,
         name=call.name,

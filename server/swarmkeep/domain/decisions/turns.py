@@ -51,12 +51,24 @@ def record_reply(
     """A model's reply, and a request for each of its calls to a tool named in `needs_approval`."""
     facts: list[SessionEvent] = [MessageAdded(message=message, completion=completion)]
     if run.options.execute_tools:
-        facts += [
-            ApprovalRequested(tool_call_id=call.id, name=call.name, arguments=call.arguments, expires_at=expires_at)
-            for call in make_calls(message)
-            if call.name in needs_approval
-        ]
+        facts += [request_approval(call, expires_at) for call in make_calls(message) if call.name in needs_approval]
     return facts
+
+
+def request_approval(call: ToolCall, expires_at: str | None) -> ApprovalRequested:
+    return ApprovalRequested(tool_call_id=call.id, name=call.name, arguments=call.arguments, expires_at=expires_at)
+
+
+def request_approvals(run: Run, guarded: Collection[str], expires_at: str | None) -> list[SessionEvent]:
+    """A request for each call that has not been started and needs an approval, if nobody was asked for it before.
+
+    One that came by an import needs one whatever it is: no model has asked for it here.
+    """
+    return [
+        request_approval(call, expires_at)
+        for call in run.open_calls
+        if call.attempts == 0 and call.approval is None and (call.imported or call.name in guarded)
+    ]
 
 
 def record_result(state: State, run: Run, call: ToolCall, outcome: ToolOutcome) -> list[SessionEvent]:

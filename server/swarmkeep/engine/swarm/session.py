@@ -84,7 +84,7 @@ class MemorySession:
     def should_stream(self, run: Run) -> bool:
         return run.options.stream
 
-    def approval_expires_at(self) -> str | None:
+    async def approval_expires_at(self) -> str | None:
         return None
 
     def time_limit(self, run: Run) -> AbstractAsyncContextManager[None]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from asyncio import timeout
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 
 from swarmkeep.domain.state import Run
-from swarmkeep.domain.timestamps import to_timestamp
+from swarmkeep.engine.agents.approvals import ApprovalRules
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.models.secrets import Secrets
 from swarmkeep.engine.policy import RunTimedOut
@@ -21,30 +20,33 @@ class SessionPolicy:
 
     shortens_history = True
 
-    def __init__(self, limits: Limits, hub: Hub, key: SessionKey, secrets: Secrets) -> None:
+    def __init__(self, limits: Limits, hub: Hub, key: SessionKey, rules: ApprovalRules, secrets: Secrets) -> None:
         self._limits = limits
         self._hub = hub
         self._key = key
+        self._rules = rules
         self.tool_seconds = limits.tool_seconds
         self.secrets = secrets
+        self._began: tuple[str, str] | None = None
+        self._ends_at = 0.0
 
     def should_stream(self, run: Run) -> bool:
         return run.options.stream or self._hub.has_readers(self._key)
 
-    def approval_expires_at(self) -> str | None:
-        if self._limits.approval_seconds is None:
-            return None
-        at = datetime.now(UTC) + timedelta(seconds=self._limits.approval_seconds)
-        return to_timestamp(at)
+    async def approval_expires_at(self) -> str | None:
+        return await self._rules.expires_at()
 
     @asynccontextmanager
     async def time_limit(self, run: Run) -> AsyncGenerator[None]:
         if self._limits.run_seconds is None:
             yield
             return
-        spent = datetime.now(UTC) - datetime.fromisoformat(run.active_since)
+        began = (run.id, run.active_since)
+        if began != self._began:
+            # By this process's own clock. The event's time is that of another host's, if this run was taken over.
+            self._began, self._ends_at = began, asyncio.get_running_loop().time() + self._limits.run_seconds
         try:
-            async with timeout(self._limits.run_seconds - spent.total_seconds()) as limit:
+            async with asyncio.timeout_at(self._ends_at) as limit:
                 yield
         except TimeoutError:
             if limit.expired():

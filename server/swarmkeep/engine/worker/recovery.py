@@ -6,7 +6,9 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Protocol
 
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.resuming import expire_approvals
@@ -15,10 +17,10 @@ from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, SessionNotFound
 from swarmkeep.domain.events import RunError, RunInterrupted, RunResumed
 from swarmkeep.domain.state import Run, State
-from swarmkeep.domain.timestamps import make_timestamp
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.attempts import log_failure
 from swarmkeep.engine.session_log import StoreSessionLog
+from swarmkeep.engine.worker.set_aside import SetAside
 from swarmkeep.engine.worker.unserved import UnservedRuns
 from swarmkeep.store.ports import EventStore, SessionKey
 
@@ -26,6 +28,14 @@ log = logging.getLogger(__name__)
 
 # After a server's death there may be hundreds. So many at a time leave connections for everything else.
 _MAX_CONCURRENT = 4
+# In one go. What is left then is found again in a moment.
+_MAX_PAGES = 100
+
+
+class Find(Protocol):
+    """A query for sessions that are to be looked at."""
+
+    def __call__(self, *, limit: int) -> Awaitable[list[SessionKey]]: ...
 
 
 class Recovery:
@@ -53,69 +63,73 @@ class Recovery:
         self._open_session_log = open_log
         self._is_advancing = is_advancing
         self._continue_session = continue_session
-        self._failed_keys: set[SessionKey] = set()
+        self._abandoned_aside = SetAside[SessionKey](clock=time.monotonic)
+        self._due_aside = SetAside[SessionKey](clock=time.monotonic)
         self._unserved = UnservedRuns(registry, unserved_seconds, time.monotonic)
 
     async def recover(self) -> None:
         """Take over whatever is found, page after page while that gets on."""
-        while await self._recover_page():
-            pass
+        await self._recover_pages(self._store.find_abandoned, self._abandoned_aside)
+        await self._recover_pages(self._store.find_due, self._due_aside)
 
-    async def _recover_page(self) -> bool:
+    async def _recover_pages(self, find: Find, aside: SetAside[SessionKey]) -> None:
+        for _ in range(_MAX_PAGES):
+            if not await self._recover_page(find, aside):
+                return
+
+    async def _recover_page(self, find: Find, aside: SetAside[SessionKey]) -> bool:
         """Take over a page of what is found; True if it is worth looking for more."""
-        # Those that failed before are found again, each time and first: they must not fill the page.
-        known = len(self._failed_keys)
-        found = await self._store.find_abandoned(limit=self._page_sessions + known)
-        keys = [key for key in found if not self._is_advancing(key) and key not in self._failed_keys]
-        failed = [key for key in found if key in self._failed_keys]
-        keys += random.sample(failed, min(len(failed), self._page_sessions))
+        # Those set aside are found again, each time and first: they must not fill the page.
+        limit = self._page_sessions + len(aside)
+        found = await find(limit=limit)
+        if len(found) < limit:
+            aside.keep_only(found)
+        keys = [key for key in found if not (self._is_advancing(key) or aside.is_waiting(key))][: self._page_sessions]
         # Other servers find the same ones: in another order, so that each gets a share.
         random.shuffle(keys)
         gate = asyncio.Semaphore(_MAX_CONCURRENT)
-        taken = await asyncio.gather(*(self._recover_limited(gate, key) for key in keys))
-        if len(found) < self._page_sessions + known:
-            self._failed_keys.intersection_update(found)
-            return False
-        return any(taken) or len(self._failed_keys) > known
+        await asyncio.gather(*(self._recover_limited(gate, key, aside) for key in keys))
+        return bool(keys) and len(found) == limit
 
-    async def _recover_limited(self, gate: asyncio.Semaphore, key: SessionKey) -> bool:
+    async def _recover_limited(self, gate: asyncio.Semaphore, key: SessionKey, aside: SetAside[SessionKey]) -> None:
         async with gate:
-            return await self._try_take_over(key)
+            if await self._try_take_over(key, aside):
+                aside.discard(key)
+            else:
+                aside.add(key)
 
-    async def _try_take_over(self, key: SessionKey) -> bool:
+    async def _try_take_over(self, key: SessionKey, aside: SetAside[SessionKey]) -> bool:
         try:
-            taken = await self._take_over(key)
+            return await self._take_over(key)
         except (LeaseLost, SessionNotFound):
             # Another process was quicker, or the session was deleted.
             return False
         except Exception as error:
             # One that cannot be read keeps nobody from the others. It is said once.
-            if key not in self._failed_keys:
+            if key not in aside:
                 log_failure(log, error, f"session {key.id}: its run could not be taken over")
-            self._failed_keys.add(key)
             return False
-        self._failed_keys.discard(key)
-        return taken
 
     async def _take_over(self, key: SessionKey) -> bool:
         state = await self._store.state(key)
         if self._unserved.is_left_to_others(key, state):
             return False
         session_log = self._open_session_log(key, state)
-        events = await session_log.commit(self._decide_take_over)
+        now = await self._store.read_clock()
+        events = await session_log.commit(lambda state: self._decide_take_over(state, now))
         run = session_log.state.run
         if session_log.lease is not None and run is not None:
             log.info("session %s: took over run %s", key.id, run.id)
         self._continue_session(session_log, events)
         return bool(events)
 
-    def _decide_take_over(self, state: State) -> list[EventDraft] | None:
+    def _decide_take_over(self, state: State, now: datetime) -> list[EventDraft] | None:
         run = state.run
         if run is None:
             # What waits in the queue follows by itself.
             return [] if state.queue else None
         if run.status != "running":
-            return expire_approvals(state, make_timestamp())
+            return expire_approvals(state, now)
         error = self._find_final_error(state, run)
         if error is not None:
             return draft_events(state.agent, end_run(state, run, RunInterrupted, "interrupted", error), run.id)

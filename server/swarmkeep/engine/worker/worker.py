@@ -14,6 +14,7 @@ from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, SessionDamaged, SessionNotFound
 from swarmkeep.domain.events import RunEnded, RunError, RunFailed, RunInterrupted, RunWaiting
 from swarmkeep.domain.state import State
+from swarmkeep.engine.agents.approvals import ApprovalRules
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.attempts import log_failure
 from swarmkeep.engine.limits import Limits
@@ -68,6 +69,7 @@ class Worker:
         self._pauses = pauses
         self._secrets = secrets
         self._tool_runner: ToolRunner = ThreadRunner()
+        self._rules = ApprovalRules(registry, store.read_clock, limits.approval_seconds)
         self._background_tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
         self.claim = Claim(owner=uuid4().hex, lease_seconds=limits.lease_seconds)
@@ -93,7 +95,7 @@ class Worker:
         """A log to record in; one that `starts_unserved` leaves no queued run to others for want of its agent."""
         may_start = partial(self._may_start_queued, starts_unserved)
         return StoreSessionLog(
-            self._store, key, state, self.claim, may_start_queued=may_start, is_remembered=is_remembered
+            self._store, key, state, self.claim, self._rules, may_start_queued=may_start, is_remembered=is_remembered
         )
 
     def _may_start_queued(self, starts_unserved: bool, state: State) -> bool:
@@ -149,7 +151,7 @@ class Worker:
                     return None
 
     async def _run_loop(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> None:
-        policy = SessionPolicy(self._limits, self._hub, session_log.key, self._secrets)
+        policy = SessionPolicy(self._limits, self._hub, session_log.key, self._rules, self._secrets)
         loop = make_loop(session_log, self._registry, self._model, self._tool_runner, policy, begun)
         async with aclosing(loop.advance()) as items:
             async for item in items:

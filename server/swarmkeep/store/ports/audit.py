@@ -44,11 +44,15 @@ class SessionRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditAction(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is done to a session from outside: for the record of it. `by` is None where nobody knows."""
+    """Something that is done to a session from outside: for the record of it. `by` is None where nobody knows.
+
+    `details` are what else there is to say of this type of action.
+    """
 
     type: str
     by: str | None = None
     reason: str | None = None
+    details: Mapping[str, Any] = {}
 
 
 class AuditLogEntry(msgspec.Struct, frozen=True, kw_only=True):

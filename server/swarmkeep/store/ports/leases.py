@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from datetime import datetime
 from typing import Protocol
 
 import msgspec
@@ -48,8 +49,8 @@ class Leases(Protocol):
         ...
 
     async def find_abandoned(self, *, limit: int = 100) -> list[SessionKey]:
-        """Sessions that somebody has to go on with: those running while nobody holds an unexpired lease on them, and
-        those that have become due (see `State.due_at`).
+        """Sessions that are running while nobody holds an unexpired lease on them: of each tenant in its turn, the
+        longest abandoned first.
         """
         ...
 
@@ -62,6 +63,14 @@ class Leases(Protocol):
 
     async def answer_partial(self, key: SessionKey, lease: Lease, text: str) -> None:
         """Answer that, if it is still asked and the lease is still held."""
+        ...
+
+    async def find_due(self, *, limit: int = 100) -> list[SessionKey]:
+        """Sessions that have become due (see `State.due_at`): of each tenant in its turn, the longest due first."""
+        ...
+
+    async def read_clock(self) -> datetime:
+        """The present in UTC by the database's clock: the only one that all servers share."""
         ...
 
     async def read_heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:

@@ -10,6 +10,7 @@ import msgspec
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import SealedEvent
+from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.ports.idempotency import IdempotencyRecord
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.ports.leases import Claim, Lease, SessionHead
@@ -126,11 +127,13 @@ class EventLog(EventReader, Protocol):
         batches: Callable[[], Iterable[SealedBatch]],
         *,
         finish: Callable[[State], Sequence[EventDraft]],
+        action: AuditAction,
     ) -> State:
         """Record a session that was recorded elsewhere, event for event as it was: all of it, or nothing.
 
         `batches` begins anew each time it is called, as it is when a connection breaks; what it raises undoes all. The
-        chain is the caller's to verify. What `finish` makes of the last state is recorded with it, as new events.
+        chain is the caller's to verify. What `finish` makes of the last state is recorded with it, as new events, and
+        `action` in the tenant's audit log.
 
         Raises SeqConflict if the session exists.
         """

@@ -13,7 +13,7 @@ from sqlalchemy.util import greenlet_spawn
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.store.ports import OutcomeUnknown, SessionKey, StoreUnavailable
 from swarmkeep.store.postgres.connections import connect, make_engine
-from swarmkeep.store.postgres.errors import is_connection_lost, raise_store_error
+from swarmkeep.store.postgres.errors import is_connection_lost, is_server_read_only, raise_store_error
 from swarmkeep.store.postgres.notifications import Notifications
 from swarmkeep.store.urls import PostgresServer
 
@@ -106,7 +106,11 @@ class PostgresDatabase:
                     message += "it is not known whether the commit succeeded"
                     raise OutcomeUnknown(message) from error
                 # Before the commit nothing has happened, so to do it again is to do it once.
-                if last or not is_connection_lost(error):
+                is_demoted = not self._read_only and is_server_read_only(error)
+                if is_demoted:
+                    # Each connection of the pool leads there, and would be kept for as long as it works.
+                    await engine.dispose()
+                if last or not (is_demoted or is_connection_lost(error)):
                     raise_store_error(error, self._server)
         raise AssertionError
 

@@ -14,6 +14,7 @@ from swarmkeep.store.urls import PostgresServer
 # Classes of SQLSTATE: connection, authorization, resources, operator's intervention, system error.
 _UNAVAILABLE = {"08", "28", "3D", "53", "57", "58", "25"}
 _NO_SCHEMA = {"42P01", "42703", "3F000"}
+_READ_ONLY = "25006"
 _BUSY = {"40001", "40P01", "55P03"}
 
 
@@ -44,6 +45,11 @@ def translate_postgres_error(error: Exception, display: str) -> Exception:
 def is_connection_lost(error: Exception) -> bool:
     """Whether the connection broke, rather than what was asked of it."""
     return _is_network_error(error) or (isinstance(error, DBAPIError) and error.connection_invalidated)
+
+
+def is_server_read_only(error: Exception) -> bool:
+    """Whether the connection leads to a server that takes no writes, as one does that was the primary before."""
+    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) == _READ_ONLY
 
 
 def _is_network_error(error: Exception) -> bool:

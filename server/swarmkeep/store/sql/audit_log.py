@@ -1,4 +1,4 @@
-"""A tenant's audit log: what was done that no session's events can tell, because the session is gone.
+"""A tenant's audit log: what was done to whole sessions, so that it is told of those that are gone as well.
 
 Its entries are chained as events are (see `hashing`), with whoever did it in the place of the agent and no run.
 """
@@ -47,7 +47,7 @@ def record_action(connection: Connection, tenant: str, action: AuditAction, data
         .limit(1)
     ).one_or_none()
     seq, previous = (1, GENESIS) if last is None else (last.seq + 1, last.hash)
-    payload = encode_text({**data, "reason": action.reason})
+    payload = encode_text({**data, **action.details, "reason": action.reason})
     (salt,) = random_salts(1)
     commitment = commitment_of(salt, payload)
     actor = action.by or ""

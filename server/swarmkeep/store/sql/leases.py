@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, func, or_, select, true, tuple_, update
 
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.ports.leases import Lease, SessionHead
@@ -28,7 +29,20 @@ class SqlLeases(OnDatabase):
         return {key for key, lease in leases.items() if key not in heads or heads[key].lease != lease}
 
     async def find_abandoned(self, *, limit: int = 100) -> list[SessionKey]:
-        return await self.database.read(lambda connection: find_abandoned(connection, limit, self._only))
+        columns = sessions.c
+        free = or_(columns.lease_owner.is_(None), columns.lease_expires_at <= database_now())
+        return await self._find_in_turn(IS_RUNNING & free, columns.lease_expires_at, limit)
+
+    async def find_due(self, *, limit: int = 100) -> list[SessionKey]:
+        return await self._find_in_turn(IS_DUE & (sessions.c.due_at <= database_now()), sessions.c.due_at, limit)
+
+    async def _find_in_turn(self, condition: Any, since: ColumnElement[Any], limit: int) -> list[SessionKey]:
+        only = true() if self._only is None else is_one_of([self._only])
+        return await self.database.read(lambda connection: find_in_turn(connection, condition & only, since, limit))
+
+    async def read_clock(self) -> datetime:
+        seconds = await self.database.read(lambda connection: connection.scalar(select(database_now())))
+        return datetime.fromtimestamp(seconds or 0.0, UTC)
 
     async def ask_for_partial(self, key: SessionKey, owner: str) -> bool:
         asked = await self.database.write(lambda connection: ask_for_partial(connection, key, owner))
@@ -61,22 +75,18 @@ def renew_leases(connection: Connection, leases: Mapping[SessionKey, Lease], lea
         )
 
 
-def find_abandoned(connection: Connection, limit: int, only: SessionKey | None) -> list[SessionKey]:
-    """Running sessions that nobody holds, longest abandoned first, and those that have become due.
+def find_in_turn(connection: Connection, condition: Any, since: ColumnElement[Any], limit: int) -> list[SessionKey]:
+    """The first session of each tenant, then the second of each, and so on.
 
-    With `only`, no other session than that one.
+    However many one tenant has, they take no more than its share of what is looked at.
     """
-    columns = sessions.c
-    free = or_(columns.lease_owner.is_(None), columns.lease_expires_at <= database_now())
-    statement = (
-        select(columns.tenant, columns.id)
-        .where(or_(IS_RUNNING & free, IS_DUE & (columns.due_at <= database_now())))
-        .order_by(columns.lease_expires_at.nulls_first(), columns.tenant, columns.id)
-        .limit(limit)
+    tenant, name = sessions.c.tenant, sessions.c.id
+    turn = func.row_number().over(partition_by=tenant, order_by=(since.nulls_first(), name))
+    found = select(tenant, name, turn.label("turn"), since.label("since")).where(condition).subquery()
+    rows = select(found.c.tenant, found.c.id).order_by(
+        found.c.turn, found.c.since.nulls_first(), found.c.tenant, found.c.id
     )
-    if only is not None:
-        statement = statement.where(is_one_of([only]))
-    return [SessionKey(row.tenant, row.id) for row in connection.execute(statement)]
+    return [SessionKey(row.tenant, row.id) for row in connection.execute(rows.limit(limit))]
 
 
 def ask_for_partial(connection: Connection, key: SessionKey, owner: str) -> bool:

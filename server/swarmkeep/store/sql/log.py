@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from sqlalchemy import Connection
 
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import InvalidRequest, SeqConflict, SessionNotFound
@@ -24,6 +27,7 @@ from swarmkeep.store.sql.heads import AppendPlan, plan_append
 from swarmkeep.store.sql.reader import SqlEventReader, read_head_seq
 from swarmkeep.store.sql.redacting import find_idempotency_keys, redact, replace_payloads
 
+T = TypeVar("T")
 OnAppend = Callable[[float, BaseException | None], None]
 """Takes the seconds of an append, and the error that it ended with."""
 
@@ -105,6 +109,7 @@ class SqlEventLog(SqlEventReader):
         batches: Callable[[], Iterable[SealedBatch]],
         *,
         finish: Callable[[State], Sequence[EventDraft]],
+        action: AuditAction,
     ) -> State:
         _refuse_long_keys(key, None)
 
@@ -112,7 +117,12 @@ class SqlEventLog(SqlEventReader):
             return SealedBatch(self._seal(key, state, finish(state)))
 
         self._cache.drop(key)
-        state = await self.database.write(lambda connection: writes.restore(connection, key, batches(), finish_batch))
+        at = to_timestamp(self._clock())
+
+        def job(connection: Connection) -> State:
+            return writes.restore(connection, key, batches(), finish_batch, action, at)
+
+        state = await self._write_with_audit(job)
         self.database.notify(key)
         return state
 
@@ -142,14 +152,17 @@ class SqlEventLog(SqlEventReader):
         action = AuditAction(type="session.deleted", by=by, reason=reason)
         at = to_timestamp(self._clock())
         self._cache.drop(key)
-        while True:
-            try:
-                await self.database.write(lambda db: writes.delete_session(db, key, expected, action, at), erases=True)
-            except AuditLogConflict:
-                continue
-            break
+        await self._write_with_audit(lambda db: writes.delete_session(db, key, expected, action, at), erases=True)
         self._cache.drop(key)
         self.database.notify(key)
+
+    async def _write_with_audit(self, job: Callable[[Connection], T], *, erases: bool = False) -> T:
+        """Run a job that adds to the audit log, again if another process has just done so."""
+        while True:
+            try:
+                return await self.database.write(job, erases=erases)
+            except AuditLogConflict:
+                continue
 
     async def _refuse_empty_append(self, key: SessionKey) -> AppendResult:
         last = await self.database.read(lambda connection: read_head_seq(connection, key))

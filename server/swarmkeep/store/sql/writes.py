@@ -162,9 +162,17 @@ def collect_blob_names(state: State) -> set[str]:
 
 
 def restore(
-    connection: Connection, key: SessionKey, batches: Iterable[SealedBatch], finish: Callable[[State], SealedBatch]
+    connection: Connection,
+    key: SessionKey,
+    batches: Iterable[SealedBatch],
+    finish: Callable[[State], SealedBatch],
+    action: AuditAction,
+    at: str,
 ) -> State:
-    """Append the batches one after another, then what `finish` makes of the state, to a session that must be new."""
+    """Append the batches one after another, then what `finish` makes of the state, to a session that must be new.
+
+    That it was done is recorded last: until then nobody who adds to the audit log has to wait.
+    """
     state = State()
     for batch in batches:
         state = _append_batch(connection, key, state, batch)
@@ -172,6 +180,7 @@ def restore(
     # A fork is as old as its fork, which came after what it shares.
     row = {"created_at": state.created_at}
     connection.execute(update(sessions).where(*of_session(sessions, key)).values(row))
+    record_action(connection, key.tenant, action, {"session_id": key.id, "seq": state.seq, "hash": state.hash}, at)
     return state
 
 

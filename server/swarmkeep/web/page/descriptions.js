@@ -35,6 +35,7 @@ const ended = ({ stop_reason: reason, error }) => error?.message ?? reason ?? ""
 const SUMMARIES = {
   "session.created": ({ agent }) => agent,
   "session.forked": ({ from_session_id: from, from_seq: seq }) => `${from} · ${seq}`,
+  "session.imported": ({ last_seq: last, source, by }) => [`1–${last}`, source, by].filter(Boolean).join(" · "),
   "session.updated": ({ agent, metadata }) => [agent, keys(metadata)].filter(Boolean).join(" · "),
   "session.redacted": ({ seqs, reason }) => `${seqs.join(", ")} · ${reason}`,
   "run.queued": ({ messages }) => messages.map((message) => textOf(message.content)).join(" "),

@@ -56,6 +56,10 @@ const HANDLERS = {
     leave(state);
     add(state, { kind: "forked", seq, from: data.from_session_id, at: data.from_seq });
   },
+  "session.imported": (state, data, { seq }) => {
+    for (const { id } of state.open.values()) change(state, id, { approval: null, reason: null, by: null, expires: null });
+    add(state, { kind: "imported", seq, by: data.by, last: data.last_seq });
+  },
   "session.updated": (state, data, { seq }) => {
     if (data.metadata) state.metadata = merge(state.metadata, data.metadata);
     if (!data.agent) return;

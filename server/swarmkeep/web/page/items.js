@@ -50,6 +50,7 @@ const KINDS = {
       h("div", { class: "bubble" }, h("div", { class: "prose plain", dir: "auto" }, item.text)), h("p", { class: "muted" }, text.chat.queued)),
   agent: ({ agent }) => moment(text.notice.agent(agent)),
   forked: ({ from, at }) => moment(text.notice.forked(from, at), "fork"),
+  imported: ({ by, last }) => moment(text.notice.imported(by, last), "fork"),
   redacted: ({ count, reason }) => moment(text.notice.redacted(count, reason)),
   removed: () => moment(text.notice.removed),
   unreadable: () => moment(text.notice.unreadable),

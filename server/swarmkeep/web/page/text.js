@@ -123,6 +123,7 @@ export const text = {
     loop_detected: "The run stopped because it went round in circles.",
     resume: "Go on",
     again: "Send it again",
+    imported: (by, last) => `Events 1 to ${last} were imported${by ? ` by ${by}` : ""}: none of it was decided here`,
     forked: (id, seq) => `Forked from ${id} after event ${seq}`,
     agent: (name) => `The active agent is now ${name}`,
     redacted: (count, reason) => `${plural(count, "event was", "events were")} redacted: ${reason}`,
@@ -185,6 +186,7 @@ export const text = {
   event: {
     "session.created": "Session created",
     "session.forked": "Forked",
+    "session.imported": "Imported",
     "session.updated": "Session changed",
     "session.redacted": "Redacted",
     "run.queued": "Run queued",

@@ -1,0 +1,53 @@
+"""A PostgreSQL server that takes no writes any more: connections that were made before it changed are not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from swarmkeep.domain.state import State
+from swarmkeep.store.opening import open_store
+from swarmkeep.store.ports import StoreUnavailable
+from tests.store.sessions import KEY, draft_creation
+from tests.support.postgres import Postgres
+
+
+@pytest.fixture
+def read_only_url(postgres: Postgres, postgres_ready: str) -> Iterator[str]:
+    """A database whose connections may only read, until `let_write`."""
+    postgres.execute(f'ALTER DATABASE "{_name(postgres_ready)}" SET default_transaction_read_only = on')
+    yield postgres_ready
+    let_write(postgres, postgres_ready)
+
+
+def _name(url: str) -> str:
+    return url.partition("?")[0].rpartition("/")[2]
+
+
+def let_write(postgres: Postgres, url: str) -> None:
+    postgres.execute(f'ALTER DATABASE "{_name(url)}" RESET default_transaction_read_only')
+
+
+async def test_a_write_finds_the_server_that_takes_it(postgres: Postgres, read_only_url: str) -> None:
+    store = open_store(read_only_url)
+    try:
+        with pytest.raises(StoreUnavailable, match="read-only"):
+            await store.append(KEY, State(), draft_creation())
+        # As after a failover: who connects now can write, the connections of before cannot.
+        let_write(postgres, read_only_url)
+        assert (await store.append(KEY, State(), draft_creation())).state.seq == 1
+    finally:
+        await store.close()
+
+
+async def test_so_it_does_while_others_hold_connections(postgres: Postgres, read_only_url: str) -> None:
+    store = open_store(read_only_url)
+    try:
+        for _ in range(3):
+            assert await store.read_head(KEY) is None
+        let_write(postgres, read_only_url)
+        assert (await store.append(KEY, State(), draft_creation())).state.seq == 1
+        assert (await store.read_head(KEY)) is not None
+    finally:
+        await store.close()
