@@ -51,6 +51,8 @@ from tests.store.sessions import KEY, OTHER, begin_session, draft_run_start, dra
 
 CANARY = "canary-7f3a9c"
 LONG = f"{CANARY} " * 500
+# A key makes one session of a tenant.
+MADE_BY = {KEY: "make", OTHER: "make the other"}
 
 
 async def put_canary_everywhere(store: SqlStore, key: SessionKey = KEY) -> State:
@@ -63,7 +65,7 @@ async def put_canary_everywhere(store: SqlStore, key: SessionKey = KEY) -> State
         "A", [SessionCreated(agent="A", context_variables={"a": LONG, CANARY: 1}, metadata={"m": CANARY})], None
     )
     state = (
-        await store.append(key, State(), first, idempotency=IdempotencyRecord(key="k", digest=digest(CANARY)))
+        await store.append(key, State(), first, idempotency=IdempotencyRecord(key=MADE_BY[key], digest=digest(CANARY)))
     ).state
     story = [
         RunQueued(options=RunOptions(model=f"{CANARY} x"), messages=({"role": "user", "content": LONG},)),
@@ -194,7 +196,7 @@ async def test_a_request_with_a_used_key_is_refused_and_never_carried_out_again(
             KEY,
             await store.state(KEY),
             draft_user_messages("x"),
-            idempotency=IdempotencyRecord(key="k", digest=digest(CANARY)),
+            idempotency=IdempotencyRecord(key="make", digest=digest(CANARY)),
         )
     await redact(store, KEY, [3], "the key itself")
     assert [row["key"] for row in await read_rows(store, idempotency)] == ["make"]

@@ -15,7 +15,15 @@ async def test_a_session_is_checked(service: RunningServer) -> None:
     seen = (await service.get(session)).json()
     found = (await service.get(f"{session}/verify")).json()
     head = {"seq": seen["seq"], "hash": seen["hash"]}
-    assert found == {"valid": True, "events": 2, "head": head, "problems": [], "problem_count": 0}
+    assert found == {
+        "valid": True,
+        "events": 2,
+        "head": head,
+        "problems": [],
+        "problem_count": 0,
+        "redacted": [],
+        "redacted_count": 0,
+    }
     check_problem(await service.get("/v1/sessions/nobody/verify"), 404, "session_not_found")
 
 
