@@ -10,7 +10,7 @@ from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import SeqConflict, SeqMismatch, SessionExists
 from swarmkeep.domain.events import MessageAdded, SessionEvent
-from swarmkeep.domain.inputs import check_messages, check_object
+from swarmkeep.domain.inputs import check_messages, check_object, refuse_stray_results
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.agents.registry import Registry
@@ -47,11 +47,13 @@ class Sessions:
         """
         name = self._registry.get(agent).name if agent is not None else self._registry.default
         key = choose_key(tenant, session_id, idempotency)
+        history = check_messages(messages or [], "/messages")
+        refuse_stray_results(history, "/messages")
         facts = create_session(
             name,
             check_object(context_variables or {}, "/context_variables"),
             check_object(metadata or {}, "/metadata"),
-            check_messages(messages or [], "/messages"),
+            history,
         )
         drafts = draft_events(name, facts, None)
         mark = None if idempotency is None else idempotency.make_record()

@@ -81,7 +81,7 @@ def check_lives(events: list[RecordedEvent]) -> None:
                 known.add(event.run_id)
                 active = latest = event.run_id
             case RunEnded() if event.run_id == active:
-                active, interrupted = None, event.type == "run.interrupted"
+                active, latest, interrupted = None, event.run_id, event.type == "run.interrupted"
             case RunEnded():
                 assert event.type == "run.cancelled"
                 queue.remove(event.run_id)
