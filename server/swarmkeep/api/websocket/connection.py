@@ -111,12 +111,15 @@ class _SessionSocket:
     async def _send_events(self) -> None:
         """Send what happens. A slow reader makes this wait, and nobody else: what it misses here is in the log."""
         principal, key = self._principal, self._key
-        joined = (await principal.reader.state(key)).seq
+        joined, last = (await principal.reader.state(key)).seq, 0
         check = StreamCheck(principal, key, leave=principal.service.drained)
         async with aclosing(principal.reader.follow(key, after=self._after)) as items:
             async for item in items:
                 if not await check.passes(item):
                     break
+                if isinstance(item, RecordedEvent):
+                    # A session that is made anew begins again, and none of its runs was there before.
+                    joined, last = 0 if item.seq <= last else joined, item.seq
                 for parts in await self._frame_parts(item, joined):
                     await self._socket.send_text(_frame(*parts))
         if not await principal.is_still_allowed():
