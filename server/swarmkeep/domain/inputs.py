@@ -11,7 +11,7 @@ import msgspec
 from swarmkeep.agent import NotJsonError
 from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.domain.errors import InvalidRequest, TooLarge
 from swarmkeep.domain.messages import Entry, find_stray_result
 
 # Not "." or "..": clients take these out of a URL's path, so that such a session could never be reached.
@@ -71,10 +71,12 @@ def check_object(value: Json, pointer: str) -> Json:
         raise InvalidRequest(str(error), pointer) from error
 
 
-def check_messages(value: str | list[Json], pointer: str) -> tuple[Json, ...]:
-    """Messages as they are kept; a string is one message of the user."""
+def check_messages(value: str | list[Json], pointer: str, max_messages: int | None = None) -> tuple[Json, ...]:
+    """Messages as they are kept; a string is one message of the user. Raises InvalidRequest and TooLarge."""
     if isinstance(value, str):
         return ({"role": "user", "content": value},)
+    if max_messages is not None and len(value) > max_messages:
+        raise TooLarge(f"{pointer} has more than {max_messages} messages (SWARMKEEP_MAX_MESSAGES)")
     return tuple(_check_message(message, f"{pointer}/{index}") for index, message in enumerate(value))
 
 

@@ -43,7 +43,7 @@ class Engine:
         )
         self._worker = Worker(store, registry, model, self.hub, self.limits, pauses or Pauses())
         self._close_model = close_model
-        self.sessions = Sessions(store, registry, self._worker)
+        self.sessions = Sessions(store, registry, self._worker, self.limits)
         self.runs = Runs(store, self.reader, registry, self._worker, self.hub, self.limits)
 
     def active_session_count(self) -> int:

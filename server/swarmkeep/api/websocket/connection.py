@@ -17,7 +17,7 @@ from swarmkeep.api.errors import problem_document
 from swarmkeep.api.http_errors import Unauthenticated
 from swarmkeep.api.sse import FrameParts, frame_parts
 from swarmkeep.api.streams import StreamCheck
-from swarmkeep.api.websocket.commands import execute_command, parse_command, read_ref
+from swarmkeep.api.websocket.commands import execute_command, read_command, read_ref
 from swarmkeep.api.websocket.handshake import (
     SUBPROTOCOL,
     authenticate_handshake,
@@ -146,7 +146,8 @@ class _SessionSocket:
             try:
                 async with self._command_lock:
                     await authorize_command(self._principal, self._socket.scope)
-                    run = await execute_command(self._principal, self._key, parse_command(text))
+                    command = await read_command(text, self._socket.app.state.body_limits.max_values)
+                    run = await execute_command(self._principal, self._key, command)
                 answer = "accepted", encode(run)
             except SessionNotFound:
                 raise
