@@ -48,6 +48,7 @@ def create_app(settings: Settings, limits: ServerLimits = LIMITS) -> Litestar:
     return build_api(
         lifespan=lifespan_of(settings, limits),
         max_body_bytes=settings.max_body_bytes,
+        max_body_values=settings.max_body_values,
         max_import_bytes=settings.max_import_bytes,
         cors_origins=settings.cors_origins,
     )

@@ -107,6 +107,12 @@ class Settings(BaseSettings):
         default=0.5, gt=0, le=7, description="How soon, at the latest, a stream shows what another server has recorded."
     )
     max_body_bytes: int = Field(default=10_000_000, ge=1, description="The largest request body that is read.")
+    max_body_values: int = Field(
+        default=200_000, ge=1, description="How many JSON values a request body may hold, at all levels together."
+    )
+    max_messages: int = Field(
+        default=10_000, ge=1, description="How many messages a new session's history, or a run's input, may have."
+    )
     max_import_bytes: int = Field(default=1_000_000_000, ge=1, description="The largest file that is imported.")
     rate_limit_per_minute: int | None = Field(
         default=None,

@@ -185,13 +185,17 @@ async def test_following_ends_with_the_session(strict: RunningServer) -> None:
     await wait_until_nobody_reads(strict)
 
 
-async def test_following_ends_when_another_session_gets_the_id(strict: RunningServer) -> None:
-    session = await strict.session(id="s", messages=[{"role": "user", "content": "hi"}])
-    async with strict.stream(f"{session}/events") as stream:
-        await stream.until("message.added")
-        await strict.delete(session)
-        await strict.session(id="s")
-        assert await stream.read_rest() == []
+async def test_a_reader_of_a_session_that_is_made_anew_is_given_that(ready_url: str, model: ScriptedModel) -> None:
+    # Patient enough not to end while there is no session of that name.
+    async with start_server(scripted(ready_url, model), ServerLimits(gone_seconds=60.0)) as service:
+        session = await service.session(id="s1", messages=[{"role": "user", "content": "old"}] * 3)
+        async with service.stream(f"{session}/events") as stream:
+            for seq in range(1, 5):
+                assert (await stream.next()).seq == seq
+            await service.delete(session)
+            await service.session(id="s1", messages=[{"role": "user", "content": "new"}])
+            new = [frame for frame in await stream.until("message.added") if not frame.comment]
+        assert [frame.data for frame in new] == await service.events(session)
 
 
 async def test_a_run_stream_ends_without_done_when_the_session_is_deleted(
@@ -244,3 +248,20 @@ async def test_streams_end_when_the_server_stops(service: RunningServer, model: 
         assert (frames[-1].event, frames[-1].data["status"]) == ("done", "interrupted")
         assert (await following.read_rest())[-1].comment == "the server is shutting down"
     await model.wait_for_disconnects_async(1)
+
+
+async def test_an_id_that_the_session_does_not_have_means_its_beginning(
+    service: RunningServer, model: ScriptedModel
+) -> None:
+    """Of a session that was deleted and made anew under its id, say: a browser sends the last id that it saw."""
+    model.say("hello")
+    session = await service.session()
+    run = await service.run(session)
+    events = await service.events(session)
+    async with service.stream(f"{session}/events", last_event_id="50") as stream:
+        assert [(await stream.next()).data for _ in events] == events
+    async with service.stream(f"{session}/events?after=50&type=message.added") as stream:
+        assert (await stream.next()).data == next(event for event in events if event["type"] == "message.added")
+    frames = await service.read_stream(f"{session}/runs/{run['id']}/stream", last_event_id="50")
+    assert [frame.data for frame in durable_frames(frames)] == events[1:]
+    assert frames[-1].event == "done"

@@ -401,6 +401,16 @@ async def test_session_is_followed_in_async_too(server: StubServer, async_sessio
         assert await first(3, follow) == [1, 2, 3]
 
 
+def test_session_that_is_made_anew_is_given_from_its_beginning(server: StubServer, session: Session) -> None:
+    old = [durable_frame(make_event(seq, "context.updated", hash=f"old {seq}")) for seq in (4, 5)]
+    new = [durable_frame(make_event(seq, "context.updated", hash=f"new {seq}")) for seq in (1, 2, 3, 4, 5, 6)]
+    server.script(make_sse_reply(*old), make_sse_reply(*new), make_sse_reply(new[-1], new[0]))
+    follow = session.follow(after=3)
+    assert [next(follow).seq for _ in range(9)] == [4, 5, 1, 2, 3, 4, 5, 6, 1]
+    follow.close()
+    assert [request.query["after"] for request in server.received[-3:]] == ["3", "5", "6"]
+
+
 def test_following_ends_with_the_session(server: StubServer, session: Session) -> None:
     server.script(
         make_sse_reply(durable_frame(make_event(1, "session.created"))), make_problem_reply(404, "session_not_found")

@@ -65,7 +65,12 @@ _BEARER_SCHEME = SecurityScheme(
 
 
 def build_api(
-    *, lifespan: Lifespan, max_body_bytes: int, max_import_bytes: int = 0, cors_origins: Sequence[str] = ()
+    *,
+    lifespan: Lifespan,
+    max_body_bytes: int,
+    max_body_values: int = 200_000,
+    max_import_bytes: int = 0,
+    cors_origins: Sequence[str] = (),
 ) -> Litestar:
     """The application. `lifespan` sets `app.state.service` before the first request."""
     imports = Router(
@@ -121,7 +126,7 @@ def build_api(
             render_plugins=[JsonRenderPlugin(path="/openapi.json")],
         ),
         request_class=JsonRequest,
-        state=State({"body_limits": BodyLimits(_LARGE_BODIES_AT_ONCE * max_body_bytes)}),
+        state=State({"body_limits": BodyLimits(_LARGE_BODIES_AT_ONCE * max_body_bytes, max_body_values)}),
         request_max_body_size=max_body_bytes,
         response_class=JsonResponse,
     )

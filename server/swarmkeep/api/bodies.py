@@ -16,6 +16,8 @@ from litestar.exceptions import InternalServerException
 from litestar.serialization import default_serializer
 from litestar.types import Serializer
 
+from swarmkeep.api.body_limits import UNCOUNTED_BYTES
+from swarmkeep.api.body_sizes import refuse_too_many_values
 from swarmkeep.api.http_errors import RequestTimeout, UnsupportedMediaType
 from swarmkeep.api.limits import ServerLimits
 from swarmkeep.domain.codec import MalformedJson, decode, encode
@@ -77,7 +79,11 @@ class JsonRequest(Request[Any, Any, State]):
         wanted = self._body_type
         if self._body == b"" and not wanted.may_be_absent:
             raise InvalidRequest("the body must be a JSON object")
-        return parse_json(body, wanted, "the body")
+        max_values = self.app.state.body_limits.max_values
+        if len(body) <= UNCOUNTED_BYTES:
+            return parse_json(body, wanted, "the body", max_values)
+        # A large body takes a while, and others do not wait for it.
+        return await asyncio.to_thread(parse_json, body, wanted, "the body", max_values)
 
     @property
     def _body_seconds(self) -> float:
@@ -108,11 +114,12 @@ def _limit_time(seconds: float) -> Iterator[None]:
         raise InvalidRequest("the body ended early") from None
 
 
-def parse_json(text: bytes, type_: Any, name: str) -> Any:
+def parse_json(text: bytes, type_: Any, name: str, max_values: int) -> Any:
     """What somebody sent, checked against `type_`; `name` is what a refusal calls it.
 
-    Raises InvalidRequest.
+    Raises InvalidRequest and TooLarge.
     """
+    refuse_too_many_values(text, max_values)
     try:
         _refuse_repeated_keys(text)
         return decode(text, type_)

@@ -17,10 +17,12 @@ class BodyLimits:
     """What is still arriving in this process: bodies in memory, bounded in their sum, and files, bounded in number.
 
     A client that sends slowly holds what it has sent, and many could fill the memory or the disk with it.
+    `max_values` is how many JSON values a body may hold once it is complete.
     """
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, max_values: int = 200_000) -> None:
         self._max_bytes = most_bytes
+        self.max_values = max_values
         self.held_bytes = 0
         self.file_count = 0
 

@@ -41,6 +41,7 @@ STATUS: dict[type[domain.DomainError], int] = {
     domain.AgentUnavailable: 409,
     domain.SeqMismatch: 412,
     domain.SeqConflict: 412,
+    domain.TooLarge: 413,
     UnsupportedMediaType: 415,
     domain.IdempotencyMismatch: 422,
     RateLimited: 429,

@@ -15,6 +15,7 @@ from swarmkeep.domain.errors import InvalidRequest
 
 # As far as every JSON reader counts.
 MAX_SEQ = 2**53 - 1
+MAX_METADATA_FILTERS = 20
 
 Limit = Annotated[int, QueryParameter(ge=1, le=200, description="How many items a page holds.")]
 Cursor = Annotated[str | None, QueryParameter(description="`next_cursor` of the page before.")]
@@ -67,7 +68,13 @@ def _known_names(handler: BaseRouteHandler) -> frozenset[str]:
 def metadata_filter(request: Request[Any, Any, Any]) -> Mapping[str, str]:
     """The `metadata.KEY=VALUE` parameters."""
     pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    return {name.removeprefix("metadata."): value for name, value in pairs if name.startswith("metadata.")}
+    wanted = [(name, value) for name, value in pairs if name.startswith("metadata.")]
+    # Each is a search of its own in the index, and a database takes ever longer to plan many.
+    if len(wanted) > MAX_METADATA_FILTERS:
+        raise InvalidRequest(
+            f"at most {MAX_METADATA_FILTERS} `metadata.` filters at once", f"/query/{wanted[MAX_METADATA_FILTERS][0]}"
+        )
+    return {name.removeprefix("metadata."): value for name, value in wanted}
 
 
 def seq_from_cursor(cursor: str | None) -> int | None:

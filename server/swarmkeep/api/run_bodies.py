@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, ClassVar
 from uuid import uuid4
 
@@ -19,6 +20,8 @@ from swarmkeep.domain.inputs import check_messages, check_object
 from swarmkeep.engine.idempotency import IdempotentRequest
 from swarmkeep.engine.reader import RunPosition
 from swarmkeep.store.ports import SessionKey
+
+_FEW_MESSAGES = 100
 
 
 class NewRun(Body, frozen=True, kw_only=True):
@@ -38,7 +41,16 @@ class NewRun(Body, frozen=True, kw_only=True):
     execute_tools: bool = True
     on_busy: OnBusy = "reject"
 
-    def to_command(self, idempotency: IdempotentRequest | None) -> StartRun:
+    async def to_command(self, idempotency: IdempotentRequest | None, max_messages: int) -> StartRun:
+        """What is to be done; a long input is checked in a thread, and nobody waits for that.
+
+        Raises InvalidRequest and TooLarge.
+        """
+        if len(self.input) <= _FEW_MESSAGES or isinstance(self.input, str):
+            return self._check(idempotency, max_messages)
+        return await asyncio.to_thread(self._check, idempotency, max_messages)
+
+    def _check(self, idempotency: IdempotentRequest | None, max_messages: int) -> StartRun:
         if self.stream and self.background:
             raise InvalidRequest(
                 "use `stream` or `background`, not both; a background run has its own stream", "/background"
@@ -48,7 +60,7 @@ class NewRun(Body, frozen=True, kw_only=True):
         )
         return StartRun(
             run_id=f"run_{uuid4().hex}",
-            messages=check_messages(self.input, "/input"),
+            messages=check_messages(self.input, "/input", max_messages),
             options=options,
             agent=self.agent,
             context_variables=check_object(self.context_variables or {}, "/context_variables"),

@@ -43,6 +43,11 @@ class Service:
         if self.rate_limiter is not None:
             self.rate_limiter.count(address if key is None else key.id)
 
+    def refuse_exhausted(self, address: str) -> None:
+        """Refuse an address that has made as many requests as it may; counts nothing. Raises RateLimited."""
+        if self.rate_limiter is not None:
+            self.rate_limiter.refuse_exhausted(address)
+
     async def drain(self) -> None:
         """Take no more runs, let streams end, and return once the running runs have ended or were interrupted."""
         self.stopping.set()

@@ -26,6 +26,8 @@ def session_frames(
 ) -> AsyncGenerator[bytes]:
     """Every event after `after`, and then what happens, until the session is deleted or the server stops.
 
+    One that has no event `after`, or is made anew, is given from its beginning.
+
     With `types`, events of these only, and nothing that passes.
     """
     check = StreamCheck(principal, key, leave=principal.service.stopping)
@@ -45,7 +47,7 @@ def run_frames(
 
 
 class StreamCheck:
-    """Whether a stream goes on: it is still the same session, the caller may read it, and nobody is asked to leave."""
+    """Whether a stream goes on: the session is there, the caller may read it, and nobody is asked to leave."""
 
     def __init__(self, principal: Principal, key: SessionKey, *, leave: asyncio.Event) -> None:
         self._principal = principal
@@ -53,7 +55,6 @@ class StreamCheck:
         self._leave = leave
         self._gone_seconds = principal.service.limits.gone_seconds
         self.ping_seconds = principal.service.limits.ping_seconds
-        self._last_seq = 0
         self._allowed_at = self._present_at = time.monotonic()
 
     @property
@@ -67,17 +68,14 @@ class StreamCheck:
             if not await self._principal.is_still_allowed():
                 return False
             self._allowed_at = time.monotonic()
-        if isinstance(item, RecordedEvent):
-            self._last_seq = item.seq
         if item is not None:
             return True
         return not self.is_leaving and (now - self._present_at < self._gone_seconds or await self._is_present())
 
     async def _is_present(self) -> bool:
-        # A session with fewer events than were seen is another one that has got the id.
         head = await self._principal.reader.head(self._key)
         self._present_at = time.monotonic()
-        return head is not None and head.seq >= self._last_seq
+        return head is not None
 
 
 async def _write_frames(

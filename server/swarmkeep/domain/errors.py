@@ -29,6 +29,12 @@ class InvalidRequest(DomainError):
         return {"errors": self.errors}
 
 
+class TooLarge(DomainError):
+    """More than a limit allows. The sentence names the limit, for whoever may change it."""
+
+    code = "too_large"
+
+
 class InvalidImport(DomainError):
     """A file that was to be imported is cut, edited, or something else. `line` is where that shows, if it has lines."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -10,7 +11,8 @@ import msgspec
 from swarmkeep.agent import NotJsonError
 from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.domain.errors import InvalidRequest, TooLarge
+from swarmkeep.domain.messages import Entry, find_stray_result
 
 # Not "." or "..": clients take these out of a URL's path, so that such a session could never be reached.
 _SESSION_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,128}", re.ASCII)
@@ -69,10 +71,12 @@ def check_object(value: Json, pointer: str) -> Json:
         raise InvalidRequest(str(error), pointer) from error
 
 
-def check_messages(value: str | list[Json], pointer: str) -> tuple[Json, ...]:
-    """Messages as they are kept; a string is one message of the user."""
+def check_messages(value: str | list[Json], pointer: str, max_messages: int | None = None) -> tuple[Json, ...]:
+    """Messages as they are kept; a string is one message of the user. Raises InvalidRequest and TooLarge."""
     if isinstance(value, str):
         return ({"role": "user", "content": value},)
+    if max_messages is not None and len(value) > max_messages:
+        raise TooLarge(f"{pointer} has more than {max_messages} messages (SWARMKEEP_MAX_MESSAGES)")
     return tuple(_check_message(message, f"{pointer}/{index}") for index, message in enumerate(value))
 
 
@@ -86,3 +90,13 @@ def _check_message(message: Json, pointer: str) -> Json:
     if shape.role in ("user", "system", "developer", "tool") and shape.content is None:
         raise InvalidRequest(f"a {shape.role} message needs content", f"{pointer}/content")
     return check_object(message, pointer)
+
+
+def refuse_stray_results(messages: Sequence[Json], pointer: str, history: Sequence[Entry] = ()) -> None:
+    """Refuse a tool message that answers no open call of what comes before it: no model would be sent it."""
+    place = find_stray_result(messages, history)
+    if place is not None:
+        call_id = messages[place].get("tool_call_id")
+        raise InvalidRequest(
+            f"there is no open call {call_id!r} that this tool message could answer", f"{pointer}/{place}"
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -166,3 +166,38 @@ def pair_results(entries: Iterable[Entry]) -> Iterator[Entry]:
         open_ids = entry.call_ids if entry.role == "assistant" else ()
     for call_id in open_ids:
         yield results.get(call_id) or make_missing_result(call_id)
+
+
+def find_stray_result(messages: Sequence[Json], history: Sequence[Entry] = ()) -> int | None:
+    """The place of the first tool message that answers no open call, when the messages follow this history.
+
+    `pair_results` would leave it out, so a model would never see it.
+    """
+    if all(message.get("role") != "tool" for message in messages):
+        return None
+    open_ids = _find_open_calls(history)
+    for place, message in enumerate(messages):
+        entry = Entry(seq=0, at="", run_id=None, message=message)
+        if entry.role == "tool":
+            call_id = entry.chat_message.get("tool_call_id")
+            if call_id not in open_ids:
+                return place
+            open_ids.remove(call_id)
+        elif not entry.is_empty:
+            open_ids = _list_calls(entry)
+    return None
+
+
+def _find_open_calls(history: Sequence[Entry]) -> set[str]:
+    """The calls at the end of a history that have no result yet."""
+    answered: set[object] = set()
+    for entry in reversed(history):
+        if entry.role == "tool":
+            answered.add(entry.chat_message.get("tool_call_id"))
+        elif entry.role in ROLES and not entry.is_empty:
+            return _list_calls(entry) - answered
+    return set()
+
+
+def _list_calls(entry: Entry) -> set[str]:
+    return set(entry.call_ids) if entry.role == "assistant" else set()

@@ -45,7 +45,7 @@ class Engine:
         )
         self._worker = Worker(store, registry, model, self.hub, self.limits, pauses or Pauses(), secrets)
         self._close_model = close_model
-        self.sessions = Sessions(store, registry, self._worker)
+        self.sessions = Sessions(store, registry, self._worker, self.limits)
         self.runs = Runs(store, self.reader, registry, self._worker, self.limits)
 
     def active_session_count(self) -> int:

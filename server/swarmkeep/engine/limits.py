@@ -8,7 +8,8 @@ import msgspec
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds. `max_recoveries`: take-overs of one turn before a run is given up as interrupted.
 
-    `loop_turns` and `history_turns` are written into each run's options. The last five are nobody's to set:
+    `max_messages`: of a new session's history, and of a run's input. `loop_turns` and `history_turns` are written into
+    each run's options. The last five are nobody's to set:
     `unserved_seconds`, how long a run whose agent is not served here is left to servers that may have it;
     `interrupt_seconds`, because a database that cannot be reached does not keep a server from stopping;
     `recovery_sessions`, how many abandoned sessions are looked at in one go; `feed_characters`, how far a reader may be
@@ -24,6 +25,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_recoveries: int = 5
     loop_turns: int | None = None
     history_turns: int | None = None
+    max_messages: int = 10_000
     unserved_seconds: float = 3.0
     interrupt_seconds: float = 5.0
     recovery_sessions: int = 100

@@ -102,6 +102,7 @@ class SessionReader:
     def follow(self, key: SessionKey, *, after: int) -> AsyncGenerator[Item | None]:
         """Every event after `after`, once and in order, and what passes in between; never ends by itself.
 
+        A session that has no event `after`, or is made anew meanwhile, is given from its beginning: the seq goes back.
         None is a sign of life, given when nothing happens for a while.
         """
         if self._hub is None:
@@ -119,11 +120,13 @@ class SessionReader:
     ) -> AsyncGenerator[Item | None]:
         """The run's own events after `after` and what passes in between, up to its end or until it waits.
 
+        Ends, too, when the session is made anew, which the run is not in.
         None is a sign of life, given when nothing happens for a while.
         """
-        last = position.after if after is None else max(after, position.after)
         # A stale state would do harm here: the last event of a run that has ended will not come again.
         state = await self.state(key)
+        # Whoever has seen more than there is has seen it of another session, which had the id before.
+        last = position.after if after is None or after > state.seq else max(after, position.after)
         if not is_open(find_run(state, position.run_id)):
             upto = _find_last_seq(state, position.run_id)
             async with aclosing(self.read_pages(key, after=last, upto=upto)) as events:
@@ -133,6 +136,10 @@ class SessionReader:
             return
         async with aclosing(self.follow(key, after=last)) as items:
             async for item in items:
+                if isinstance(item, RecordedEvent):
+                    if item.seq <= last:
+                        return
+                    last = item.seq
                 if item is None:
                     yield None
                 elif item.run_id == position.run_id:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from swarmkeep.domain.codec import Json, encode
@@ -10,24 +11,28 @@ from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import SeqConflict, SeqMismatch, SessionExists
 from swarmkeep.domain.events import MessageAdded, SessionEvent
-from swarmkeep.domain.inputs import check_messages, check_object
+from swarmkeep.domain.inputs import check_messages, check_object, refuse_stray_results
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
+from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.stored_sessions import choose_key, delete_session, fork_session, view_change
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
 
+_FEW_MESSAGES = 100
+
 
 class Sessions:
     """Sessions of every tenant; each call names its own."""
 
-    def __init__(self, store: Archive, registry: Registry, worker: Worker) -> None:
+    def __init__(self, store: Archive, registry: Registry, worker: Worker, limits: Limits) -> None:
         self._store = store
         self._registry = registry
         self._worker = worker
+        self._limits = limits
 
     async def create(
         self,
@@ -43,15 +48,16 @@ class Sessions:
         """Make a session, by default with the first agent; True if it was made by this request.
 
         Asked again with the same id and the same content, gives the session as it was made, and False.
-        Raises SessionExists, AgentNotFound, InvalidRequest, IdempotencyMismatch.
+        Raises SessionExists, AgentNotFound, InvalidRequest, TooLarge, IdempotencyMismatch.
         """
         name = self._registry.get(agent).name if agent is not None else self._registry.default
         key = choose_key(tenant, session_id, idempotency)
+        history = await self._check_history(messages or [])
         facts = create_session(
             name,
             check_object(context_variables or {}, "/context_variables"),
             check_object(metadata or {}, "/metadata"),
-            check_messages(messages or [], "/messages"),
+            history,
         )
         drafts = draft_events(name, facts, None)
         mark = None if idempotency is None else idempotency.make_record()
@@ -62,6 +68,16 @@ class Sessions:
         except SeqConflict:
             return await self._view_existing(key, facts), False
         return await view_change(self._store, key, made), True
+
+    async def _check_history(self, messages: list[Json]) -> tuple[Json, ...]:
+        """The messages, if they can be a history. Of more than a few in a thread: others do not wait for that."""
+
+        def check() -> tuple[Json, ...]:
+            history = check_messages(messages, "/messages", self._limits.max_messages)
+            refuse_stray_results(history, "/messages")
+            return history
+
+        return check() if len(messages) <= _FEW_MESSAGES else await asyncio.to_thread(check)
 
     async def _view_existing(self, key: SessionKey, facts: Sequence[SessionEvent]) -> SessionView:
         events = await self._store.read(key, upto=len(facts) + 1)

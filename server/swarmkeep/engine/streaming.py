@@ -178,11 +178,30 @@ def _ends_message(event: RecordedEvent) -> bool:
     )
 
 
-def _note_event(event: RecordedEvent, spoken: dict[str | None, int]) -> int:
-    """The event's seq, noted in `spoken` where it ends what the event's run was saying."""
-    if _ends_message(event):
-        spoken[event.run_id] = event.seq
-    return event.seq
+class _ReadPosition:
+    """How far a reader is: the last event that it was given, and where each run's last message ended."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+        self._hash = ""
+        self._spoken: dict[str | None, int] = {}
+
+    def note(self, event: RecordedEvent) -> None:
+        self.after, self._hash = event.seq, event.hash
+        if _ends_message(event):
+            self._spoken[event.run_id] = event.seq
+
+    def restart(self) -> None:
+        self.after, self._hash = 0, ""
+        self._spoken.clear()
+
+    def is_in(self, found: RecordedEvent | None) -> bool:
+        """Whether this is the event that was given last; without it the session is another one that has got the id."""
+        return found is not None and found.seq == self.after and self._hash in ("", found.hash)
+
+    def is_stale(self, item: MessageStarted | MessageDelta) -> bool:
+        """Whether it is a piece of a message that has meanwhile been given whole."""
+        return item.seq < self._spoken.get(item.run_id, 0)
 
 
 async def read_pages(
@@ -203,25 +222,38 @@ async def follow(
 ) -> AsyncGenerator[Item | None]:
     """Every event after `after`, once and in order, and what passes in between; never ends by itself.
 
+    A session that has no event `after`, or is made anew meanwhile, is given from its beginning: the seq goes back.
     Gives None when nothing has happened for `poll_seconds`, for the reader to give a sign of life. Of what other
     processes record the hub has to be told (see Watcher): then the log is read.
     """
     with hub.subscribe(key) as feed:
-        spoken: dict[str | None, int] = {}
+        position = _ReadPosition(after)
         while True:
-            async with aclosing(read_pages(store, key, after=after, page_events=page_events)) as events:
+            async with aclosing(_read_on(store, key, position, page_events)) as events:
                 async for event in events:
+                    position.note(event)
                     yield event
-                    after = _note_event(event, spoken)
             while (item := await feed.get(poll_seconds)) is not LOG_CHANGED:
                 if item is None:
                     yield None
                 elif not isinstance(item, RecordedEvent):
-                    # Pieces of a message that has meanwhile been given whole are stale.
-                    if item.seq >= spoken.get(item.run_id, 0):
+                    if not position.is_stale(item):
                         yield item
-                elif item.seq == after + 1:
+                elif item.seq == position.after + 1:
+                    position.note(item)
                     yield item
-                    after = _note_event(item, spoken)
-                elif item.seq > after:
+                elif item.seq > position.after:
                     break
+
+
+async def _read_on(
+    store: EventStore, key: SessionKey, position: _ReadPosition, page_events: int
+) -> AsyncGenerator[RecordedEvent]:
+    """What the log holds beyond the position; all of it if the session is not the one that the position is in."""
+    if position.after:
+        last = await store.read(key, after=position.after - 1, upto=position.after)
+        if not position.is_in(last[0] if last else None):
+            position.restart()
+    async with aclosing(read_pages(store, key, after=position.after, page_events=page_events)) as events:
+        async for event in events:
+            yield event

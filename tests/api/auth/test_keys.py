@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 
@@ -11,7 +12,10 @@ from swarmkeep.api.auth.keyring import CACHE_SECONDS, Keyring
 from swarmkeep.api.auth.rate_limits import RateLimiter
 from swarmkeep.api.http_errors import RateLimited
 from swarmkeep.domain.errors import Overloaded
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import StoreUnavailable
+from swarmkeep.store.ports.api_keys import StoredApiKey
+from swarmkeep.store.sql.api_keys import SqlApiKeys
 from tests.api.auth.keys import bearer_headers, create_key, key_store
 from tests.api.server import PATIENCE_SECONDS, RunningServer, check_problem, server_settings, start_server
 from tests.support.scripted import ScriptedModel
@@ -213,3 +217,28 @@ async def test_an_open_server_counts_by_address(sqlite_ready: str) -> None:
     async with start_server(server_settings(database_url=sqlite_ready, rate_limit_per_minute=1)) as service:
         assert (await service.get("/v1/agents")).status_code == 200
         check_problem(await service.get("/v1/agents"), 429, "rate_limited")
+
+
+class CountingKeys(SqlApiKeys):
+    """Counts how often the database is asked for a key."""
+
+    asked = 0
+
+    async def find(self, key_id: str) -> StoredApiKey | None:
+        self.asked += 1
+        return await super().find(key_id)
+
+
+async def test_keys_that_are_tried_out_are_looked_up_no_more_often_than_they_count(ready_url: str) -> None:
+    async with start_server(server_settings(database_url=ready_url, rate_limit_per_minute=3)) as service:
+        keys = CountingKeys(cast(SqlStore, service.engine.store).database)
+        service.service.keyring = Keyring(keys)
+        _, secret = await keys.create("default")
+        assert (await service.get("/v1/agents", headers=bearer_headers(secret))).status_code == 200
+        keys.asked = 0
+        tried = [f"swk_{n:016x}_{secret[21:]}" for n in range(40)]
+        answers = [(await service.get("/v1/agents", headers=bearer_headers(one))).status_code for one in tried]
+        assert answers == [401] * 3 + [429] * 37
+        assert keys.asked == 3
+        # One that is in use is not held up by what others try from its address.
+        assert (await service.get("/v1/agents", headers=bearer_headers(secret))).status_code == 200

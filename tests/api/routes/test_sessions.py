@@ -183,3 +183,17 @@ async def test_an_id_that_no_session_can_have_is_refused(plain: RunningServer, s
 async def test_any_other_id_is_taken_and_leads_to_its_session(plain: RunningServer, session_id: str) -> None:
     assert await plain.session(id=session_id) == f"/v1/sessions/{session_id}"
     assert (await plain.get(f"/v1/sessions/{session_id}")).json()["id"] == session_id
+
+
+async def test_twenty_labels_narrow_a_list_down_and_more_are_refused(service: RunningServer) -> None:
+    labels = {f"k{n}": "v" for n in range(20)}
+    session = await service.session(metadata=labels)
+    query = {f"metadata.{key}": value for key, value in labels.items()}
+    found = (await service.get("/v1/sessions", params=query)).json()["data"]
+    assert [f"/v1/sessions/{item['id']}" for item in found] == [session]
+    for more in ({"metadata.k20": "v"}, {f"metadata.x{n}": "v" for n in range(400)}):
+        problem = check_problem(await service.get("/v1/sessions", params=query | more), 400, "invalid_request")
+        assert problem["errors"][0]["pointer"] == f"/query/{next(iter(more))}"
+    # The same one many times is many, too.
+    many = "&".join(["metadata.k0=v"] * 21)
+    check_problem(await service.get(f"/v1/sessions?{many}"), 400, "invalid_request")

@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from swarmkeep.api.limits import ServerLimits
 from tests.api.auth.keys import bearer_headers, create_key, key_store
-from tests.api.server import RunningServer, server_settings, start_server
+from tests.api.server import RunningServer, scripted, server_settings, start_server
 from tests.api.test_streams import wait_until, wait_until_nobody_reads
 from tests.api.websocket.client import SocketFrame, connect_session
 from tests.support.scripted import ScriptedModel
@@ -363,3 +363,17 @@ async def test_a_client_that_breaks_off_is_let_go(plain: RunningServer) -> None:
         with pytest.raises(ConnectionClosed):
             await viewer.until("nothing more")
     await wait_until_nobody_reads(plain)
+
+
+async def test_a_viewer_of_a_session_that_is_made_anew_is_given_that(ready_url: str, model: ScriptedModel) -> None:
+    # Patient enough not to end while there is no session of that name.
+    async with start_server(scripted(ready_url, model), ServerLimits(gone_seconds=60.0)) as service:
+        session = await service.session(id="s1", messages=[{"role": "user", "content": "old"}] * 3)
+        async with connect_session(service, session, "?after=50") as viewer:
+            assert [(await viewer.next()).seq for _ in range(4)] == [1, 2, 3, 4]
+            await service.delete(session)
+            await service.session(id="s1")
+            assert (await viewer.next()).seq == 1
+            model.say("hello")
+            run = await service.run(session)
+            assert (await viewer.until("done"))[-1].data == run

@@ -36,6 +36,7 @@ class Stream(Generic[T]):
         self._retries = retries
         self._clock = clock
         self._last_seq = after
+        self._last_hash: str | None = None
         self._parser = FrameParser()
         self._opened_at: float | None = None
         self._has_stood = False
@@ -81,10 +82,13 @@ class Stream(Generic[T]):
             yield from self._read_passing(frame)
             return
         event = decode(frame.data, Event)
-        if self._last_seq is None or event.seq > self._last_seq:
-            self._last_seq = event.seq
+        if self._is_new(event):
+            self._last_seq, self._last_hash = event.seq, event.hash
             self._retries.reset()
             yield from self._read_durable(event)
+
+    def _is_new(self, event: Event) -> bool:
+        return self._last_seq is None or event.seq > self._last_seq
 
     def _read_durable(self, event: Event) -> Iterator[T]:
         raise NotImplementedError
@@ -164,7 +168,10 @@ class RunStream(Stream[StreamItem]):
 
 
 class EventStream(Stream[Event]):
-    """The events of a session from `after` on, for as long as somebody reads."""
+    """The events of a session from `after` on, for as long as somebody reads.
+
+    A session that was deleted and made anew under its id comes from its beginning: its seqs go back.
+    """
 
     def __init__(
         self,
@@ -182,6 +189,10 @@ class EventStream(Stream[Event]):
     @property
     def request(self) -> Request:
         return calls.follow_events(self._session_id, after=self._last_seq or 0, type=self._type)
+
+    def _is_new(self, event: Event) -> bool:
+        # Nothing is repeated but the last event; anything else from before it is of a session made anew.
+        return event.seq != self._last_seq or self._last_hash not in (None, event.hash)
 
     def _read_durable(self, event: Event) -> Iterator[Event]:
         yield event

@@ -45,6 +45,9 @@ async def authenticate(service: Service, authorization: list[str], address: str)
     """
     secret = _bearer_secret(authorization)
     locked = await service.keyring.is_locked()
+    if locked and secret and not service.keyring.was_used(secret):
+        # Keys that are only tried out cost a look into the database each; those in use are not held up by them.
+        service.refuse_exhausted(address)
     key = await service.keyring.find_key(secret) if locked and secret else None
     service.count_request(key, address)
     if locked and key is None:

@@ -26,9 +26,17 @@ class RateLimiter:
 
     def count(self, who: str) -> None:
         """Count a request. One that is refused costs nothing. Raises RateLimited."""
+        tokens, now = self.refuse_exhausted(who)
+        self._buckets[who] = (tokens - 1, now)
+
+    def refuse_exhausted(self, who: str) -> tuple[float, float]:
+        """Refuse what would be one too many, without counting it; gives the tokens there are, and the time.
+
+        Raises RateLimited.
+        """
         now = self._clock()
         tokens, at = self._buckets.get(who, (self._size, now))
         tokens = min(self._size, tokens + (now - at) * self._per_second)
         if tokens < 1:
             raise RateLimited(max(1, math.ceil((1 - tokens) / self._per_second)))
-        self._buckets[who] = (tokens - 1, now)
+        return tokens, now

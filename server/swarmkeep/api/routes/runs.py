@@ -64,7 +64,8 @@ async def create_run(
     runs, key = principal.engine.runs, principal.session_key(session_id)
     idempotency = await principal.idempotency_record()
     reach(REQUEST_PARSED)
-    position = await runs.start(key, data.to_command(idempotency), idempotency=idempotency)
+    command = await data.to_command(idempotency, principal.engine.limits.max_messages)
+    position = await runs.start(key, command, idempotency=idempotency)
     if data.stream:
         return run_stream_response(principal, key, position)
     if data.background:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from msgspec import Meta, structs
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.bodies import Body, parse_json
+from swarmkeep.api.body_limits import UNCOUNTED_BYTES
 from swarmkeep.api.run_bodies import NewRun, Resume
 from swarmkeep.domain.codec import MalformedJson, decode, encode
 from swarmkeep.domain.errors import InvalidRequest
@@ -52,15 +54,21 @@ class _FrameHeader(msgspec.Struct):
     ref: Any = None
 
 
-def parse_command(text: bytes) -> SocketCommand:
-    """Read a frame. Raises InvalidRequest."""
+async def read_command(text: bytes, max_values: int) -> SocketCommand:
+    """Read a frame, a large one in a thread: nobody else waits for it. Raises InvalidRequest and TooLarge."""
+    if len(text) <= UNCOUNTED_BYTES:
+        return _parse_command(text, max_values)
+    return await asyncio.to_thread(_parse_command, text, max_values)
+
+
+def _parse_command(text: bytes, max_values: int) -> SocketCommand:
     try:
         named = decode(text, _FrameHeader)
     except (MalformedJson, msgspec.ValidationError):
         named = None
     if named is not None and named.type not in COMMAND_TYPES:
         raise InvalidRequest(f"a frame's type must be one of {', '.join(COMMAND_TYPES)}", "/type")
-    command: SocketCommand = parse_json(text, SocketCommand, "the frame")
+    command: SocketCommand = parse_json(text, SocketCommand, "the frame", max_values)
     return command
 
 
@@ -81,7 +89,8 @@ async def execute_command(principal: Principal, key: SessionKey, command: Socket
     runs, idempotency = principal.engine.runs, _idempotency_record(key, command)
     match command:
         case RunCreate():
-            position = await runs.start(key, command.to_command(idempotency), idempotency=idempotency)
+            start = await command.to_command(idempotency, principal.engine.limits.max_messages)
+            position = await runs.start(key, start, idempotency=idempotency)
             return await principal.reader.get_run(key, position.run_id)
         case RunResume():
             await command.submit(principal, key, command.run_id, idempotency)

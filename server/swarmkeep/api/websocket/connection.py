@@ -17,7 +17,7 @@ from swarmkeep.api.errors import problem_document
 from swarmkeep.api.http_errors import Unauthenticated
 from swarmkeep.api.sse import FrameParts, frame_parts
 from swarmkeep.api.streams import StreamCheck
-from swarmkeep.api.websocket.commands import execute_command, parse_command, read_ref
+from swarmkeep.api.websocket.commands import execute_command, read_command, read_ref
 from swarmkeep.api.websocket.handshake import (
     SUBPROTOCOL,
     authenticate_handshake,
@@ -111,12 +111,15 @@ class _SessionSocket:
     async def _send_events(self) -> None:
         """Send what happens. A slow reader makes this wait, and nobody else: what it misses here is in the log."""
         principal, key = self._principal, self._key
-        joined = (await principal.reader.state(key)).seq
+        joined, last = (await principal.reader.state(key)).seq, 0
         check = StreamCheck(principal, key, leave=principal.service.drained)
         async with aclosing(principal.reader.follow(key, after=self._after)) as items:
             async for item in items:
                 if not await check.passes(item):
                     break
+                if isinstance(item, RecordedEvent):
+                    # A session that is made anew begins again, and none of its runs was there before.
+                    joined, last = 0 if item.seq <= last else joined, item.seq
                 for parts in await self._frame_parts(item, joined):
                     await self._socket.send_text(_frame(*parts))
         if not await principal.is_still_allowed():
@@ -143,7 +146,8 @@ class _SessionSocket:
             try:
                 async with self._command_lock:
                     await authorize_command(self._principal, self._socket.scope)
-                    run = await execute_command(self._principal, self._key, parse_command(text))
+                    command = await read_command(text, self._socket.app.state.body_limits.max_values)
+                    run = await execute_command(self._principal, self._key, command)
                 answer = "accepted", encode(run)
             except SessionNotFound:
                 raise

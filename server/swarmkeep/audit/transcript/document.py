@@ -5,7 +5,8 @@ Whatever was said is shown as text and never as markup: a transcript of a hostil
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from typing import Literal, Protocol
 
 from swarmkeep.audit.transcript import html, markdown
@@ -13,6 +14,7 @@ from swarmkeep.audit.transcript.entry import TimelineEntry
 from swarmkeep.audit.transcript.timeline import build_entry
 from swarmkeep.audit.verify.problems import Verification
 from swarmkeep.audit.verify.session import verify
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import EventNotFound
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.state import State
@@ -66,12 +68,19 @@ async def _write_document(
     yield _encode(writer.write_head(key.id, warning))
     state = State()
     while events := await store.read(key, after=state.seq, upto=last, limit=_PAGE_EVENTS):
-        pieces = []
-        for event in events:
-            before, state = state, evolve(state, event)
-            pieces.append(writer.write_entry(build_entry(before, event, state)))
-        yield _encode("".join(pieces))
+        # Messages may be long, and nobody else waits until they are written.
+        page, state = await asyncio.to_thread(_write_page, writer, state, events)
+        yield page
     yield _encode(writer.write_foot(key.id, state))
+
+
+def _write_page(writer: TranscriptWriter, state: State, events: Sequence[RecordedEvent]) -> tuple[bytes, State]:
+    """What is said of some events that follow a state, and the state after them."""
+    pieces = []
+    for event in events:
+        before, state = state, evolve(state, event)
+        pieces.append(writer.write_entry(build_entry(before, event, state)))
+    return _encode("".join(pieces)), state
 
 
 def _encode(text: str) -> bytes:

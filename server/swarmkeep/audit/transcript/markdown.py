@@ -16,7 +16,7 @@ from swarmkeep.audit.transcript.text import (
 )
 from swarmkeep.domain.state import State
 
-_MARKUP = re.compile(r"[\\`*_\[\]<>&#|~!$]")
+_MARKUP = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>&#|~!$"})
 # What begins a list, a heading underline, a table, a rule or a quotation where a line begins.
 _AT_START = re.compile(r"^(\s*(?:\d{1,9}(?=[.)]))?)([-+=:.)])")
 _ADDRESS = re.compile(r"(?i)\b(https?|ftp|mailto|www)(:|\.)")
@@ -62,7 +62,7 @@ def escape_line(text: str) -> str:
 
 
 def _escape_markup(line: str) -> str:
-    line = _MARKUP.sub(lambda found: f"\\{found[0]}", line)
+    line = line.translate(_MARKUP)
     # Addresses become links by themselves in many readers; a word joiner is not seen, and keeps them text.
     line = _ADDRESS.sub("\\1\u2060\\2", line)
     return _AT_START.sub(r"\1\\\2", line)
@@ -73,6 +73,9 @@ def quote_text(text: str) -> str:
     lines = []
     for line in show_controls(text).split("\n"):
         body = line.lstrip(" \t")
+        if not body:
+            lines.append(">")
+            continue
         # More than three blanks would begin a block of code.
         indent = "\u00a0" * len(line[: len(line) - len(body)].expandtabs(4))
         lines.append(f"> {indent}{_escape_markup(body)}".rstrip())

@@ -25,6 +25,7 @@ from swarmkeep.domain.events import (
     SessionEvent,
     SessionUpdated,
 )
+from swarmkeep.domain.inputs import refuse_stray_results
 from swarmkeep.domain.patch import has_effect
 from swarmkeep.domain.state import State
 
@@ -76,18 +77,22 @@ def start_run(state: State, command: StartRun, partial: PartialReply = NOTHING_S
     """Start a run, queue it, or have it take the active one's place, of which `partial` is kept. No events for a run
     that is there already.
 
-    Raises SessionBusy when it may do none of these.
+    Raises SessionBusy when it may do none of these, and InvalidRequest for a tool message that answers no open call.
     """
     active = state.run
     if _is_known_run(state, command.run_id):
         return []
     if command.on_busy == "queue" and (active is not None or state.queue):
+        # Nobody knows yet what will come before it.
+        refuse_stray_results(command.messages, "/input")
         return draft_events(state.agent, [_queue_run(command)], command.run_id)
     if command.on_busy == "interrupt":
         stopped = [] if active is None else cancel_run(state, active.id, partial)
-        agent = apply_drafts(state, stopped).agent
-        return [*stopped, *draft_events(agent, _begin_run(command), command.run_id)]
+        state = apply_drafts(state, stopped)
+        refuse_stray_results(command.messages, "/input", state.messages)
+        return [*stopped, *draft_events(state.agent, _begin_run(command), command.run_id)]
     refuse_if_busy(state)
+    refuse_stray_results(command.messages, "/input", state.messages)
     return draft_events(state.agent, _begin_run(command), command.run_id)
 
 

@@ -7,11 +7,16 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.engine.loop import Item
 from swarmkeep.engine.streaming import Hub, follow
 from swarmkeep.store.ports import EventStore, SessionKey
 
 log = logging.getLogger(__name__)
+
+# Where a session ends: its last seq, and that event's hash, because one that is made anew has the same seqs.
+_Head = tuple[int, str]
+_NOWHERE: _Head = (0, "")
 
 
 class Watcher:
@@ -33,13 +38,13 @@ class Watcher:
         self._list_watched_keys = list_keys
         self._on_sessions_moved = on_moved
         self._poll_seconds = poll_seconds
-        self._seen_seqs: dict[SessionKey, int] = {}
+        self._seen_heads: dict[SessionKey, _Head] = {}
         self._hinted_keys: set[SessionKey] = set()
         self._hint_arrived = asyncio.Event()
 
-    def note_seen(self, key: SessionKey, seq: int) -> None:
+    def note_seen(self, key: SessionKey, event: RecordedEvent) -> None:
         """This process has shown by itself what the session holds up to there."""
-        self._seen_seqs[key] = max(seq, self._seen_seqs.get(key, 0))
+        self._seen_heads[key] = max((event.seq, event.hash), self._seen_heads.get(key, _NOWHERE))
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -60,7 +65,7 @@ class Watcher:
         while True:
             if clock() >= due:
                 keys = set(self._list_watched_keys())
-                self._seen_seqs = {key: seq for key, seq in self._seen_seqs.items() if key in keys}
+                self._seen_heads = {key: head for key, head in self._seen_heads.items() if key in keys}
                 due = clock() + self._poll_seconds
             else:
                 keys = self._hinted_keys.intersection(self._list_watched_keys())
@@ -78,10 +83,10 @@ class Watcher:
             return
         try:
             heads = await self._store.read_heads(keys)
-            seqs = {key: heads[key].seq if key in heads else 0 for key in keys}
-            moved = {key for key, seq in seqs.items() if self._seen_seqs.get(key) != seq}
+            found = {key: (heads[key].seq, heads[key].hash) if key in heads else _NOWHERE for key in keys}
+            moved = {key for key, head in found.items() if self._seen_heads.get(key) != head}
             moved |= {key for key, head in heads.items() if head.is_partial_wanted}
-            self._seen_seqs |= seqs
+            self._seen_heads |= found
             if moved:
                 await self._on_sessions_moved(moved)
         except Exception as error:

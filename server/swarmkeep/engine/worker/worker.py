@@ -106,7 +106,7 @@ class Worker:
     def publish(self, key: SessionKey, events: list[RecordedEvent]) -> None:
         """Show recorded events to those who look on, and to those who wait for a run to end."""
         for event in events:
-            self._watcher.note_seen(key, event.seq)
+            self._watcher.note_seen(key, event)
             self._hub.publish(key, event)
             if isinstance(event.fact, RunEnded | RunWaiting):
                 self.waiters.wake(key, event.run_id)
@@ -125,8 +125,12 @@ class Worker:
         return key in self.tasks
 
     def abandon(self, key: SessionKey) -> None:
-        """Stop working on a session whose run was ended by somebody: a model call is dropped, a late result ignored."""
+        """Stop working on a session whose run was ended by somebody: a model call is dropped, a late result ignored.
+
+        Its readers look into the log: if it was deleted, one that gets its id is another.
+        """
         self.tasks.abandon(key)
+        self._hub.signal_log_change(key)
 
     def _on_task_end(self, key: SessionKey) -> None:
         """Nobody advances this session here any more: whoever waits for it looks again."""

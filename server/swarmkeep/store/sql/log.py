@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ OnAppend = Callable[[float, BaseException | None], None]
 CACHE_BYTES = 64 * 1024 * 1024
 # PostgreSQL cannot index a key of more than about 2,700 bytes; refused alike on both.
 _MAX_KEY_BYTES = 1000
+_FEW_EVENTS = 100
 
 
 class SqlEventLog(SqlEventReader):
@@ -69,13 +71,19 @@ class SqlEventLog(SqlEventReader):
             plan = plan_append(
                 key,
                 base,
-                self._seal(key, base, drafts),
+                await self._seal_off_loop(key, base, drafts),
                 lease=lease,
                 lease_seconds=lease_seconds,
                 blobs=blobs,
                 idempotency=idempotency,
             )
             return await self._append(plan)
+
+    async def _seal_off_loop(self, key: SessionKey, base: State, drafts: Sequence[EventDraft]) -> list[SealedEvent]:
+        """As `_seal`; of many events in a thread, which others do not wait for."""
+        if len(drafts) <= _FEW_EVENTS:
+            return self._seal(key, base, drafts)
+        return await asyncio.to_thread(self._seal, key, base, drafts)
 
     async def _append(self, plan: AppendPlan) -> AppendResult:
         try:

@@ -74,6 +74,8 @@ export class Feed {
   }
 
   take({ event, id, data }) {
+    // A session that was deleted and made anew under its id comes from its beginning.
+    if (id === 1 && this.last > 0) this.reset();
     if (id === null) this.pass(event, data);
     else if (id === this.last + 1) this.record(data);
     this.changed();

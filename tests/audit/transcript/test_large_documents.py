@@ -1,0 +1,30 @@
+"""Documents of very long messages: nobody waits for them."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import pytest
+
+from swarmkeep.audit.transcript.document import TranscriptFormat, open_transcript
+from swarmkeep.domain.decisions.commands import create_session
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.state import State
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.ports import SessionKey
+from tests.support.stalls import watch_stalls
+
+KEY = SessionKey("default", "large")
+# A multiple of what happens in threads at most, on a busy machine; on the loop each of these took far longer.
+STALL_SECONDS = 1.5
+
+
+@pytest.mark.parametrize("form", ["markdown", "html"])
+async def test_nobody_waits_while_a_long_message_becomes_a_document(store: SqlStore, form: TranscriptFormat) -> None:
+    texts = ("\n" * 400_000, "`" * 800_000, "<\u202e" * 200_000)
+    facts = create_session("A", {}, {}, [{"role": "user", "content": text} for text in texts])
+    await store.append(KEY, State(), draft_events("A", facts, None))
+    async with watch_stalls() as stalls, aclosing(await open_transcript(store, KEY, form)) as pieces:
+        size = sum([len(piece) async for piece in pieces])
+    assert size > sum(map(len, texts))
+    assert stalls.longest_seconds < STALL_SECONDS
