@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from openai import AsyncOpenAI
@@ -11,9 +11,16 @@ from openai import AsyncOpenAI
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.events import RunError
 from swarmkeep.engine.models.model import ChatModel
+from tests.engine.models.provider import open_provider
 from tests.engine.models.test_transports import HELLO, expect_failure, make_request
-from tests.engine.swarm.runners import open_async
 from tests.support.scripted import ScriptedModel
+
+
+@pytest.fixture
+async def provider(model: ScriptedModel) -> AsyncIterator[AsyncOpenAI]:
+    async with open_provider(model.url) as client:
+        yield client
+
 
 STREAM = pytest.mark.parametrize("stream", [False, True])
 
@@ -43,10 +50,10 @@ async def expect_error(client: AsyncOpenAI, stream: bool) -> RunError:
     ],
 )
 async def test_each_status_has_its_code(
-    model: ScriptedModel, async_client: AsyncOpenAI, status: int, code: str, retryable: bool, stream: bool
+    model: ScriptedModel, provider: AsyncOpenAI, status: int, code: str, retryable: bool, stream: bool
 ) -> None:
     model.fail(status, message="no such luck")
-    error = await expect_error(async_client, stream)
+    error = await expect_error(provider, stream)
     assert error == RunError(code=code, message="no such luck", retryable=retryable, provider_status=status)
 
 
@@ -62,10 +69,10 @@ async def test_each_status_has_its_code(
     ],
 )
 async def test_what_the_provider_says_makes_it_more_precise(
-    model: ScriptedModel, async_client: AsyncOpenAI, status: int, provider_code: str | None, message: str, code: str
+    model: ScriptedModel, provider: AsyncOpenAI, status: int, provider_code: str | None, message: str, code: str
 ) -> None:
     model.fail(status, code=provider_code, message=message)
-    error = await expect_error(async_client, stream=False)
+    error = await expect_error(provider, stream=False)
     assert error.code == code
     assert error.message == message
     assert error.retryable is (status == 500)
@@ -75,19 +82,17 @@ PAGE = "<html><head><title>502 Bad\nGateway &amp; more</title></head><body><h1>n
 
 
 @STREAM
-async def test_an_error_page_of_some_proxy(model: ScriptedModel, async_client: AsyncOpenAI, stream: bool) -> None:
+async def test_an_error_page_of_some_proxy(model: ScriptedModel, provider: AsyncOpenAI, stream: bool) -> None:
     model.raw(PAGE, status=502, content_type="text/html")
-    error = await expect_error(async_client, stream)
+    error = await expect_error(provider, stream)
     assert (error.code, error.retryable, error.provider_status) == ("provider_error", True, 502)
     assert error.message == "a web page instead of an answer: 502 Bad Gateway & more"
 
 
 @STREAM
-async def test_a_page_where_an_answer_was_expected(
-    model: ScriptedModel, async_client: AsyncOpenAI, stream: bool
-) -> None:
+async def test_a_page_where_an_answer_was_expected(model: ScriptedModel, provider: AsyncOpenAI, stream: bool) -> None:
     model.raw("<html><h1>Welcome to nginx!</h1></html>", content_type="text/html; charset=utf-8")
-    error = await expect_error(async_client, stream)
+    error = await expect_error(provider, stream)
     assert (error.code, error.retryable, error.provider_status) == ("provider_web_page", False, None)
     assert error.message.endswith("a web page instead of an answer: Welcome to nginx!")
 
@@ -111,10 +116,10 @@ async def test_a_page_where_an_answer_was_expected(
     ],
 )
 async def test_an_answer_that_is_no_completion(
-    model: ScriptedModel, async_client: AsyncOpenAI, body: str, code: str, stream: bool
+    model: ScriptedModel, provider: AsyncOpenAI, body: str, code: str, stream: bool
 ) -> None:
     model.raw(body.encode("latin-1"), content_type="application/json")
-    error = await expect_error(async_client, stream)
+    error = await expect_error(provider, stream)
     assert (error.code, error.retryable, error.provider_status) == (code, True, None)
 
 
@@ -133,9 +138,9 @@ async def test_an_answer_that_is_no_completion(
         ('data: {"error": "overloaded"}\n\n', "provider_error"),
     ],
 )
-async def test_a_stream_that_is_none(model: ScriptedModel, async_client: AsyncOpenAI, body: str, code: str) -> None:
+async def test_a_stream_that_is_none(model: ScriptedModel, provider: AsyncOpenAI, body: str, code: str) -> None:
     model.raw(body, content_type="text/event-stream")
-    error = await expect_error(async_client, stream=True)
+    error = await expect_error(provider, stream=True)
     assert (error.code, error.retryable) == (code, True)
 
 
@@ -155,7 +160,7 @@ async def test_a_stream_that_is_none(model: ScriptedModel, async_client: AsyncOp
 )
 async def test_an_error_in_the_place_of_an_answer(
     model: ScriptedModel,
-    async_client: AsyncOpenAI,
+    provider: AsyncOpenAI,
     reported: Json,
     code: str,
     retryable: bool,
@@ -166,50 +171,50 @@ async def test_an_error_in_the_place_of_an_answer(
         model.chunks([{"choices": [{"index": 0, "delta": {"content": "Half"}}]}, {"error": reported}])
     else:
         model.raw({"error": reported})
-    failed = await expect_failure(ChatModel(async_client), make_request(HELLO, stream=stream), stream=stream)
+    failed = await expect_failure(ChatModel(provider), make_request(HELLO, stream=stream), stream=stream)
     expected = RunError(code=code, message=reported["message"], retryable=retryable, provider_status=status)
     assert failed.error == expected
     assert failed.partial == ("Half" if stream else "")
 
 
 @STREAM
-async def test_an_answer_that_the_filter_stopped(model: ScriptedModel, async_client: AsyncOpenAI, stream: bool) -> None:
+async def test_an_answer_that_the_filter_stopped(model: ScriptedModel, provider: AsyncOpenAI, stream: bool) -> None:
     model.say("This is how to", finish_reason="content_filter")
-    failed = await expect_failure(ChatModel(async_client), make_request(HELLO, stream=stream), stream=stream)
+    failed = await expect_failure(ChatModel(provider), make_request(HELLO, stream=stream), stream=stream)
     assert (failed.error.code, failed.error.retryable) == ("content_filter", False)
     assert failed.partial == "This is how to"
 
 
-async def test_half_a_stream_keeps_what_was_said(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+async def test_half_a_stream_keeps_what_was_said(model: ScriptedModel, provider: AsyncOpenAI) -> None:
     model.half_stream(["Half ", "a sen"])
-    failed = await expect_failure(ChatModel(async_client), make_request(HELLO, stream=True), stream=True)
+    failed = await expect_failure(ChatModel(provider), make_request(HELLO, stream=True), stream=True)
     assert (failed.error.code, failed.error.retryable) == ("provider_stream_cut", True)
     assert failed.partial == "Half a sen"
 
 
-async def test_a_stream_that_ends_without_saying_why_is_cut(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+async def test_a_stream_that_ends_without_saying_why_is_cut(model: ScriptedModel, provider: AsyncOpenAI) -> None:
     model.chunks([{"choices": [{"index": 0, "delta": {"content": "Half a"}}]}], done=False)
-    failed = await expect_failure(ChatModel(async_client), make_request(HELLO, stream=True), stream=True)
+    failed = await expect_failure(ChatModel(provider), make_request(HELLO, stream=True), stream=True)
     assert (failed.error.code, failed.partial) == ("provider_stream_cut", "Half a")
 
 
-async def test_half_an_answer(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+async def test_half_an_answer(model: ScriptedModel, provider: AsyncOpenAI) -> None:
     model.half_stream("Half")
-    error = await expect_error(async_client, stream=False)
+    error = await expect_error(provider, stream=False)
     assert error.retryable
     assert error.code in ("provider_unreachable", "provider_stream_cut")
 
 
 async def test_a_model_that_does_not_answer_in_time(model: ScriptedModel) -> None:
     model.hang()
-    async with open_async(model.url, timeout=0.05) as client:
+    async with open_provider(model.url, timeout=0.05) as client:
         error = await expect_error(client, stream=False)
     assert error == RunError(code="provider_timeout", message="the model did not answer in time", retryable=True)
 
 
 async def test_a_model_that_falls_silent_in_mid_answer(model: ScriptedModel) -> None:
     model.hang("Well, ")
-    async with open_async(model.url, timeout=0.2) as client:
+    async with open_provider(model.url, timeout=0.2) as client:
         failed = await expect_failure(ChatModel(client), make_request(HELLO, stream=True), stream=True)
     assert (failed.error.code, failed.error.retryable) == ("provider_timeout", True)
     assert failed.partial == "Well, "
@@ -220,18 +225,18 @@ async def test_a_model_that_is_not_there(stream: bool) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
-    async with open_async(url) as client:
+    async with open_provider(url) as client:
         error = await expect_error(client, stream)
     assert (error.code, error.retryable, error.provider_status) == ("provider_unreachable", True, None)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/v1?key=secret", "http://user:secret@127.0.0.1:1/v1"])
 async def test_no_message_shows_a_secret(url: str) -> None:
-    async with open_async(url, api_key="sk-secret") as client:
+    async with open_provider(url, api_key="sk-secret") as client:
         assert "secret" not in (await expect_error(client, stream=False)).message
 
 
-async def test_the_message_is_never_empty(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+async def test_the_message_is_never_empty(model: ScriptedModel, provider: AsyncOpenAI) -> None:
     script: list[Callable[[], None]] = [
         lambda: model.raw("", status=500),
         lambda: model.raw({"error": {"message": ""}}, status=500),
@@ -240,4 +245,4 @@ async def test_the_message_is_never_empty(model: ScriptedModel, async_client: As
     ]
     for answer in script:
         answer()
-        assert (await expect_error(async_client, stream=False)).message
+        assert (await expect_error(provider, stream=False)).message

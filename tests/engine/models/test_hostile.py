@@ -14,9 +14,8 @@ from openai import AsyncOpenAI
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.events import RunError
 from swarmkeep.engine.models.model import ChatModel
-from swarmkeep.engine.models.provider import make_provider_client
 from swarmkeep.engine.models.reply_limits import ReplyLimits
-from swarmkeep.settings import Settings
+from tests.engine.models.provider import open_provider
 from tests.engine.models.test_transports import HELLO, collect_reply, expect_failure, make_request
 from tests.support.scripted import Chunks, ScriptedModel
 
@@ -27,8 +26,7 @@ STREAM = pytest.mark.parametrize("stream", [False, True])
 @pytest.fixture
 async def provider(model: ScriptedModel) -> AsyncIterator[AsyncOpenAI]:
     """The client that a server makes of its settings."""
-    settings = Settings(_env_file=None, openai_api_key="sk-test", openai_base_url=model.url)
-    async with make_provider_client(settings, timeout_seconds=30, limits=LIMITS) as client:
+    async with open_provider(model.url, limits=LIMITS) as client:
         yield client
 
 

@@ -15,8 +15,8 @@ from swarmkeep.domain.events import RunError
 from swarmkeep.engine.models.failures import ProviderFailure
 from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.models.retries import Retries
+from tests.engine.models.provider import open_provider
 from tests.engine.models.test_transports import HELLO, collect_reply, expect_failure, make_request
-from tests.engine.swarm.runners import open_async
 from tests.support.scripted import ScriptedModel
 
 STREAM = pytest.mark.parametrize("stream", [False, True])
@@ -27,7 +27,7 @@ Script = Callable[[ScriptedModel], None]
 
 @pytest.fixture
 async def openai(model: ScriptedModel) -> AsyncIterator[AsyncOpenAI]:
-    async with open_async(model.url) as client:
+    async with open_provider(model.url) as client:
         yield client
 
 
@@ -104,7 +104,7 @@ async def test_what_was_shown_is_not_said_again(model: ScriptedModel, openai: As
 @STREAM
 async def test_a_model_that_ran_out_of_time_is_not_set_to_work_twice(model: ScriptedModel, stream: bool) -> None:
     model.hang()
-    async with open_async(model.url, timeout=0.05) as client:
+    async with open_provider(model.url, timeout=0.05) as client:
         failed = await expect_failure(ChatModel(client, QUICK), make_request(HELLO, stream=stream), stream=stream)
     # On a busy machine the time is up before the request has arrived.
     assert failed.error.code == "provider_timeout"
@@ -124,7 +124,7 @@ async def test_a_model_that_comes_back_is_found(model: ScriptedModel) -> None:
 
     back = ScriptedModel(port=port)
     back.say("Here I am.")
-    async with open_async(f"http://127.0.0.1:{port}/v1") as client:
+    async with open_provider(f"http://127.0.0.1:{port}/v1") as client:
         _, reply = await collect_reply(ChatModel(client, Retries(count=2), wait), make_request(HELLO), stream=False)
     back.close()
     assert reply.message["content"] == "Here I am."

@@ -41,11 +41,11 @@ def make_provider_client(
 ) -> AsyncOpenAI:
     """An asynchronous openai client, which asks once; the caller closes it. Servers of one's own often need no key."""
     from httpx2 import Timeout
-    from openai import AsyncOpenAI, DefaultAsyncHttpx2Client
+    from openai import AsyncOpenAI, DefaultAioHttpClient
 
     key = settings.openai_api_key
     timeout = Timeout(timeout_seconds, connect=min(timeout_seconds, _CONNECT_SECONDS))
-    http_client = DefaultAsyncHttpx2Client(
+    http_client = DefaultAioHttpClient(
         headers={"Accept-Encoding": ENCODINGS},
         follow_redirects=False,
         event_hooks={"response": [partial(bound_response, limits=limits or ReplyLimits())]},
