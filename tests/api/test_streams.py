@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from swarmkeep.api.limits import ServerLimits
+from swarmkeep.store.ports import SessionKey
 from tests.api.server import (
     Frame,
     RunningServer,
@@ -62,6 +63,41 @@ async def test_a_run_can_be_watched_as_it_goes(service: RunningServer, model: Sc
     assert frames[-1].event == "done"
     assert frames[-1].data == (await service.get(f"{session}/runs/{run_id}")).json()
     await wait_until_nobody_reads(service)
+
+
+async def test_whoever_starts_a_run_sees_all_of_it_however_fast_its_model_is(
+    service: RunningServer, model: ScriptedModel
+) -> None:
+    session = await service.session()
+    for number in range(30):
+        model.say(["It ", "is ", f"{number}."])
+        frames = await service.read_stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST")
+        assert content_of(frames) == f"It is {number}."
+    await wait_until_nobody_reads(service)
+
+
+async def test_whoever_repeats_a_request_is_shown_the_run_from_the_log(
+    service: RunningServer, model: ScriptedModel
+) -> None:
+    model.say("Hello.")
+    session, body = await service.session(), {"input": "hi", "stream": True}
+    first, again = [
+        await service.read_stream(f"{session}/runs", body, method="POST", idempotency_key="k") for _ in range(2)
+    ]
+    assert [frame.data for frame in durable_frames(first)] == [frame.data for frame in durable_frames(again)]
+    assert (first[-1].event, first[-1].data) == (again[-1].event, again[-1].data)
+    check_problem(await service.post(f"{session}/runs", {**body, "agent": "Nobody"}), 404, "agent_not_found")
+    await wait_until_nobody_reads(service)
+
+
+async def test_a_reader_that_never_began_to_read_is_none(service: RunningServer) -> None:
+    """As when a client goes away before the first byte is asked for: then nobody closes what was opened for it."""
+    session = await service.session()
+    feed = service.engine.reader.open_feed(SessionKey("default", session.rpartition("/")[2]))
+    assert service.engine.hub.reader_count == 1
+    del feed
+    assert service.engine.hub.reader_count == 0
+    assert list(service.engine.hub.list_watched_keys()) == []
 
 
 async def test_a_reader_that_returns_after_any_frame_misses_nothing(

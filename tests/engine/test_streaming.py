@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from typing import Any
 
 import pytest
@@ -89,7 +89,7 @@ async def test_a_feed_is_bounded_and_loses_the_oldest() -> None:
 async def test_a_hub_forgets_readers_that_left() -> None:
     hub = Hub()
     assert not hub.has_readers(KEY)
-    with hub.subscribe(KEY) as one, hub.subscribe(KEY) as other:
+    with closing(hub.open_feed(KEY)) as one, closing(hub.open_feed(KEY)) as other:
         assert hub.has_readers(KEY)
         assert hub.reader_count == 2
         hub.publish(KEY, make_delta("a"))
@@ -105,7 +105,7 @@ async def test_who_joins_gets_the_message_in_progress() -> None:
         hub.publish(KEY, item)
     assert hub.get_partial(KEY).text == "ab"
     assert hub.get_partial(KEY).run_id == "r1"
-    with hub.subscribe(KEY) as feed:
+    with closing(hub.open_feed(KEY)) as feed:
         assert [await feed.get(0) for _ in range(2)] == [begun, make_delta("ab")]
 
 

@@ -15,6 +15,7 @@ from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import RunNotFound, SessionNotFound
 from swarmkeep.engine.loop import Item
 from swarmkeep.engine.reader import RunPosition, is_open
+from swarmkeep.engine.streaming import Feed
 from swarmkeep.store.ports import SessionKey
 
 PING = comment("ping")
@@ -35,14 +36,16 @@ def session_frames(
 
 
 def run_frames(
-    principal: Principal, key: SessionKey, position: RunPosition, after: int | None
+    principal: Principal, key: SessionKey, position: RunPosition, after: int | None, feed: Feed | None = None
 ) -> AsyncGenerator[bytes]:
     """The run's events after `after` and what its model says; last the run itself, once it has ended or waits.
+
+    A `feed` was opened before the run began, so that nothing of it is missed.
 
     While the server stops, its own runs are seen to their end; another server's run is left without one.
     """
     check = StreamCheck(principal, key, leave=principal.service.drained)
-    items = principal.reader.follow_run(key, position, after=after)
+    items = principal.reader.follow_run(key, position, after=after, feed=feed)
     return _write_frames(check, items, make_last=partial(_make_done_frame, principal, key, position.run_id))
 
 

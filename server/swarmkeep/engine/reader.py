@@ -13,7 +13,7 @@ from swarmkeep.domain.events import RunEnded, RunWaiting
 from swarmkeep.domain.state import Run, SessionStatus, State
 from swarmkeep.domain.views import RunView, SessionView, collect_runs, find_run, view_run, view_session
 from swarmkeep.engine.loop import Item
-from swarmkeep.engine.streaming import Hub, follow, read_pages
+from swarmkeep.engine.streaming import Feed, Hub, follow, read_pages
 from swarmkeep.engine.worker.watcher import follow_from_log
 from swarmkeep.store.ports import EventStore, SessionHead, SessionKey, SessionPage
 
@@ -99,16 +99,30 @@ class SessionReader:
         run = _find_known_run(await self.state(key), run_id)
         return RunPosition(run_id, run.first_seq - 1)
 
-    def follow(self, key: SessionKey, *, after: int) -> AsyncGenerator[Item | None]:
+    def open_feed(self, key: SessionKey) -> Feed | None:
+        """What happens in a session from now on, for `follow` to begin with; whoever opens it closes it."""
+        return None if self._hub is None else self._hub.open_feed(key)
+
+    def follow(
+        self, key: SessionKey, *, after: int, feed: Feed | None = None, is_complete: bool = False
+    ) -> AsyncGenerator[Item | None]:
         """Every event after `after`, once and in order, and what passes in between; never ends by itself.
 
         A session that has no event `after`, or is made anew meanwhile, is given from its beginning: the seq goes back.
-        None is a sign of life, given when nothing happens for a while.
+        None is a sign of life, given when nothing happens for a while. A `feed` that was opened before is closed at the
+        end; it `is_complete` if that was before the event behind `after` was recorded.
         """
         if self._hub is None:
             return follow_from_log(self._store, key, after=after, poll_seconds=self._poll_seconds)
         return follow(
-            self._store, self._hub, key, after=after, poll_seconds=self._poll_seconds, page_events=self._page_events
+            self._store,
+            self._hub,
+            key,
+            after=after,
+            poll_seconds=self._poll_seconds,
+            page_events=self._page_events,
+            feed=feed,
+            is_complete=is_complete,
         )
 
     def read_pages(self, key: SessionKey, *, after: int, upto: int | None = None) -> AsyncGenerator[RecordedEvent]:
@@ -116,13 +130,19 @@ class SessionReader:
         return read_pages(self._store, key, after=after, upto=upto, page_events=self._page_events)
 
     async def follow_run(
-        self, key: SessionKey, position: RunPosition, *, after: int | None = None
+        self, key: SessionKey, position: RunPosition, *, after: int | None = None, feed: Feed | None = None
     ) -> AsyncGenerator[Item | None]:
         """The run's own events after `after` and what passes in between, up to its end or until it waits.
 
         Ends, too, when the session is made anew, which the run is not in.
-        None is a sign of life, given when nothing happens for a while.
+        None is a sign of life, given when nothing happens for a while. With a `feed` that was opened before the run
+        began, all that passes is given, even if the run is over by now.
         """
+        if feed is not None:
+            async with aclosing(self._follow_open_run(key, position.run_id, position.after, feed)) as items:
+                async for item in items:
+                    yield item
+            return
         # A stale state would do harm here: the last event of a run that has ended will not come again.
         state = await self.state(key)
         # Whoever has seen more than there is has seen it of another session, which had the id before.
@@ -134,7 +154,14 @@ class SessionReader:
                     if event.run_id == position.run_id:
                         yield event
             return
-        async with aclosing(self.follow(key, after=last)) as items:
+        async with aclosing(self._follow_open_run(key, position.run_id, last)) as items:
+            async for item in items:
+                yield item
+
+    async def _follow_open_run(
+        self, key: SessionKey, run_id: str, last: int, feed: Feed | None = None
+    ) -> AsyncGenerator[Item | None]:
+        async with aclosing(self.follow(key, after=last, feed=feed, is_complete=feed is not None)) as items:
             async for item in items:
                 if isinstance(item, RecordedEvent):
                     if item.seq <= last:
@@ -142,7 +169,7 @@ class SessionReader:
                     last = item.seq
                 if item is None:
                     yield None
-                elif item.run_id == position.run_id:
+                elif item.run_id == run_id:
                     yield item
                     if isinstance(item, RecordedEvent) and await self._is_last_event(key, item):
                         return

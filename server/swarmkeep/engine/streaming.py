@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from enum import Enum, auto
+from functools import partial
 from itertools import zip_longest
+from weakref import WeakSet
 
 import msgspec
 
@@ -30,9 +32,10 @@ LOG_CHANGED = LogChange.CHANGED
 
 class Feed:
     """One reader's view of a session. Bounded, in number and in size: a reader that falls behind loses the oldest items
-    here, and finds the durable ones in the log."""
+    here, and finds the durable ones in the log. One that nobody holds any more is no reader, closed or not."""
 
-    def __init__(self, size: int, max_characters: int) -> None:
+    def __init__(self, size: int, max_characters: int, on_close: Callable[[Feed], None] | None = None) -> None:
+        self._on_close = on_close
         self._items: deque[Item] = deque()
         self._size = size
         self._max_characters = max_characters
@@ -46,6 +49,11 @@ class Feed:
         while len(self._items) > self._size or (self._character_count > self._max_characters and len(self._items) > 1):
             self._take_oldest()
         self._arrived.set()
+
+    def close(self) -> None:
+        """Get nothing more. One that is closed already stays so."""
+        if self._on_close is not None:
+            self._on_close(self)
 
     def signal_log_change(self) -> None:
         """Send the reader to the log."""
@@ -98,7 +106,7 @@ class Hub:
     def __init__(
         self, *, feed_size: int = 4096, feed_characters: int = 1_000_000, secrets: Secrets = NO_SECRETS
     ) -> None:
-        self._feeds: dict[SessionKey, set[Feed]] = {}
+        self._feeds: dict[SessionKey, WeakSet[Feed]] = {}
         self._partial_items: dict[SessionKey, list[Item]] = {}
         self._feed_size = feed_size
         self._feed_characters = feed_characters
@@ -145,29 +153,33 @@ class Hub:
             feed.signal_log_change()
 
     def has_readers(self, key: SessionKey) -> bool:
-        return key in self._feeds
+        return bool(self._feeds.get(key))
 
     def list_watched_keys(self) -> Iterable[SessionKey]:
         """Those that somebody looks at."""
+        self._forget_unread()
         return self._feeds.keys()
 
     @property
     def reader_count(self) -> int:
         return sum(map(len, self._feeds.values()))
 
-    @contextmanager
-    def subscribe(self, key: SessionKey) -> Iterator[Feed]:
-        feed = Feed(self._feed_size, self._feed_characters)
+    def open_feed(self, key: SessionKey) -> Feed:
+        """A feed from now on, beginning with the message in progress; whoever opens it closes it."""
+        feed = Feed(self._feed_size, self._feed_characters, partial(self._close_feed, key))
         for item in _merge_deltas(self._partial_items.get(key, [])):
             feed.put(item)
-        self._feeds.setdefault(key, set()).add(feed)
-        try:
-            yield feed
-        finally:
-            feeds = self._feeds[key]
-            feeds.discard(feed)
-            if not feeds:
-                del self._feeds[key]
+        self._feeds.setdefault(key, WeakSet()).add(feed)
+        return feed
+
+    def _close_feed(self, key: SessionKey, feed: Feed) -> None:
+        if key in self._feeds:
+            self._feeds[key].discard(feed)
+            self._forget_unread()
+
+    def _forget_unread(self) -> None:
+        for key in [key for key, feeds in self._feeds.items() if not feeds]:
+            del self._feeds[key]
 
 
 def _ends_message(event: RecordedEvent) -> bool:
@@ -218,21 +230,34 @@ async def read_pages(
 
 
 async def follow(
-    store: EventStore, hub: Hub, key: SessionKey, *, after: int, poll_seconds: float, page_events: int = 200
+    store: EventStore,
+    hub: Hub,
+    key: SessionKey,
+    *,
+    after: int,
+    poll_seconds: float,
+    page_events: int = 200,
+    feed: Feed | None = None,
+    is_complete: bool = False,
 ) -> AsyncGenerator[Item | None]:
     """Every event after `after`, once and in order, and what passes in between; never ends by itself.
 
     A session that has no event `after`, or is made anew meanwhile, is given from its beginning: the seq goes back.
     Gives None when nothing has happened for `poll_seconds`, for the reader to give a sign of life. Of what other
-    processes record the hub has to be told (see Watcher): then the log is read.
+    processes record the hub has to be told (see Watcher): then the log is read. A `feed` that was opened before is
+    closed at the end; one that `is_complete` has been there since before the event behind `after`, so that the log is
+    not read first, and what passed meanwhile is given, too.
     """
-    with hub.subscribe(key) as feed:
+    feed = feed or hub.open_feed(key)
+    try:
         position = _ReadPosition(after)
         while True:
-            async with aclosing(_read_on(store, key, position, page_events)) as events:
-                async for event in events:
-                    position.note(event)
-                    yield event
+            if not is_complete:
+                async with aclosing(_read_on(store, key, position, page_events)) as events:
+                    async for event in events:
+                        position.note(event)
+                        yield event
+            is_complete = False
             while (item := await feed.get(poll_seconds)) is not LOG_CHANGED:
                 if item is None:
                     yield None
@@ -244,6 +269,8 @@ async def follow(
                     yield item
                 elif item.seq > position.after:
                     break
+    finally:
+        feed.close()
 
 
 async def _read_on(

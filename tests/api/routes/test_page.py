@@ -61,7 +61,9 @@ async def test_nothing_else_is_served(plain: RunningServer, name: str) -> None:
 
 
 def test_modules_fit_in_a_head() -> None:
-    assert [module.name for module in MODULES if len(module.read_text(encoding="utf-8").splitlines()) > 250] == []
+    """All but the table of words, which is looked things up in."""
+    code = [module for module in MODULES if module.name != "text.js"]
+    assert [module.name for module in code if len(module.read_text(encoding="utf-8").splitlines()) > 250] == []
 
 
 def test_words_for_people_are_in_one_module() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -29,10 +31,19 @@ class RunList(msgspec.Struct, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
-def run_stream_response(
-    principal: Principal, key: SessionKey, position: RunPosition, after: int | None = None
+async def _begin_stream(
+    principal: Principal, key: SessionKey, begin: Callable[[], Awaitable[RunPosition]]
 ) -> Response[Any]:
-    return StreamResponse(run_frames(principal, key, position, after), EVENT_STREAM)
+    """Begin a run with its reader there already: a model that answers at once is seen to speak, too."""
+    feed = principal.reader.open_feed(key)
+    position = None
+    try:
+        position = await begin()
+    finally:
+        if feed is not None and (position is None or position.repeated):
+            feed.close()
+    frames = run_frames(principal, key, position, None, None if position.repeated else feed)
+    return StreamResponse(frames, EVENT_STREAM)
 
 
 @post(
@@ -65,9 +76,10 @@ async def create_run(
     idempotency = await principal.idempotency_record()
     reach(REQUEST_PARSED)
     command = await data.to_command(idempotency, principal.engine.limits.max_messages)
-    position = await runs.start(key, command, idempotency=idempotency)
+    start = partial(runs.start, key, command, idempotency=idempotency)
     if data.stream:
-        return run_stream_response(principal, key, position)
+        return await _begin_stream(principal, key, start)
+    position = await start()
     if data.background:
         return JsonResponse(await principal.reader.get_run(key, position.run_id, at=position.seq), status_code=202)
     return JsonResponse(await runs.wait(key, position.run_id, since=position.seq if position.repeated else None))
@@ -114,7 +126,8 @@ async def stream_run(
 ) -> Response[Any]:
     """Durable events have an id, their seq; after `Last-Event-ID` each is given once and in order, from any server."""
     key, after = principal.session_key(session_id), seq_from_last_event_id(last_seen)
-    return run_stream_response(principal, key, await principal.reader.find_position(key, run_id), after)
+    position = await principal.reader.find_position(key, run_id)
+    return StreamResponse(run_frames(principal, key, position, after), EVENT_STREAM)
 
 
 @post(
@@ -156,9 +169,10 @@ async def resume_run(
 ) -> Response[RunView]:
     """The first decision about a call wins. Answers like the making of a run."""
     key = principal.session_key(session_id)
-    position = await data.submit(principal, key, run_id, await principal.idempotency_record())
+    submit = partial(data.submit, principal, key, run_id, await principal.idempotency_record())
     if data.stream:
-        return run_stream_response(principal, key, position)
+        return await _begin_stream(principal, key, submit)
+    position = await submit()
     return JsonResponse(
         await principal.engine.runs.wait(key, run_id, since=position.seq if position.repeated else None)
     )

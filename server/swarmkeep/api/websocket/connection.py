@@ -30,6 +30,7 @@ from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import SessionNotFound
 from swarmkeep.engine.loop import Item
+from swarmkeep.engine.streaming import Feed
 from swarmkeep.store.ports import SessionKey
 
 log = logging.getLogger(__name__)
@@ -95,7 +96,9 @@ class _SessionSocket:
 
     async def run_until_closed(self) -> None:
         """Until the client closes, the server stops, or the session is gone, which raises SessionNotFound."""
-        halves = [asyncio.create_task(self._send_events()), asyncio.create_task(self._execute_commands())]
+        # There before the first command is done: the run that it starts is to be shown as its model speaks.
+        feed = self._principal.reader.open_feed(self._key)
+        halves = [asyncio.create_task(self._send_events(feed)), asyncio.create_task(self._execute_commands())]
         try:
             done, _ = await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -108,12 +111,12 @@ class _SessionSocket:
             half.result()
         await self._socket.close(CLOSE_RESTART, "the server is shutting down; connect again")
 
-    async def _send_events(self) -> None:
+    async def _send_events(self, feed: Feed | None) -> None:
         """Send what happens. A slow reader makes this wait, and nobody else: what it misses here is in the log."""
         principal, key = self._principal, self._key
         joined, last = (await principal.reader.state(key)).seq, 0
         check = StreamCheck(principal, key, leave=principal.service.drained)
-        async with aclosing(principal.reader.follow(key, after=self._after)) as items:
+        async with aclosing(principal.reader.follow(key, after=self._after, feed=feed)) as items:
             async for item in items:
                 if not await check.passes(item):
                     break

@@ -244,6 +244,8 @@ export const advice = {
   provider_timeout: "The model took too long. Send the message again.",
   provider_unreachable: "The model provider cannot be reached. Try again in a moment.",
   provider_stream_cut: "The model's answer broke off. Send the message again.",
+  provider_answer_too_large: "The model's answer was larger than one may be. Ask for less at once.",
+  provider_redirected: "Whoever runs the server has to set OPENAI_BASE_URL to where the provider is now.",
   context_length_exceeded: "The conversation is too long for the model. Fork it from an earlier event, or begin a new one.",
   content_filter: "The provider's filter refused this. Say it differently.",
   too_many_recoveries: "Recovery gave up on this run. Look into the server's log before you go on.",
