@@ -130,9 +130,13 @@ async def test_an_export_of_the_first_format_is_taken(store: SqlStore) -> None:
     assert (await verify(store, SessionKey("elsewhere", SHOP.id))).problems == []
 
 
-async def test_a_golden_database_holds_every_type_of_event(store: SqlStore) -> None:
+# Types that a release did not have yet.
+LATER = {"0.1.0": {"session.imported"}}
+
+
+async def test_a_golden_database_holds_every_type_of_event(store: SqlStore, release: Path) -> None:
     types = {event.type for key in (SHOP, FORK) for event in await store.read(key)}
-    assert types == set(FACTS)
+    assert types == set(FACTS) - LATER.get(release.name, set())
 
 
 async def test_this_version_writes_what_its_golden_database_holds(database_url: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from urllib.parse import quote
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from playwright.sync_api import expect
 
 from tests.support.scripted import ScriptedModel
@@ -64,7 +66,7 @@ FIND_HARMFUL_SCRIPT = """() => {
   const found = [];
   for (const node of document.querySelectorAll(".prose *")) {
     if (!tags.test(node.tagName)) found.push(node.outerHTML);
-    for (const { name } of node.attributes) if (!attributes.has(name)) found.push(`${name}: ${node.outerHTML}`);
+    for (const { name, value } of node.attributes) if (!attributes.has(name) && value !== "plain") found.push(`${name}: ${node.outerHTML}`);
     if (node.href && !/^(https?|mailto):/.test(node.href)) found.push(node.href);
     const opens = node.tagName === "A" && (node.target !== "_blank" || !node.rel.includes("noopener"));
     if (opens) found.push(node.outerHTML);
@@ -99,6 +101,62 @@ def test_hostile_messages_do_nothing(window: Window, api: Api) -> None:
     answers = "\n".join(window.answers.all_text_contents())
     for tag in ("<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "<style>@import", "custom</x>"):
         assert tag in answers
+    check_harmless(window)
+
+
+# What a parser of Markdown has no end of, or needs minutes for.
+DEEP_OR_SLOW = {
+    "quotes": ">" * 20_000,
+    "spaced quotes": "> " * 10_000,
+    "quotes below a text": "Well:\n\n" + ">" * 20_000,
+    "numbers": "1. " * 10_000,
+    "lists": "- " * 20_000,
+    "underscores": "_a" * 40_000,
+    "stars": "*a " * 30_000,
+    "brackets": "[" * 50_000,
+    "back ticks": "`a " * 30_000,
+    "cells": "|a" * 5_000 + "\n" + "|-" * 5_000 + "\n" + "|a" * 20_000,
+}
+
+
+def test_deep_and_slow_markdown_is_shown_as_it_was_written(window: Window, api: Api) -> None:
+    history = []
+    for text in DEEP_OR_SLOW.values():
+        history += [{"role": "user", "content": "Go on."}, {"role": "assistant", "content": text}]
+    history += [{"role": "user", "content": "And?"}, {"role": "assistant", "content": "**Done.**"}]
+    window.open_chat(api.session(messages=history))
+    expect(window.answers.last).to_have_text("Done.")
+    expect(window.answers.last.locator("strong")).to_have_text("Done.")
+    expect(window.answers).to_have_count(len(DEEP_OR_SLOW) + 1)
+    for place, name in enumerate(DEEP_OR_SLOW):
+        if name not in ("brackets", "back ticks", "cells"):
+            expect(window.answers.nth(place).locator("p.plain")).to_have_count(1)
+    check_harmless(window)
+
+
+MARKS = [*"*_`[]()<>!#|~-+1.& \n\ta", "> ", "- ", "1. ", "```", "![", "](", "<!--"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    pieces=st.lists(st.sampled_from([*"*_`[]()<>!#|~-+1.& \n\t", "a", "> ", "- ", "1. ", "```", "![", "](", "<!--"]))
+)
+def test_no_markdown_keeps_a_message_from_being_shown(window: Window, api: Api, pieces: list[str]) -> None:
+    text = "".join(pieces)
+    if window.page.url == "about:blank":
+        window.open_chat(api.session())
+    shown = window.evaluate(
+        """async (text) => {
+          const { markdown } = await import("/page/markdown.js");
+          const node = document.createElement("div");
+          node.className = "prose";
+          node.append(markdown(text));
+          document.body.append(node);
+          return node.isConnected;
+        }""",
+        text,
+    )
+    assert shown
     check_harmless(window)
 
 

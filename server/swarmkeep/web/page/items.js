@@ -1,7 +1,7 @@
 // One item of a conversation as an element: who said it, what it was, and what can be done about it.
 
 import { bdi, button, clear, dayAndTime, h, icon, timeOf } from "./dom.js";
-import { markdown } from "./markdown.js";
+import { markdown, plain } from "./markdown.js";
 import { approvalNode, callParts, resultNode } from "./pending.js";
 import { advice, text } from "./text.js";
 
@@ -10,8 +10,7 @@ const LONGEST_MARKDOWN = 100_000;
 
 export function body(source) {
   const node = h("div", { class: "prose", dir: "auto" });
-  if (source.length > LONGEST_MARKDOWN) node.append(h("p", { class: "plain" }, source));
-  else node.append(markdown(source));
+  node.append(source.length > LONGEST_MARKDOWN ? plain(source) : markdown(source));
   return node;
 }
 
@@ -127,7 +126,7 @@ export class DraftNode {
     }
     if (draft.text.length !== this.length) {
       this.length = draft.text.length;
-      clear(this.prose, this.length > 20_000 ? h("p", { class: "plain" }, draft.text) : markdown(draft.text));
+      clear(this.prose, this.length > 20_000 ? plain(draft.text) : markdown(draft.text));
       this.wait.hidden = true;
     }
     for (; this.calls < draft.calls.length; this.calls += 1) {

@@ -28,7 +28,28 @@ const ALLOWED = {
 // A conversation's headings stand below the page's own.
 const LEVELS = { H1: "h4", H2: "h5", H3: "h6", H4: "h6", H5: "h6" };
 
+// Quotes and lists within each other as nobody writes them, and more marks than a long answer has: the parser has no end of
+// them, or needs minutes. What it cannot read otherwise is shown as it was written, too.
+const DEEP = /^(?:[ \t]*(?:>|[-+*]|\d{1,9}[.)])){50}/m;
+const MOST_MARKS = 4_000;
+
 export function markdown(source) {
+  if (DEEP.test(source) || (source.match(/[_*]/g)?.length ?? 0) > MOST_MARKS) return plain(source);
+  try {
+    return formatted(source);
+  } catch {
+    return plain(source);
+  }
+}
+
+export function plain(source) {
+  const node = document.createElement("p");
+  node.className = "plain";
+  node.append(source);
+  return node;
+}
+
+function formatted(source) {
   const fragment = DOMPurify.sanitize(marked.parse(source), ALLOWED);
   for (const link of fragment.querySelectorAll("a")) {
     link.rel = "noopener noreferrer nofollow";
