@@ -66,7 +66,10 @@ FIND_HARMFUL_SCRIPT = """() => {
   const found = [];
   for (const node of document.querySelectorAll(".prose *")) {
     if (!tags.test(node.tagName)) found.push(node.outerHTML);
-    for (const { name, value } of node.attributes) if (!attributes.has(name) && value !== "plain") found.push(`${name}: ${node.outerHTML}`);
+    for (const { name, value } of node.attributes) {
+      // The one class that the page itself gives a text.
+      if (!attributes.has(name) && value !== "plain") found.push(`${name}: ${node.outerHTML}`);
+    }
     if (node.href && !/^(https?|mailto):/.test(node.href)) found.push(node.href);
     const opens = node.tagName === "A" && (node.target !== "_blank" || !node.rel.includes("noopener"));
     if (opens) found.push(node.outerHTML);
