@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import expect
 
+from tests.support.hypothesis_profiles import examples
 from tests.support.scripted import ScriptedModel
 from tests.web.team import HOSTILE_NAME
 from tests.web.window import Api, Window
@@ -140,7 +141,7 @@ def test_deep_and_slow_markdown_is_shown_as_it_was_written(window: Window, api: 
 MARKS = [*"*_`[]()<>!#|~-+1.& \n\ta", "> ", "- ", "1. ", "```", "![", "](", "<!--"]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     pieces=st.lists(st.sampled_from([*"*_`[]()<>!#|~-+1.& \n\t", "a", "> ", "- ", "1. ", "```", "![", "](", "<!--"]))
 )
