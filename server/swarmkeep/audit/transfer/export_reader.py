@@ -25,6 +25,8 @@ from swarmkeep.domain.request import digest, list_text_hashes
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import SealedBatch
 
+MAX_SESSION_BYTES = 128 * 1024 * 1024
+"""Of one session's lines: it is recorded in one transaction, and on SQLite all other writes wait for that."""
 _MAX_CHUNK_EVENTS = 200
 _MAX_CHUNK_BYTES = 4 * 1024 * 1024
 
@@ -71,12 +73,19 @@ class ExportLines:
             self.sha256.update(text)
         return record
 
+    @property
+    def end(self) -> int:
+        """Where the last line that was read ends."""
+        return self._next_offset
+
     def make_error(self, why: str) -> InvalidImport:
         return InvalidImport(why, line=self.line)
 
 
-def verify_export(file: BinaryIO) -> Iterator[ExportedSession]:
+def verify_export(file: BinaryIO, *, max_session_bytes: int = MAX_SESSION_BYTES) -> Iterator[ExportedSession]:
     """Verify an export from its first line to its last; gives each session once it has proved to be whole.
+
+    No session may have more than `max_session_bytes`.
 
     Raises InvalidImport, which names the line.
     """
@@ -101,7 +110,10 @@ def verify_export(file: BinaryIO) -> Iterator[ExportedSession]:
             if place.begin.alone and sessions:
                 raise lines.make_error("the export before this line is cut off: its last line is missing")
             sessions += 1
-            events += sum(len(chunk.events) for chunk in _read_verified_chunks(lines, place, record))
+            for chunk in _read_verified_chunks(lines, place, record):
+                events += len(chunk.events)
+                if lines.end - place.offset > max_session_bytes:
+                    raise lines.make_error(f"the session has more than {max_session_bytes} bytes up to here")
             ended = place.begin.alone
             yield place
         if ended:

@@ -27,6 +27,7 @@ from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.heads import AppendPlan, plan_append
 from swarmkeep.store.sql.reader import SqlEventReader, read_head_seq
 from swarmkeep.store.sql.redacting import find_idempotency_keys, redact, replace_payloads
+from swarmkeep.store.sql.writes import RestorePlan, plan_restore
 
 T = TypeVar("T")
 OnAppend = Callable[[float, BaseException | None], None]
@@ -121,18 +122,16 @@ class SqlEventLog(SqlEventReader):
     ) -> State:
         _refuse_long_keys(key, None)
 
-        def finish_batch(state: State) -> SealedBatch:
-            return SealedBatch(self._seal(key, state, finish(state)))
+        def make_plan() -> RestorePlan:
+            return plan_restore(key, batches(), lambda state: self._seal(key, state, finish(state)))
 
+        # All that takes long comes before the transaction, and off the loop: others write meanwhile.
+        plan = await asyncio.to_thread(make_plan)
         self._cache.drop(key)
         at = to_timestamp(self._clock())
-
-        def job(connection: Connection) -> State:
-            return writes.restore(connection, key, batches(), finish_batch, action, at)
-
-        state = await self._write_with_audit(job)
+        await self._write_with_audit(lambda connection: writes.restore(connection, plan, action, at))
         self.database.notify(key)
-        return state
+        return plan.head.state
 
     async def redact(
         self,
