@@ -107,3 +107,21 @@ def test_a_session_larger_than_one_transaction_may_be_is_refused_by_its_line() -
         list(verify_export(io.BytesIO(text), max_session_bytes=size - 1))
     assert error.value.line == 21
     assert read_refusal(b"").line == 1
+
+
+@pytest.mark.parametrize("values", [b"[" + b",".join([b"[]"] * 300_000) + b"]", b"{" + b'"a":{' * 150 + b"}" * 151])
+def test_a_line_with_too_many_values_is_refused_before_it_is_read(values: bytes) -> None:
+    lines = write_long_session(2).splitlines(keepends=True)
+    start = lines[1].index(b'"data":') + len(b'"data":')
+    hostile = lines[1][:start] + values + lines[1][lines[1].index(b',"hash":') :]
+    with pytest.raises(InvalidImport, match="more than 100 JSON values") as error:
+        list(verify_export(io.BytesIO(b"".join([lines[0], hostile])), max_line_values=100))
+    assert error.value.line == 2
+    assert read_refusal(b"".join([lines[0], hostile])).line == 2
+
+
+async def test_the_number_that_a_server_allows_counts(store: SqlStore) -> None:
+    text = write_long_session(2)
+    with pytest.raises(InvalidImport, match="more than 2 JSON values"):
+        await import_export(store, "acme", io.BytesIO(text), max_line_values=2)
+    assert (await import_export(store, "acme", io.BytesIO(text), max_line_values=100)).imported == 1

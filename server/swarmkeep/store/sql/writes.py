@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 from sqlalchemy import Connection, Insert, bindparam, delete, func, insert, literal, select
@@ -40,7 +40,8 @@ def append(connection: Connection, plan: AppendPlan) -> Lease | None:
         insert = insert_creation_record if plan.base.seq == 0 else insert_idempotency_record
         insert(connection, plan.key, plan.idempotency, plan.state.seq)
     lease = insert_head(connection, plan) if plan.base.seq == 0 else advance_head(connection, plan)
-    _insert_batch(connection, plan.key, SealedBatch(plan.sealed, plan.blobs))
+    for batch in _cut(plan.sealed, plan.blobs):
+        _insert_batch(connection, plan.key, batch)
     if plan.state.metadata is not plan.base.metadata:
         replace_labels(connection, plan)
     return lease
@@ -88,6 +89,12 @@ def delete_session(
         connection.execute(delete(table).where(*of_session(table, key)))
     deleted = {"session_id": key.id, "seq": last.head_seq, "hash": as_bytes(last.head_hash).hex()}
     record_action(connection, key.tenant, action, deleted, at)
+
+
+def _cut(sealed: Sequence[SealedEvent], texts: Mapping[str, str] | None = None) -> list[SealedBatch]:
+    """The events a few at a time, with the texts before them: between two inserts others have the event loop."""
+    rest = [SealedBatch(sealed[start : start + _SLICE_EVENTS]) for start in range(0, len(sealed), _SLICE_EVENTS)]
+    return [SealedBatch((), texts), *rest] if texts else rest
 
 
 def _insert_batch(connection: Connection, key: SessionKey, batch: SealedBatch) -> None:
@@ -189,7 +196,7 @@ def plan_restore(
         state = fold((one.event for one in batch.events), state)
         slices.append(batch)
     added = finish(state)
-    slices += [SealedBatch(added[start : start + _SLICE_EVENTS]) for start in range(0, len(added), _SLICE_EVENTS)]
+    slices += _cut(added)
     return RestorePlan(msgspec.structs.replace(plan_append(key, state, added), base=State()), slices)
 
 
