@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given as for_any
 from hypothesis import strategies as st
 
-from swarmkeep.api.body_sizes import count_values, refuse_too_many_values
+from swarmkeep.api.body_sizes import refuse_too_many_values
+from swarmkeep.domain.codec import count_values
 from swarmkeep.domain.errors import TooLarge
 from tests.api.server import RunningServer, check_problem
 from tests.api.websocket.client import connect_session

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import string
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.patch import apply, diff, merge
+from swarmkeep.domain.patch import MAX_POINTER_PARTS, apply, diff, merge
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import json_objects, json_values
 from tests.support.rules import is_same
@@ -162,3 +163,51 @@ def test_a_patch_as_deep_as_the_store_allows_can_be_made_and_applied() -> None:
         deep = {"a": deep}
     assert apply({}, *diff({}, deep)) == deep
     assert diff(deep, deep) == ({}, ())
+
+
+def set_nulls_one_by_one(target: Json, pointers: list[str]) -> Json:
+    """What a list of nulls means: each makes a new value, which the next one is put into."""
+
+    def put(value: Any, way: list[str]) -> Json:
+        inner = value if isinstance(value, dict) else {}
+        return {**inner, way[0]: put(inner.get(way[0]), way[1:]) if way[1:] else None}
+
+    for pointer in pointers:
+        if pointer.startswith("/"):
+            target = put(target, [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]])
+    return target
+
+
+_keys = st.sampled_from(["", "a", "b", "~0", "~1", "c/d"])
+_nested = st.recursive(
+    st.none() | st.integers(), lambda inner: st.dictionaries(_keys, inner, max_size=3), max_leaves=12
+)
+_pointers = st.lists(st.text(st.sampled_from("/ab~01"), max_size=8).map("/".__add__), max_size=12)
+
+
+@given(target=st.dictionaries(_keys, _nested, max_size=3), pointers=_pointers)
+@example({"a": {"b": 1}}, ["/a", "/a/b", "/a/a", "/a", "/a/b"])
+@settings(max_examples=examples(300))
+def test_many_nulls_at_once_are_what_they_are_one_by_one(target: Json, pointers: list[str]) -> None:
+    copied = copy.deepcopy(target)
+    assert is_same(apply(target, {}, tuple(pointers)), set_nulls_one_by_one(target, pointers))
+    assert is_same(target, copied)
+
+
+def test_nulls_cost_what_they_are_and_not_the_square_of_it() -> None:
+    pointers = tuple(f"/a/{number}" for number in range(40_000))
+    began = time.thread_time()
+    changed = apply({"a": {}}, {}, pointers)
+    assert len(changed["a"]) == len(pointers)
+    assert time.thread_time() - began < 2
+
+
+def test_a_change_under_a_long_key_costs_no_more_than_the_key() -> None:
+    key, many = "k" * 1_000_000, {str(number): number for number in range(150_000)}
+    began = time.thread_time()
+    assert diff({key: many}, {key: {**many, "0": 1}}) == ({key: {"0": 1}}, ())
+    assert time.thread_time() - began < 2
+
+
+def test_a_pointer_deeper_than_any_value_changes_nothing() -> None:
+    assert apply({"a": 1}, {}, ("/" * (MAX_POINTER_PARTS + 1), "/" * 1_000_000, "/b")) == {"a": 1, "b": None}

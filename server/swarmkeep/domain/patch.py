@@ -6,9 +6,13 @@ places (RFC 6901 pointers) that hold null once the patch is applied.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from swarmkeep.domain.codec import Json, encode
+
+MAX_POINTER_PARTS = 500
+"""No value that can be recorded is nested as deeply. A longer pointer, which only a forged log has, changes nothing."""
 
 
 def merge(target: Any, patch: Any) -> Any:
@@ -27,11 +31,7 @@ def merge(target: Any, patch: Any) -> Any:
 def apply(target: Json, patch: Json, nulls: tuple[str, ...] = ()) -> Json:
     """Apply a change as `diff` returns it."""
     merged: Json = merge(target, patch)
-    for pointer in nulls:
-        if not pointer.startswith("/"):
-            continue
-        merged = _set_null(merged, [_unescape_pointer_part(part) for part in pointer.split("/")[1:]])
-    return merged
+    return _set_nulls(merged, nulls) if nulls else merged
 
 
 def diff(before: Json, after: Json) -> tuple[Json, tuple[str, ...]]:
@@ -41,7 +41,7 @@ def diff(before: Json, after: Json) -> tuple[Json, tuple[str, ...]]:
     """
     patch: Json = {}
     nulls: list[str] = []
-    _diff(before, after, patch, nulls, "")
+    _diff(before, after, patch, nulls, [])
     return patch, tuple(nulls)
 
 
@@ -50,30 +50,58 @@ def has_effect(target: Json, patch: Json, nulls: tuple[str, ...] = ()) -> bool:
     return bool(patch or nulls) and any(diff(target, apply(target, patch, nulls)))
 
 
-def _diff(before: Json, after: Json, patch: Json, nulls: list[str], path: str) -> None:
+def _diff(before: Json, after: Json, patch: Json, nulls: list[str], path: list[str]) -> None:
     for key in before:
         if key not in after:
             patch[key] = None
     for key, value in after.items():
-        here = f"{path}/{escape_pointer_part(key)}"
         old = before.get(key)
         if value is None:
             if key not in before or old is not None:
-                nulls.append(here)
+                nulls.append(_make_pointer([*path, key]))
         elif isinstance(value, dict):
             inner: Json = {}
             count = len(nulls)
-            _diff(old if isinstance(old, dict) else {}, value, inner, nulls, here)
+            path.append(key)
+            _diff(old if isinstance(old, dict) else {}, value, inner, nulls, path)
+            path.pop()
             if inner or not isinstance(old, dict) or len(nulls) > count:
                 patch[key] = inner
         elif encode(old) != encode(value) or key not in before:
             patch[key] = value
 
 
-def _set_null(target: Json, path: list[str]) -> Json:
-    head, *rest = path
-    inner = target.get(head)
-    return {**target, head: _set_null(inner if isinstance(inner, dict) else {}, rest) if rest else None}
+def _set_nulls(target: Json, pointers: Iterable[str]) -> Json:
+    """`target` with null at each of these places, one after another; `target` itself is not changed.
+
+    Every object on the way is copied once, however many of the places are in it.
+    """
+    changed = dict(target)
+    # By identity. They are kept here for as long as it takes, so no two of them have had the same one.
+    copies = {id(changed): changed}
+    for pointer in pointers:
+        if not pointer.startswith("/") or pointer.count("/") > MAX_POINTER_PARTS:
+            continue
+        *way, last = map(_unescape_pointer_part, pointer.split("/")[1:])
+        inner = changed
+        for part in way:
+            inner = _enter(inner, part, copies)
+        inner[last] = None
+    return changed
+
+
+def _enter(outer: Json, key: str, copies: dict[int, Json]) -> Json:
+    """The object in `outer`, which is made if there is none, as a copy that may be changed."""
+    inner = outer.get(key)
+    if id(inner) in copies:
+        return copies[id(inner)]
+    copy = dict(inner) if isinstance(inner, dict) else {}
+    outer[key] = copies[id(copy)] = copy
+    return copy
+
+
+def _make_pointer(path: Iterable[str]) -> str:
+    return "".join(f"/{escape_pointer_part(part)}" for part in path)
 
 
 def escape_pointer_part(key: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -28,6 +29,7 @@ from swarmkeep.store.ports import (
 
 # How long a caller waits to hear whether what it asked for was recorded, when the connection broke at that very moment.
 _DOUBT_SECONDS = 5.0
+_FEW_EVENTS = 100
 
 
 class StoreSessionLog:
@@ -113,15 +115,20 @@ class StoreSessionLog:
         decided = decide(self.state)
         if decided is None:
             return None
-        drafts = self._settle(decided, None)
+        drafts = await self._settle(decided, None)
         # Seldom is anything asked for here: the time is not looked up for all the others.
         if any(isinstance(draft.fact, ApprovalRequested) for draft in drafts[len(decided) :]):
-            drafts = self._settle(decided, await self._rules.expires_at())
+            drafts = await self._settle(decided, await self._rules.expires_at())
         return drafts
 
-    def _settle(self, decided: Sequence[EventDraft], expires_at: str | None) -> list[EventDraft]:
+    async def _settle(self, decided: Sequence[EventDraft], expires_at: str | None) -> list[EventDraft]:
         approvals = self._rules.make_approvals(expires_at)
-        return settle(self.state, decided, may_start_queued=self._may_start_queued, approvals=approvals)
+
+        def add_follow_ups() -> list[EventDraft]:
+            return settle(self.state, decided, may_start_queued=self._may_start_queued, approvals=approvals)
+
+        # A run may begin with thousands of messages: others do not wait until all of them are folded.
+        return add_follow_ups() if len(decided) <= _FEW_EVENTS else await asyncio.to_thread(add_follow_ups)
 
     async def _append_once(
         self,

@@ -98,7 +98,15 @@ async def import_sessions(
             async for piece in pieces:
                 file.write(piece)
         if source == "export":
-            return await import_export(principal.store, principal.tenant, file, as_id=as_id, dry_run=dry_run, by=by)
+            return await import_export(
+                principal.store,
+                principal.tenant,
+                file,
+                as_id=as_id,
+                dry_run=dry_run,
+                by=by,
+                max_line_values=request.app.state.body_limits.max_values,
+            )
         return await import_conversations(
             principal.store,
             principal.tenant,

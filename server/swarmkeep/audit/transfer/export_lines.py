@@ -14,9 +14,9 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from swarmkeep.audit.transfer.odd_values import find_odd_value
 from swarmkeep.domain.codec import MalformedJson, count_levels, decode, encode
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.events import ApprovalRequested, RunWaiting, SessionEvent
 from swarmkeep.domain.timestamps import parse_timestamp
 from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH, SealedEvent
 from swarmkeep.store.upcast import upcast
@@ -234,22 +234,10 @@ def _read_event_line(line: bytes) -> EventLine:
         payload=parts.data,
         fact=upcast(type_, version, parts.data),
     )
-    if (odd := _find_odd_time(event.fact)) is not None:
-        raise InvalidLine(f"its data has a time that is none: {odd}")
+    if (odd := find_odd_value(event.fact)) is not None:
+        raise InvalidLine(odd)
     salt = None if parts.salt is None else bytes.fromhex(parts.salt)
     return EventLine(SealedEvent(event, salt, bytes.fromhex(parts.commitment)), texts, begin)
-
-
-def _find_odd_time(fact: SessionEvent) -> str | None:
-    """The first text in the place of a time that is none."""
-    match fact:
-        case ApprovalRequested(expires_at=end):
-            told = [end]
-        case RunWaiting(pending=pending):
-            told = [call.expires_at for call in pending]
-        case _:
-            return None
-    return next((repr(text) for text in told if text is not None and parse_timestamp(text) is None), None)
 
 
 def _explain_invalid_event(line: bytes) -> str:

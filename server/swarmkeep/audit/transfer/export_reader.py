@@ -18,6 +18,7 @@ from swarmkeep.audit.transfer.export_lines import (
 )
 from swarmkeep.audit.verify.chain import ChainCheck
 from swarmkeep.audit.verify.problems import Problems
+from swarmkeep.domain.codec import has_more_values
 from swarmkeep.domain.errors import InvalidImport, InvalidRequest
 from swarmkeep.domain.events import SessionCreated
 from swarmkeep.domain.inputs import check_id
@@ -25,6 +26,10 @@ from swarmkeep.domain.request import digest, list_text_hashes
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import SealedBatch
 
+MAX_SESSION_BYTES = 128 * 1024 * 1024
+"""Of one session's lines: it is recorded in one transaction, and on SQLite all other writes wait for that."""
+MAX_LINE_VALUES = 200_000
+"""JSON values of one line: many tiny ones take far more memory than their bytes."""
 _MAX_CHUNK_EVENTS = 200
 _MAX_CHUNK_BYTES = 4 * 1024 * 1024
 
@@ -43,8 +48,17 @@ class ExportedSession(msgspec.Struct, frozen=True, kw_only=True):
 class ExportLines:
     """The lines of a file from one place on, counted, and digested for the end of the document."""
 
-    def __init__(self, file: BinaryIO, *, line: int = 1, offset: int = 0, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+    def __init__(
+        self,
+        file: BinaryIO,
+        *,
+        line: int = 1,
+        offset: int = 0,
+        max_line_bytes: int = MAX_LINE_BYTES,
+        max_line_values: int | None = None,
+    ) -> None:
         file.seek(offset)
+        self._max_line_values = max_line_values
         self._max_line_bytes = max_line_bytes
         self._file = file
         self._next_line, self._next_offset = line, offset
@@ -63,6 +77,8 @@ class ExportLines:
             raise self.make_error("the export is cut off in the middle of this line")
         self.size = len(text)
         self._next_line, self._next_offset = self.line + 1, self.offset + self.size
+        if self._max_line_values is not None and has_more_values(text, self._max_line_values):
+            raise self.make_error(f"the line holds more than {self._max_line_values} JSON values")
         try:
             record = read_export_line(text[:-1])
         except InvalidLine as error:
@@ -71,16 +87,25 @@ class ExportLines:
             self.sha256.update(text)
         return record
 
+    @property
+    def end(self) -> int:
+        """Where the last line that was read ends."""
+        return self._next_offset
+
     def make_error(self, why: str) -> InvalidImport:
         return InvalidImport(why, line=self.line)
 
 
-def verify_export(file: BinaryIO) -> Iterator[ExportedSession]:
+def verify_export(
+    file: BinaryIO, *, max_session_bytes: int = MAX_SESSION_BYTES, max_line_values: int = MAX_LINE_VALUES
+) -> Iterator[ExportedSession]:
     """Verify an export from its first line to its last; gives each session once it has proved to be whole.
+
+    No session may have more than `max_session_bytes`, and no line more than `max_line_values`.
 
     Raises InvalidImport, which names the line.
     """
-    lines = ExportLines(file)
+    lines = ExportLines(file, max_line_values=max_line_values)
     seen: set[str] = set()
     begun = ended = False
     sessions = events = 0
@@ -101,7 +126,10 @@ def verify_export(file: BinaryIO) -> Iterator[ExportedSession]:
             if place.begin.alone and sessions:
                 raise lines.make_error("the export before this line is cut off: its last line is missing")
             sessions += 1
-            events += sum(len(chunk.events) for chunk in _read_verified_chunks(lines, place, record))
+            for chunk in _read_verified_chunks(lines, place, record):
+                events += len(chunk.events)
+                if lines.end - place.offset > max_session_bytes:
+                    raise lines.make_error(f"the session has more than {max_session_bytes} bytes up to here")
             ended = place.begin.alone
             yield place
         if ended:

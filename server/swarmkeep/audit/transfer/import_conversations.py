@@ -27,7 +27,7 @@ from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import create_session
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
 from swarmkeep.domain.decisions.importing import finish_import
-from swarmkeep.domain.envelope import EventDraft, encode_payload
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent, encode_payload
 from swarmkeep.domain.errors import InvalidImport, InvalidRequest, SeqConflict, SessionExists
 from swarmkeep.domain.events import MessageAdded
 from swarmkeep.domain.inputs import check_id, check_messages, check_object
@@ -178,8 +178,11 @@ async def _is_present(store: EventStore, plan: ImportPlan) -> bool:
         return False
     count = len(plan.drafts)
     events = await store.read(plan.key, upto=count + 1)
-    same = [event.payload for event in events[:count]] == [encode_payload(draft.fact) for draft in plan.drafts]
     longer = len(events) > count and isinstance(events[count].fact, MessageAdded) and events[count].run_id is None
-    if not same or longer:
+    if longer or not await asyncio.to_thread(_are_recorded, plan, events[:count]):
         raise SessionExists(plan.key.id, "is here with another history")
     return True
+
+
+def _are_recorded(plan: ImportPlan, events: Sequence[RecordedEvent]) -> bool:
+    return [event.payload for event in events] == [encode_payload(draft.fact) for draft in plan.drafts]

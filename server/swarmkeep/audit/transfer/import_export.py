@@ -10,7 +10,7 @@ from typing import BinaryIO, Literal
 
 import msgspec
 
-from swarmkeep.audit.transfer.export_reader import ExportedSession, read_chunks, verify_export
+from swarmkeep.audit.transfer.export_reader import MAX_LINE_VALUES, ExportedSession, read_chunks, verify_export
 from swarmkeep.domain.decisions.importing import finish_import
 from swarmkeep.domain.errors import InvalidImport, SeqConflict, SessionExists
 from swarmkeep.domain.events import SessionImported
@@ -51,6 +51,7 @@ async def import_export(
     as_id: str | None = None,
     dry_run: bool = False,
     by: str | None = None,
+    max_line_values: int = MAX_LINE_VALUES,
 ) -> ImportReport:
     """Record the sessions of an export as they were recorded: the same seqs, times, hashes and texts.
 
@@ -62,7 +63,7 @@ async def import_export(
     """
     if as_id is not None:
         check_id(as_id, "/query/as")
-    places, digest = await asyncio.to_thread(_verify_file, file)
+    places, digest = await asyncio.to_thread(_verify_file, file, max_line_values)
     if as_id is not None and len(places) != 1:
         raise InvalidImport(f"a new id is for one session; this file has {len(places)}", line=1)
     keys = [SessionKey(tenant, as_id or place.session_id) for place in places]
@@ -74,8 +75,8 @@ async def import_export(
     return _build_report(keys, places, present, dry_run)
 
 
-def _verify_file(file: BinaryIO) -> tuple[list[ExportedSession], str]:
-    return list(verify_export(file)), digest_file(file)
+def _verify_file(file: BinaryIO, max_line_values: int) -> tuple[list[ExportedSession], str]:
+    return list(verify_export(file, max_line_values=max_line_values)), digest_file(file)
 
 
 def digest_file(file: BinaryIO) -> str:

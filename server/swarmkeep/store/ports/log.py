@@ -131,9 +131,9 @@ class EventLog(EventReader, Protocol):
     ) -> State:
         """Record a session that was recorded elsewhere, event for event as it was: all of it, or nothing.
 
-        `batches` begins anew each time it is called, as it is when a connection breaks; what it raises undoes all. The
-        chain is the caller's to verify. What `finish` makes of the last state is recorded with it, as new events, and
-        `action` in the tenant's audit log.
+        `batches` and `finish` are called in a thread, before the transaction: others write meanwhile. What they raise
+        records nothing. The chain is the caller's to verify. What `finish` makes of the last state is recorded with
+        it, as new events, and `action` in the tenant's audit log.
 
         Raises SeqConflict if the session exists.
         """

@@ -25,8 +25,9 @@ from swarmkeep.store.sql.audit_log import AuditLogConflict
 from swarmkeep.store.sql.columns import escape
 from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.heads import AppendPlan, plan_append
-from swarmkeep.store.sql.reader import SqlEventReader, read_head_seq
+from swarmkeep.store.sql.reader import SqlEventReader, read_head_seq, run_off_loop
 from swarmkeep.store.sql.redacting import find_idempotency_keys, redact, replace_payloads
+from swarmkeep.store.sql.writes import RestorePlan, plan_restore
 
 T = TypeVar("T")
 OnAppend = Callable[[float, BaseException | None], None]
@@ -35,7 +36,6 @@ OnAppend = Callable[[float, BaseException | None], None]
 CACHE_BYTES = 64 * 1024 * 1024
 # PostgreSQL cannot index a key of more than about 2,700 bytes; refused alike on both.
 _MAX_KEY_BYTES = 1000
-_FEW_EVENTS = 100
 
 
 class SqlEventLog(SqlEventReader):
@@ -68,22 +68,19 @@ class SqlEventLog(SqlEventReader):
             _refuse_long_keys(key, idempotency)
             if base.seq == 0 and not drafts:
                 return await self._refuse_empty_append(key)
-            plan = plan_append(
-                key,
-                base,
-                await self._seal_off_loop(key, base, drafts),
-                lease=lease,
-                lease_seconds=lease_seconds,
-                blobs=blobs,
-                idempotency=idempotency,
-            )
-            return await self._append(plan)
 
-    async def _seal_off_loop(self, key: SessionKey, base: State, drafts: Sequence[EventDraft]) -> list[SealedEvent]:
-        """As `_seal`; of many events in a thread, which others do not wait for."""
-        if len(drafts) <= _FEW_EVENTS:
-            return self._seal(key, base, drafts)
-        return await asyncio.to_thread(self._seal, key, base, drafts)
+            def make_plan() -> AppendPlan:
+                return plan_append(
+                    key,
+                    base,
+                    self._seal(key, base, drafts),
+                    lease=lease,
+                    lease_seconds=lease_seconds,
+                    blobs=blobs,
+                    idempotency=idempotency,
+                )
+
+            return await self._append(await run_off_loop(len(drafts), make_plan))
 
     async def _append(self, plan: AppendPlan) -> AppendResult:
         try:
@@ -121,18 +118,16 @@ class SqlEventLog(SqlEventReader):
     ) -> State:
         _refuse_long_keys(key, None)
 
-        def finish_batch(state: State) -> SealedBatch:
-            return SealedBatch(self._seal(key, state, finish(state)))
+        def make_plan() -> RestorePlan:
+            return plan_restore(key, batches(), lambda state: self._seal(key, state, finish(state)))
 
+        # All that takes long comes before the transaction, and off the loop: others write meanwhile.
+        plan = await asyncio.to_thread(make_plan)
         self._cache.drop(key)
         at = to_timestamp(self._clock())
-
-        def job(connection: Connection) -> State:
-            return writes.restore(connection, key, batches(), finish_batch, action, at)
-
-        state = await self._write_with_audit(job)
+        await self._write_with_audit(lambda connection: writes.restore(connection, plan, action, at))
         self.database.notify(key)
-        return state
+        return plan.head.state
 
     async def redact(
         self,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, Connection, Select, bindparam, select
+from sqlalchemy import BigInteger, Connection, Row, Select, bindparam, select
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import EventNotFound, SessionNotFound
@@ -22,7 +23,10 @@ from swarmkeep.store.sql.rows import EVENT_COLUMNS, SEALED_COLUMNS, decode_event
 from swarmkeep.store.sql.tables import blobs, events, of_session, session_columns, sessions
 from swarmkeep.store.state_cache import StateCache, can_continue
 
+T = TypeVar("T")
+
 MAX_BIGINT = 2**63 - 1
+_FEW_EVENTS = 100
 
 
 class SqlEventReader(OnDatabase):
@@ -52,9 +56,10 @@ class SqlEventReader(OnDatabase):
         types: Sequence[str] = (),
         limit: int | None = None,
     ) -> list[RecordedEvent]:
-        return await self.database.read(
-            lambda connection: read_events(connection, key, after=after, upto=upto, types=types, limit=limit)
+        rows = await self.database.read(
+            lambda connection: find_event_rows(connection, key, after=after, upto=upto, types=types, limit=limit)
         )
+        return await run_off_loop(len(rows), lambda: decode_events(key, rows))
 
     async def read_head(self, key: SessionKey) -> SessionHead | None:
         return (await self.database.read(lambda connection: find_heads(connection, [key]))).get(key)
@@ -78,14 +83,14 @@ class SqlEventReader(OnDatabase):
         if known is not None:
             tail = await self.read(key, after=known.seq - 1)
             if can_continue(known, tail):
-                state = fold(tail[1:], known)
+                state = await run_off_loop(len(tail), lambda: fold(tail[1:], known))
                 self._cache.put(key, state)
                 return state
             self._cache.drop(key)
         events = await self.read(key)
         if not events:
             return None
-        state = fold(events)
+        state = await run_off_loop(len(events), lambda: fold(events))
         self._cache.put(key, state)
         return state
 
@@ -97,14 +102,19 @@ class SqlEventReader(OnDatabase):
         events = await self.read(key, upto=at) if at > 0 else []
         # One that is missing before it is damage, which `verify` names; the rest can be shown.
         if events and events[-1].seq == at:
-            return fold(events)
+            return await run_off_loop(len(events), lambda: fold(events))
         last = await self.database.read(lambda connection: read_head_seq(connection, key))
         if last is None:
             raise SessionNotFound(key.id)
         raise EventNotFound.out_of_range(key.id, last, at)
 
 
-def read_events(
+async def run_off_loop(count: int, work: Callable[[], T]) -> T:
+    """Do what takes its time for each of `count` events; of many in a thread, which others do not wait for."""
+    return work() if count <= _FEW_EVENTS else await asyncio.to_thread(work)
+
+
+def find_event_rows(
     connection: Connection,
     key: SessionKey,
     *,
@@ -112,16 +122,18 @@ def read_events(
     upto: int | None = None,
     types: Sequence[str] = (),
     limit: int | None = None,
-) -> list[RecordedEvent]:
-    """Events with after < seq <= upto, oldest first."""
+) -> Sequence[Row[Any]]:
+    """The rows of events with after < seq <= upto, oldest first."""
     bounds = {"after": after, "upto": upto, "limit": limit}
     row = {**session_columns(key), **{name: value and min(value, MAX_BIGINT) for name, value in bounds.items()}}
     if types:
         statement = _select_events(upto is not None, limit is not None).where(events.c.type.in_(list(types)))
         used = {name: value for name, value in row.items() if value is not None}
-        rows = connection.execute(statement, used).all()
-    else:
-        rows = _prepare_events_query(upto is not None, limit is not None).execute(connection, row).all()
+        return connection.execute(statement, used).all()
+    return _prepare_events_query(upto is not None, limit is not None).execute(connection, row).all()
+
+
+def decode_events(key: SessionKey, rows: Iterable[Row[Any]]) -> list[RecordedEvent]:
     # A seq of another type is damage, which `verify` names.
     return [decode_event(key.id, found) for found in rows if found[0].__class__ is int]
 

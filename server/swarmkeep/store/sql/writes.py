@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from sqlalchemy import Connection, Insert, bindparam, delete, func, insert, literal, select, update
+import msgspec
+from sqlalchemy import Connection, Insert, bindparam, delete, func, insert, literal, select
 
 from swarmkeep.domain.errors import SeqConflict, SessionNotFound
+from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.labels import labels_of
@@ -29,6 +31,8 @@ from swarmkeep.store.sql.tables import (
 )
 from swarmkeep.store.sql.usage import record_usage
 
+_SLICE_EVENTS = 200
+
 
 def append(connection: Connection, plan: AppendPlan) -> Lease | None:
     """Record what is planned, and grant, renew or end the lease."""
@@ -36,11 +40,8 @@ def append(connection: Connection, plan: AppendPlan) -> Lease | None:
         insert = insert_creation_record if plan.base.seq == 0 else insert_idempotency_record
         insert(connection, plan.key, plan.idempotency, plan.state.seq)
     lease = insert_head(connection, plan) if plan.base.seq == 0 else advance_head(connection, plan)
-    _insert_events(connection, plan.key, plan.sealed)
-    record_usage(connection, plan.key, (one.event for one in plan.sealed))
-    if plan.blobs:
-        rows = [{**session_columns(plan.key), "hash": name, "text": text} for name, text in plan.blobs.items()]
-        prepare_insert_if_absent(blobs, connection.dialect.name).execute_many(connection, rows)
+    for batch in _cut(plan.sealed, plan.blobs):
+        _insert_batch(connection, plan.key, batch)
     if plan.state.metadata is not plan.base.metadata:
         replace_labels(connection, plan)
     return lease
@@ -88,6 +89,21 @@ def delete_session(
         connection.execute(delete(table).where(*of_session(table, key)))
     deleted = {"session_id": key.id, "seq": last.head_seq, "hash": as_bytes(last.head_hash).hex()}
     record_action(connection, key.tenant, action, deleted, at)
+
+
+def _cut(sealed: Sequence[SealedEvent], texts: Mapping[str, str] | None = None) -> list[SealedBatch]:
+    """The events a few at a time, with the texts before them: between two inserts others have the event loop."""
+    rest = [SealedBatch(sealed[start : start + _SLICE_EVENTS]) for start in range(0, len(sealed), _SLICE_EVENTS)]
+    return [SealedBatch((), texts), *rest] if texts else rest
+
+
+def _insert_batch(connection: Connection, key: SessionKey, batch: SealedBatch) -> None:
+    """Events, what is counted of them, and the texts that they name."""
+    _insert_events(connection, key, batch.events)
+    record_usage(connection, key, (one.event for one in batch.events))
+    if batch.blobs:
+        rows = [{**session_columns(key), "hash": name, "text": text} for name, text in batch.blobs.items()]
+        prepare_insert_if_absent(blobs, connection.dialect.name).execute_many(connection, rows)
 
 
 def _insert_events(connection: Connection, key: SessionKey, sealed: Sequence[SealedEvent]) -> None:
@@ -161,32 +177,37 @@ def collect_blob_names(state: State) -> set[str]:
     return {name for name in names if name is not None}
 
 
-def restore(
-    connection: Connection,
-    key: SessionKey,
-    batches: Iterable[SealedBatch],
-    finish: Callable[[State], SealedBatch],
-    action: AuditAction,
-    at: str,
-) -> State:
-    """Append the batches one after another, then what `finish` makes of the state, to a session that must be new.
+class RestorePlan(msgspec.Struct, frozen=True):
+    """A session that was recorded elsewhere, worked out before any transaction begins: `head` is where it ends.
+
+    `slices` are all of its events, a few at a time: while the database takes one, others have the event loop.
+    """
+
+    head: AppendPlan
+    slices: Sequence[SealedBatch]
+
+
+def plan_restore(
+    key: SessionKey, batches: Iterable[SealedBatch], finish: Callable[[State], Sequence[SealedEvent]]
+) -> RestorePlan:
+    """Read the batches and fold them, then what `finish` makes of the state."""
+    state, slices = State(), []
+    for batch in batches:
+        state = fold((one.event for one in batch.events), state)
+        slices.append(batch)
+    added = finish(state)
+    slices += _cut(added)
+    return RestorePlan(msgspec.structs.replace(plan_append(key, state, added), base=State()), slices)
+
+
+def restore(connection: Connection, plan: RestorePlan, action: AuditAction, at: str) -> None:
+    """Record a planned session, which must be new.
 
     That it was done is recorded last: until then nobody who adds to the audit log has to wait.
     """
-    state = State()
-    for batch in batches:
-        state = _append_batch(connection, key, state, batch)
-    state = _append_batch(connection, key, state, finish(state))
-    # A fork is as old as its fork, which came after what it shares.
-    row = {"created_at": state.created_at}
-    connection.execute(update(sessions).where(*of_session(sessions, key)).values(row))
+    key, state = plan.head.key, plan.head.state
+    insert_head(connection, plan.head)
+    for batch in plan.slices:
+        _insert_batch(connection, key, batch)
+    replace_labels(connection, plan.head)
     record_action(connection, key.tenant, action, {"session_id": key.id, "seq": state.seq, "hash": state.hash}, at)
-    return state
-
-
-def _append_batch(connection: Connection, key: SessionKey, base: State, batch: SealedBatch) -> State:
-    if not (batch.events or batch.blobs):
-        return base
-    plan = plan_append(key, base, batch.events, blobs=batch.blobs)
-    append(connection, plan)
-    return plan.state

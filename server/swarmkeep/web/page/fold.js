@@ -1,4 +1,7 @@
 // What the events of a session add up to, for the page: the state, and the conversation as a list of items.
+
+// No value is nested as deeply; a longer pointer changes nothing.
+const MAX_POINTER_STEPS = 500;
 // Pure: the same events give the same result. `apply` changes the state that it is given, and nothing else.
 
 export function initial() {
@@ -215,21 +218,31 @@ export function merge(target, patch) {
   return Object.fromEntries(result);
 }
 
+// `value` with null at each of these places. Every object on the way is copied once, however many of them are in it.
 function withNulls(value, pointers) {
-  let result = value;
+  const copies = new Set();
+  const copy = (inner) => {
+    if (copies.has(inner)) return inner;
+    const made = Object.fromEntries(Object.entries(isObject(inner) ? inner : {}));
+    copies.add(made);
+    return made;
+  };
+  const result = copy(value);
   for (const pointer of pointers) {
     const path = pointer.split("/").slice(1).map((step) => step.replaceAll("~1", "/").replaceAll("~0", "~"));
-    result = nulled(result, path);
+    if (path.length === 0 || path.length > MAX_POINTER_STEPS) continue;
+    const last = path.pop();
+    let inner = result;
+    for (const step of path) inner = put(inner, step, copy(Object.hasOwn(inner, step) ? inner[step] : null));
+    put(inner, last, null);
   }
   return result;
 }
 
-function nulled(value, [step, ...rest]) {
-  if (step === undefined) return null;
-  if (Array.isArray(value)) return value.map((item, index) => (String(index) === step ? nulled(item, rest) : item));
-  const entries = new Map(Object.entries(isObject(value) ? value : {}));
-  entries.set(step, nulled(entries.get(step), rest));
-  return Object.fromEntries(entries);
+// An assignment would take "__proto__" for the prototype.
+function put(object, key, value) {
+  Object.defineProperty(object, key, { value, writable: true, enumerable: true, configurable: true });
+  return value;
 }
 
 export const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
