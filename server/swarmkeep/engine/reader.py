@@ -63,10 +63,17 @@ class SessionReader:
         metadata: Mapping[str, str] | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        include_context: bool = False,
     ) -> SessionPage:
         """Newest first."""
         return await self._store.list_sessions(
-            tenant, agent=agent, status=status, metadata=metadata, limit=limit, cursor=cursor
+            tenant,
+            agent=agent,
+            status=status,
+            metadata=metadata,
+            limit=limit,
+            cursor=cursor,
+            include_context=include_context,
         )
 
     async def head(self, key: SessionKey) -> SessionHead | None:

@@ -6,12 +6,13 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection, select, tuple_
 
 from swarmkeep.domain.codec import decode
 from swarmkeep.domain.events import Usage
 from swarmkeep.domain.state import SessionStatus
-from swarmkeep.domain.views import SessionView
+from swarmkeep.domain.views import ListedSession, SessionSummary
 from swarmkeep.store.cursors import encode_cursor, parse_session_cursor
 from swarmkeep.store.labels import label_of
 from swarmkeep.store.ports.index import SessionPage
@@ -32,6 +33,7 @@ class SqlSessionIndex(OnDatabase):
         metadata: Mapping[str, str] | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        include_context: bool = False,
     ) -> SessionPage:
         query = functools.partial(
             list_sessions,
@@ -41,6 +43,7 @@ class SqlSessionIndex(OnDatabase):
             metadata=metadata or {},
             limit=limit,
             before=None if cursor is None else parse_session_cursor(cursor),
+            include_context=include_context,
         )
         return await self.database.read(query)
 
@@ -54,6 +57,7 @@ def list_sessions(
     metadata: Mapping[str, str],
     limit: int,
     before: tuple[str, str] | None,
+    include_context: bool,
 ) -> SessionPage:
     """One page of a tenant's sessions, newest first; `before` is the last one's time and id on the page before."""
     columns = sessions.c
@@ -70,7 +74,7 @@ def list_sessions(
     rows = connection.execute(statement).all()
     shown = rows[:limit]
     following = encode_cursor((shown[-1].created_at, shown[-1].id)) if len(rows) > limit and shown else None
-    return SessionPage([_decode_view(row) for row in shown], following)
+    return SessionPage([_decode_view(row, include_context) for row in shown], following)
 
 
 _LISTED_COLUMNS = (
@@ -84,16 +88,18 @@ _LISTED_COLUMNS = (
 )
 
 
-def _decode_view(row: Any) -> SessionView:
+def _decode_view(row: Any, include_context: bool) -> ListedSession:
     """A session as its head row shows it; as far as the other columns go, if somebody damaged the view."""
     try:
-        return decode(row.view, SessionView)
+        if include_context:
+            return decode(row.view, ListedSession)
+        return msgspec.convert(decode(row.view, SessionSummary), ListedSession, from_attributes=True)
     except (ValueError, TypeError):
-        return SessionView(
+        return ListedSession(
             id=row.id,
             status=row.status,
             agent=row.agent,
-            context_variables={},
+            context_variables={} if include_context else msgspec.UNSET,
             metadata={},
             seq=row.head_seq,
             hash=as_bytes(row.head_hash).hex(),
