@@ -113,6 +113,15 @@ class Settings(BaseSettings):
     max_messages: int = Field(
         default=10_000, ge=1, description="How many messages a new session's history, or a run's input, may have."
     )
+    max_context_bytes: int = Field(
+        default=1_000_000, ge=2, description="How large the context variables of a session may be, as JSON."
+    )
+    max_metadata_bytes: int = Field(
+        default=65_536, ge=2, description="How large the metadata of a session may be, as JSON."
+    )
+    max_message_bytes: int = Field(
+        default=8_000_000, ge=1, description="How large a message may be, as JSON: one sent in, or a tool's result."
+    )
     max_import_bytes: int = Field(default=1_000_000_000, ge=1, description="The largest file that is imported.")
     rate_limit_per_minute: int | None = Field(
         default=None,

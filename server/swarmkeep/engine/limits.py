@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from swarmkeep.domain.decisions.sizes import SizeLimits
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds. `max_recoveries`: take-overs of one turn before a run is given up as interrupted.
@@ -26,8 +28,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     loop_turns: int | None = None
     history_turns: int | None = None
     max_messages: int = 10_000
+    max_context_bytes: int = SizeLimits().max_context_bytes
+    max_metadata_bytes: int = SizeLimits().max_metadata_bytes
+    max_message_bytes: int = SizeLimits().max_message_bytes
     unserved_seconds: float = 3.0
     interrupt_seconds: float = 5.0
     recovery_sessions: int = 100
     feed_characters: int = 1_000_000
     page_events: int = 200
+
+    @property
+    def sizes(self) -> SizeLimits:
+        return msgspec.convert(self, SizeLimits, from_attributes=True)

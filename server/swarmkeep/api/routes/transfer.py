@@ -88,6 +88,7 @@ async def import_sessions(
     recorded; sessions that are here already, with what the file has of them, are left as they are.
     """
     registry, by = principal.engine.registry, principal.name
+    sizes = principal.engine.limits.sizes
     if agent is not None:
         if source == "export":
             raise InvalidRequest("an export says by itself which agent is active", "/query/agent")
@@ -98,7 +99,9 @@ async def import_sessions(
             async for piece in pieces:
                 file.write(piece)
         if source == "export":
-            return await import_export(principal.store, principal.tenant, file, as_id=as_id, dry_run=dry_run, by=by)
+            return await import_export(
+                principal.store, principal.tenant, file, as_id=as_id, dry_run=dry_run, by=by, sizes=sizes
+            )
         return await import_conversations(
             principal.store,
             principal.tenant,
@@ -109,6 +112,7 @@ async def import_sessions(
             as_id=as_id,
             dry_run=dry_run,
             by=by,
+            sizes=sizes,
         )
 
 
