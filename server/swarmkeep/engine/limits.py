@@ -11,11 +11,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds. `max_recoveries`: take-overs of one turn before a run is given up as interrupted.
 
     `max_messages`: of a new session's history, and of a run's input. `loop_turns` and `history_turns` are written into
-    each run's options. The last five are nobody's to set:
+    each run's options. The last six are nobody's to set:
     `unserved_seconds`, how long a run whose agent is not served here is left to servers that may have it;
     `interrupt_seconds`, because a database that cannot be reached does not keep a server from stopping;
     `recovery_sessions`, how many abandoned sessions are looked at in one go; `feed_characters`, how far a reader may be
-    behind before it is sent to the log; `page_events`, how many events a reader takes from there at once.
+    behind before it is sent to the log; `page_events`, how many events a reader takes from there at once;
+    `page_bytes`, after how many bytes a page of them, or of any list, ends early.
     """
 
     lease_seconds: float = 15.0
@@ -36,6 +37,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     recovery_sessions: int = 100
     feed_characters: int = 1_000_000
     page_events: int = 200
+    page_bytes: int = 4_000_000
 
     @property
     def sizes(self) -> SizeLimits:

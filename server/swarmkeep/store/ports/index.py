@@ -30,10 +30,12 @@ class SessionIndex(Protocol):
         limit: int = 50,
         cursor: str | None = None,
         include_context: bool = False,
+        max_bytes: int | None = None,
     ) -> SessionPage:
         """Sessions newest first. `metadata` compares top-level values: text as it is, others as their JSON.
 
-        Their context variables are read only with `include_context`.
+        Their context variables are read only with `include_context`. A page ends early once it has
+        `max_bytes` of JSON.
 
         Raises InvalidRequest for a cursor that this store did not make.
         """
