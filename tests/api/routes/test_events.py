@@ -66,7 +66,7 @@ async def test_the_export_is_one_event_per_line_and_not_paged(service: RunningSe
     lines = answer.content.split(b"\n")
     assert lines.pop() == b""
     exported = [json.loads(line) for line in lines]
-    last = {"format": 1, "seq": 451, "hash": exported[-1]["hash"], "alone": True}
+    last = {"format": 2, "seq": 451, "hash": exported[-1]["hash"], "alone": True}
     assert [event["export"] for event in exported if "export" in event] == [last]
     assert [event["seq"] for event in exported] == list(range(1, 452))
     listed = [event for page in await read_pages(service, f"{session}/events", limit=200) for event in page]
