@@ -122,6 +122,16 @@ class Settings(BaseSettings):
     max_message_bytes: int = Field(
         default=8_000_000, ge=1, description="How large a message may be, as JSON: one sent in, or a tool's result."
     )
+    max_queued_runs: int = Field(default=100, ge=1, description="How many runs may wait in a session's queue.")
+    max_runs_per_tenant: int = Field(
+        default=1_000, ge=1, description="How many runs of one tenant may be active on each server."
+    )
+    max_forks_per_minute: int = Field(
+        default=600, ge=1, description="How many forks one tenant may make in a minute, on each server."
+    )
+    max_session_events: int = Field(
+        default=1_000_000, ge=1, description="How many events a session may have before it takes nothing more."
+    )
     max_import_bytes: int = Field(default=1_000_000_000, ge=1, description="The largest file that is imported.")
     rate_limit_per_minute: int | None = Field(
         default=None,

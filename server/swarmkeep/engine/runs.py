@@ -20,7 +20,7 @@ from swarmkeep.domain.views import RunView, find_run, view_run
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.failpoints import ANSWER_READY, reach
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
-from swarmkeep.engine.limits import Limits
+from swarmkeep.engine.limits import Limits, check_active_runs, check_session_quotas
 from swarmkeep.engine.policy import Decide
 from swarmkeep.engine.reader import RunPosition, SessionReader, is_open
 from swarmkeep.engine.worker.worker import Worker
@@ -48,7 +48,8 @@ class Runs:
     ) -> RunPosition:
         """Record the run and its input, and begin; returns once that is durable.
 
-        Raises SessionBusy, AgentNotFound, AgentUnavailable, SessionNotFound, Draining, IdempotencyMismatch, TooLarge.
+        Raises SessionBusy, AgentNotFound, AgentUnavailable, SessionNotFound, Draining, IdempotencyMismatch, TooLarge,
+        QuotaExceeded.
         """
         command = self._apply_limits(command)
         await self._check_sizes(command)
@@ -60,7 +61,9 @@ class Runs:
             self._sizes.check_run_context(state, command.context_variables)
             # An agent that has another name now is called by that from here on.
             chosen = command if agent.name in (command.agent, state.agent) else replace(command, agent=agent.name)
-            return start_run(state, chosen, said)
+            drafts = start_run(state, chosen, said)
+            check_session_quotas(state, drafts, self._limits)
+            return drafts
 
         # What an interrupted run's model was just saying is kept with it.
         said = await self._worker.partials.find(key) if command.on_busy == "interrupt" else NOTHING_SAID
@@ -85,6 +88,8 @@ class Runs:
         async def begin() -> list[RecordedEvent]:
             if self.is_draining:
                 raise Draining
+            if not self._worker.is_advancing(key):
+                check_active_runs(self._worker.tasks.count_tenant(key.tenant), self._limits)
             return await self._commit_change(
                 key, decide, None if idempotency is None else idempotency.make_record(run_id)
             )
@@ -164,7 +169,8 @@ class Runs:
     ) -> RunPosition:
         """Go on with a waiting run, or try an interrupted one again; returns once that is durable.
 
-        Raises RunNotWaiting, AlreadyDecided, InvalidRequest, RunNotFound, AgentUnavailable, Draining, TooLarge.
+        Raises RunNotWaiting, AlreadyDecided, InvalidRequest, RunNotFound, AgentUnavailable, Draining, TooLarge,
+        QuotaExceeded.
         """
         for place, answer in enumerate(tool_results):
             self._sizes.check_content(answer.content, f"/tool_results/{place}/content")
@@ -174,7 +180,9 @@ class Runs:
 
         def decide(state: State) -> Sequence[EventDraft]:
             self._registry.get_active(state.agent)
-            return resume_run(state, run_id, tool_results, approvals, now=now)
+            drafts = resume_run(state, run_id, tool_results, approvals, now=now)
+            check_session_quotas(state, drafts, self._limits)
+            return drafts
 
         return await self._begin_once(key, decide, run_id, idempotency)
 

@@ -16,7 +16,7 @@ from swarmkeep.domain.state import State
 from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
-from swarmkeep.engine.limits import Limits
+from swarmkeep.engine.limits import ForkQuota, Limits, check_session_quotas
 from swarmkeep.engine.stored_sessions import choose_key, delete_session, fork_session, view_change
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.archive import Archive
@@ -34,6 +34,7 @@ class Sessions:
         self._worker = worker
         self._limits = limits
         self._sizes = limits.sizes
+        self._forks = ForkQuota(limits.max_forks_per_minute)
 
     async def create(
         self,
@@ -101,7 +102,7 @@ class Sessions:
     ) -> SessionView:
         """Merge patches; writers of different keys do not disturb each other.
 
-        Raises SeqMismatch for `if_match`, and TooLarge.
+        Raises SeqMismatch for `if_match`, TooLarge and QuotaExceeded.
         """
         if agent is not None:
             agent = self._registry.get(agent).name
@@ -114,6 +115,7 @@ class Sessions:
             facts = update_session(state, agent=agent, context_variables=context, metadata=labels)
             run_id = state.run.id if state.run is not None else None
             drafts = draft_events(state.agent, facts, run_id)
+            check_session_quotas(state, drafts, self._limits)
             self._sizes.check_change(state, apply_drafts(state, drafts))
             return drafts
 
@@ -137,9 +139,10 @@ class Sessions:
         agent: str | None = None,
         idempotency: IdempotentRequest | None = None,
     ) -> SessionView:
-        """See `fork_session`. Raises AgentNotFound and TooLarge, too."""
+        """See `fork_session`. Raises AgentNotFound, TooLarge and QuotaExceeded, too."""
         if agent is not None:
             agent = self._registry.get(agent).name
+        self._forks.count(key.tenant)
         return await fork_session(
             self._store,
             key,
