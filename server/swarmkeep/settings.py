@@ -113,6 +113,25 @@ class Settings(BaseSettings):
     max_messages: int = Field(
         default=10_000, ge=1, description="How many messages a new session's history, or a run's input, may have."
     )
+    max_context_bytes: int = Field(
+        default=1_000_000, ge=2, description="How large the context variables of a session may be, as JSON."
+    )
+    max_metadata_bytes: int = Field(
+        default=65_536, ge=2, description="How large the metadata of a session may be, as JSON."
+    )
+    max_message_bytes: int = Field(
+        default=8_000_000, ge=1, description="How large a message may be, as JSON: one sent in, or a tool's result."
+    )
+    max_queued_runs: int = Field(default=100, ge=1, description="How many runs may wait in a session's queue.")
+    max_runs_per_tenant: int = Field(
+        default=1_000, ge=1, description="How many runs of one tenant may be active on each server."
+    )
+    max_forks_per_minute: int = Field(
+        default=600, ge=1, description="How many forks one tenant may make in a minute, on each server."
+    )
+    max_session_events: int = Field(
+        default=1_000_000, ge=1, description="How many events a session may have before it takes nothing more."
+    )
     max_import_bytes: int = Field(default=1_000_000_000, ge=1, description="The largest file that is imported.")
     rate_limit_per_minute: int | None = Field(
         default=None,

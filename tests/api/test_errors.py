@@ -29,7 +29,7 @@ CODES = {
     413: {"too_large"},
     415: {"unsupported_media_type"},
     422: {"idempotency_mismatch"},
-    429: {"rate_limited"},
+    429: {"rate_limited", "quota_exceeded"},
     500: {"internal_error"},
     503: {"draining", "overloaded", "store_unavailable", "schema_behind"},
 }  # fmt: skip

@@ -42,6 +42,7 @@ CODES = {
     "too_large": (413, "TooLarge"),
     "idempotency_mismatch": (422, "IdempotencyMismatch"),
     "rate_limited": (429, "RateLimited"),
+    "quota_exceeded": (429, "QuotaExceeded"),
     "draining": (503, "Draining"),
 }
 

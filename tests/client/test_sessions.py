@@ -304,6 +304,14 @@ def test_lists_are_fetched_page_by_page_as_needed(server: StubServer, client: Cl
     assert [request.query for request in server.received] == [filters | {"limit": "2"} | page for page in pages]
 
 
+def test_a_list_has_the_contexts_only_if_it_asks_for_them(server: StubServer, client: Client) -> None:
+    bare = {name: value for name, value in samples.make_session().items() if name != "context_variables"}
+    server.answer = lambda request: make_json_reply(samples.make_page([bare]))
+    assert [session.context_variables for session in client.sessions.list()] == [{}]
+    list(client.sessions.list(include="context_variables"))
+    assert [request.query for request in server.received] == [{}, {"include": "context_variables"}]
+
+
 async def test_async_lists_are_fetched_page_by_page_as_needed(server: StubServer, async_client: AsyncClient) -> None:
     server.answer = reply_with_page
     found = async_client.sessions.list()

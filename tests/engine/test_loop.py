@@ -15,6 +15,7 @@ from swarmkeep.domain.decisions.commands import StartRun, create_session, start_
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
 from swarmkeep.domain.decisions.settling import settle
+from swarmkeep.domain.decisions.sizes import UNBOUNDED
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.events import CompletionRecord, RunError, RunOptions, RunResumed
 from swarmkeep.domain.fold import fold
@@ -100,6 +101,7 @@ class FixedPolicy:
             raise RunTimedOut(self._seconds) from None
 
     secrets = NO_SECRETS
+    sizes = UNBOUNDED
 
     def should_stream(self, run: Run) -> bool:
         return self._streams

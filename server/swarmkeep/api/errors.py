@@ -45,6 +45,7 @@ STATUS: dict[type[domain.DomainError], int] = {
     UnsupportedMediaType: 415,
     domain.IdempotencyMismatch: 422,
     RateLimited: 429,
+    domain.QuotaExceeded: 429,
     domain.Overloaded: 503,
     domain.Draining: 503,
 }
@@ -74,6 +75,7 @@ TITLES = {
     "unsupported_media_type": "The body is not JSON",
     "idempotency_mismatch": "The idempotency key was used with another request",
     "rate_limited": "These are too many requests",
+    "quota_exceeded": "This is more than the server allows",
     "internal_error": "The server met an unexpected error",
     "draining": "The server is shutting down",
     "overloaded": "The server is overloaded",

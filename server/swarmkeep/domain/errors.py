@@ -198,6 +198,16 @@ class IdempotencyMismatch(DomainError):
         super().__init__(f"the idempotency key {key!r} was used with another request")
 
 
+class QuotaExceeded(DomainError):
+    """More than one tenant, or one session, may have. The sentence names the limit; waiting may help, or not."""
+
+    code = "quota_exceeded"
+
+    def __init__(self, detail: str, retry_after_seconds: int | None = None) -> None:
+        super().__init__(detail)
+        self.retry_after_seconds = retry_after_seconds
+
+
 class Overloaded(DomainError):
     code = "overloaded"
 

@@ -27,6 +27,29 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: str
 
 
+class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as of one `seq`, without what may be large: read from a SessionView, that is passed over."""
+
+    id: str
+    status: SessionStatus
+    agent: str
+    metadata: Json
+    seq: int
+    hash: str
+    active_run_id: str | None
+    message_count: int
+    usage: Usage
+    forked_from: Origin | None
+    created_at: str
+    updated_at: str
+
+
+class ListedSession(SessionSummary, frozen=True, kw_only=True):
+    """A session in a list. `context_variables` are there only if they were asked for."""
+
+    context_variables: Json | msgspec.UnsetType = msgspec.UNSET
+
+
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """A run. `messages` are its own, its input included; `output_text` is what its last assistant message says."""
 

@@ -41,7 +41,11 @@ class Engine:
         self.registry = registry
         self.hub = Hub(feed_characters=self.limits.feed_characters, secrets=secrets)
         self.reader = SessionReader(
-            store, hub=self.hub, poll_seconds=self.limits.poll_seconds, page_events=self.limits.page_events
+            store,
+            hub=self.hub,
+            poll_seconds=self.limits.poll_seconds,
+            page_events=self.limits.page_events,
+            page_bytes=self.limits.page_bytes,
         )
         self._worker = Worker(store, registry, model, self.hub, self.limits, pauses or Pauses(), secrets)
         self._close_model = close_model

@@ -1,19 +1,34 @@
-"""How long things may take, and how much."""
+"""How long things may take, and how much: the limits, and the quotas of tenants and sessions among them."""
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable, Sequence
+
 import msgspec
+from cachetools import LRUCache
+
+from swarmkeep.domain.decisions.sizes import SizeLimits
+from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.errors import QuotaExceeded
+from swarmkeep.domain.events import RunQueued
+from swarmkeep.domain.state import State
+
+# One that is forgotten because so many others came since would be full by then.
+_MAX_TENANTS = 10_000
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds. `max_recoveries`: take-overs of one turn before a run is given up as interrupted.
 
     `max_messages`: of a new session's history, and of a run's input. `loop_turns` and `history_turns` are written into
-    each run's options. The last five are nobody's to set:
+    each run's options. The last six are nobody's to set:
     `unserved_seconds`, how long a run whose agent is not served here is left to servers that may have it;
     `interrupt_seconds`, because a database that cannot be reached does not keep a server from stopping;
     `recovery_sessions`, how many abandoned sessions are looked at in one go; `feed_characters`, how far a reader may be
-    behind before it is sent to the log; `page_events`, how many events a reader takes from there at once.
+    behind before it is sent to the log; `page_events`, how many events a reader takes from there at once;
+    `page_bytes`, after how many bytes a page of them, or of any list, ends early.
     """
 
     lease_seconds: float = 15.0
@@ -26,8 +41,71 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     loop_turns: int | None = None
     history_turns: int | None = None
     max_messages: int = 10_000
+    max_queued_runs: int = 100
+    max_runs_per_tenant: int = 1_000
+    max_forks_per_minute: int = 600
+    max_session_events: int = 1_000_000
+    max_context_bytes: int = SizeLimits().max_context_bytes
+    max_metadata_bytes: int = SizeLimits().max_metadata_bytes
+    max_message_bytes: int = SizeLimits().max_message_bytes
     unserved_seconds: float = 3.0
     interrupt_seconds: float = 5.0
     recovery_sessions: int = 100
     feed_characters: int = 1_000_000
     page_events: int = 200
+    page_bytes: int = 4_000_000
+
+    @property
+    def sizes(self) -> SizeLimits:
+        return msgspec.convert(self, SizeLimits, from_attributes=True)
+
+
+class ForkQuota:
+    """Up to so many forks at once and as many in each minute, for each tenant, on this server."""
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_minute = per_minute
+        self._clock = clock
+        # How many may be made, and when it was that there were so many.
+        self._left: LRUCache[str, tuple[float, float]] = LRUCache(_MAX_TENANTS)
+
+    def count(self, tenant: str) -> None:
+        """Count a fork. One that is refused costs nothing. Raises QuotaExceeded."""
+        now = self._clock()
+        left, at = self._left.get(tenant, (float(self._per_minute), now))
+        left = min(self._per_minute, left + (now - at) * self._per_minute / 60)
+        if left < 1:
+            seconds = math.ceil((1 - left) * 60 / self._per_minute)
+            raise QuotaExceeded(
+                f"no more than {self._per_minute} forks a minute (SWARMKEEP_MAX_FORKS_PER_MINUTE)", max(1, seconds)
+            )
+        self._left[tenant] = (left - 1, now)
+
+
+def check_session_quotas(state: State, drafts: Sequence[EventDraft], limits: Limits) -> None:
+    """Refuse what a caller wants to add to a session that has enough. Raises QuotaExceeded.
+
+    A run that goes on may record more: its end must not fail for it.
+    """
+    if drafts and state.seq >= limits.max_session_events:
+        raise QuotaExceeded(
+            f"the session has {state.seq} events, of {limits.max_session_events} (SWARMKEEP_MAX_SESSION_EVENTS); "
+            "fork it at an earlier one, or begin a new session"
+        )
+    queues = any(isinstance(draft.fact, RunQueued) for draft in drafts)
+    if queues and len(state.queue) >= limits.max_queued_runs:
+        raise QuotaExceeded(
+            f"{len(state.queue)} runs wait in the session's queue, of {limits.max_queued_runs} "
+            "(SWARMKEEP_MAX_QUEUED_RUNS)",
+            1,
+        )
+
+
+def check_active_runs(active: int, limits: Limits) -> None:
+    """Refuse one more run of a tenant that has enough on this server. Raises QuotaExceeded."""
+    if active >= limits.max_runs_per_tenant:
+        raise QuotaExceeded(
+            f"{active} runs are active on this server, of {limits.max_runs_per_tenant} "
+            "(SWARMKEEP_MAX_RUNS_PER_TENANT); wait for one of them",
+            1,
+        )

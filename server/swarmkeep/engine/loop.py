@@ -30,7 +30,7 @@ from swarmkeep.engine.failpoints import MODEL_DELTA, TOOL_DONE, reach
 from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed, normalise_message
 from swarmkeep.engine.models.reply_errors import MalformedReply
 from swarmkeep.engine.policy import Decide, LoopPolicy, RunTimedOut, SessionLog
-from swarmkeep.engine.tool_calls import make_unknown_outcome, perform_call
+from swarmkeep.engine.tool_calls import fit_outcome, make_unknown_outcome, perform_call
 from swarmkeep.engine.tool_runners import ToolRunner
 from swarmkeep.engine.turn import ModelTurn, Prepare, prepare_turn
 
@@ -175,7 +175,11 @@ class Loop:
             return await self._commit(_restrict_to_run(run, await self._decide_restart(tool, call), call.agent))
         else:
             outcome = make_unknown_outcome(call)
-        return await self._commit(_restrict_to_run(run, lambda state, run: record_result(state, run, call, outcome)))
+
+        def decide(state: State, run: Run) -> list[SessionEvent]:
+            return record_result(state, run, call, fit_outcome(state, call, outcome, self._policy.sizes))
+
+        return await self._commit(_restrict_to_run(run, decide))
 
     def _mask(self, outcome: ToolOutcome) -> ToolOutcome:
         mask = self._policy.secrets.mask

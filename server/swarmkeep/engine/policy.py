@@ -8,6 +8,7 @@ from typing import Protocol
 
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
+from swarmkeep.domain.decisions.sizes import SizeLimits
 from swarmkeep.domain.decisions.turns import Ending, end_run
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.events import RunError, StopReason
@@ -75,6 +76,11 @@ class LoopPolicy(Protocol):
     @property
     def secrets(self) -> Secrets:
         """What is taken out of all that models and tools send back, before it is recorded."""
+        ...
+
+    @property
+    def sizes(self) -> SizeLimits:
+        """How large what tools give and change may be."""
         ...
 
     @property

@@ -39,12 +39,19 @@ class SessionReader:
     """
 
     def __init__(
-        self, store: EventStore, *, hub: Hub | None = None, poll_seconds: float = 0.5, page_events: int = 200
+        self,
+        store: EventStore,
+        *,
+        hub: Hub | None = None,
+        poll_seconds: float = 0.5,
+        page_events: int = 200,
+        page_bytes: int = 4_000_000,
     ) -> None:
         self._store = store
         self._hub = hub
         self._poll_seconds = poll_seconds
         self._page_events = page_events
+        self.page_bytes = page_bytes
 
     async def state(self, key: SessionKey, *, at: int | None = None) -> State:
         """Raises SessionNotFound, and EventNotFound for `at`."""
@@ -63,10 +70,18 @@ class SessionReader:
         metadata: Mapping[str, str] | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        include_context: bool = False,
     ) -> SessionPage:
         """Newest first."""
         return await self._store.list_sessions(
-            tenant, agent=agent, status=status, metadata=metadata, limit=limit, cursor=cursor
+            tenant,
+            agent=agent,
+            status=status,
+            metadata=metadata,
+            limit=limit,
+            cursor=cursor,
+            include_context=include_context,
+            max_bytes=self.page_bytes,
         )
 
     async def head(self, key: SessionKey) -> SessionHead | None:
@@ -76,8 +91,8 @@ class SessionReader:
     async def read_events(
         self, key: SessionKey, *, after: int = 0, types: Sequence[str] = (), limit: int | None = None
     ) -> list[RecordedEvent]:
-        """Events in order. Raises SessionNotFound."""
-        events = await self._store.read(key, after=after, types=types, limit=limit)
+        """A page of events in order; see `is_full_page` for whether there may be more. Raises SessionNotFound."""
+        events = await self._store.read(key, after=after, types=types, limit=limit, max_bytes=self.page_bytes)
         if not events:
             await self._store.state(key)
         return events
@@ -121,13 +136,16 @@ class SessionReader:
             after=after,
             poll_seconds=self._poll_seconds,
             page_events=self._page_events,
+            page_bytes=self.page_bytes,
             feed=feed,
             is_complete=is_complete,
         )
 
     def read_pages(self, key: SessionKey, *, after: int, upto: int | None = None) -> AsyncGenerator[RecordedEvent]:
         """Events in order, of which only a page is in memory at a time."""
-        return read_pages(self._store, key, after=after, upto=upto, page_events=self._page_events)
+        return read_pages(
+            self._store, key, after=after, upto=upto, page_events=self._page_events, page_bytes=self.page_bytes
+        )
 
     async def follow_run(
         self, key: SessionKey, position: RunPosition, *, after: int | None = None, feed: Feed | None = None

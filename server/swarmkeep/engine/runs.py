@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -19,11 +20,13 @@ from swarmkeep.domain.views import RunView, find_run, view_run
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.failpoints import ANSWER_READY, reach
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
-from swarmkeep.engine.limits import Limits
+from swarmkeep.engine.limits import Limits, check_active_runs, check_session_quotas
 from swarmkeep.engine.policy import Decide
 from swarmkeep.engine.reader import RunPosition, SessionReader, is_open
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.ports import EventStore, IdempotencyRecord, SessionKey
+
+_FEW_MESSAGES = 100
 
 
 class Runs:
@@ -37,6 +40,7 @@ class Runs:
         self._registry = registry
         self._worker = worker
         self._limits = limits
+        self._sizes = limits.sizes
         self.is_draining = False
 
     async def start(
@@ -44,21 +48,33 @@ class Runs:
     ) -> RunPosition:
         """Record the run and its input, and begin; returns once that is durable.
 
-        Raises SessionBusy, AgentNotFound, AgentUnavailable, SessionNotFound, Draining, IdempotencyMismatch.
+        Raises SessionBusy, AgentNotFound, AgentUnavailable, SessionNotFound, Draining, IdempotencyMismatch, TooLarge,
+        QuotaExceeded.
         """
         command = self._apply_limits(command)
+        await self._check_sizes(command)
         if command.agent is not None:
             command = replace(command, agent=self._registry.get(command.agent).name)
 
         def decide(state: State) -> Sequence[EventDraft]:
             agent = self._registry.get_active(command.agent or state.agent)
+            self._sizes.check_run_context(state, command.context_variables)
             # An agent that has another name now is called by that from here on.
             chosen = command if agent.name in (command.agent, state.agent) else replace(command, agent=agent.name)
-            return start_run(state, chosen, said)
+            drafts = start_run(state, chosen, said)
+            check_session_quotas(state, drafts, self._limits)
+            return drafts
 
         # What an interrupted run's model was just saying is kept with it.
         said = await self._worker.partials.find(key) if command.on_busy == "interrupt" else NOTHING_SAID
         return await self._begin_once(key, decide, command.run_id, idempotency)
+
+    async def _check_sizes(self, command: StartRun) -> None:
+        check = partial(self._sizes.check_messages, command.messages, "/input")
+        if len(command.messages) <= _FEW_MESSAGES:
+            check()
+        else:
+            await asyncio.to_thread(check)
 
     def _apply_limits(self, command: StartRun) -> StartRun:
         options = replace(command.options, loop_turns=self._limits.loop_turns, history_turns=self._limits.history_turns)
@@ -72,6 +88,8 @@ class Runs:
         async def begin() -> list[RecordedEvent]:
             if self.is_draining:
                 raise Draining
+            if not self._worker.is_advancing(key):
+                check_active_runs(self._worker.tasks.count_tenant(key.tenant), self._limits)
             return await self._commit_change(
                 key, decide, None if idempotency is None else idempotency.make_record(run_id)
             )
@@ -151,15 +169,20 @@ class Runs:
     ) -> RunPosition:
         """Go on with a waiting run, or try an interrupted one again; returns once that is durable.
 
-        Raises RunNotWaiting, AlreadyDecided, InvalidRequest, RunNotFound, AgentUnavailable, Draining.
+        Raises RunNotWaiting, AlreadyDecided, InvalidRequest, RunNotFound, AgentUnavailable, Draining, TooLarge,
+        QuotaExceeded.
         """
+        for place, answer in enumerate(tool_results):
+            self._sizes.check_content(answer.content, f"/tool_results/{place}/content")
 
         # Whether it is too late for a decision says the clock that says it to every server.
         now = await self._store.read_clock() if approvals else None
 
         def decide(state: State) -> Sequence[EventDraft]:
             self._registry.get_active(state.agent)
-            return resume_run(state, run_id, tool_results, approvals, now=now)
+            drafts = resume_run(state, run_id, tool_results, approvals, now=now)
+            check_session_quotas(state, drafts, self._limits)
+            return drafts
 
         return await self._begin_once(key, decide, run_id, idempotency)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.decisions.commands import create_session, update_session
-from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import SeqConflict, SeqMismatch, SessionExists
 from swarmkeep.domain.events import MessageAdded, SessionEvent
@@ -16,7 +16,7 @@ from swarmkeep.domain.state import State
 from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
-from swarmkeep.engine.limits import Limits
+from swarmkeep.engine.limits import ForkQuota, Limits, check_session_quotas
 from swarmkeep.engine.stored_sessions import choose_key, delete_session, fork_session, view_change
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.archive import Archive
@@ -33,6 +33,8 @@ class Sessions:
         self._registry = registry
         self._worker = worker
         self._limits = limits
+        self._sizes = limits.sizes
+        self._forks = ForkQuota(limits.max_forks_per_minute)
 
     async def create(
         self,
@@ -53,12 +55,11 @@ class Sessions:
         name = self._registry.get(agent).name if agent is not None else self._registry.default
         key = choose_key(tenant, session_id, idempotency)
         history = await self._check_history(messages or [])
-        facts = create_session(
-            name,
-            check_object(context_variables or {}, "/context_variables"),
-            check_object(metadata or {}, "/metadata"),
-            history,
-        )
+        context = check_object(context_variables or {}, "/context_variables")
+        labels = check_object(metadata or {}, "/metadata")
+        self._sizes.check_context(context)
+        self._sizes.check_metadata(labels)
+        facts = create_session(name, context, labels, history)
         drafts = draft_events(name, facts, None)
         mark = None if idempotency is None else idempotency.make_record()
         try:
@@ -74,6 +75,7 @@ class Sessions:
 
         def check() -> tuple[Json, ...]:
             history = check_messages(messages, "/messages", self._limits.max_messages)
+            self._sizes.check_messages(history, "/messages")
             refuse_stray_results(history, "/messages")
             return history
 
@@ -98,7 +100,10 @@ class Sessions:
         if_match: int | None = None,
         idempotency: IdempotentRequest | None = None,
     ) -> SessionView:
-        """Merge patches; writers of different keys do not disturb each other. Raises SeqMismatch for `if_match`."""
+        """Merge patches; writers of different keys do not disturb each other.
+
+        Raises SeqMismatch for `if_match`, TooLarge and QuotaExceeded.
+        """
         if agent is not None:
             agent = self._registry.get(agent).name
         context = check_object(context_variables or {}, "/context_variables")
@@ -109,7 +114,10 @@ class Sessions:
                 raise SeqMismatch(if_match, state.seq)
             facts = update_session(state, agent=agent, context_variables=context, metadata=labels)
             run_id = state.run.id if state.run is not None else None
-            return draft_events(state.agent, facts, run_id)
+            drafts = draft_events(state.agent, facts, run_id)
+            check_session_quotas(state, drafts, self._limits)
+            self._sizes.check_change(state, apply_drafts(state, drafts))
+            return drafts
 
         session_log = self._worker.open_session_log(key, await self._store.state(key))
         mark = None if idempotency is None else idempotency.make_record()
@@ -131,11 +139,19 @@ class Sessions:
         agent: str | None = None,
         idempotency: IdempotentRequest | None = None,
     ) -> SessionView:
-        """See `fork_session`. Raises AgentNotFound, too."""
+        """See `fork_session`. Raises AgentNotFound, TooLarge and QuotaExceeded, too."""
         if agent is not None:
             agent = self._registry.get(agent).name
+        self._forks.count(key.tenant)
         return await fork_session(
-            self._store, key, at=at, session_id=session_id, metadata=metadata, agent=agent, idempotency=idempotency
+            self._store,
+            key,
+            at=at,
+            session_id=session_id,
+            metadata=metadata,
+            agent=agent,
+            idempotency=idempotency,
+            sizes=self._sizes,
         )
 
     async def delete(

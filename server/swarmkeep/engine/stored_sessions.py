@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import refuse_if_busy, update_session
-from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
+from swarmkeep.domain.decisions.sizes import UNBOUNDED, SizeLimits
 from swarmkeep.domain.errors import SeqConflict, SeqMismatch, SessionExists
 from swarmkeep.domain.events import SessionEvent, SessionForked, SessionImported, SessionRedacted
 from swarmkeep.domain.inputs import check_id, check_object
@@ -32,6 +33,7 @@ async def fork_session(
     metadata: Json | None = None,
     agent: str | None = None,
     idempotency: IdempotentRequest | None = None,
+    sizes: SizeLimits = UNBOUNDED,
 ) -> SessionView:
     """A new session with this one's history up to `at` (by default all of it), its hashes included.
 
@@ -56,6 +58,7 @@ async def fork_session(
                 *update_session(base, agent=agent, metadata=labels),
             ]
             drafts = draft_events(base.agent, facts, None)
+            sizes.check_change(base, apply_drafts(base, drafts))
             try:
                 return await store.fork(key, base, target, drafts, redacted=len(redacted_payloads), idempotency=mark)
             except SeqConflict as conflict:

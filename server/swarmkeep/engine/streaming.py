@@ -19,6 +19,7 @@ from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed, RunStart
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
 from swarmkeep.engine.models.secrets import NO_SECRETS, Secrets
 from swarmkeep.store.ports import EventStore, SessionKey
+from swarmkeep.store.ports.log import is_full_page
 
 
 class LogChange(Enum):
@@ -217,16 +218,16 @@ class _ReadPosition:
 
 
 async def read_pages(
-    store: EventStore, key: SessionKey, *, after: int, upto: int | None = None, page_events: int = 200
+    store: EventStore, key: SessionKey, *, after: int, upto: int | None = None, page_events: int, page_bytes: int
 ) -> AsyncGenerator[RecordedEvent]:
-    """Events from the log, a page at a time: a reader holds no more than that, however long the session is."""
+    """Events from the log, a page at a time: a reader holds no more than that, however large the session is."""
     more = True
     while more:
-        events = await store.read(key, after=after, upto=upto, limit=page_events)
+        events = await store.read(key, after=after, upto=upto, limit=page_events, max_bytes=page_bytes)
+        more = is_full_page(events, page_events, page_bytes)
         for event in events:
             yield event
             after = event.seq
-        more = len(events) == page_events
 
 
 async def follow(
@@ -237,6 +238,7 @@ async def follow(
     after: int,
     poll_seconds: float,
     page_events: int = 200,
+    page_bytes: int = 4_000_000,
     feed: Feed | None = None,
     is_complete: bool = False,
 ) -> AsyncGenerator[Item | None]:
@@ -253,7 +255,7 @@ async def follow(
         position = _ReadPosition(after)
         while True:
             if not is_complete:
-                async with aclosing(_read_on(store, key, position, page_events)) as events:
+                async with aclosing(_read_on(store, key, position, page_events, page_bytes)) as events:
                     async for event in events:
                         position.note(event)
                         yield event
@@ -274,13 +276,14 @@ async def follow(
 
 
 async def _read_on(
-    store: EventStore, key: SessionKey, position: _ReadPosition, page_events: int
+    store: EventStore, key: SessionKey, position: _ReadPosition, page_events: int, page_bytes: int
 ) -> AsyncGenerator[RecordedEvent]:
     """What the log holds beyond the position; all of it if the session is not the one that the position is in."""
     if position.after:
         last = await store.read(key, after=position.after - 1, upto=position.after)
         if not position.is_in(last[0] if last else None):
             position.restart()
-    async with aclosing(read_pages(store, key, after=position.after, page_events=page_events)) as events:
+    pages = read_pages(store, key, after=position.after, page_events=page_events, page_bytes=page_bytes)
+    async with aclosing(pages) as events:
         async for event in events:
             yield event

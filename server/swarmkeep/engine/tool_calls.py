@@ -12,8 +12,10 @@ import msgspec
 from swarmkeep.agent import Agent, NotJsonError, Result, Tool, ToolArgumentsError, to_result
 from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.domain.codec import Json
+from swarmkeep.domain.decisions.sizes import SizeLimits
 from swarmkeep.domain.decisions.turns import ToolOutcome
-from swarmkeep.domain.patch import diff
+from swarmkeep.domain.errors import TooLarge
+from swarmkeep.domain.patch import apply, diff
 from swarmkeep.domain.state import State, ToolCall
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.policy import LoopPolicy, RunTimedOut
@@ -48,6 +50,19 @@ def apply_handoff(registry: Registry, outcome: ToolOutcome, agent: Agent) -> Too
         return msgspec.structs.replace(outcome, handoff=agent.name)
     content = f"Error: agent {agent.name!r} is not served here, so nothing was handed over to it."
     return msgspec.structs.replace(outcome, status="error", content=content, patch={}, nulls=())
+
+
+def fit_outcome(state: State, call: ToolCall, outcome: ToolOutcome, sizes: SizeLimits) -> ToolOutcome:
+    """The outcome, if what it gives and changes is small enough to be kept; if not, the model is told so."""
+    try:
+        sizes.check_content(outcome.content, "the result")
+        if outcome.patch or outcome.nulls:
+            after = apply(state.context_variables, outcome.patch, outcome.nulls)
+            sizes.check_context(after, state.context_variables)
+    except TooLarge as error:
+        text = f"Error: {call.name} ran, but nothing that it gave or changed here was kept: {error}."
+        return ToolOutcome(status="error", content=text, duration_ms=outcome.duration_ms)
+    return outcome
 
 
 def make_unknown_outcome(call: ToolCall) -> ToolOutcome:

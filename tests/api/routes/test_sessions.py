@@ -197,3 +197,18 @@ async def test_twenty_labels_narrow_a_list_down_and_more_are_refused(service: Ru
     # The same one many times is many, too.
     many = "&".join(["metadata.k0=v"] * 21)
     check_problem(await service.get(f"/v1/sessions?{many}"), 400, "invalid_request")
+
+
+async def test_a_list_leaves_the_contexts_out_unless_they_are_asked_for(service: RunningServer) -> None:
+    session = await service.session(context_variables={"a": [1, None]}, metadata={"team": "x"})
+    whole = (await service.get(session)).json()
+    [listed] = (await service.get("/v1/sessions")).json()["data"]
+    assert listed == {name: value for name, value in whole.items() if name != "context_variables"}
+    [listed] = (await service.get("/v1/sessions?include=context_variables")).json()["data"]
+    assert listed == whole
+
+
+@pytest.mark.parametrize("asked", ["metadata", "", "context_variables,metadata"])
+async def test_what_a_list_cannot_include_is_refused(plain: RunningServer, asked: str) -> None:
+    found = check_problem(await plain.get("/v1/sessions", params={"include": asked}), 400, "invalid_request")
+    assert found["errors"][0]["pointer"] == "/query/include"

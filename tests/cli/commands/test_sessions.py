@@ -16,6 +16,7 @@ def test_a_list_shows_each_session(cli: CommandLine, recorded: RecordedSession, 
     session = sessions[recorded.session_id]
     assert session["agent"] == "Sales Agent"
     assert session["status"] == "idle"
+    assert "context_variables" not in session
     headings, *rows = cli("sessions", "list", *place).lines
     assert headings.split() == ["ID", "STATUS", "AGENT", "MESSAGES", "SEQ", "UPDATED"]
     (row,) = [row for row in rows if recorded.session_id in row]

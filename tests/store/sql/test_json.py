@@ -50,7 +50,7 @@ async def test_any_value_comes_back(store: SqlStore, context: Any, metadata: Any
     assert show_exactly(message_event.fact) == show_exactly(drafts[1].fact)
     assert [created_event, message_event] == appended.events
     assert json.loads(message_event.payload) == {"message": message}
-    view = (await store.list_sessions("default", limit=1)).sessions[0]
+    view = (await store.list_sessions("default", limit=1, include_context=True)).sessions[0]
     assert show_exactly((view.id, view.context_variables, view.metadata)) == show_exactly(
         (session.id, context, metadata)
     )

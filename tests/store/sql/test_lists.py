@@ -6,13 +6,14 @@ import base64
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import SessionUpdated
-from swarmkeep.domain.views import view_session
+from swarmkeep.domain.views import ListedSession, view_session
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
 from tests.store.conftest import Opener
@@ -32,9 +33,11 @@ async def list_ids(store: SqlStore, **filters: Any) -> list[str]:
 async def test_a_list_shows_sessions_as_they_are_now(store: SqlStore) -> None:
     state = await begin_session(store, metadata={"a": "b"}, context={"c": {"d": -0.0}, "\ud800": "NUL \0"})
     state = (await store.append(KEY, state, draft_user_messages("x"))).state
-    page = await store.list_sessions("default")
-    assert page.sessions == [view_session(KEY.id, state)]
-    assert page.next_cursor is None
+    whole = msgspec.convert(view_session(KEY.id, state), ListedSession, from_attributes=True)
+    page = await store.list_sessions("default", include_context=True)
+    assert (page.sessions, page.next_cursor) == ([whole], None)
+    bare = msgspec.structs.replace(whole, context_variables=msgspec.UNSET)
+    assert (await store.list_sessions("default")).sessions == [bare]
 
 
 async def test_an_empty_list_has_no_next_page(store: SqlStore) -> None:

@@ -14,6 +14,7 @@ from swarmkeep.domain.state import State
 from swarmkeep.store import upcast
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.ports.log import is_full_page
 from swarmkeep.store.sql.tables import events as events_table
 from tests.domain.given import calling_message, given, make_run_started, model_reply, tool_call
 from tests.store.conftest import Opener
@@ -37,6 +38,20 @@ async def test_events_are_read_between_two_seqs(store: SqlStore) -> None:
     assert list_seqs(await store.read(KEY, after=8)) == list_seqs(await store.read(KEY, after=2**80)) == []
     assert list_seqs(await store.read(KEY, after=6, upto=2**80, limit=2**80)) == [7, 8]
     assert list_seqs(await store.read(KEY, limit=0)) == []
+
+
+async def test_a_page_ends_with_the_event_that_fills_it(store: SqlStore) -> None:
+    state = await begin_session(store)
+    await store.append(KEY, state, draft_user_messages("a", "ü" * 1_000, "b", "c" * 1_000))
+    second = sum(len(event.payload.encode()) for event in await store.read(KEY, upto=3))
+    for max_bytes, last in ((1, 1), (1_000, 3), (second, 3), (second + 1, 4), (10_000, 5)):
+        page = await store.read(KEY, max_bytes=max_bytes)
+        assert list_seqs(page) == [*range(1, last + 1)]
+        assert is_full_page(page, 200, max_bytes) is (last < 5)
+        assert [one.event for one in await store.read_sealed(KEY, max_bytes=max_bytes)] == page
+    assert list_seqs(await store.read(KEY, after=1, upto=4, limit=2, max_bytes=10_000)) == [2, 3]
+    assert list_seqs(await store.read(KEY, types=["message.added"], after=2, max_bytes=1)) == [3]
+    assert await store.read(KEY, after=5, max_bytes=1) == await store.read(NOBODY, max_bytes=1) == []
 
 
 async def test_events_are_read_by_type(store: SqlStore) -> None:

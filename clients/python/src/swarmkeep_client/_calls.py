@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from swarmkeep_client._json import decode
 from swarmkeep_client._requests import (
@@ -37,6 +37,7 @@ T = TypeVar("T")
 
 Input = str | Sequence[Message]
 EventTypes = str | Sequence[str] | None
+Included = Literal["context_variables"]
 MetadataValue = str | int | float | bool
 
 
@@ -64,10 +65,11 @@ def list_sessions(
     agent: str | None,
     status: str | None,
     metadata: Mapping[str, MetadataValue] | None,
+    include: Included | None,
     page_size: int | None,
 ) -> Call[Page[SessionState]]:
     wanted = {f"metadata.{key}": format_filter_value(value) for key, value in (metadata or {}).items()}
-    filters = build_query(agent=agent, status=status, **wanted, limit=page_size)
+    filters = build_query(agent=agent, status=status, **wanted, include=include, limit=page_size)
     return Call(Request(method="GET", path=build_path("v1", "sessions"), query=filters), read_as(Page[SessionState]))
 
 

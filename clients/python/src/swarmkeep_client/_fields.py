@@ -28,6 +28,7 @@ class SessionFields:
 
     @property
     def context_variables(self) -> Json:
+        """Empty for a session out of a list that was not asked to include them; `refresh` fetches them."""
         return self._state.context_variables
 
     @property

@@ -11,7 +11,7 @@ import httpx2
 from swarmkeep_client import _audit_calls as audit_calls
 from swarmkeep_client import _calls as calls
 from swarmkeep_client import _file_calls as files
-from swarmkeep_client._calls import MetadataValue
+from swarmkeep_client._calls import Included, MetadataValue
 from swarmkeep_client._senders import AsyncSender
 from swarmkeep_client._settings import READ_TIMEOUT_SECONDS, STREAM_IDLE_SECONDS, make_settings
 from swarmkeep_client.async_session import AsyncSession
@@ -175,10 +175,14 @@ class AsyncSessions:
         agent: str | None = None,
         status: str | None = None,
         metadata: Mapping[str, MetadataValue] | None = None,
+        include: Included | None = None,
         page_size: int | None = None,
     ) -> AsyncIterator[AsyncSession]:
-        """Sessions, newest first, fetched page by page as they are needed. `metadata` names keys and their values."""
-        call = calls.list_sessions(agent=agent, status=status, metadata=metadata, page_size=page_size)
+        """Sessions, newest first, fetched page by page as they are needed. `metadata` names keys and their values.
+
+        They come without `context_variables` unless `include="context_variables"` asks for them.
+        """
+        call = calls.list_sessions(agent=agent, status=status, metadata=metadata, include=include, page_size=page_size)
         return (AsyncSession(self._sender, state) async for state in self._sender.iterate_pages(call))
 
 

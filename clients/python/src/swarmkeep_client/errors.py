@@ -170,6 +170,12 @@ class RateLimited(ApiError):
     code = "rate_limited"
 
 
+class QuotaExceeded(ApiError):
+    """More than the tenant, or the session, may have; `detail` names the limit."""
+
+    code = "quota_exceeded"
+
+
 class Draining(ApiError):
     code = "draining"
 

@@ -35,12 +35,15 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionState(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as of one `seq`. `hash` is that event's: noted down, it proves the history up to there."""
+    """A session as of one `seq`. `hash` is that event's: noted down, it proves the history up to there.
+
+    `context_variables` is empty in a list that was not asked to include them.
+    """
 
     id: str
     status: str
     agent: str
-    context_variables: Json
+    context_variables: Json = {}
     metadata: Json
     seq: int
     hash: str

@@ -8,6 +8,7 @@ from litestar.di import NamedDependency
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.errors import problem_specs
+from swarmkeep.api.paging import take_page
 from swarmkeep.api.parameters import AfterSeq, Cursor, Limit, NotedHead, seq_from_cursor
 from swarmkeep.audit.verify.audit_log import AuditEntry, verify_audit_log, view_entry
 from swarmkeep.audit.verify.problems import Verification, parse_head
@@ -30,8 +31,8 @@ async def list_audit(
     """The audit log: deletions and imports of sessions, with who did it and why. Oldest first."""
     start = max(after or 0, seq_from_cursor(cursor) or 0)
     entries = await principal.store.read_audit_log(principal.tenant, after=start, limit=limit + 1)
-    following = str(entries[limit - 1].seq) if len(entries) > limit else None
-    return AuditList(data=[view_entry(entry) for entry in entries[:limit]], next_cursor=following)
+    page = take_page(map(view_entry, entries[:limit]), principal.reader.page_bytes)
+    return AuditList(data=page, next_cursor=str(page[-1].seq) if len(page) < len(entries) else None)
 
 
 @get(

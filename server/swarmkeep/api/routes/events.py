@@ -30,6 +30,7 @@ from swarmkeep.audit.transfer.export import JSON_LINES, find_sessions, iterate_k
 from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.envelope import EventView, view_event
 from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.ports.log import is_full_page
 
 _EVENTS_PER_READ = 200
 
@@ -78,7 +79,7 @@ async def list_events(
         return StreamResponse(_event_lines(principal, key, start, types) if part else whole, JSON_LINES)
     events = await principal.reader.read_events(key, after=start, types=types, limit=limit + 1)
     page = events[:limit]
-    following = str(page[-1].seq) if len(events) > limit else None
+    following = str(page[-1].seq) if is_full_page(events, limit + 1, principal.reader.page_bytes) else None
     return JsonResponse(EventList(data=[view_event(event) for event in page], next_cursor=following))
 
 
@@ -94,7 +95,9 @@ def _preferred_form(accept: str) -> str:
 async def _event_lines(
     principal: Principal, key: SessionKey, after: int, types: tuple[str, ...]
 ) -> AsyncGenerator[bytes]:
-    while events := await principal.store.read(key, after=after, types=types, limit=_EVENTS_PER_READ):
+    while events := await principal.store.read(
+        key, after=after, types=types, limit=_EVENTS_PER_READ, max_bytes=principal.reader.page_bytes
+    ):
         yield b"".join(encode(view_event(event)) + b"\n" for event in events)
         after = events[-1].seq
 

@@ -11,6 +11,7 @@ from litestar.params import FromPath
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.errors import problem_specs
+from swarmkeep.api.paging import take_page
 from swarmkeep.api.parameters import AtSeq, Cursor, Limit, seq_from_cursor
 from swarmkeep.domain.codec import Json
 
@@ -38,9 +39,10 @@ async def list_messages(
     state = await principal.reader.state(principal.session_key(session_id), at=at)
     entries = state.messages
     start = bisect_right(entries, seq_from_cursor(cursor) or 0, key=lambda entry: entry.seq)
-    page = entries[start : start + limit]
-    more = start + limit < len(entries)
-    return MessageList(data=[entry.view() for entry in page], next_cursor=str(page[-1].seq) if more else None)
+    page = take_page((entry.view() for entry in entries[start : start + limit]), principal.reader.page_bytes)
+    last = start + len(page)
+    following = str(entries[last - 1].seq) if page and last < len(entries) else None
+    return MessageList(data=page, next_cursor=following)
 
 
 ROUTES = [list_messages]

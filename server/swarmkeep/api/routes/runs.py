@@ -16,6 +16,7 @@ from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.bodies import JsonResponse
 from swarmkeep.api.errors import problem_specs
 from swarmkeep.api.openapi_operations import StreamableOperation
+from swarmkeep.api.paging import take_page
 from swarmkeep.api.parameters import Cursor, LastEventId, Limit, seq_from_cursor, seq_from_last_event_id
 from swarmkeep.api.run_bodies import NewRun, Resume
 from swarmkeep.api.sse import EVENT_STREAM, StreamResponse
@@ -60,6 +61,7 @@ async def _begin_stream(
             "session_busy",
             "agent_unavailable",
             "too_large",
+            "quota_exceeded",
             "unsupported_media_type",
             "draining",
             "overloaded",
@@ -96,8 +98,8 @@ async def list_runs(
 ) -> RunList:
     key, before = principal.session_key(session_id), seq_from_cursor(cursor)
     runs = await principal.reader.list_runs(key, before=before, limit=limit + 1)
-    following = str(runs[limit - 1].first_seq) if len(runs) > limit else None
-    return RunList(data=runs[:limit], next_cursor=following)
+    page = take_page(runs[:limit], principal.reader.page_bytes)
+    return RunList(data=page, next_cursor=str(page[-1].first_seq) if len(page) < len(runs) else None)
 
 
 @get(
@@ -159,6 +161,7 @@ async def cancel_run(
         "agent_unavailable",
         "idempotency_mismatch",
         "too_large",
+        "quota_exceeded",
         "unsupported_media_type",
         "draining",
         "overloaded",

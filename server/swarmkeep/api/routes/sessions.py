@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from litestar import Request, Response, delete, get, patch, post
@@ -27,7 +27,7 @@ from swarmkeep.api.parameters import (
 )
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.state import SessionStatus
-from swarmkeep.domain.views import SessionView
+from swarmkeep.domain.views import ListedSession, SessionView
 
 SessionId = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._:\-]{1,128}$")]
 ETAG = ResponseHeader(
@@ -67,7 +67,7 @@ class Fork(Body, frozen=True, kw_only=True):
 
 
 class SessionList(msgspec.Struct, frozen=True, kw_only=True):
-    data: list[SessionView]
+    data: list[ListedSession]
     next_cursor: str | None
 
 
@@ -123,11 +123,20 @@ async def list_sessions(
     principal: NamedDependency[Principal],
     agent: Annotated[str | None, QueryParameter(description="Only those with this active agent.")] = None,
     status: Annotated[SessionStatus | None, QueryParameter(description="Only those in this state.")] = None,
+    include: Annotated[
+        Literal["context_variables"] | None, QueryParameter(description="What is left out unless it is asked for.")
+    ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> SessionList:
     page = await principal.reader.list_page(
-        principal.tenant, agent=agent, status=status, metadata=metadata_filter(request), limit=limit, cursor=cursor
+        principal.tenant,
+        agent=agent,
+        status=status,
+        metadata=metadata_filter(request),
+        limit=limit,
+        cursor=cursor,
+        include_context=include is not None,
     )
     return SessionList(data=page.sessions, next_cursor=page.next_cursor)
 
@@ -156,6 +165,7 @@ async def get_session(
         "seq_mismatch",
         "idempotency_mismatch",
         "too_large",
+        "quota_exceeded",
         "unsupported_media_type",
         "overloaded",
     ),
@@ -213,6 +223,7 @@ async def delete_session(
         "session_exists",
         "idempotency_mismatch",
         "too_large",
+        "quota_exceeded",
         "unsupported_media_type",
         "overloaded",
     ),

@@ -88,6 +88,7 @@ async def import_sessions(
     recorded; sessions that are here already, with what the file has of them, are left as they are.
     """
     registry, by = principal.engine.registry, principal.name
+    sizes = principal.engine.limits.sizes
     if agent is not None:
         if source == "export":
             raise InvalidRequest("an export says by itself which agent is active", "/query/agent")
@@ -106,6 +107,7 @@ async def import_sessions(
                 dry_run=dry_run,
                 by=by,
                 max_line_values=request.app.state.body_limits.max_values,
+                sizes=sizes,
             )
         return await import_conversations(
             principal.store,
@@ -117,6 +119,7 @@ async def import_sessions(
             as_id=as_id,
             dry_run=dry_run,
             by=by,
+            sizes=sizes,
         )
 
 

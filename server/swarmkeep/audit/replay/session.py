@@ -17,6 +17,7 @@ from swarmkeep.audit.replay.divergences import DivergenceKind, Replayed, ReplayF
 from swarmkeep.audit.replay.recorded_calls import RecordedCalls
 from swarmkeep.audit.replay.recorded_log import EndOfRecordedLog, RecordedLog, get_request_record
 from swarmkeep.audit.replay.recorded_sessions import RecordedSession
+from swarmkeep.domain.decisions.sizes import UNBOUNDED
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import SessionNotFound
 from swarmkeep.domain.events import MessageAdded, RequestRecord, RunError
@@ -170,6 +171,7 @@ class _RecordedPolicy:
     tool_seconds: float | None = None
     shortens_history = False
     secrets = NO_SECRETS
+    sizes = UNBOUNDED
 
     def __init__(self, recording: RecordedLog) -> None:
         self._recording = recording

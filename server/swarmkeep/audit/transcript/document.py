@@ -24,6 +24,7 @@ from swarmkeep.store.ports import SessionKey
 TranscriptFormat = Literal["markdown", "html"]
 MEDIA_TYPES: dict[TranscriptFormat, str] = {"markdown": "text/markdown", "html": "text/html"}
 _PAGE_EVENTS = 50
+_PAGE_BYTES = 1_000_000
 
 
 class TranscriptWriter(Protocol):
@@ -67,7 +68,7 @@ async def _write_document(
 ) -> AsyncGenerator[bytes]:
     yield _encode(writer.write_head(key.id, warning))
     state = State()
-    while events := await store.read(key, after=state.seq, upto=last, limit=_PAGE_EVENTS):
+    while events := await store.read(key, after=state.seq, upto=last, limit=_PAGE_EVENTS, max_bytes=_PAGE_BYTES):
         # Messages may be long, and nobody else waits until they are written.
         page, state = await asyncio.to_thread(_write_page, writer, state, events)
         yield page

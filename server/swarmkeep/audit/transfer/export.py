@@ -44,7 +44,7 @@ async def _write_session(store: EventStore, key: SessionKey, begin: ExportStart)
     seq, limit = 0, 10
     named: set[str] = set()
     while seq < begin.seq:
-        events = await store.read_sealed(key, after=seq, limit=min(limit, begin.seq - seq))
+        events = await store.read_sealed(key, after=seq, limit=min(limit, begin.seq - seq), max_bytes=_PAGE_BYTES)
         if not events:
             raise StoreUnavailable(f"session {key.id!r} was deleted while it was exported")
         new = {one.event.seq: _take_new_names(one.event, named) for one in events}

@@ -27,6 +27,7 @@ from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import create_session
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
 from swarmkeep.domain.decisions.importing import finish_import
+from swarmkeep.domain.decisions.sizes import UNBOUNDED, SizeLimits
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent, encode_payload
 from swarmkeep.domain.errors import InvalidImport, InvalidRequest, SeqConflict, SessionExists
 from swarmkeep.domain.events import MessageAdded
@@ -56,6 +57,7 @@ async def import_conversations(
     as_id: str | None = None,
     dry_run: bool = False,
     by: str | None = None,
+    sizes: SizeLimits = UNBOUNDED,
 ) -> ImportReport:
     """Make a session of each conversation in the file, with `agent` as the one that goes on.
 
@@ -63,9 +65,10 @@ async def import_conversations(
     file is checked before anything is recorded. A session that is there already, made of the same conversation, is left
     as it is.
 
-    Raises InvalidImport, and SessionExists for another session under the same id; nothing was recorded then.
+    Raises InvalidImport, TooLarge for what is larger than `sizes` allow, and SessionExists for another session under
+    the same id; nothing was recorded then.
     """
-    plans = await asyncio.to_thread(_plan_all, tenant, file, form, agent, default_agent, as_id)
+    plans = await asyncio.to_thread(_plan_all, tenant, file, form, agent, default_agent, as_id, sizes)
     digest = await asyncio.to_thread(digest_file, file)
     made: list[ImportedSession] = []
     present = [await _is_present(store, plan) for plan in plans]
@@ -105,12 +108,18 @@ async def _record_session(
 
 
 def _plan_all(
-    tenant: str, file: BinaryIO, form: ForeignFormat, agent: str | None, default_agent: str | None, as_id: str | None
+    tenant: str,
+    file: BinaryIO,
+    form: ForeignFormat,
+    agent: str | None,
+    default_agent: str | None,
+    as_id: str | None,
+    sizes: SizeLimits,
 ) -> list[ImportPlan]:
     conversations = list(READERS[form](read_documents(file)))
     if as_id is not None and len(conversations) != 1:
         raise InvalidImport(f"a new id is for one session; this file has {len(conversations)}")
-    plans = [_plan_session(tenant, found, form, agent, default_agent, as_id) for found in conversations]
+    plans = [_plan_session(tenant, found, form, agent, default_agent, as_id, sizes) for found in conversations]
     repeated = find_repeated(plan.key.id for plan in plans)
     if repeated is not None:
         raise conversations[repeated].make_error(f"session {plans[repeated].key.id!r} is in this file twice")
@@ -134,6 +143,7 @@ def _plan_session(
     agent: str | None,
     default_agent: str | None,
     as_id: str | None,
+    sizes: SizeLimits,
 ) -> ImportPlan:
     try:
         check_id(as_id or conversation.id or "x", "")
@@ -143,6 +153,9 @@ def _plan_session(
         variables = check_object(conversation.context_variables, "")
     except InvalidRequest as error:
         raise conversation.make_error(str(error), error.errors[0]["pointer"]) from None
+    sizes.check_messages(messages, "message")
+    sizes.check_metadata(metadata)
+    sizes.check_context(variables)
     if not name:
         raise conversation.make_error("nothing says which agent is to go on; name one")
     said = [

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from functools import partial
 from typing import BinaryIO, Literal
 
 import msgspec
 
 from swarmkeep.audit.transfer.export_reader import MAX_LINE_VALUES, ExportedSession, read_chunks, verify_export
 from swarmkeep.domain.decisions.importing import finish_import
+from swarmkeep.domain.decisions.sizes import UNBOUNDED, SizeLimits
+from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import InvalidImport, SeqConflict, SessionExists
 from swarmkeep.domain.events import SessionImported
 from swarmkeep.domain.inputs import check_id
+from swarmkeep.domain.state import State
 from swarmkeep.store.ports import EventStore, SessionKey
 from swarmkeep.store.ports.audit import AuditAction
 
@@ -52,6 +54,7 @@ async def import_export(
     dry_run: bool = False,
     by: str | None = None,
     max_line_values: int = MAX_LINE_VALUES,
+    sizes: SizeLimits = UNBOUNDED,
 ) -> ImportReport:
     """Record the sessions of an export as they were recorded: the same seqs, times, hashes and texts.
 
@@ -59,7 +62,8 @@ async def import_export(
     of its own; one that is here already is left as it is, so an import that was broken off can be made again. That
     it was imported, and by whom, becomes an event of each, and an entry of the audit log (see `finish_import`).
 
-    Raises InvalidImport, and SessionExists for another session under the same id; nothing was recorded then.
+    Raises InvalidImport, and SessionExists for another session under the same id; nothing was recorded then. Raises
+    TooLarge for a session that is larger in a way than `sizes` allow; those before it in the file were recorded.
     """
     if as_id is not None:
         check_id(as_id, "/query/as")
@@ -71,7 +75,7 @@ async def import_export(
     if not dry_run:
         for number, (key, place) in enumerate(zip(keys, places, strict=True)):
             if not present[number]:
-                present[number] = not await _record_session(store, key, place, file, digest, by)
+                present[number] = not await _record_session(store, key, place, file, digest, by, sizes)
     return _build_report(keys, places, present, dry_run)
 
 
@@ -94,14 +98,25 @@ def make_import_action(source: str, digest: str, by: str | None) -> AuditAction:
 
 
 async def _record_session(
-    store: EventStore, key: SessionKey, place: ExportedSession, file: BinaryIO, digest: str, by: str | None
+    store: EventStore,
+    key: SessionKey,
+    place: ExportedSession,
+    file: BinaryIO,
+    digest: str,
+    by: str | None,
+    sizes: SizeLimits,
 ) -> bool:
     """Record a session, unless somebody else has just done so."""
+
+    def finish(state: State) -> list[EventDraft]:
+        sizes.check_session(state)
+        return finish_import(state, source=EXPORT, digest=digest, by=by)
+
     try:
         await store.restore(
             key,
             lambda: read_chunks(file, place, key.id),
-            finish=partial(finish_import, source=EXPORT, digest=digest, by=by),
+            finish=finish,
             action=make_import_action(EXPORT, digest, by),
         )
     except SeqConflict:

@@ -72,15 +72,13 @@ def _check(stored: Snapshot, key: SessionKey, noted: Head | None) -> Verificatio
 
 
 def read_pages(stored: Snapshot, key: SessionKey, *, upto: int | None) -> Iterator[list[SealedEvent]]:
-    """A session's events, a bounded number of bytes at a time as long as they are of similar size."""
-    after, rows = _MIN_SEQ, 32
-    while page := stored.read_sealed(key, after=after, upto=upto, limit=rows):
+    """A session's events, a bounded number of bytes at a time."""
+    after = _MIN_SEQ
+    while page := stored.read_sealed(key, after=after, upto=upto, limit=_MAX_PAGE_ROWS, max_bytes=_PAGE_BYTES):
         yield page
-        if len(page) < rows or not isinstance(page[-1].event.seq, int):
+        if not isinstance(page[-1].event.seq, int):
             return
         after = page[-1].event.seq
-        size = sum(len(sealed.event.payload) for sealed in page) // len(page) + 1
-        rows = max(1, min(_PAGE_BYTES // size, rows * 2, _MAX_PAGE_ROWS))
 
 
 class _SessionCheck:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from swarmkeep.cli.options import (
@@ -24,7 +25,7 @@ from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import put, put_json, put_table, say
 
 if TYPE_CHECKING:
-    pass
+    from swarmkeep_client import SessionState
 
 group = typer.Typer(
     help="List, show, fork, redact and delete sessions, on a server or in a database without one.",
@@ -72,7 +73,7 @@ def list_sessions(
         shown = list(islice(sessions, limit or None))
         more = limit and next(sessions, None) is not None
     if as_json:
-        put_json(shown)
+        put_json([_describe_listed(state) for state in shown])
     elif shown:
         put_table(
             ("ID", "STATUS", "AGENT", "MESSAGES", "SEQ", "UPDATED"),
@@ -85,6 +86,13 @@ def list_sessions(
         say("there are no such sessions" if agent or status or metadata else "there are no sessions")
     if more:
         say(f"only the newest {limit} are shown; --limit 0 shows all")
+
+
+def _describe_listed(state: SessionState) -> dict[str, object]:
+    """A session without its context variables, which lists do not carry."""
+    shown: dict[str, object] = msgspec.to_builtins(state)
+    del shown["context_variables"]
+    return shown
 
 
 @group.command(

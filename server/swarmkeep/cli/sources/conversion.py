@@ -7,7 +7,7 @@ import msgspec
 from swarmkeep.audit.transfer.event_lines import to_recorded_event
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import EventView, RecordedEvent
-from swarmkeep.domain.views import SessionView
+from swarmkeep.domain.views import ListedSession, SessionView
 from swarmkeep_client import Event, SessionState
 
 
@@ -28,5 +28,6 @@ def from_client_event(event: Event) -> RecordedEvent:
     )
 
 
-def to_session_state(view: SessionView) -> SessionState:
-    return msgspec.convert(view, SessionState, from_attributes=True)
+def to_session_state(view: SessionView | ListedSession) -> SessionState:
+    # Through plain JSON values, which leave out what was not asked for.
+    return msgspec.convert(msgspec.to_builtins(view), SessionState)

@@ -18,6 +18,7 @@ from swarmkeep.engine.reader import SessionReader
 from swarmkeep.engine.stored_sessions import delete_session, fork_session
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
+from swarmkeep.store.ports.log import is_full_page
 from swarmkeep_client import (
     AuditEntry,
     Comparison,
@@ -95,7 +96,7 @@ class DatabaseSource:
                 self._reader.read_events(self._key(session_id), after=after, types=types, limit=PAGE_SIZE)
             )
             yield from page
-            if len(page) < PAGE_SIZE:
+            if not is_full_page(page, PAGE_SIZE, self._reader.page_bytes):
                 return
             after = page[-1].seq
 

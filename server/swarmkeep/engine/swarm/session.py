@@ -11,6 +11,7 @@ from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import create_session
 from swarmkeep.domain.decisions.drafts import draft_events, preview_event
 from swarmkeep.domain.decisions.settling import settle
+from swarmkeep.domain.decisions.sizes import UNBOUNDED
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.messages import ROLES
@@ -80,6 +81,7 @@ class MemorySession:
         self._loop: Loop | None = None
 
     secrets = NO_SECRETS
+    sizes = UNBOUNDED
 
     def should_stream(self, run: Run) -> bool:
         return run.options.stream

@@ -27,6 +27,7 @@ class SessionPolicy:
         self._rules = rules
         self.tool_seconds = limits.tool_seconds
         self.secrets = secrets
+        self.sizes = limits.sizes
         self._began: tuple[str, str] | None = None
         self._ends_at = 0.0
 

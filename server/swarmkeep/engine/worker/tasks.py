@@ -42,6 +42,11 @@ class SessionTasks:
     def __len__(self) -> int:
         return len(self._by_session)
 
+    def count_tenant(self, tenant: str) -> int:
+        """How many runs of a tenant are active here; one that is over counts no more."""
+        active = (key for key, current in self._by_session.items() if current.session_log.lease is not None)
+        return sum(key.tenant == tenant for key in active)
+
     def start_task(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> None:
         """Go on with a session whose lease the log holds; `begun` is what set it going.
 

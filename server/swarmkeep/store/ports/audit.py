@@ -80,7 +80,9 @@ class Snapshot(Protocol):
         """The rows beside a session's events."""
         ...
 
-    def read_sealed(self, key: SessionKey, *, after: int, upto: int | None, limit: int) -> list[SealedEvent]:
+    def read_sealed(
+        self, key: SessionKey, *, after: int, upto: int | None, limit: int, max_bytes: int | None = None
+    ) -> list[SealedEvent]:
         """Events with the salts and commitments that their hashes are made of, oldest first."""
         ...
 

@@ -9,11 +9,11 @@ import msgspec
 
 from swarmkeep.domain.state import SessionStatus
 from swarmkeep.domain.usage import UsagePage, UsageQuery
-from swarmkeep.domain.views import SessionView
+from swarmkeep.domain.views import ListedSession
 
 
 class SessionPage(msgspec.Struct, frozen=True):
-    sessions: list[SessionView]
+    sessions: list[ListedSession]
     next_cursor: str | None
 
 
@@ -29,8 +29,13 @@ class SessionIndex(Protocol):
         metadata: Mapping[str, str] | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        include_context: bool = False,
+        max_bytes: int | None = None,
     ) -> SessionPage:
         """Sessions newest first. `metadata` compares top-level values: text as it is, others as their JSON.
+
+        Their context variables are read only with `include_context`. A page ends early once it has
+        `max_bytes` of JSON.
 
         Raises InvalidRequest for a cursor that this store did not make.
         """

@@ -31,6 +31,11 @@ class SealedBatch(msgspec.Struct, frozen=True):
     blobs: Mapping[str, str] = {}
 
 
+def is_full_page(page: Sequence[RecordedEvent], limit: int, max_bytes: int) -> bool:
+    """Whether a page that was read with these limits ended at one of them, so that there may be more."""
+    return len(page) >= limit or sum(len(event.payload.encode()) for event in page) >= max_bytes
+
+
 class EventReader(Protocol):
     """Reads of the log."""
 
@@ -49,8 +54,12 @@ class EventReader(Protocol):
         upto: int | None = None,
         types: Sequence[str] = (),
         limit: int | None = None,
+        max_bytes: int | None = None,
     ) -> list[RecordedEvent]:
-        """Events with after < seq <= upto, oldest first. Empty for a session that does not exist."""
+        """Events with after < seq <= upto, oldest first. Empty for a session that does not exist.
+
+        With `max_bytes` they end with the one whose payload fills that many (see `is_full_page`).
+        """
         ...
 
     async def read_head(self, key: SessionKey) -> SessionHead | None:
@@ -62,7 +71,13 @@ class EventReader(Protocol):
         ...
 
     async def read_sealed(
-        self, key: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 1000
+        self,
+        key: SessionKey,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        limit: int = 1000,
+        max_bytes: int | None = None,
     ) -> list[SealedEvent]:
         """Events with the salts and commitments that their hashes are made of, oldest first: for auditors."""
         ...

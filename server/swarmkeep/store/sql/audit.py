@@ -44,9 +44,11 @@ class SqlSnapshot:
     def read_session_rows(self, key: SessionKey) -> SessionRows:
         return read_session_rows(self._connection, key)
 
-    def read_sealed(self, key: SessionKey, *, after: int, upto: int | None, limit: int) -> list[SealedEvent]:
+    def read_sealed(
+        self, key: SessionKey, *, after: int, upto: int | None, limit: int, max_bytes: int | None = None
+    ) -> list[SealedEvent]:
         last = MAX_BIGINT if upto is None else upto
-        return read_sealed(self._connection, key, after=after, upto=last, limit=limit)
+        return read_sealed(self._connection, key, after=after, upto=last, limit=limit, max_bytes=max_bytes)
 
     def read_usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
         return read_usage_rows(self._connection, key, after, upto)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Dialect, Double, Text
+from sqlalchemy import BigInteger, Dialect, Double, Text
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import ColumnElement
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from swarmkeep.domain.codec import decode, encode_text
@@ -89,3 +90,21 @@ def _sqlite_now(element: Any, compiler: Any, **kw: Any) -> str:
 @compiles(database_now, "postgresql")
 def _postgres_now(element: Any, compiler: Any, **kw: Any) -> str:
     return "CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
+
+
+class stored_bytes(FunctionElement[int]):
+    """How many bytes a text takes; PostgreSQL tells it without reading the text."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(stored_bytes, "sqlite")
+def _sqlite_bytes(element: Any, compiler: Any, **kw: Any) -> str:
+    # octet_length() needs SQLite 3.43.
+    return f"length(CAST({compiler.process(element.clauses, **kw)} AS BLOB))"
+
+
+@compiles(stored_bytes, "postgresql")
+def _postgres_bytes(element: Any, compiler: Any, **kw: Any) -> str:
+    return f"octet_length({compiler.process(element.clauses, **kw)})"

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection, select, tuple_
 
-from swarmkeep.domain.codec import decode
+from swarmkeep.domain.codec import decode, encode
 from swarmkeep.domain.events import Usage
 from swarmkeep.domain.state import SessionStatus
-from swarmkeep.domain.views import SessionView
+from swarmkeep.domain.views import ListedSession, SessionSummary
 from swarmkeep.store.cursors import encode_cursor, parse_session_cursor
 from swarmkeep.store.labels import label_of
 from swarmkeep.store.ports.index import SessionPage
-from swarmkeep.store.sql.columns import as_bytes
+from swarmkeep.store.sql.columns import as_bytes, stored_bytes
 from swarmkeep.store.sql.database import OnDatabase
 from swarmkeep.store.sql.tables import session_labels, sessions
 
@@ -32,6 +34,8 @@ class SqlSessionIndex(OnDatabase):
         metadata: Mapping[str, str] | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        include_context: bool = False,
+        max_bytes: int | None = None,
     ) -> SessionPage:
         query = functools.partial(
             list_sessions,
@@ -41,6 +45,8 @@ class SqlSessionIndex(OnDatabase):
             metadata=metadata or {},
             limit=limit,
             before=None if cursor is None else parse_session_cursor(cursor),
+            include_context=include_context,
+            max_bytes=sys.maxsize if max_bytes is None else max_bytes,
         )
         return await self.database.read(query)
 
@@ -54,10 +60,14 @@ def list_sessions(
     metadata: Mapping[str, str],
     limit: int,
     before: tuple[str, str] | None,
+    include_context: bool,
+    max_bytes: int,
 ) -> SessionPage:
     """One page of a tenant's sessions, newest first; `before` is the last one's time and id on the page before."""
     columns = sessions.c
-    statement = select(columns.view, *_LISTED_COLUMNS).where(columns.tenant == tenant)
+    statement = select(columns.id, columns.created_at, stored_bytes(columns.view).label("size")).where(
+        columns.tenant == tenant
+    )
     if agent is not None:
         statement = statement.where(columns.agent == agent)
     if status is not None:
@@ -67,10 +77,46 @@ def list_sessions(
     if before is not None:
         statement = statement.where(tuple_(columns.created_at, columns.id) < tuple_(*before))
     statement = statement.order_by(columns.created_at.desc(), columns.id.desc()).limit(limit + 1)
-    rows = connection.execute(statement).all()
-    shown = rows[:limit]
-    following = encode_cursor((shown[-1].created_at, shown[-1].id)) if len(rows) > limit and shown else None
-    return SessionPage([_decode_view(row) for row in shown], following)
+    found = connection.execute(statement).all()
+    shown: list[ListedSession] = []
+    size = 0
+    last = found[:limit][-1] if found else None
+    for row, listed in _read_views(connection, tenant, found[:limit], include_context, max_bytes):
+        shown.append(listed)
+        size += len(encode(listed))
+        if size >= max_bytes:
+            last = row
+            break
+    has_more = last is not None and last is not found[-1]
+    return SessionPage(shown, encode_cursor((last.created_at, last.id)) if last is not None and has_more else None)
+
+
+def _read_views(
+    connection: Connection, tenant: str, found: Sequence[Any], include_context: bool, max_bytes: int
+) -> Iterator[tuple[Any, ListedSession]]:
+    """The sessions that were found, of whose stored views no more than `max_bytes` or one are in memory at a time."""
+    for part in _divide(found, max_bytes):
+        chosen = select(sessions.c.view, *_LISTED_COLUMNS).where(
+            sessions.c.tenant == tenant, sessions.c.id.in_([row.id for row in part])
+        )
+        rows = {row.id: row for row in connection.execute(chosen)}
+        for row in part:
+            # One that is not there any more was deleted at this very moment.
+            if row.id in rows:
+                yield row, _decode_view(rows[row.id], include_context)
+
+
+def _divide(found: Sequence[Any], max_bytes: int) -> Iterator[list[Any]]:
+    part: list[Any] = []
+    size = 0
+    for row in found:
+        if part and size + row.size > max_bytes:
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += row.size
+    if part:
+        yield part
 
 
 _LISTED_COLUMNS = (
@@ -84,16 +130,18 @@ _LISTED_COLUMNS = (
 )
 
 
-def _decode_view(row: Any) -> SessionView:
+def _decode_view(row: Any, include_context: bool) -> ListedSession:
     """A session as its head row shows it; as far as the other columns go, if somebody damaged the view."""
     try:
-        return decode(row.view, SessionView)
+        if include_context:
+            return decode(row.view, ListedSession)
+        return msgspec.convert(decode(row.view, SessionSummary), ListedSession, from_attributes=True)
     except (ValueError, TypeError):
-        return SessionView(
+        return ListedSession(
             id=row.id,
             status=row.status,
             agent=row.agent,
-            context_variables={},
+            context_variables={} if include_context else msgspec.UNSET,
             metadata={},
             seq=row.head_seq,
             hash=as_bytes(row.head_hash).hex(),

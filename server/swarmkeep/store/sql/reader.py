@@ -16,6 +16,7 @@ from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.ports.leases import SessionHead
+from swarmkeep.store.sql.columns import stored_bytes
 from swarmkeep.store.sql.database import Database, OnDatabase
 from swarmkeep.store.sql.leases import find_heads
 from swarmkeep.store.sql.prepared import MAX_PARAMETERS, PreparedStatement
@@ -55,10 +56,17 @@ class SqlEventReader(OnDatabase):
         upto: int | None = None,
         types: Sequence[str] = (),
         limit: int | None = None,
+        max_bytes: int | None = None,
     ) -> list[RecordedEvent]:
-        rows = await self.database.read(
-            lambda connection: find_event_rows(connection, key, after=after, upto=upto, types=types, limit=limit)
-        )
+        def query(connection: Connection) -> Sequence[Any]:
+            last = upto
+            if max_bytes is not None:
+                last = find_page_end(
+                    connection, key, after=after, upto=upto, types=types, limit=limit, max_bytes=max_bytes
+                )
+            return find_event_rows(connection, key, after=after, upto=last, types=types, limit=limit)
+
+        rows = await self.database.read(query)
         return await run_off_loop(len(rows), lambda: decode_events(key, rows))
 
     async def read_head(self, key: SessionKey) -> SessionHead | None:
@@ -68,11 +76,17 @@ class SqlEventReader(OnDatabase):
         return await self.database.read(lambda connection: find_blobs(connection, key, hashes))
 
     async def read_sealed(
-        self, key: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 1000
+        self,
+        key: SessionKey,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        limit: int = 1000,
+        max_bytes: int | None = None,
     ) -> list[SealedEvent]:
         last = MAX_BIGINT if upto is None else upto
         return await self.database.read(
-            lambda connection: read_sealed(connection, key, after=after, upto=last, limit=limit)
+            lambda connection: read_sealed(connection, key, after=after, upto=last, limit=limit, max_bytes=max_bytes)
         )
 
     async def read_redacted_payloads(self, key: SessionKey, *, upto: int) -> dict[int, str]:
@@ -138,6 +152,36 @@ def decode_events(key: SessionKey, rows: Iterable[Row[Any]]) -> list[RecordedEve
     return [decode_event(key.id, found) for found in rows if found[0].__class__ is int]
 
 
+def find_page_end(
+    connection: Connection,
+    key: SessionKey,
+    *,
+    after: int,
+    upto: int | None,
+    types: Sequence[str] = (),
+    limit: int | None,
+    max_bytes: int,
+) -> int | None:
+    """The seq of the event whose payload fills a page of so many bytes; `upto` if none does.
+
+    Looked for first, because to read whatever comes until there is enough would take all of it into memory.
+    """
+    bounds = {"after": after, "upto": upto, "limit": limit}
+    row = {
+        **session_columns(key),
+        **{name: min(value, MAX_BIGINT) for name, value in bounds.items() if value is not None},
+    }
+    statement = _select_events(upto is not None, limit is not None, (events.c.seq, stored_bytes(events.c.payload)))
+    if types:
+        statement = statement.where(events.c.type.in_(list(types)))
+    size = 0
+    for seq, payload_bytes in connection.execute(statement, row).all():
+        size += payload_bytes or 0
+        if size >= max_bytes and isinstance(seq, int):
+            return seq
+    return upto
+
+
 @functools.cache
 def _prepare_events_query(upto: bool, limit: bool) -> PreparedStatement:
     return PreparedStatement(_select_events(upto, limit))
@@ -159,8 +203,12 @@ def _select_events(upto: bool, limit: bool, wanted: tuple[Any, ...] = EVENT_COLU
 _SEALED_QUERY = PreparedStatement(_select_events(True, True, SEALED_COLUMNS))
 
 
-def read_sealed(connection: Connection, key: SessionKey, *, after: int, upto: int, limit: int) -> list[SealedEvent]:
+def read_sealed(
+    connection: Connection, key: SessionKey, *, after: int, upto: int, limit: int, max_bytes: int | None = None
+) -> list[SealedEvent]:
     """Events as they are stored, with what their hashes are made of."""
+    if max_bytes is not None:
+        upto = find_page_end(connection, key, after=after, upto=upto, limit=limit, max_bytes=max_bytes) or upto
     row = {**session_columns(key), "after": after, "upto": upto, "limit": limit}
     return [decode_sealed(key.id, found) for found in _SEALED_QUERY.execute(connection, row).all()]
 

@@ -231,6 +231,7 @@ export const advice = {
   run_not_waiting: "It has gone on already. Nothing is left to decide.",
   too_large: "Send less at once.",
   rate_limited: "Too many requests. Wait a moment, then try again.",
+  quota_exceeded: "This is more than the server allows. Wait for what is running, or begin a new conversation.",
   draining: "The server is shutting down. Try again in a moment.",
   overloaded: "The server is very busy. Try again in a moment.",
   store_unavailable: "The server cannot reach its database. Try again, or tell whoever runs it.",

@@ -1,0 +1,90 @@
+"""How large what is kept of a session may be: its context, its metadata, each message."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from swarmkeep.domain.codec import Json, encode
+from swarmkeep.domain.errors import TooLarge
+from swarmkeep.domain.patch import merge
+from swarmkeep.domain.state import State
+
+
+class SizeLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes in bytes of JSON. Every append writes the whole context and the metadata anew, so these are small.
+
+    What was larger before a limit was lowered stays, and may shrink.
+    """
+
+    max_context_bytes: int = 1_000_000
+    max_metadata_bytes: int = 65_536
+    max_message_bytes: int = 8_000_000
+
+    def check_context(self, context: Json, before: Json | None = None) -> None:
+        """Raise TooLarge if this is to become the context, in place of a smaller one."""
+        _refuse_larger("context_variables", context, self.max_context_bytes, "SWARMKEEP_MAX_CONTEXT_BYTES", before)
+
+    def check_metadata(self, metadata: Json, before: Json | None = None) -> None:
+        """Raise TooLarge if these are to become the metadata, in place of smaller ones."""
+        _refuse_larger("metadata", metadata, self.max_metadata_bytes, "SWARMKEEP_MAX_METADATA_BYTES", before)
+
+    def check_messages(self, messages: Sequence[Json], pointer: str) -> None:
+        """Raise TooLarge for the first message that is too large. Encodes all of them."""
+        for place, message in enumerate(messages):
+            self._check_message(message, f"{pointer}/{place}")
+
+    def check_content(self, content: str, what: str) -> None:
+        """Raise TooLarge for the content of a message that is too large."""
+        self._check_message(content, what)
+
+    def _check_message(self, value: Any, what: str) -> None:
+        _refuse_larger(what, value, self.max_message_bytes, "SWARMKEEP_MAX_MESSAGE_BYTES")
+
+    def check_change(self, before: State, after: State) -> None:
+        """Raise TooLarge if the context or the metadata of a session have grown too large."""
+        if after.context_variables is not before.context_variables:
+            self.check_context(after.context_variables, before.context_variables)
+        if after.metadata is not before.metadata:
+            self.check_metadata(after.metadata, before.metadata)
+
+    def check_session(self, state: State) -> None:
+        """Raise TooLarge for anything of a whole session that is too large. Encodes all of it."""
+        self.check_context(state.context_variables)
+        self.check_metadata(state.metadata)
+        for entry in state.messages:
+            message = entry.message
+            # A model's are bounded where they are received, and a call's result as the text that it is.
+            if entry.role == "tool":
+                self._check_message(message.get("content") or "", f"the tool result at seq {entry.seq}")
+            elif entry.role != "assistant":
+                sent = {name: value for name, value in message.items() if name != "sender"}
+                self._check_message(sent, f"the message at seq {entry.seq}")
+
+    def check_run_context(self, state: State, patch: Json) -> None:
+        """Raise TooLarge if the context would be too large once this run begins, after all that are in the queue."""
+        if patch:
+            before = _merge_all(state.context_variables, (queued.fact.context_variables for queued in state.queue))
+            self.check_context(merge(before, patch), before)
+
+
+# For what an operator does to a database, and for what lives in memory only.
+UNBOUNDED = SizeLimits(max_context_bytes=sys.maxsize, max_metadata_bytes=sys.maxsize, max_message_bytes=sys.maxsize)
+
+
+def _merge_all(context: Json, patches: Iterable[Json]) -> Json:
+    for patch in patches:
+        context = merge(context, patch)
+    return context
+
+
+def _refuse_larger(what: str, value: Any, limit: int, setting: str, before: Json | None = None) -> None:
+    if limit == sys.maxsize:
+        return
+    # No text has fewer bytes than characters: one that is far too long is not encoded to find that out.
+    size = len(value) if isinstance(value, str) and len(value) > limit else len(encode(value))
+    if size > limit and (before is None or size > len(encode(before))):
+        raise TooLarge(f"{what} would have {size} bytes as JSON; at most {limit} are allowed ({setting})")
