@@ -97,7 +97,11 @@ class Resume(Body, frozen=True, kw_only=True):
     async def submit(
         self, principal: Principal, key: SessionKey, run_id: str, idempotency: IdempotentRequest | None
     ) -> RunPosition:
-        """Give the run what it waits for; returns once that is durable."""
+        """Give the run what it waits for; returns once that is durable. Raises Forbidden."""
+        if self.approvals:
+            principal.require("approve")
+        if self.tool_results or not self.approvals:
+            principal.require("run")
         return await principal.engine.runs.resume(
             key,
             run_id,

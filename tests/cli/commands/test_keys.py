@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from swarmkeep.store.ports.api_keys import Role
 from tests.cli.command_line import ACME, CommandLine
 from tests.support.processes import ServerProcess
 
@@ -43,7 +45,13 @@ def test_what_cannot_be_done_is_said(cli: CommandLine, where: list[str]) -> None
     assert "'key_nothing'" in cli.expect_refusal("keys", "revoke", "key_nothing", *where)
     assert "A-Z" in cli.expect_refusal("keys", "create", "--tenant", "a b", *where)
     assert cli("keys", "list", "--json", *where).json == []
-    cli.expect_usage_error("keys", "create", "--role", "admin", *where)
+    cli.expect_usage_error("keys", "create", "--role", "owner", *where)
+
+
+@pytest.mark.parametrize("role", get_args(Role))
+def test_a_key_has_one_of_the_roles(cli: CommandLine, where: list[str], role: Role) -> None:
+    assert cli("keys", "create", "--role", role, "--json", *where).json["role"] == role
+    assert [one["role"] for one in cli("keys", "list", "--json", *where).json] == [role]
 
 
 def test_the_first_key_makes_the_file_and_nothing_else_does(cli: CommandLine) -> None:

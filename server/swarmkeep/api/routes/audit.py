@@ -7,6 +7,7 @@ from litestar import get
 from litestar.di import NamedDependency
 
 from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.errors import problem_specs
 from swarmkeep.api.parameters import AfterSeq, Cursor, Limit, NotedHead, seq_from_cursor
 from swarmkeep.audit.verify.audit_log import AuditEntry, verify_audit_log, view_entry
@@ -22,6 +23,7 @@ class AuditList(msgspec.Struct, frozen=True, kw_only=True):
     "/audit",
     operation_id="list_audit",
     summary="List deletions and imports of sessions",
+    opt={PERMISSION: ("audit",)},
     responses=problem_specs(),
 )
 async def list_audit(
@@ -38,6 +40,7 @@ async def list_audit(
     "/audit/verify",
     operation_id="verify_audit",
     summary="Check the audit log's hash chain",
+    opt={PERMISSION: ("audit",)},
     responses=problem_specs(),
 )
 async def verify_audit(principal: NamedDependency[Principal], head: NotedHead = None) -> Verification:

@@ -89,6 +89,7 @@ async def execute_command(principal: Principal, key: SessionKey, command: Socket
     runs, idempotency = principal.engine.runs, _idempotency_record(key, command)
     match command:
         case RunCreate():
+            principal.require("run")
             start = await command.to_command(idempotency, principal.engine.limits.max_messages)
             position = await runs.start(key, start, idempotency=idempotency)
             return await principal.reader.get_run(key, position.run_id)
@@ -96,6 +97,7 @@ async def execute_command(principal: Principal, key: SessionKey, command: Socket
             await command.submit(principal, key, command.run_id, idempotency)
             return await principal.reader.get_run(key, command.run_id)
         case RunCancel():
+            principal.require("run")
             return await runs.cancel(key, command.run_id, idempotency=idempotency)
 
 

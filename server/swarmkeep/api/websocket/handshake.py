@@ -67,7 +67,7 @@ async def authorize_command(principal: Principal, scope: WebSocketScope) -> None
     if not await principal.is_still_allowed():
         raise Unauthenticated(key_given=principal.api_key is not None)
     principal.service.count_request(principal.api_key, client_address(scope))
-    principal.require_writer()
+    principal.require("run", "approve")
 
 
 def parse_after(scope: WebSocketScope) -> int:

@@ -46,7 +46,10 @@ def create(
         str | None, typer.Option("--tenant", metavar="NAME", help="Whose sessions it opens; by default `default`.")
     ] = None,
     name: Annotated[str, typer.Option("--name", metavar="TEXT", help="Who or what uses it; kept in events.")] = "",
-    role: Annotated[Literal["read", "write"], typer.Option("--role", help="A `read` key changes nothing.")] = "write",
+    role: Annotated[
+        Literal["read", "run", "approve", "audit", "write", "admin"],
+        typer.Option("--role", help="What it may do; `write` is all but making keys, `read` changes nothing."),
+    ] = "write",
     as_json: JsonOutput = False,
     database_url: StoreUrl = None,
 ) -> None:

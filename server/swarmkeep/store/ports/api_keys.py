@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-Role = Literal["read", "write"]
+Role = Literal["read", "run", "approve", "audit", "write", "admin"]
 
 # How exact `last_used_at` is. Each use of a key would else be a write.
 LAST_USED_PRECISION_SECONDS = 60.0
@@ -22,7 +22,7 @@ _SECRET_PATTERN = re.compile(r"swk_([0-9a-f]{16})_[A-Za-z0-9_-]{43}", re.ASCII)
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key as lists show it. `role`: `read` keys change nothing. Times are UTC."""
+    """A key as lists show it. `role` says what it may do (see `api.auth.permissions`). Times are UTC."""
 
     id: str
     tenant: str
