@@ -10,6 +10,7 @@ from contextlib import suppress
 from cachetools import TTLCache
 
 from swarmkeep.domain.errors import Overloaded
+from swarmkeep.store.clock import Clock, utc_now
 from swarmkeep.store.ports import StoreUnavailable
 from swarmkeep.store.ports.api_keys import LAST_USED_PRECISION_SECONDS, ApiKey, ApiKeys, StoredApiKey, parse_key_id
 
@@ -22,11 +23,12 @@ _MAX_KEYS = 10_000
 
 
 class Keyring:
-    """A server's view of the API keys: digests here, too, and never a key."""
+    """A server's view of the API keys: digests here, too, and never a key. `now` says whether one has ended."""
 
-    def __init__(self, keys: ApiKeys, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, keys: ApiKeys, *, clock: Callable[[], float] = time.monotonic, now: Clock = utc_now) -> None:
         self._keys = keys
         self._clock = clock
+        self._now = now
         self._cached_keys: TTLCache[str, StoredApiKey | None] = TTLCache(_MAX_KEYS, CACHE_SECONDS, timer=clock)
         self._recently_used: TTLCache[str, bool] = TTLCache(_MAX_KEYS, LAST_USED_PRECISION_SECONDS, timer=clock)
         self._unlocked_until = float("-inf")
@@ -50,7 +52,7 @@ class Keyring:
         """The key that this is, if it is a valid one as of the last two seconds. Raises StoreUnavailable."""
         key_id = parse_key_id(secret)
         found = None if key_id is None else await self._look_up(key_id)
-        if found is None or not found.accepts(secret):
+        if found is None or not found.accepts(secret, at=self._now()):
             return None
         await self._note_use(found.key.id)
         return found.key
@@ -62,7 +64,7 @@ class Keyring:
     async def is_valid(self, key: ApiKey) -> bool:
         """Whether a key that was shown before still counts. Raises StoreUnavailable."""
         found = await self._look_up(key.id)
-        return found is not None and found.key.revoked_at is None
+        return found is not None and found.key.is_valid(self._now())
 
     async def _look_up(self, key_id: str) -> StoredApiKey | None:
         # One look, because between two of them it may run out.

@@ -9,9 +9,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from datetime import datetime
 from typing import Literal, Protocol
 
 import msgspec
+
+from swarmkeep.domain.timestamps import parse_timestamp
 
 Role = Literal["read", "run", "approve", "audit", "write", "admin"]
 
@@ -31,6 +34,14 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str
     last_used_at: str | None = None
     revoked_at: str | None = None
+    expires_at: str | None = None
+
+    def is_valid(self, at: datetime) -> bool:
+        """Whether it counts at this time. An end that cannot be read as a time has come."""
+        if self.expires_at is None:
+            return self.revoked_at is None
+        ends = parse_timestamp(self.expires_at)
+        return self.revoked_at is None and ends is not None and at < ends
 
     @property
     def label(self) -> str:
@@ -44,9 +55,9 @@ class StoredApiKey(msgspec.Struct, frozen=True):
     key: ApiKey
     digest: bytes
 
-    def accepts(self, secret: str) -> bool:
-        """Whether this is the key itself, and it still counts."""
-        return hmac.compare_digest(self.digest, hash_secret(secret)) and self.key.revoked_at is None
+    def accepts(self, secret: str, *, at: datetime) -> bool:
+        """Whether this is the key itself, and it counts at this time."""
+        return hmac.compare_digest(self.digest, hash_secret(secret)) and self.key.is_valid(at)
 
 
 def parse_key_id(secret: str) -> str | None:
@@ -69,10 +80,12 @@ def hash_secret(secret: str) -> bytes:
 class ApiKeys(Protocol):
     """The API keys. They stay for good: a key that was revoked is still one that exists."""
 
-    async def create(self, tenant: str, *, name: str = "", role: Role = "write") -> tuple[ApiKey, str]:
+    async def create(
+        self, tenant: str, *, name: str = "", role: Role = "write", expires_at: datetime | None = None
+    ) -> tuple[ApiKey, str]:
         """Make a key. The second of what it gives is the key itself, which nobody can find out again.
 
-        Raises InvalidRequest for a tenant or name that cannot be one.
+        Raises InvalidRequest for a tenant or name that cannot be one, and an end that has come.
         """
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -39,14 +39,26 @@ class SqlApiKeys:
         self._database = database
         self._clock = clock
 
-    async def create(self, tenant: str, *, name: str = "", role: Role = "write") -> tuple[ApiKey, str]:
+    async def create(
+        self, tenant: str, *, name: str = "", role: Role = "write", expires_at: datetime | None = None
+    ) -> tuple[ApiKey, str]:
         if not _TENANT_PATTERN.fullmatch(tenant):
             raise InvalidRequest("a tenant name must be 1 to 128 characters from A-Z a-z 0-9 . _ : -", "/tenant")
         if len(name) > _MAX_NAME_CHARS or not name.isprintable():
             raise InvalidRequest(f"a key name must be at most {_MAX_NAME_CHARS} printable characters", "/name")
+        now = self._clock()
+        if expires_at is not None and expires_at <= now:
+            raise InvalidRequest("the end of a key must be in the future", "/expires_at")
         number = secrets.token_hex(8)
         secret = f"swk_{number}_{secrets.token_urlsafe(32)}"
-        made = ApiKey(id=f"key_{number}", tenant=tenant, name=name, role=role, created_at=self._now())
+        made = ApiKey(
+            id=f"key_{number}",
+            tenant=tenant,
+            name=name,
+            role=role,
+            created_at=to_timestamp(now),
+            expires_at=None if expires_at is None else to_timestamp(expires_at),
+        )
         row = {**msgspec.to_builtins(made), "key_hash": hash_secret(secret)}
         await self._database.write(lambda connection: connection.execute(insert(api_keys), row))
         return made, secret
