@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from sqlalchemy import select
 
-from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.domain.errors import ApiKeyNotFound, InvalidRequest
 from swarmkeep.domain.timestamps import to_timestamp
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports.api_keys import ApiKeyNotFound, parse_key_id
+from swarmkeep.store.ports.api_keys import parse_key_id
 from swarmkeep.store.sql.api_keys import SqlApiKeys
 from swarmkeep.store.sql.tables import api_keys
 

@@ -22,7 +22,7 @@ def parse_duration(text: str, option: str) -> timedelta:
 
 
 def parse_end(text: str, option: str) -> datetime:
-    """A time: so long from now, or a date, which begins at midnight UTC, or a time with its zone. Raises BadParameter."""
+    """A time: so long from now, a date (its beginning, UTC), or a time with its zone. Raises BadParameter."""
     if _DURATION.fullmatch(text):
         return datetime.now(UTC) + parse_duration(text, option)
     try:

@@ -95,6 +95,15 @@ class RequestNotKept(DomainError):
         self.seq = seq
 
 
+class ApiKeyNotFound(DomainError):
+    """There is no key with this id."""
+
+    code = "key_not_found"
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"there is no API key with the id {key_id!r}")
+
+
 class AgentNotFound(DomainError):
     code = "agent_not_found"
 

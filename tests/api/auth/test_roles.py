@@ -50,10 +50,13 @@ NEEDED: dict[str, set[str]] = {
     "GET /v1/usage": {"read"},
     "GET /v1/export": {"read"},
     "POST /v1/import": {"write"},
+    "GET /v1/keys": {"keys"},
+    "POST /v1/keys": {"keys"},
+    "POST /v1/keys/{key_id}/revoke": {"keys"},
     "GET /v1/audit": {"audit"},
     "GET /v1/audit/verify": {"audit"},
 }
-ABSENT = {"session_id": "absent", "run_id": "run_none", "seq": "1", "name": "Nobody"}
+ABSENT = {"session_id": "absent", "run_id": "run_none", "seq": "1", "name": "Nobody", "key_id": "key_none"}
 
 
 async def test_every_route_asks_for_the_permission_that_is_listed_here(plain: RunningServer) -> None:

@@ -60,10 +60,13 @@ class Principal:
         return await keyring.is_valid(self.api_key)
 
     def require(self, *permissions: Permission) -> None:
-        """Whether they may do what needs one of these permissions; nobody is asked while the server is open.
+        """Whether they may do what needs one of these permissions; while the server is open, anybody may but make keys.
 
         Raises Forbidden.
         """
+        if self.api_key is None and permissions == ("keys",):
+            # Whoever asked first would lock out all others.
+            raise Forbidden("without API keys, the first one is made in the database, by `swarmkeep keys create`")
         if self.api_key is not None and PERMISSIONS[self.api_key.role].isdisjoint(permissions):
             needed = " or ".join(f"`{permission}`" for permission in permissions)
             raise Forbidden(f"this needs the permission {needed}, which the API key's role `{self.api_key.role}` lacks")

@@ -26,7 +26,7 @@ class Keyring:
     """A server's view of the API keys: digests here, too, and never a key. `now` says whether one has ended."""
 
     def __init__(self, keys: ApiKeys, *, clock: Callable[[], float] = time.monotonic, now: Clock = utc_now) -> None:
-        self._keys = keys
+        self.keys = keys
         self._clock = clock
         self._now = now
         self._cached_keys: TTLCache[str, StoredApiKey | None] = TTLCache(_MAX_KEYS, CACHE_SECONDS, timer=clock)
@@ -43,7 +43,7 @@ class Keyring:
         """Whether callers have to show a key, as of the last two seconds. Raises StoreUnavailable."""
         if not self._has_keys and self._clock() >= self._unlocked_until:
             asked_at = self._clock()
-            if await self._keys.has_keys():
+            if await self.keys.has_keys():
                 self._has_keys = True
             self._unlocked_until = asked_at + CACHE_SECONDS
         return self._has_keys
@@ -70,7 +70,7 @@ class Keyring:
         # One look, because between two of them it may run out.
         with suppress(KeyError):
             return self._cached_keys[key_id]
-        found = self._cached_keys[key_id] = await self._keys.find(key_id)
+        found = self._cached_keys[key_id] = await self.keys.find(key_id)
         return found
 
     async def _note_use(self, key_id: str) -> None:
@@ -78,7 +78,7 @@ class Keyring:
             return
         self._recently_used[key_id] = True
         try:
-            await self._keys.note_use(key_id)
+            await self.keys.note_use(key_id)
         except (StoreUnavailable, Overloaded) as error:
             # It is there for people who clear up: no request fails for it.
             log.warning("the use of key %s was not noted: %s", key_id, error)

@@ -22,14 +22,14 @@ class AuditList(msgspec.Struct, frozen=True, kw_only=True):
 @get(
     "/audit",
     operation_id="list_audit",
-    summary="List deletions and imports of sessions",
+    summary="List what was done to sessions and keys",
     opt={PERMISSION: ("audit",)},
     responses=problem_specs(),
 )
 async def list_audit(
     principal: NamedDependency[Principal], after: AfterSeq = None, limit: Limit = 50, cursor: Cursor = None
 ) -> AuditList:
-    """The audit log: deletions and imports of sessions, with who did it and why. Oldest first."""
+    """The audit log: what was done to whole sessions and to keys, with who did it and why. Oldest first."""
     start = max(after or 0, seq_from_cursor(cursor) or 0)
     entries = await principal.store.read_audit_log(principal.tenant, after=start, limit=limit + 1)
     following = str(entries[limit - 1].seq) if len(entries) > limit else None

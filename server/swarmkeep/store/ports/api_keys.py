@@ -66,11 +66,9 @@ def parse_key_id(secret: str) -> str | None:
     return None if found is None else f"key_{found[1]}"
 
 
-class ApiKeyNotFound(Exception):
-    """There is no key with this id."""
-
-    def __init__(self, key_id: str) -> None:
-        super().__init__(f"there is no API key with the id {key_id!r}")
+def derive_key_id(tenant: str, idempotency_key: str) -> str:
+    """The id of a key that this request makes: the same each time it is sent."""
+    return f"key_{hashlib.sha256(f'{tenant}/{idempotency_key}'.encode()).hexdigest()[:16]}"
 
 
 def hash_secret(secret: str) -> bytes:
@@ -81,11 +79,34 @@ class ApiKeys(Protocol):
     """The API keys. They stay for good: a key that was revoked is still one that exists."""
 
     async def create(
-        self, tenant: str, *, name: str = "", role: Role = "write", expires_at: datetime | None = None
+        self,
+        tenant: str,
+        *,
+        name: str = "",
+        role: Role = "write",
+        expires_at: datetime | None = None,
+        by: str | None = None,
     ) -> tuple[ApiKey, str]:
-        """Make a key. The second of what it gives is the key itself, which nobody can find out again.
+        """Make a key; the tenant's audit log says `by` whom. The second of what it gives is the key itself, which
+        nobody can find out again.
 
         Raises InvalidRequest for a tenant or name that cannot be one, and an end that has come.
+        """
+        ...
+
+    async def create_once(
+        self,
+        tenant: str,
+        idempotency_key: str,
+        *,
+        name: str = "",
+        role: Role = "write",
+        expires_at: datetime | None = None,
+        by: str | None = None,
+    ) -> tuple[ApiKey, str | None]:
+        """As `create`; asked again with the same idempotency key, it gives the key as it is now, and None.
+
+        Raises IdempotencyMismatch if that is a key of another kind.
         """
         ...
 
@@ -101,12 +122,16 @@ class ApiKeys(Protocol):
         """Whether a key was ever made, be it revoked since."""
         ...
 
-    async def list_keys(self, *, tenant: str | None = None) -> list[ApiKey]:
-        """Every key, revoked ones included, oldest first."""
+    async def list_keys(
+        self, *, tenant: str | None = None, after: str | None = None, limit: int | None = None
+    ) -> list[ApiKey]:
+        """Keys, revoked ones included, oldest first; those after the key with the id `after`. Raises InvalidRequest."""
         ...
 
-    async def revoke(self, key_id: str) -> ApiKey:
-        """End a key for good. One that was revoked before keeps the time of that.
+    async def revoke(self, key_id: str, *, tenant: str | None = None, by: str | None = None) -> ApiKey:
+        """End a key for good; its tenant's audit log says `by` whom. One that was revoked before stays as it is.
+
+        `tenant`: only if it is this one's.
 
         Raises ApiKeyNotFound.
         """

@@ -5,7 +5,8 @@ Its entries are chained as events are (see `hashing`), with whoever did it in th
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Text, select, type_coerce
 
@@ -13,9 +14,11 @@ from swarmkeep.domain.codec import encode_text
 from swarmkeep.store.hashing import AUDIT_LOG, GENESIS, commitment_of, header_of, link, random_salts
 from swarmkeep.store.ports.audit import AuditAction, AuditLogEntry
 from swarmkeep.store.sql.columns import as_bytes, as_text, is_as_written
-from swarmkeep.store.sql.database import OnDatabase
+from swarmkeep.store.sql.database import Database, OnDatabase
 from swarmkeep.store.sql.prepared import build_insert_if_absent
 from swarmkeep.store.sql.tables import audit_log
+
+T = TypeVar("T")
 
 ENTRY_VERSION = 1
 _NAMES = (audit_log.c.type, audit_log.c.actor)
@@ -33,6 +36,15 @@ class SqlAuditLog(OnDatabase):
 
 class AuditLogConflict(Exception):
     """Another entry was added at the same moment. Nothing was recorded."""
+
+
+async def write_with_audit(database: Database, job: Callable[[Connection], T], *, erases: bool = False) -> T:
+    """Run a job that adds to the audit log, again if another process has just done so."""
+    while True:
+        try:
+            return await database.write(job, erases=erases)
+        except AuditLogConflict:
+            continue
 
 
 def record_action(connection: Connection, tenant: str, action: AuditAction, data: dict[str, Any], at: str) -> None:

@@ -21,7 +21,7 @@ from swarmkeep.store.hashing import SealedEvent, seal
 from swarmkeep.store.ports import AppendResult, Claim, IdempotencyRecord, Lease, OutcomeUnknown, SealedBatch, SessionKey
 from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.sql import writes
-from swarmkeep.store.sql.audit_log import AuditLogConflict
+from swarmkeep.store.sql.audit_log import write_with_audit
 from swarmkeep.store.sql.columns import escape
 from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.heads import AppendPlan, plan_append
@@ -130,7 +130,7 @@ class SqlEventLog(SqlEventReader):
         def job(connection: Connection) -> State:
             return writes.restore(connection, key, batches(), finish_batch, action, at)
 
-        state = await self._write_with_audit(job)
+        state = await write_with_audit(self.database, job)
         self.database.notify(key)
         return state
 
@@ -160,17 +160,11 @@ class SqlEventLog(SqlEventReader):
         action = AuditAction(type="session.deleted", by=by, reason=reason)
         at = to_timestamp(self._clock())
         self._cache.drop(key)
-        await self._write_with_audit(lambda db: writes.delete_session(db, key, expected, action, at), erases=True)
+        await write_with_audit(
+            self.database, lambda db: writes.delete_session(db, key, expected, action, at), erases=True
+        )
         self._cache.drop(key)
         self.database.notify(key)
-
-    async def _write_with_audit(self, job: Callable[[Connection], T], *, erases: bool = False) -> T:
-        """Run a job that adds to the audit log, again if another process has just done so."""
-        while True:
-            try:
-                return await self.database.write(job, erases=erases)
-            except AuditLogConflict:
-                continue
 
     async def _refuse_empty_append(self, key: SessionKey) -> AppendResult:
         last = await self.database.read(lambda connection: read_head_seq(connection, key))
