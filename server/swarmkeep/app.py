@@ -116,6 +116,7 @@ def _build_service(settings: Settings, engine: Engine, keyring: Keyring, limits:
         origins=frozenset(settings.cors_origins),
         rate_limiter=None if rate is None else RateLimiter(rate),
         limits=limits,
+        separate_approvers=settings.separate_approvers,
     )
 
 

@@ -26,6 +26,7 @@ STATUS: dict[type[domain.DomainError], int] = {
     domain.InvalidImport: 400,
     Unauthenticated: 401,
     Forbidden: 403,
+    domain.OwnApproval: 403,
     domain.SessionNotFound: 404,
     domain.RunNotFound: 404,
     domain.EventNotFound: 404,

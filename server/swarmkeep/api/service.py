@@ -15,8 +15,9 @@ class Service:
     """One process's engine, who may use it, and whether it is being stopped.
 
     `hosts` are the names by which a server without keys may be addressed, `origins` the other sites whose pages may
-    call it then. Without `rate_limiter` anybody may ask as often as they like. `stopping` is set when the server is
-    told to stop, `drained` when the last of its runs has ended.
+    call it then. Without `rate_limiter` anybody may ask as often as they like. With `separate_approvers` nobody
+    decides on approvals of a run of their own. `stopping` is set when the server is told to stop, `drained` when the
+    last of its runs has ended.
     """
 
     def __init__(
@@ -28,12 +29,14 @@ class Service:
         origins: frozenset[str] = frozenset(),
         rate_limiter: RateLimiter | None = None,
         limits: ServerLimits | None = None,
+        separate_approvers: bool = False,
     ) -> None:
         self.engine = engine
         self.keyring = keyring
         self.hosts = hosts
         self.origins = origins
         self.rate_limiter = rate_limiter
+        self.separate_approvers = separate_approvers
         self.limits = limits or ServerLimits()
         self.stopping = asyncio.Event()
         self.drained = asyncio.Event()

@@ -7,9 +7,9 @@ from typing import Any, get_args
 import pytest
 
 from swarmkeep.store.ports.api_keys import Role
-from tests.api.auth.keys import Headers, create_key
+from tests.api.auth.keys import Headers, create_key, key_store
 from tests.api.operations import read_operations
-from tests.api.server import RunningServer, check_problem
+from tests.api.server import RunningServer, check_problem, scripted, start_server
 from tests.api.websocket.client import connect_session
 from tests.support.scripted import ScriptedModel
 
@@ -138,3 +138,41 @@ async def test_a_live_connection_takes_no_command_that_its_key_may_not_send(plai
     runner = await create_key(plain, "acme", role="run")
     async with connect_session(plain, "/v1/sessions/s", additional_headers=runner) as viewer:
         assert (await viewer.answer("run.create", input="x")).event == "accepted"
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("queued", [False, True])
+async def test_who_started_a_run_may_not_decide_its_approvals_where_so_configured(
+    ready_url: str, model: ScriptedModel, separate: bool, queued: bool
+) -> None:
+    async with start_server(scripted(ready_url, model, separate_approvers=separate)) as service:
+        starter, other = await create_key(service, "acme", name="Ann"), await create_key(service, "acme")
+        await service.post("/v1/sessions", {"id": "s"}, headers=starter)
+        if queued:
+            # Somebody else's run is before it.
+            model.say("first")
+            model.hang(then="second")
+            await service.post("/v1/sessions/s/runs", {"input": "x"}, headers=other)
+            first = await service.post("/v1/sessions/s/runs", {"input": "x", "background": True}, headers=other)
+            await model.wait_for_requests_async(2)
+        model.call("refund", {"order": "1"}, id="c1")
+        body = {"input": "refund", "on_busy": "queue", "background": True}
+        run = (await service.post("/v1/sessions/s/runs", body, headers=starter)).json()
+        path = f"/v1/sessions/s/runs/{run['id']}"
+        if queued:
+            assert first.json()["status"] == "running"
+            model.release()
+        async with service.stream(f"{path}/stream", **starter) as frames:
+            await frames.until("run.waiting")
+        (key,) = [key for key in await key_store(service).list_keys() if key.name == "Ann"]
+        events = (await service.get("/v1/sessions/s/events?type=run.started", headers=other)).json()["data"]
+        assert events[-1]["data"]["by"] == key.label
+        if separate:
+            refused = await service.post(f"{path}/resume", APPROVE, headers=starter)
+            assert "started" in check_problem(refused, 403, "forbidden")["detail"]
+            async with connect_session(service, "/v1/sessions/s", additional_headers=starter) as viewer:
+                answer = await viewer.answer("run.resume", run_id=run["id"], **APPROVE)
+                assert answer.data["code"] == "forbidden"
+        model.say("Done.")
+        answer = await service.post(f"{path}/resume", APPROVE, headers=other if separate else starter)
+        assert answer.json()["output_text"] == "Done."

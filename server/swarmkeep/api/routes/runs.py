@@ -66,7 +66,7 @@ async def create_run(
     runs, key = principal.engine.runs, principal.session_key(session_id)
     idempotency = await principal.idempotency_record()
     reach(REQUEST_PARSED)
-    command = await data.to_command(idempotency, principal.engine.limits.max_messages)
+    command = await data.to_command(idempotency, principal.engine.limits.max_messages, by=principal.name)
     position = await runs.start(key, command, idempotency=idempotency)
     if data.stream:
         return run_stream_response(principal, key, position)

@@ -90,7 +90,7 @@ async def execute_command(principal: Principal, key: SessionKey, command: Socket
     match command:
         case RunCreate():
             principal.require("run")
-            start = await command.to_command(idempotency, principal.engine.limits.max_messages)
+            start = await command.to_command(idempotency, principal.engine.limits.max_messages, by=principal.name)
             position = await runs.start(key, start, idempotency=idempotency)
             return await principal.reader.get_run(key, position.run_id)
         case RunResume():
