@@ -176,3 +176,32 @@ async def test_who_started_a_run_may_not_decide_its_approvals_where_so_configure
         model.say("Done.")
         answer = await service.post(f"{path}/resume", APPROVE, headers=other if separate else starter)
         assert answer.json()["output_text"] == "Done."
+
+
+async def test_decisions_and_redactions_are_in_the_audit_log_with_who_made_them(
+    service: RunningServer, model: ScriptedModel
+) -> None:
+    writer = await create_key(service, "acme", name="Ann")
+    (key,) = await key_store(service).list_keys()
+    model.call("refund", {"order": "1"}, id="c1")
+    run = await start_waiting_run(service, writer, "s")
+    model.say("Done.")
+    decision = {"tool_call_id": "c1", "decision": "approve", "reason": "the canary"}
+    assert (await service.post(f"{run}/resume", {"approvals": [decision]}, headers=writer)).status_code == 200
+    body = {"seqs": [1], "reason": "the canary"}
+    assert (await service.post("/v1/sessions/s/redact", body, headers=writer)).status_code == 200
+    listed = await service.get("/v1/audit", headers=writer)
+    decided, redacted = listed.json()["data"][1:]
+    events = (await service.get("/v1/sessions/s/events?limit=200", headers=writer)).json()["data"]
+    recorded = {event["type"]: event for event in events}
+    # Of a decision the name is a part of the event, which can be redacted; the id stays.
+    for entry, type_, by, more in (
+        (decided, "approval.decided", key.id, {"run_id": run.rpartition("/")[2], "decision": "approve"}),
+        (redacted, "session.redacted", key.label, {"seqs": [1]}),
+    ):
+        assert (entry["type"], entry["by"]) == (type_, by)
+        place = {"session_id": "s", "seq": recorded[type_]["seq"], "hash": recorded[type_]["hash"]}
+        assert entry["data"] == {**place, **more, "reason": None}
+    # Reasons stand in the session, and go with it.
+    assert "canary" not in listed.text
+    assert (await service.get("/v1/audit/verify", headers=writer)).json()["valid"]

@@ -29,7 +29,7 @@ class AuditList(msgspec.Struct, frozen=True, kw_only=True):
 async def list_audit(
     principal: NamedDependency[Principal], after: AfterSeq = None, limit: Limit = 50, cursor: Cursor = None
 ) -> AuditList:
-    """The audit log: what was done to whole sessions and to keys, with who did it and why. Oldest first."""
+    """The audit log: deletions, imports, redactions, decisions on approvals and keys, with who did it. Oldest first."""
     start = max(after or 0, seq_from_cursor(cursor) or 0)
     entries = await principal.store.read_audit_log(principal.tenant, after=start, limit=limit + 1)
     following = str(entries[limit - 1].seq) if len(entries) > limit else None

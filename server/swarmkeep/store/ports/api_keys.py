@@ -21,6 +21,7 @@ Role = Literal["read", "run", "approve", "audit", "write", "admin"]
 # How exact `last_used_at` is. Each use of a key would else be a write.
 LAST_USED_PRECISION_SECONDS = 60.0
 
+_LABEL_PATTERN = re.compile(r"key_[0-9a-f]{16}(?= \(|\Z)", re.ASCII)
 _SECRET_PATTERN = re.compile(r"swk_([0-9a-f]{16})_[A-Za-z0-9_-]{43}", re.ASCII)
 
 
@@ -64,6 +65,12 @@ def parse_key_id(secret: str) -> str | None:
     """The id of the key that this text would be; None if it cannot be one."""
     found = _SECRET_PATTERN.fullmatch(secret)
     return None if found is None else f"key_{found[1]}"
+
+
+def find_key_id(label: str | None) -> str | None:
+    """The id of the key that a label names; None if it names somebody in another way."""
+    found = _LABEL_PATTERN.match(label or "")
+    return None if found is None else found[0]
 
 
 def derive_key_id(tenant: str, idempotency_key: str) -> str:

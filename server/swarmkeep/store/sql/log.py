@@ -21,7 +21,7 @@ from swarmkeep.store.hashing import SealedEvent, seal
 from swarmkeep.store.ports import AppendResult, Claim, IdempotencyRecord, Lease, OutcomeUnknown, SealedBatch, SessionKey
 from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.sql import writes
-from swarmkeep.store.sql.audit_log import write_with_audit
+from swarmkeep.store.sql.audit_log import record_deeds, write_with_audit
 from swarmkeep.store.sql.columns import escape
 from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.heads import AppendPlan, plan_append
@@ -87,7 +87,7 @@ class SqlEventLog(SqlEventReader):
 
     async def _append(self, plan: AppendPlan) -> AppendResult:
         try:
-            granted = await self.database.write(lambda connection: writes.append(connection, plan))
+            granted = await write_with_audit(self.database, lambda connection: _append_with_audit(connection, plan))
         except OutcomeUnknown as unknown:
             unknown.appended = plan.make_result(None)
             raise
@@ -149,7 +149,12 @@ class SqlEventLog(SqlEventReader):
         plan = plan_append(key, base, self._seal(key, base, [draft]), idempotency=idempotency)
         used_keys = find_idempotency_keys(log, stand_ins)
         self._cache.drop(key)
-        await self.database.write(lambda connection: redact(connection, plan, redacted, used_keys), erases=True)
+
+        def job(connection: Connection) -> None:
+            redact(connection, plan, redacted, used_keys)
+            record_deeds(connection, key, plan.sealed)
+
+        await write_with_audit(self.database, job, erases=True)
         self._cache.put(key, plan.state)
         self.database.notify(key)
         return plan.make_result(None)
@@ -191,6 +196,12 @@ class SqlEventLog(SqlEventReader):
         finally:
             if self._on_append is not None:
                 self._on_append(time.perf_counter() - began, failure)
+
+
+def _append_with_audit(connection: Connection, plan: AppendPlan) -> Lease | None:
+    lease = writes.append(connection, plan)
+    record_deeds(connection, plan.key, plan.sealed)
+    return lease
 
 
 def _refuse_long_keys(key: SessionKey, idempotency: IdempotencyRecord | None) -> None:
