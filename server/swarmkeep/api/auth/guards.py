@@ -20,8 +20,8 @@ AnyConnection = ASGIConnection[Any, Any, Any, Any]
 # A handler's `opt` that names the permissions of which its caller needs one. What says nothing needs `read` if it is a
 # GET, and else `write`, so that a new route is not open to more than it should be.
 PERMISSION = "permission"
-# A handler's `opt` that says that it calls `authenticate` and `refuse_other_sites` itself: a WebSocket tells its
-# refusals over the connection, which a guard cannot.
+# A handler's `opt` that says that it calls `authenticate` and `refuse_other_sites` itself: a WebSocket is
+# refused in the handshake, and may show its key in another place.
 OWN_AUTH = "own_door"
 
 
