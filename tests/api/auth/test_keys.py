@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from swarmkeep.api.auth.keyring import CACHE_SECONDS, Keyring
-from swarmkeep.api.auth.rate_limits import RateLimiter
+from swarmkeep.api.auth.rate_limits import MAX_BUCKETS, RateLimiter
 from swarmkeep.api.http_errors import RateLimited
 from swarmkeep.api.limits import ServerLimits
 from swarmkeep.domain.errors import Overloaded
@@ -260,3 +260,12 @@ async def test_keys_that_are_tried_out_are_looked_up_no_more_often_than_they_cou
         assert keys.asked == 3
         # One that is in use is not held up by what others try from its address.
         assert (await service.get("/v1/agents", headers=bearer_headers(secret))).status_code == 200
+
+
+async def test_made_up_addresses_make_no_server_forget_a_key(sqlite_ready: str) -> None:
+    async with start_server(server_settings(database_url=sqlite_ready, rate_limit_per_minute=1)) as service:
+        headers = await create_key(service, "acme")
+        assert (await service.get("/v1/agents", headers=headers)).status_code == 200
+        for number in range(MAX_BUCKETS):
+            service.service.count_request(None, f"2001:db8::{number:x}")
+        check_problem(await service.get("/v1/agents", headers=headers), 429, "rate_limited")
