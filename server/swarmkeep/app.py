@@ -115,7 +115,9 @@ def _build_service(settings: Settings, engine: Engine, keyring: Keyring, limits:
         hosts=LOOPBACK_NAMES | {name.lower() for name in own},
         origins=frozenset(settings.cors_origins),
         rate_limiter=None if rate is None else RateLimiter(rate),
+        address_limiter=None if rate is None else RateLimiter(rate),
         limits=limits,
+        separate_approvers=settings.separate_approvers,
     )
 
 

@@ -143,6 +143,10 @@ class Settings(BaseSettings):
         default=(),
         description="Names by which a server without API keys may be addressed, beside its own, separated by commas.",
     )
+    separate_approvers: bool = Field(
+        default=False,
+        description="Whether the API key that started a run may not decide on its approvals; by default it may.",
+    )
     forwarded_allow_ips: Names = Field(
         default=(),
         description="Addresses or networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed, "

@@ -18,7 +18,7 @@ CODES = {
     400: {"invalid_request", "invalid_import"},
     401: {"unauthenticated"},
     403: {"forbidden"},
-    404: {"not_found", "session_not_found", "run_not_found", "agent_not_found", "event_not_found"},
+    404: {"not_found", "session_not_found", "run_not_found", "agent_not_found", "event_not_found", "key_not_found"},
     405: {"method_not_allowed"},
     408: {"request_timeout"},
     409: {

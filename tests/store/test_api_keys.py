@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from sqlalchemy import select
 
-from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.domain.errors import ApiKeyNotFound, InvalidRequest
+from swarmkeep.domain.timestamps import to_timestamp
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports.api_keys import ApiKeyNotFound, parse_key_id
+from swarmkeep.store.ports.api_keys import parse_key_id
 from swarmkeep.store.sql.api_keys import SqlApiKeys
 from swarmkeep.store.sql.tables import api_keys
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 class ManualClock:
     def __init__(self) -> None:
-        self.now = datetime(2026, 11, 21, tzinfo=UTC)
+        self.now = NOW
 
     def __call__(self) -> datetime:
         return self.now
@@ -45,10 +49,32 @@ async def test_a_key_is_found_by_the_id_that_it_holds_and_opened_by_itself_only(
         "acme", "the shop's ☃", "read", f"{made.id} (the shop's ☃)",
     )  # fmt: skip
     assert other.label == other.id
-    assert found.accepts(secret)
+    assert found.accepts(secret, at=NOW)
     for wrong in (another, secret[:-1], secret + "x", secret.upper(), made.id, ""):
-        assert not found.accepts(wrong)
+        assert not found.accepts(wrong, at=NOW)
     assert await keys.find("key_0000000000000000") is None
+
+
+async def test_a_key_ends_when_it_is_to_end(keys: SqlApiKeys, clock: ManualClock) -> None:
+    ends = clock.now + timedelta(days=30)
+    made, secret = await keys.create("acme", expires_at=ends)
+    lasting, _ = await keys.create("acme")
+    found = await keys.find(made.id)
+    assert found is not None
+    assert (found.key, made.expires_at, lasting.expires_at) == (made, to_timestamp(ends), None)
+    assert found.accepts(secret, at=ends - timedelta(microseconds=1))
+    assert not found.accepts(secret, at=ends)
+    assert not made.is_valid(ends)
+    assert lasting.is_valid(ends)
+    # What nobody can read as a time has come already.
+    assert not msgspec.structs.replace(made, expires_at="2999").is_valid(clock.now)
+
+
+async def test_a_key_cannot_have_ended_before_it_is_made(keys: SqlApiKeys, clock: ManualClock) -> None:
+    for ends in (clock.now, clock.now - timedelta(days=1)):
+        with pytest.raises(InvalidRequest, match="in the future"):
+            await keys.create("acme", expires_at=ends)
+    assert await keys.list_keys() == []
 
 
 @pytest.mark.parametrize(
@@ -73,7 +99,7 @@ async def test_a_revoked_key_opens_nothing_and_still_exists(keys: SqlApiKeys, cl
     assert await keys.revoke(made.id) == ended
     found = await keys.find(made.id)
     assert found is not None
-    assert not found.accepts(secret)
+    assert not found.accepts(secret, at=NOW)
     assert await keys.has_keys()
     with pytest.raises(ApiKeyNotFound, match="'key_x'"):
         await keys.revoke("key_x")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_args
 
 import pytest
 from sqlalchemy import Connection, MetaData, insert, select, text
@@ -15,6 +16,7 @@ from swarmkeep.domain.state import State
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
+from swarmkeep.store.ports.api_keys import Role
 from swarmkeep.store.sql.api_keys import SqlApiKeys
 from tests.store.calls import REPLY, make_reply, make_tool_result, record_calls
 from tests.store.conftest import Opener
@@ -25,7 +27,7 @@ Rows = dict[str, list[dict[str, Any]]]
 # What the rows of an older table have in the columns that came later.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "sessions": {"due_at": None, "partial": None},
-    "api_keys": {"role": "write", "last_used_at": None},
+    "api_keys": {"role": "write", "last_used_at": None, "expires_at": None},
 }
 # Made from the events by the migration that adds it.
 REBUILT = {"usage"}
@@ -120,6 +122,24 @@ async def test_an_upgrade_keeps_the_rows(url: str, opener: Opener, revision: str
         assert found[name] == sorted(({**row, **added} for row in table if kept), key=repr), name
     assert {key: await upgraded.state(key) for key in states} == states
     assert schema.check(url) == []
+
+
+async def test_a_downgrade_leaves_no_key_that_may_do_more_or_lasts_longer(url: str, opener: Opener) -> None:
+    store = opener()
+    keys = SqlApiKeys(store.database)
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    made: dict[str, str] = {}
+    for role in get_args(Role):
+        made[(await keys.create("default", role=role))[0].id] = role
+    ending, _ = await keys.create("default", expires_at=tomorrow)
+    await store.close()
+    await asyncio.to_thread(schema.downgrade, url, "0007")
+    await asyncio.to_thread(schema.upgrade, url)
+    upgraded = opener()
+    found = {key.id: key for key in await SqlApiKeys(upgraded.database).list_keys()}
+    assert found.pop(ending.id).revoked_at == ending.expires_at
+    lesser = {"run": "read", "approve": "read", "audit": "read", "admin": "write"}
+    assert {id: key.role for id, key in found.items()} == {id: lesser.get(role, role) for id, role in made.items()}
 
 
 @pytest.mark.parametrize(

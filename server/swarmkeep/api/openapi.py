@@ -9,7 +9,7 @@ from litestar import Litestar
 
 from swarmkeep.api import errors, run_bodies
 from swarmkeep.api.bodies import Body
-from swarmkeep.api.routes import agents, audit, events, health, messages, redact, replays, runs, sessions, usage
+from swarmkeep.api.routes import agents, audit, events, health, keys, messages, redact, replays, runs, sessions, usage
 from swarmkeep.audit import changes, compare
 from swarmkeep.audit import redact as redaction
 from swarmkeep.audit.replay import divergences
@@ -18,10 +18,11 @@ from swarmkeep.audit.verify import audit_log, problems
 from swarmkeep.domain import usage as usages
 from swarmkeep.domain import views
 from swarmkeep.domain.codec import Json, encode
+from swarmkeep.store.ports import api_keys
 
 _STRUCT_MODULES = (
-    agents, audit, audit_log, changes, compare, divergences, errors, events, health, import_export, messages, problems,
-    redact, redaction, replays, run_bodies, runs, sessions, usage, usages, views,
+    agents, api_keys, audit, audit_log, changes, compare, divergences, errors, events, health, import_export, keys,
+    messages, problems, redact, redaction, replays, run_bodies, runs, sessions, usage, usages, views,
 )  # fmt: skip
 
 

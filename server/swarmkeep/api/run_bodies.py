@@ -41,16 +41,18 @@ class NewRun(Body, frozen=True, kw_only=True):
     execute_tools: bool = True
     on_busy: OnBusy = "reject"
 
-    async def to_command(self, idempotency: IdempotentRequest | None, max_messages: int) -> StartRun:
+    async def to_command(
+        self, idempotency: IdempotentRequest | None, max_messages: int, *, by: str | None = None
+    ) -> StartRun:
         """What is to be done; a long input is checked in a thread, and nobody waits for that.
 
         Raises InvalidRequest and TooLarge.
         """
         if len(self.input) <= _FEW_MESSAGES or isinstance(self.input, str):
-            return self._check(idempotency, max_messages)
-        return await asyncio.to_thread(self._check, idempotency, max_messages)
+            return self._check(idempotency, max_messages, by)
+        return await asyncio.to_thread(self._check, idempotency, max_messages, by)
 
-    def _check(self, idempotency: IdempotentRequest | None, max_messages: int) -> StartRun:
+    def _check(self, idempotency: IdempotentRequest | None, max_messages: int, by: str | None) -> StartRun:
         if self.stream and self.background:
             raise InvalidRequest(
                 "use `stream` or `background`, not both; a background run has its own stream", "/background"
@@ -66,6 +68,7 @@ class NewRun(Body, frozen=True, kw_only=True):
             context_variables=check_object(self.context_variables or {}, "/context_variables"),
             idempotency_key=None if idempotency is None else idempotency.key,
             on_busy=self.on_busy,
+            by=msgspec.UNSET if by is None else by,
         )
 
 
@@ -82,8 +85,14 @@ class ApprovalDecision(Body, frozen=True, kw_only=True):
     decision: Decision
     reason: str | None = None
 
-    def to_approval(self, *, by: str | None) -> Approval:
-        return Approval(tool_call_id=self.tool_call_id, decision=self.decision, reason=self.reason, by=by)
+    def to_approval(self, principal: Principal) -> Approval:
+        return Approval(
+            tool_call_id=self.tool_call_id,
+            decision=self.decision,
+            reason=self.reason,
+            by=principal.name,
+            may_be_own=not principal.service.separate_approvers,
+        )
 
 
 class Resume(Body, frozen=True, kw_only=True):
@@ -97,11 +106,15 @@ class Resume(Body, frozen=True, kw_only=True):
     async def submit(
         self, principal: Principal, key: SessionKey, run_id: str, idempotency: IdempotentRequest | None
     ) -> RunPosition:
-        """Give the run what it waits for; returns once that is durable."""
+        """Give the run what it waits for; returns once that is durable. Raises Forbidden."""
+        if self.approvals:
+            principal.require("approve")
+        if self.tool_results or not self.approvals:
+            principal.require("run")
         return await principal.engine.runs.resume(
             key,
             run_id,
             tool_results=[msgspec.convert(result, ToolAnswer, from_attributes=True) for result in self.tool_results],
-            approvals=[approval.to_approval(by=principal.name) for approval in self.approvals],
+            approvals=[approval.to_approval(principal) for approval in self.approvals],
             idempotency=idempotency,
         )

@@ -15,8 +15,9 @@ class Service:
     """One process's engine, who may use it, and whether it is being stopped.
 
     `hosts` are the names by which a server without keys may be addressed, `origins` the other sites whose pages may
-    call it then. Without `rate_limiter` anybody may ask as often as they like. `stopping` is set when the server is
-    told to stop, `drained` when the last of its runs has ended.
+    call it then. Without `rate_limiter` keys may ask as often as they like, and without `address_limiter` others: there
+    are two, so that made-up addresses displace no key. With `separate_approvers` nobody decides on approvals of a run
+    of their own. `stopping` is set when the server is told to stop, `drained` when the last of its runs has ended.
     """
 
     def __init__(
@@ -27,26 +28,31 @@ class Service:
         hosts: frozenset[str] = frozenset(),
         origins: frozenset[str] = frozenset(),
         rate_limiter: RateLimiter | None = None,
+        address_limiter: RateLimiter | None = None,
         limits: ServerLimits | None = None,
+        separate_approvers: bool = False,
     ) -> None:
         self.engine = engine
         self.keyring = keyring
         self.hosts = hosts
         self.origins = origins
         self.rate_limiter = rate_limiter
+        self.address_limiter = address_limiter
+        self.separate_approvers = separate_approvers
         self.limits = limits or ServerLimits()
         self.stopping = asyncio.Event()
         self.drained = asyncio.Event()
 
     def count_request(self, key: ApiKey | None, address: str) -> None:
         """Count a request for whoever sent it: a key, or else an address. Raises RateLimited."""
-        if self.rate_limiter is not None:
-            self.rate_limiter.count(address if key is None else key.id)
+        limiter = self.address_limiter if key is None else self.rate_limiter
+        if limiter is not None:
+            limiter.count(address if key is None else key.id)
 
     def refuse_exhausted(self, address: str) -> None:
         """Refuse an address that has made as many requests as it may; counts nothing. Raises RateLimited."""
-        if self.rate_limiter is not None:
-            self.rate_limiter.refuse_exhausted(address)
+        if self.address_limiter is not None:
+            self.address_limiter.refuse_exhausted(address)
 
     async def drain(self) -> None:
         """Take no more runs, let streams end, and return once the running runs have ended or were interrupted."""

@@ -13,7 +13,6 @@ from swarmkeep.cli.terminal import Refused
 _REFUSED = {
     "swarmkeep.domain.errors": ("DomainError",),
     "swarmkeep.store.ports": ("StoreUnavailable", "SchemaBehind"),
-    "swarmkeep.store.ports.api_keys": ("ApiKeyNotFound",),
     "swarmkeep.engine.agents.registry": ("AgentsError",),
     "swarmkeep.app": ("ServeError",),
     "alembic.util.exc": ("CommandError",),

@@ -95,6 +95,25 @@ class RequestNotKept(DomainError):
         self.seq = seq
 
 
+class OwnApproval(DomainError):
+    """Whoever started a run decides on what it may do, where that is for somebody else."""
+
+    code = "forbidden"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"whoever started run {run_id} may not decide on its approvals here; ask somebody else to")
+        self.run_id = run_id
+
+
+class ApiKeyNotFound(DomainError):
+    """There is no key with this id."""
+
+    code = "key_not_found"
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"there is no API key with the id {key_id!r}")
+
+
 class AgentNotFound(DomainError):
     code = "agent_not_found"
 

@@ -92,7 +92,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunQueued(Fact, frozen=True, kw_only=True):
-    """A run that waits for the session's active one; its input is kept here until it starts."""
+    """A run that waits for the session's active one; its input is kept here until it starts. `by`: who asked for it."""
 
     type: ClassVar[str] = "run.queued"
     options: RunOptions
@@ -100,12 +100,14 @@ class RunQueued(Fact, frozen=True, kw_only=True):
     agent: str | None = None
     context_variables: Json = {}
     idempotency_key: str | None = None
+    by: str | UnsetType = UNSET
 
 
 class RunStarted(Fact, frozen=True, kw_only=True):
     type: ClassVar[str] = "run.started"
     options: RunOptions
     idempotency_key: str | None = None
+    by: str | UnsetType = UNSET
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):

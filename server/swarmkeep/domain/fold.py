@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, assert_never
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from swarmkeep.domain.envelope import RecordedEvent
@@ -82,7 +82,7 @@ def _apply_session_event(
         case SessionForked():
             return _apply_session_forked(state, event, fact)
         case SessionImported():
-            return _apply_session_imported(state)
+            return _apply_session_imported(state, UNSET if fact.by is None else fact.by)
         case _:
             assert_never(fact)
 
@@ -188,21 +188,22 @@ def _apply_session_forked(state: State, event: RecordedEvent, fact: SessionForke
     return replace(state, queue=(), forked_from=origin, created_at=event.at)
 
 
-def _apply_session_imported(state: State) -> State:
+def _apply_session_imported(state: State, by: str | UnsetType) -> State:
     # The last run to end may be tried again, with its calls.
     if len(state.finished):
         last = len(state.finished) - 1
-        state = replace(state, finished=state.finished.replace_at(last, _mark_imported(state.finished[last])))
-    return state if state.run is None else replace(state, run=_mark_imported(state.run))
+        state = replace(state, finished=state.finished.replace_at(last, _mark_imported(state.finished[last], by)))
+    queue = tuple(replace(queued, fact=replace(queued.fact, by=by)) for queued in state.queue)
+    return replace(state, queue=queue, run=None if state.run is None else _mark_imported(state.run, by))
 
 
-def _mark_imported(run: Run) -> Run:
-    """The run without whatever was decided on its open calls."""
+def _mark_imported(run: Run, by: str | UnsetType) -> Run:
+    """The run without whatever was decided on its open calls. Who started it, only whoever imported it says."""
     calls = tuple(
         call if call.done else replace(call, imported=True, approval=None, approval_reason=None, expires_at=None)
         for call in run.calls
     )
-    return replace(run, calls=calls)
+    return replace(run, calls=calls, by=by)
 
 
 def _apply_run_started(state: State, event: RecordedEvent, fact: RunStarted) -> State:
@@ -220,6 +221,7 @@ def _apply_run_started(state: State, event: RecordedEvent, fact: RunStarted) -> 
         first_message=len(state.messages),
         last_message=len(state.messages),
         idempotency_key=fact.idempotency_key,
+        by=fact.by,
     )
     return replace(state, run=run, queue=tuple(queued for queued in state.queue if queued.run_id != run_id))
 
@@ -267,7 +269,7 @@ def _end_active(state: State, run: Run, event: RecordedEvent, fact: RunEnded) ->
     run = replace(run, agent=state.agent, context_variables=state.context_variables)
     if fact.error is not None and fact.error.code == IMPORTED:
         # So an import ends what ran, and before there was an event for imports nothing else told of them.
-        run = _mark_imported(run)
+        run = _mark_imported(run, run.by)
     return _finish_run(replace(state, run=None), run, event, fact)
 
 

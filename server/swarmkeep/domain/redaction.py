@@ -107,10 +107,11 @@ def _redact_fact(fact: Fact, agent: str) -> Fact:
 def _redact_run_fact(fact: Fact) -> Fact:
     match fact:
         case RunStarted():
-            return RunStarted(options=_redact_options(fact.options))
+            return RunStarted(options=_redact_options(fact.options), by=_redact_name_of(fact.by))
         case RunQueued():
             messages = tuple({"role": _redact_role(message), "content": REDACTED} for message in fact.messages)
-            return RunQueued(options=_redact_options(fact.options), messages=messages, agent=fact.agent)
+            options, by = _redact_options(fact.options), _redact_name_of(fact.by)
+            return RunQueued(options=options, messages=messages, agent=fact.agent, by=by)
         case ToolStarted():
             return replace(fact, name=_redact_name(fact.name), arguments=_ARGUMENTS)
         case ApprovalRequested():
@@ -123,6 +124,10 @@ def _redact_run_fact(fact: Fact) -> Fact:
             return replace(fact, error=None if fact.error is None else replace(fact.error, message=REDACTED))
         case _:
             return fact
+
+
+def _redact_name_of(person: str | UnsetType) -> str | UnsetType:
+    return UNSET if person is UNSET else REDACTED
 
 
 def _redact_message(message: Json, agent: str) -> Json:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.codec import Json
@@ -69,6 +70,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     last_message: int
     context_variables: Json = {}
     idempotency_key: str | None = None
+    by: str | UnsetType = UNSET
     turns: int = 0
     answered: bool = False
     calls: tuple[ToolCall, ...] = ()
@@ -163,6 +165,7 @@ def make_queued_run(state: State, queued: QueuedRun) -> Run:
         last_message=len(state.messages),
         context_variables=state.context_variables,
         idempotency_key=queued.fact.idempotency_key,
+        by=queued.fact.by,
     )
 
 

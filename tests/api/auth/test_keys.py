@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
 import pytest
 
 from swarmkeep.api.auth.keyring import CACHE_SECONDS, Keyring
-from swarmkeep.api.auth.rate_limits import RateLimiter
+from swarmkeep.api.auth.rate_limits import MAX_BUCKETS, RateLimiter
 from swarmkeep.api.http_errors import RateLimited
+from swarmkeep.api.limits import ServerLimits
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import StoreUnavailable
@@ -71,6 +73,22 @@ async def test_a_stream_ends_when_its_key_is_revoked_and_when_the_server_is_lock
         await opened.next()
         await key_store(plain).revoke(made.id)
         assert await opened.read_rest() == []
+
+
+async def test_a_key_that_has_ended_is_refused_and_its_streams_end(sqlite_ready: str) -> None:
+    limits = ServerLimits(gone_seconds=0.0, ping_seconds=0.05)
+    async with start_server(server_settings(database_url=sqlite_ready), limits) as service:
+        ends = datetime(2027, 1, 1, tzinfo=UTC)
+        now = ends - timedelta(seconds=1)
+        service.service.keyring = Keyring(key_store(service), now=lambda: now)
+        _, secret = await key_store(service).create("acme", expires_at=ends)
+        headers = bearer_headers(secret)
+        await service.post("/v1/sessions", {"id": "s"}, headers=headers)
+        async with service.stream("/v1/sessions/s/events", **headers) as opened:
+            await opened.next()
+            now = ends
+            await opened.read_rest()
+        check_problem(await service.get("/v1/sessions/s", headers=headers), 401, "unauthenticated")
 
 
 @pytest.mark.parametrize(
@@ -242,3 +260,12 @@ async def test_keys_that_are_tried_out_are_looked_up_no_more_often_than_they_cou
         assert keys.asked == 3
         # One that is in use is not held up by what others try from its address.
         assert (await service.get("/v1/agents", headers=bearer_headers(secret))).status_code == 200
+
+
+async def test_made_up_addresses_make_no_server_forget_a_key(sqlite_ready: str) -> None:
+    async with start_server(server_settings(database_url=sqlite_ready, rate_limit_per_minute=1)) as service:
+        headers = await create_key(service, "acme")
+        assert (await service.get("/v1/agents", headers=headers)).status_code == 200
+        for number in range(MAX_BUCKETS):
+            service.service.count_request(None, f"2001:db8::{number:x}")
+        check_problem(await service.get("/v1/agents", headers=headers), 429, "rate_limited")

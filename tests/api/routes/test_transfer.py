@@ -95,7 +95,8 @@ async def test_an_import_names_the_key_that_made_it(service: RunningServer) -> N
             pass
     assert (await service.client.post("/v1/import", content=text, headers=headers)).json()["imported"] == 1
     imported = (await service.get("/v1/sessions/s/events", headers=headers)).json()["data"][-1]
-    [entry] = (await service.get("/v1/audit", headers=headers)).json()["data"]
+    created, entry = (await service.get("/v1/audit", headers=headers)).json()["data"]
+    assert created["type"] == "key.created"
     assert imported["data"]["by"] == entry["by"] == made.label
     assert "restore" in entry["by"]
 

@@ -216,6 +216,23 @@ async def test_a_deleted_session_ends_its_connections(sqlite_ready: str) -> None
             assert (await viewer.closed())[0] == 4404
 
 
+async def refused_handshake(service: RunningServer, session: str, query: str = "", **options: Any) -> tuple[int, str]:
+    """The status and the code of the answer to a handshake that makes no connection."""
+    with pytest.raises(InvalidStatus) as refused:
+        await connect_session(service, session, query, **options).__aenter__()
+    answer = refused.value.response
+    assert answer.headers["content-type"] == "application/problem+json"
+    names = {401: "WWW-Authenticate", 429: "Retry-After"}
+    assert answer.status_code not in names or answer.headers[names[answer.status_code]]
+    return answer.status_code, json.loads(answer.body or b"")["code"]
+
+
+async def test_a_handshake_that_is_one_too_many_makes_no_connection(sqlite_ready: str) -> None:
+    async with start_server(server_settings(database_url=sqlite_ready, rate_limit_per_minute=1)) as service:
+        session = await service.session()
+        assert await refused_handshake(service, session) == (429, "rate_limited")
+
+
 ORIGINS: list[tuple[dict[str, Any], bool]] = [
     ({}, True),
     ({"origin": "http://{host}"}, True),
@@ -246,10 +263,7 @@ async def test_other_sites_pages_get_no_connection(
             async with connect_session(service, session, **given) as viewer:
                 assert (await viewer.next()).event == "session.created"
             return
-        with pytest.raises(InvalidStatus) as refused:
-            await connect_session(service, session, **given).__aenter__()
-        assert refused.value.response.status_code == 403
-        assert json.loads(refused.value.response.body or b"")["code"] == "forbidden"
+        assert await refused_handshake(service, session, **given) == (403, "forbidden")
 
 
 async def test_a_key_is_shown_in_a_header_or_as_a_subprotocol(plain: RunningServer) -> None:
@@ -264,9 +278,9 @@ async def test_a_key_is_shown_in_a_header_or_as_a_subprotocol(plain: RunningServ
         {"subprotocols": [f"bearer.{secret}"], "additional_headers": key},
     ]  # fmt: skip
     for options in wrong:
-        async with connect_session(plain, "/v1/sessions/s", **options) as viewer:
-            await viewer.problem("unauthenticated")
-            assert await viewer.closed() == (4401, "unauthenticated")
+        assert await refused_handshake(plain, "/v1/sessions/s", **options) == (401, "unauthenticated")
+        # Before anything is said of what there is.
+        assert await refused_handshake(plain, "/v1/sessions/none", "?after=x", **options) == (401, "unauthenticated")
     async with connect_session(plain, "/v1/sessions/s", additional_headers=await create_key(plain, "other")) as viewer:
         await viewer.problem("session_not_found")
         assert (await viewer.closed())[0] == 4404

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from swarmkeep.store.ports.api_keys import Role
 from tests.cli.command_line import ACME, CommandLine
 from tests.support.processes import ServerProcess
 
@@ -20,7 +23,17 @@ def where(cli: CommandLine, database_url: str) -> list[str]:
 
 def test_a_key_is_made_listed_and_revoked(cli: CommandLine, where: list[str]) -> None:
     made = cli("keys", "create", "--tenant", "acme", "--name", "the shop", "--role", "read", "--json", *where).json
-    assert list(made) == ["id", "key", "tenant", "name", "role", "created_at", "last_used_at", "revoked_at"]
+    assert list(made) == [
+        "id",
+        "key",
+        "tenant",
+        "name",
+        "role",
+        "created_at",
+        "last_used_at",
+        "revoked_at",
+        "expires_at",
+    ]
     assert (made["tenant"], made["name"], made["role"]) == ("acme", "the shop", "read")
     plain = cli("keys", "create", *where)
     # Only the key is on standard output, so that a script can take it from there.
@@ -43,7 +56,36 @@ def test_what_cannot_be_done_is_said(cli: CommandLine, where: list[str]) -> None
     assert "'key_nothing'" in cli.expect_refusal("keys", "revoke", "key_nothing", *where)
     assert "A-Z" in cli.expect_refusal("keys", "create", "--tenant", "a b", *where)
     assert cli("keys", "list", "--json", *where).json == []
-    cli.expect_usage_error("keys", "create", "--role", "admin", *where)
+    cli.expect_usage_error("keys", "create", "--role", "owner", *where)
+
+
+@pytest.mark.parametrize("role", get_args(Role))
+def test_a_key_has_one_of_the_roles(cli: CommandLine, where: list[str], role: Role) -> None:
+    assert cli("keys", "create", "--role", role, "--json", *where).json["role"] == role
+    assert [one["role"] for one in cli("keys", "list", "--json", *where).json] == [role]
+
+
+@pytest.mark.parametrize("wanted", ["30d", "2999-12-31T00:00:00Z", "2999-12-31T01:00:00+01:00", "2999-12-31"])
+def test_a_key_may_have_an_end_date(cli: CommandLine, where: list[str], wanted: str) -> None:
+    made = cli("keys", "create", "--expires", wanted, "--json", *where).json
+    if wanted == "30d":
+        made_at, ends = (datetime.fromisoformat(made[name]) for name in ("created_at", "expires_at"))
+        assert timedelta(days=30) - timedelta(minutes=1) < ends - made_at <= timedelta(days=30)
+    else:
+        assert made["expires_at"] == "2999-12-31T00:00:00.000000Z"
+    assert made["expires_at"] in cli("keys", "list", *where).out
+
+
+@pytest.mark.parametrize(
+    "wanted", ["", "30", "30y", "-1d", "soon", "2999-13-01", "9" * 30 + "d", "2999-12-31T00:00:00"]
+)
+def test_an_end_date_that_is_none_is_refused(cli: CommandLine, where: list[str], wanted: str) -> None:
+    assert "'--expires'" in cli.expect_usage_error("keys", "create", "--expires", wanted, *where)
+
+
+def test_an_end_date_in_the_past_is_refused(cli: CommandLine, where: list[str]) -> None:
+    assert "in the future" in cli.expect_refusal("keys", "create", "--expires", "2020-01-01T00:00:00Z", *where)
+    assert cli("keys", "list", "--json", *where).json == []
 
 
 def test_the_first_key_makes_the_file_and_nothing_else_does(cli: CommandLine) -> None:

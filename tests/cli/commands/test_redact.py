@@ -50,7 +50,7 @@ def test_deletions_are_shown_in_the_audit_log(cli: CommandLine, recorded: Record
         "asked for",
     )
     headings, *rows = cli("audit", *place).lines
-    assert headings.split() == ["SEQ", "AT", "TYPE", "SESSION", "BY", "REASON"]
+    assert headings.split() == ["SEQ", "AT", "TYPE", "ABOUT", "BY", "REASON"]
     assert rows[-1].endswith("asked for")
     if "--database-url" in place:
         assert entry["by"].startswith("cli")

@@ -7,6 +7,7 @@ from typing import Any
 
 from litestar import Request
 
+from swarmkeep.api.auth.permissions import PERMISSIONS, Permission
 from swarmkeep.api.http_errors import Forbidden, Unauthenticated
 from swarmkeep.api.service import Service
 from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
@@ -58,10 +59,17 @@ class Principal:
             return not await keyring.is_locked()
         return await keyring.is_valid(self.api_key)
 
-    def require_writer(self) -> None:
-        """For what changes something. Raises Forbidden for those who may only read."""
-        if self.api_key is not None and self.api_key.role == "read":
-            raise Forbidden("this API key may only read")
+    def require(self, *permissions: Permission) -> None:
+        """Whether they may do what needs one of these permissions; while the server is open, anybody may but make keys.
+
+        Raises Forbidden.
+        """
+        if self.api_key is None and permissions == ("keys",):
+            # Whoever asked first would lock out all others.
+            raise Forbidden("without API keys, the first one is made in the database, by `swarmkeep keys create`")
+        if self.api_key is not None and PERMISSIONS[self.api_key.role].isdisjoint(permissions):
+            needed = " or ".join(f"`{permission}`" for permission in permissions)
+            raise Forbidden(f"this needs the permission {needed}, which the API key's role `{self.api_key.role}` lacks")
 
     async def idempotency_record(self) -> IdempotentRequest | None:
         """The request's `Idempotency-Key`, if it has one, with a digest of all that the request says.

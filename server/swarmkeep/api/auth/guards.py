@@ -10,16 +10,18 @@ from litestar.handlers import BaseRouteHandler
 from litestar.types import Scope
 
 from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.auth.permissions import Permission
 from swarmkeep.api.http_errors import Forbidden, Unauthenticated
 from swarmkeep.api.service import Service
 from swarmkeep.store.ports.api_keys import ApiKey
 
 AnyConnection = ASGIConnection[Any, Any, Any, Any]
 
-# A handler's `opt` that says of a POST that it changes nothing, so that read-only keys may send it.
-ONLY_READS = "only_reads"
-# A handler's `opt` that says that it calls `authenticate` and `refuse_other_sites` itself: a WebSocket tells its
-# refusals over the connection, which a guard cannot.
+# A handler's `opt` that names the permissions of which its caller needs one. What says nothing needs `read` if it is a
+# GET, and else `write`, so that a new route is not open to more than it should be.
+PERMISSION = "permission"
+# A handler's `opt` that says that it calls `authenticate` and `refuse_other_sites` itself: a WebSocket is
+# refused in the handshake, and may show its key in another place.
 OWN_AUTH = "own_door"
 
 
@@ -34,8 +36,7 @@ async def require_key(connection: AnyConnection, handler: BaseRouteHandler) -> N
     headers = connection.headers.getall("authorization", [])
     key = await authenticate(service, headers, client_address(connection.scope))
     connection.scope["auth"] = key
-    if not _is_read_only(connection, handler):
-        Principal(service, key).require_writer()
+    Principal(service, key).require(*_needed_permissions(connection, handler))
 
 
 async def authenticate(service: Service, authorization: list[str], address: str) -> ApiKey | None:
@@ -67,9 +68,10 @@ def _bearer_secret(authorization: list[str]) -> str:
     return secret.strip() if scheme.lower() == "bearer" else ""
 
 
-def _is_read_only(connection: AnyConnection, handler: BaseRouteHandler) -> bool:
-    reads: bool = handler.opt.get(ONLY_READS, connection.scope.get("method") in ("GET", "HEAD"))
-    return reads
+def _needed_permissions(connection: AnyConnection, handler: BaseRouteHandler) -> tuple[Permission, ...]:
+    reads = connection.scope.get("method") in ("GET", "HEAD")
+    needed: tuple[Permission, ...] = handler.opt.get(PERMISSION, ("read",) if reads else ("write",))
+    return needed
 
 
 async def guard_against_other_sites(connection: AnyConnection, handler: BaseRouteHandler) -> None:

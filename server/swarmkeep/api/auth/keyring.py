@@ -10,6 +10,7 @@ from contextlib import suppress
 from cachetools import TTLCache
 
 from swarmkeep.domain.errors import Overloaded
+from swarmkeep.store.clock import Clock, utc_now
 from swarmkeep.store.ports import StoreUnavailable
 from swarmkeep.store.ports.api_keys import LAST_USED_PRECISION_SECONDS, ApiKey, ApiKeys, StoredApiKey, parse_key_id
 
@@ -22,11 +23,12 @@ _MAX_KEYS = 10_000
 
 
 class Keyring:
-    """A server's view of the API keys: digests here, too, and never a key."""
+    """A server's view of the API keys: digests here, too, and never a key. `now` says whether one has ended."""
 
-    def __init__(self, keys: ApiKeys, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._keys = keys
+    def __init__(self, keys: ApiKeys, *, clock: Callable[[], float] = time.monotonic, now: Clock = utc_now) -> None:
+        self.keys = keys
         self._clock = clock
+        self._now = now
         self._cached_keys: TTLCache[str, StoredApiKey | None] = TTLCache(_MAX_KEYS, CACHE_SECONDS, timer=clock)
         self._recently_used: TTLCache[str, bool] = TTLCache(_MAX_KEYS, LAST_USED_PRECISION_SECONDS, timer=clock)
         self._unlocked_until = float("-inf")
@@ -41,7 +43,7 @@ class Keyring:
         """Whether callers have to show a key, as of the last two seconds. Raises StoreUnavailable."""
         if not self._has_keys and self._clock() >= self._unlocked_until:
             asked_at = self._clock()
-            if await self._keys.has_keys():
+            if await self.keys.has_keys():
                 self._has_keys = True
             self._unlocked_until = asked_at + CACHE_SECONDS
         return self._has_keys
@@ -50,7 +52,7 @@ class Keyring:
         """The key that this is, if it is a valid one as of the last two seconds. Raises StoreUnavailable."""
         key_id = parse_key_id(secret)
         found = None if key_id is None else await self._look_up(key_id)
-        if found is None or not found.accepts(secret):
+        if found is None or not found.accepts(secret, at=self._now()):
             return None
         await self._note_use(found.key.id)
         return found.key
@@ -62,13 +64,13 @@ class Keyring:
     async def is_valid(self, key: ApiKey) -> bool:
         """Whether a key that was shown before still counts. Raises StoreUnavailable."""
         found = await self._look_up(key.id)
-        return found is not None and found.key.revoked_at is None
+        return found is not None and found.key.is_valid(self._now())
 
     async def _look_up(self, key_id: str) -> StoredApiKey | None:
         # One look, because between two of them it may run out.
         with suppress(KeyError):
             return self._cached_keys[key_id]
-        found = self._cached_keys[key_id] = await self._keys.find(key_id)
+        found = self._cached_keys[key_id] = await self.keys.find(key_id)
         return found
 
     async def _note_use(self, key_id: str) -> None:
@@ -76,7 +78,7 @@ class Keyring:
             return
         self._recently_used[key_id] = True
         try:
-            await self._keys.note_use(key_id)
+            await self.keys.note_use(key_id)
         except (StoreUnavailable, Overloaded) as error:
             # It is there for people who clear up: no request fails for it.
             log.warning("the use of key %s was not noted: %s", key_id, error)

@@ -11,7 +11,7 @@ from cachetools import LRUCache
 from swarmkeep.api.http_errors import RateLimited
 
 # One that is forgotten because so many others came since would be full by then, or is one of a crowd.
-_MAX_BUCKETS = 10_000
+MAX_BUCKETS = 10_000
 
 
 class RateLimiter:
@@ -22,7 +22,7 @@ class RateLimiter:
         self._per_second = per_minute / 60
         self._clock = clock
         # Tokens, and when it was that there were so many.
-        self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(_MAX_BUCKETS)
+        self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(MAX_BUCKETS)
 
     def count(self, who: str) -> None:
         """Count a request. One that is refused costs nothing. Raises RateLimited."""

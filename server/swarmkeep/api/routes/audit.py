@@ -7,6 +7,7 @@ from litestar import get
 from litestar.di import NamedDependency
 
 from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.errors import problem_specs
 from swarmkeep.api.paging import take_page
 from swarmkeep.api.parameters import AfterSeq, Cursor, Limit, NotedHead, seq_from_cursor
@@ -22,13 +23,14 @@ class AuditList(msgspec.Struct, frozen=True, kw_only=True):
 @get(
     "/audit",
     operation_id="list_audit",
-    summary="List deletions and imports of sessions",
+    summary="List what was done to sessions and keys",
+    opt={PERMISSION: ("audit",)},
     responses=problem_specs(),
 )
 async def list_audit(
     principal: NamedDependency[Principal], after: AfterSeq = None, limit: Limit = 50, cursor: Cursor = None
 ) -> AuditList:
-    """The audit log: deletions and imports of sessions, with who did it and why. Oldest first."""
+    """The audit log: deletions, imports, redactions, decisions on approvals and keys, with who did it. Oldest first."""
     start = max(after or 0, seq_from_cursor(cursor) or 0)
     entries = await principal.store.read_audit_log(principal.tenant, after=start, limit=limit + 1)
     page = take_page(map(view_entry, entries[:limit]), principal.reader.page_bytes)
@@ -39,6 +41,7 @@ async def list_audit(
     "/audit/verify",
     operation_id="verify_audit",
     summary="Check the audit log's hash chain",
+    opt={PERMISSION: ("audit",)},
     responses=problem_specs(),
 )
 async def verify_audit(principal: NamedDependency[Principal], head: NotedHead = None) -> Verification:

@@ -9,7 +9,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 
 from swarmkeep.api.auth.context import Principal
-from swarmkeep.api.auth.guards import ONLY_READS
+from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.bodies import Body
 from swarmkeep.api.errors import problem_specs
 from swarmkeep.api.parameters import MAX_SEQ
@@ -30,7 +30,7 @@ class Replay(Body, frozen=True, kw_only=True):
     status_code=200,
     operation_id="replay_session",
     summary="Compare today's agents with what is recorded",
-    opt={ONLY_READS: True},
+    opt={PERMISSION: ("read",)},
     responses=problem_specs("session_not_found", "too_large", "unsupported_media_type"),
 )
 async def replay(session_id: FromPath[str], data: JSONBody[Replay], principal: NamedDependency[Principal]) -> Replayed:

@@ -13,6 +13,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, JSONBody
 
 from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.bodies import JsonResponse
 from swarmkeep.api.errors import problem_specs
 from swarmkeep.api.openapi_operations import StreamableOperation
@@ -52,6 +53,7 @@ async def _begin_stream(
     status_code=200,
     operation_id="create_run",
     summary="Run the session's agent on an input",
+    opt={PERMISSION: ("run",)},
     operation_class=StreamableOperation,
     responses={
         202: ResponseSpec(RunView, description="The run, begun in the background", generate_examples=False),
@@ -77,7 +79,7 @@ async def create_run(
     runs, key = principal.engine.runs, principal.session_key(session_id)
     idempotency = await principal.idempotency_record()
     reach(REQUEST_PARSED)
-    command = await data.to_command(idempotency, principal.engine.limits.max_messages)
+    command = await data.to_command(idempotency, principal.engine.limits.max_messages, by=principal.name)
     start = partial(runs.start, key, command, idempotency=idempotency)
     if data.stream:
         return await _begin_stream(principal, key, start)
@@ -137,6 +139,7 @@ async def stream_run(
     status_code=200,
     operation_id="cancel_run",
     summary="Cancel a run; what it produced stays",
+    opt={PERMISSION: ("run",)},
     responses=problem_specs("session_not_found", "run_not_found", "idempotency_mismatch", "overloaded"),
 )
 async def cancel_run(
@@ -152,6 +155,7 @@ async def cancel_run(
     status_code=200,
     operation_id="resume_run",
     summary="Give a waiting run what it waits for, or try an interrupted one again",
+    opt={PERMISSION: ("run", "approve")},
     operation_class=StreamableOperation,
     responses=problem_specs(
         "session_not_found",
@@ -170,7 +174,9 @@ async def cancel_run(
 async def resume_run(
     session_id: FromPath[str], run_id: FromPath[str], data: JSONBody[Resume], principal: NamedDependency[Principal]
 ) -> Response[RunView]:
-    """The first decision about a call wins. Answers like the making of a run."""
+    """The first decision about a call wins. Answers like the making of a run. Approvals need the permission `approve`,
+    all else `run`.
+    """
     key = principal.session_key(session_id)
     submit = partial(data.submit, principal, key, run_id, await principal.idempotency_record())
     if data.stream:

@@ -13,6 +13,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
 from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.bodies import Body, JsonResponse
 from swarmkeep.api.errors import problem_specs
 from swarmkeep.api.parameters import (
@@ -83,6 +84,7 @@ def session_response(session: SessionView, status: int = 200) -> Response[Sessio
     status_code=201,
     operation_id="create_session",
     summary="Make a session",
+    opt={PERMISSION: ("run",)},
     response_headers=[ETAG, LOCATION],
     responses={
         200: ResponseSpec(SessionView, description="The session, made before", generate_examples=False),
@@ -158,6 +160,7 @@ async def get_session(
     "/sessions/{session_id:str}",
     operation_id="update_session",
     summary="Change context variables, metadata or the active agent",
+    opt={PERMISSION: ("run",)},
     response_headers=[ETAG],
     responses=problem_specs(
         "session_not_found",
@@ -215,6 +218,7 @@ async def delete_session(
     status_code=201,
     operation_id="fork_session",
     summary="Make a session that shares another's history",
+    opt={PERMISSION: ("run",)},
     response_headers=[ETAG, LOCATION],
     responses=problem_specs(
         "session_not_found",

@@ -89,13 +89,15 @@ async def execute_command(principal: Principal, key: SessionKey, command: Socket
     runs, idempotency = principal.engine.runs, _idempotency_record(key, command)
     match command:
         case RunCreate():
-            start = await command.to_command(idempotency, principal.engine.limits.max_messages)
+            principal.require("run")
+            start = await command.to_command(idempotency, principal.engine.limits.max_messages, by=principal.name)
             position = await runs.start(key, start, idempotency=idempotency)
             return await principal.reader.get_run(key, position.run_id)
         case RunResume():
             await command.submit(principal, key, command.run_id, idempotency)
             return await principal.reader.get_run(key, command.run_id)
         case RunCancel():
+            principal.require("run")
             return await runs.cancel(key, command.run_id, idempotency=idempotency)
 
 

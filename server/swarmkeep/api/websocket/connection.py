@@ -49,18 +49,18 @@ CLIENT_GONE = (WebSocketDisconnect, OSError)
 async def session_socket(socket: Socket, session_id: FromPath[str]) -> None:
     """Events from every run of the session, and commands to it, until somebody closes.
 
-    A page of somebody else's gets no connection. All other refusals are told over it: a browser shows its page
-    nothing of an answer to a handshake.
+    Who may not come in gets no connection: until then nothing is read of what they send, and nothing kept for them.
+    All other refusals are told over it: a browser shows its page nothing of an answer to a handshake.
     """
     service, scope = socket.app.state.service, socket.scope
     try:
         await refuse_other_pages(service, scope)
+        principal = await authenticate_handshake(service, scope)
     except Exception as error:
-        await refuse_handshake(socket.send, _problem(error))
+        await refuse_handshake(socket.send, _problem(error), problem_document(error)[1])
         return
     await socket.accept(subprotocols=SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None)
     try:
-        principal = await authenticate_handshake(service, scope)
         key, after = principal.session_key(session_id), parse_after(scope)
         await _SessionSocket(socket, principal, key, after).run_until_closed()
     except CLIENT_GONE:

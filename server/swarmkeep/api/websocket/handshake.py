@@ -39,24 +39,33 @@ async def refuse_other_pages(service: Service, scope: WebSocketScope) -> None:
         )
 
 
-async def refuse_handshake(send: Send, problem: Mapping[str, Any]) -> None:
+async def refuse_handshake(send: Send, problem: Mapping[str, Any], headers: Mapping[str, str]) -> None:
     """Answer the handshake with a problem document instead of a connection."""
     body, status = encode(problem), int(problem["status"])
     start: WebSocketResponseStartEvent = {
         "type": "websocket.http.response.start",
         "status": status,
-        "headers": [(b"content-type", PROBLEM_JSON.encode()), (b"content-length", b"%d" % len(body))],
+        "headers": [
+            (b"content-type", PROBLEM_JSON.encode()),
+            (b"content-length", b"%d" % len(body)),
+            *((name.lower().encode(), value.encode()) for name, value in headers.items()),
+        ],
     }
     await send(start)
     await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
 
 
 async def authenticate_handshake(service: Service, scope: WebSocketScope) -> Principal:
-    """Who opened the connection. Raises Unauthenticated, RateLimited, StoreUnavailable."""
+    """Who opens the connection, and may at least watch.
+
+    Raises Unauthenticated, RateLimited, Forbidden, StoreUnavailable.
+    """
     shown = Headers.from_scope(scope).getall("authorization", [])
     offered = [name.removeprefix(_BEARER_PREFIX) for name in scope["subprotocols"] if name.startswith(_BEARER_PREFIX)]
     shown += [f"Bearer {secret}" for secret in offered]
-    return Principal(service, await authenticate(service, shown, client_address(scope)))
+    principal = Principal(service, await authenticate(service, shown, client_address(scope)))
+    principal.require("read")
+    return principal
 
 
 async def authorize_command(principal: Principal, scope: WebSocketScope) -> None:
@@ -67,7 +76,7 @@ async def authorize_command(principal: Principal, scope: WebSocketScope) -> None
     if not await principal.is_still_allowed():
         raise Unauthenticated(key_given=principal.api_key is not None)
     principal.service.count_request(principal.api_key, client_address(scope))
-    principal.require_writer()
+    principal.require("run", "approve")
 
 
 def parse_after(scope: WebSocketScope) -> int:

@@ -28,7 +28,7 @@ def audit(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Show the audit log: which sessions were deleted or imported, when, by whom and why."""
+    """Show the audit log: what was done to whole sessions and to keys, when, by whom and why."""
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
         entries = list(found.audit())
     if as_json:
@@ -38,13 +38,13 @@ def audit(
         say("the audit log is empty")
         return
     put_table(
-        ("SEQ", "AT", "TYPE", "SESSION", "BY", "REASON"),
+        ("SEQ", "AT", "TYPE", "ABOUT", "BY", "REASON"),
         [
             (
                 str(entry.seq),
                 entry.at[:19],
                 entry.type,
-                str(entry.data.get("session_id", "")),
+                str(entry.data.get("session_id", entry.data.get("key_id", ""))),
                 entry.by or "",
                 str(entry.data.get("reason") or ""),
             )

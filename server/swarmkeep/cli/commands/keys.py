@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from swarmkeep.cli.configure import load_settings
+from swarmkeep.cli.durations import parse_end
 from swarmkeep.cli.options import JsonOutput, StoreUrl
 from swarmkeep.cli.terminal import put, put_json, put_table, say
 
@@ -37,7 +38,7 @@ def register(app: typer.Typer) -> None:
     \b
     Examples:
       swarmkeep keys create --tenant acme --name "the shop's backend"
-      swarmkeep keys create --tenant acme --name auditor --role read
+      swarmkeep keys create --tenant acme --name auditor --role read --expires 30d
       swarmkeep keys create --json
     """,
 )
@@ -46,7 +47,14 @@ def create(
         str | None, typer.Option("--tenant", metavar="NAME", help="Whose sessions it opens; by default `default`.")
     ] = None,
     name: Annotated[str, typer.Option("--name", metavar="TEXT", help="Who or what uses it; kept in events.")] = "",
-    role: Annotated[Literal["read", "write"], typer.Option("--role", help="A `read` key changes nothing.")] = "write",
+    role: Annotated[
+        Literal["read", "run", "approve", "audit", "write", "admin"],
+        typer.Option("--role", help="What it may do; `write` is all but making keys, `read` changes nothing."),
+    ] = "write",
+    expires: Annotated[
+        str | None,
+        typer.Option("--expires", metavar="WHEN", help="When it ends: 30d, 2026-12-31, 2026-12-31T12:00:00Z."),
+    ] = None,
     as_json: JsonOutput = False,
     database_url: StoreUrl = None,
 ) -> None:
@@ -56,8 +64,10 @@ def create(
     """
     from swarmkeep.store.ports import DEFAULT_TENANT
 
+    ends = None if expires is None else parse_end(expires, "--expires")
+
     async def work(keys: SqlApiKeys) -> tuple[ApiKey, str]:
-        return await keys.create(tenant or DEFAULT_TENANT, name=name, role=role)
+        return await keys.create(tenant or DEFAULT_TENANT, name=name, role=role, expires_at=ends)
 
     made, secret = _use_keys(database_url, work, makes=True)
     if as_json:
@@ -91,7 +101,7 @@ def list_keys(
         put_json(found)
         return
     rows = [(one.id, one.tenant, one.role, one.created_at, *_format_times(one), one.name) for one in found]
-    put_table(("ID", "TENANT", "ROLE", "CREATED", "LAST USED", "REVOKED", "NAME"), rows)
+    put_table(("ID", "TENANT", "ROLE", "CREATED", "LAST USED", "ENDS", "REVOKED", "NAME"), rows)
 
 
 @group.command(
@@ -123,8 +133,8 @@ def _to_dict(key: ApiKey) -> dict[str, object]:
     return found
 
 
-def _format_times(key: ApiKey) -> tuple[str, str]:
-    return key.last_used_at or "never", key.revoked_at or "no"
+def _format_times(key: ApiKey) -> tuple[str, str, str]:
+    return key.last_used_at or "never", key.expires_at or "never", key.revoked_at or "no"
 
 
 def _use_keys(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
+from swarmkeep.cli.durations import parse_duration
 from swarmkeep.cli.options import (
     ApiKey,
     DatabaseUrl,
@@ -20,9 +20,6 @@ from swarmkeep.cli.options import (
 )
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import put, put_json, say
-
-_AGE = re.compile(r"([1-9][0-9]{0,5})([mhdw])", re.ASCII)
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +52,7 @@ def prune(
     from swarmkeep.cli.refusals import find_refusal
     from swarmkeep.domain.timestamps import to_timestamp
 
-    before = to_timestamp(datetime.now(UTC) - _parse_age(older_than))
+    before = to_timestamp(datetime.now(UTC) - parse_duration(older_than, "--older-than"))
     why = reason or f"pruned: untouched for {older_than}"
     gone, left = [], []
     with open_source(SourceOptions(url, database_url, tenant, api_key), writes=not dry_run) as found:
@@ -82,10 +79,3 @@ def prune(
     say(f"{len(gone)} sessions {'would be' if dry_run else 'were'} deleted")
     if left:
         raise typer.Exit(1)
-
-
-def _parse_age(text: str) -> timedelta:
-    match = _AGE.fullmatch(text)
-    if match is None:
-        raise typer.BadParameter("write a number and m, h, d or w, as in 90d", param_hint="'--older-than'")
-    return timedelta(**{_UNITS[match[2]]: int(match[1])})

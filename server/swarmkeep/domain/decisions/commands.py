@@ -36,7 +36,8 @@ class StartRun(msgspec.Struct, frozen=True, kw_only=True):
     """A command to run. `messages` are the input, `context_variables` a merge patch applied first.
 
     `on_busy`, where another run is active or queued: `reject` refuses this one, `queue` puts it at the end of the
-    queue, `interrupt` cancels the active run and begins this one in its place, before whatever is queued.
+    queue, `interrupt` cancels the active run and begins this one in its place, before whatever is queued. `by`: who
+    asks.
     """
 
     run_id: str
@@ -46,6 +47,7 @@ class StartRun(msgspec.Struct, frozen=True, kw_only=True):
     context_variables: Json = {}
     idempotency_key: str | None = None
     on_busy: OnBusy = "reject"
+    by: str | UnsetType = UNSET
 
 
 def create_session(agent: str, context_variables: Json, metadata: Json, messages: Sequence[Json]) -> list[SessionEvent]:
@@ -117,11 +119,13 @@ def _queue_run(command: StartRun) -> RunQueued:
         agent=command.agent,
         context_variables=command.context_variables,
         idempotency_key=command.idempotency_key,
+        by=command.by,
     )
 
 
 def _begin_run(command: StartRun) -> list[SessionEvent]:
-    facts: list[SessionEvent] = [RunStarted(options=command.options, idempotency_key=command.idempotency_key)]
+    started = RunStarted(options=command.options, idempotency_key=command.idempotency_key, by=command.by)
+    facts: list[SessionEvent] = [started]
     if command.agent is not None:
         facts.append(SessionUpdated(agent=command.agent))
     if command.context_variables:
@@ -140,6 +144,7 @@ def start_queued(state: State) -> list[EventDraft]:
         agent=fact.agent,
         context_variables=fact.context_variables,
         idempotency_key=fact.idempotency_key,
+        by=fact.by,
     )
     return draft_events(state.agent, _begin_run(command), queued.run_id)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
 from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.errors import AlreadyDecided, InvalidRequest, RunNotFound, RunNotWaiting
+from swarmkeep.domain.errors import AlreadyDecided, InvalidRequest, OwnApproval, RunNotFound, RunNotWaiting
 from swarmkeep.domain.events import (
     ApprovalDecided,
     Decision,
@@ -32,10 +32,13 @@ class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision on a call. `may_be_own`: whether it counts if it is `by` who started the run."""
+
     tool_call_id: str
     decision: Decision
     reason: str | None = None
     by: str | None = None
+    may_be_own: bool = True
 
 
 def resume_run(
@@ -108,6 +111,8 @@ def _decide_approval(state: State, run: Run, approval: Approval, now: datetime |
         raise RunNotWaiting(run.id, run.status)
     if _is_expired(call, now):
         raise AlreadyDecided(call.id, "deny, because nobody decided in time")
+    if not approval.may_be_own and approval.by is not None and approval.by == run.by:
+        raise OwnApproval(run.id)
     if call.approval is None:
         raise InvalidRequest(f"call {call.id} does not need an approval", "/approvals")
     return ApprovalDecided(tool_call_id=call.id, decision=approval.decision, reason=approval.reason, by=approval.by)

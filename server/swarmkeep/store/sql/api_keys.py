@@ -5,29 +5,34 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import Connection, insert, or_, select, update
+from sqlalchemy import Connection, and_, or_, select, update
 
-from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.domain.errors import ApiKeyNotFound, IdempotencyMismatch, InvalidRequest
 from swarmkeep.domain.timestamps import to_timestamp
 from swarmkeep.store.clock import Clock, utc_now
 from swarmkeep.store.ports.api_keys import (
     LAST_USED_PRECISION_SECONDS,
     ApiKey,
-    ApiKeyNotFound,
     ApiKeys,
     Role,
     StoredApiKey,
+    derive_key_id,
     hash_secret,
 )
+from swarmkeep.store.ports.audit import AuditAction
+from swarmkeep.store.sql.audit_log import record_action, write_with_audit
 from swarmkeep.store.sql.database import Database
+from swarmkeep.store.sql.prepared import build_insert_if_absent
 from swarmkeep.store.sql.tables import api_keys
 
 _TENANT_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
 _MAX_NAME_CHARS = 200
+# What a request for a key says of it.
+_WANTED = ("tenant", "name", "role", "expires_at")
 
 _KEY_COLUMNS = [api_keys.c[name] for name in ApiKey.__struct_fields__]
 
@@ -39,17 +44,61 @@ class SqlApiKeys:
         self._database = database
         self._clock = clock
 
-    async def create(self, tenant: str, *, name: str = "", role: Role = "write") -> tuple[ApiKey, str]:
-        if not _TENANT_PATTERN.fullmatch(tenant):
-            raise InvalidRequest("a tenant name must be 1 to 128 characters from A-Z a-z 0-9 . _ : -", "/tenant")
-        if len(name) > _MAX_NAME_CHARS or not name.isprintable():
-            raise InvalidRequest(f"a key name must be at most {_MAX_NAME_CHARS} printable characters", "/name")
-        number = secrets.token_hex(8)
-        secret = f"swk_{number}_{secrets.token_urlsafe(32)}"
-        made = ApiKey(id=f"key_{number}", tenant=tenant, name=name, role=role, created_at=self._now())
-        row = {**msgspec.to_builtins(made), "key_hash": hash_secret(secret)}
-        await self._database.write(lambda connection: connection.execute(insert(api_keys), row))
+    async def create(
+        self,
+        tenant: str,
+        *,
+        name: str = "",
+        role: Role = "write",
+        expires_at: datetime | None = None,
+        by: str | None = None,
+    ) -> tuple[ApiKey, str]:
+        made = self._plan(f"key_{secrets.token_hex(8)}", tenant, name, role, expires_at)
+        secret = _make_secret(made)
+        if not await self._insert(made, secret, by):
+            # Of 2^64 ids, one that was taken: as likely as two keys that are alike.
+            return await self.create(tenant, name=name, role=role, expires_at=expires_at, by=by)
         return made, secret
+
+    async def create_once(
+        self,
+        tenant: str,
+        idempotency_key: str,
+        *,
+        name: str = "",
+        role: Role = "write",
+        expires_at: datetime | None = None,
+        by: str | None = None,
+    ) -> tuple[ApiKey, str | None]:
+        wanted = self._plan(derive_key_id(tenant, idempotency_key), tenant, name, role, expires_at)
+        secret = _make_secret(wanted)
+        if await self._insert(wanted, secret, by):
+            return wanted, secret
+        found = await self.find(wanted.id)
+        if found is None or any(getattr(found.key, field) != getattr(wanted, field) for field in _WANTED):
+            raise IdempotencyMismatch(idempotency_key)
+        return found.key, None
+
+    def _plan(self, key_id: str, tenant: str, name: str, role: Role, expires_at: datetime | None) -> ApiKey:
+        _check_names(tenant, name)
+        now = self._clock()
+        if expires_at is not None and expires_at <= now:
+            raise InvalidRequest("the end of a key must be in the future", "/expires_at")
+        ends = None if expires_at is None else to_timestamp(expires_at)
+        return ApiKey(id=key_id, tenant=tenant, name=name, role=role, created_at=to_timestamp(now), expires_at=ends)
+
+    async def _insert(self, made: ApiKey, secret: str, by: str | None) -> bool:
+        """Whether there was no key with its id."""
+        row = {**msgspec.to_builtins(made), "key_hash": hash_secret(secret)}
+
+        def job(connection: Connection) -> bool:
+            statement = build_insert_if_absent(api_keys, connection.dialect.name).values(**row)
+            if connection.execute(statement).rowcount == 0:
+                return False
+            _record(connection, "key.created", made, by, made.created_at)
+            return True
+
+        return await write_with_audit(self._database, job)
 
     async def find(self, key_id: str) -> StoredApiKey | None:
         return await self._database.read(lambda connection: _find_key(connection, key_id))
@@ -65,29 +114,56 @@ class SqlApiKeys:
         query = select(api_keys.c.id).limit(1)
         return await self._database.read(lambda connection: connection.scalar(query)) is not None
 
-    async def list_keys(self, *, tenant: str | None = None) -> list[ApiKey]:
-        query = select(*_KEY_COLUMNS).order_by(api_keys.c.created_at, api_keys.c.id)
+    async def list_keys(
+        self, *, tenant: str | None = None, after: str | None = None, limit: int | None = None
+    ) -> list[ApiKey]:
+        columns = api_keys.c
+        query = select(*_KEY_COLUMNS).order_by(columns.created_at, columns.id).limit(limit)
         if tenant is not None:
-            query = query.where(api_keys.c.tenant == tenant)
+            query = query.where(columns.tenant == tenant)
+        if after is not None:
+            last = await self.find(after)
+            if last is None:
+                raise InvalidRequest("the cursor is not one of this list", "/query/cursor")
+            later = and_(columns.created_at == last.key.created_at, columns.id > after)
+            query = query.where(or_(columns.created_at > last.key.created_at, later))
         rows = await self._database.read(lambda connection: connection.execute(query).mappings().all())
         return [_make_key(row) for row in rows]
 
-    async def revoke(self, key_id: str) -> ApiKey:
-        columns = api_keys.c
-        change = update(api_keys).where(columns.id == key_id, columns.revoked_at.is_(None))
-        change = change.values(revoked_at=self._now())
+    async def revoke(self, key_id: str, *, tenant: str | None = None, by: str | None = None) -> ApiKey:
+        at = self._now()
 
-        def job(connection: Connection) -> StoredApiKey | None:
-            connection.execute(change)
-            return _find_key(connection, key_id)
+        def job(connection: Connection) -> ApiKey:
+            found = _find_key(connection, key_id)
+            if found is None or tenant not in (None, found.key.tenant):
+                raise ApiKeyNotFound(key_id)
+            columns = api_keys.c
+            change = update(api_keys).where(columns.id == key_id, columns.revoked_at.is_(None))
+            if connection.execute(change.values(revoked_at=at)).rowcount:
+                _record(connection, "key.revoked", found.key, by, at)
+            ended = _find_key(connection, key_id)
+            return found.key if ended is None else ended.key
 
-        found = await self._database.write(job)
-        if found is None:
-            raise ApiKeyNotFound(key_id)
-        return found.key
+        return await write_with_audit(self._database, job)
 
     def _now(self) -> str:
         return to_timestamp(self._clock())
+
+
+def _check_names(tenant: str, name: str) -> None:
+    if not _TENANT_PATTERN.fullmatch(tenant):
+        raise InvalidRequest("a tenant name must be 1 to 128 characters from A-Z a-z 0-9 . _ : -", "/tenant")
+    if len(name) > _MAX_NAME_CHARS or not name.isprintable():
+        raise InvalidRequest(f"a key name must be at most {_MAX_NAME_CHARS} printable characters", "/name")
+
+
+def _make_secret(key: ApiKey) -> str:
+    return f"swk_{key.id.removeprefix('key_')}_{secrets.token_urlsafe(32)}"
+
+
+def _record(connection: Connection, type: str, key: ApiKey, by: str | None, at: str) -> None:
+    data = {"key_id": key.id, "name": key.name, "role": key.role, "expires_at": key.expires_at}
+    record_action(connection, key.tenant, AuditAction(type=type, by=by), data, at)
 
 
 def _find_key(connection: Connection, key_id: str) -> StoredApiKey | None:

@@ -5,17 +5,23 @@ Its entries are chained as events are (see `hashing`), with whoever did it in th
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Text, select, type_coerce
 
 from swarmkeep.domain.codec import encode_text
-from swarmkeep.store.hashing import AUDIT_LOG, GENESIS, commitment_of, header_of, link, random_salts
+from swarmkeep.domain.events import ApprovalDecided, SessionRedacted
+from swarmkeep.store.hashing import AUDIT_LOG, GENESIS, SealedEvent, commitment_of, header_of, link, random_salts
+from swarmkeep.store.ports.api_keys import find_key_id
 from swarmkeep.store.ports.audit import AuditAction, AuditLogEntry
+from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.columns import as_bytes, as_text, is_as_written
-from swarmkeep.store.sql.database import OnDatabase
+from swarmkeep.store.sql.database import Database, OnDatabase
 from swarmkeep.store.sql.prepared import build_insert_if_absent
 from swarmkeep.store.sql.tables import audit_log
+
+T = TypeVar("T")
 
 ENTRY_VERSION = 1
 _NAMES = (audit_log.c.type, audit_log.c.actor)
@@ -33,6 +39,15 @@ class SqlAuditLog(OnDatabase):
 
 class AuditLogConflict(Exception):
     """Another entry was added at the same moment. Nothing was recorded."""
+
+
+async def write_with_audit(database: Database, job: Callable[[Connection], T], *, erases: bool = False) -> T:
+    """Run a job that adds to the audit log, again if another process has just done so."""
+    while True:
+        try:
+            return await database.write(job, erases=erases)
+        except AuditLogConflict:
+            continue
 
 
 def record_action(connection: Connection, tenant: str, action: AuditAction, data: dict[str, Any], at: str) -> None:
@@ -67,6 +82,25 @@ def record_action(connection: Connection, tenant: str, action: AuditAction, data
     }
     if connection.execute(build_insert_if_absent(audit_log, connection.dialect.name).values(**row)).rowcount == 0:
         raise AuditLogConflict(tenant)
+
+
+def record_deeds(connection: Connection, key: SessionKey, sealed: Sequence[SealedEvent]) -> None:
+    """Add an entry for each event that somebody has to answer for, in the transaction that records it.
+
+    It says where that event stands. Reasons are not repeated here: they go with the session's words.
+    """
+    for event in (one.event for one in sealed):
+        match event.fact:
+            case ApprovalDecided(decision=decision):
+                # The name is a part of the event, and goes with it if that is redacted.
+                by = find_key_id(event.fact.by)
+                details: dict[str, Any] = {"run_id": event.run_id, "decision": decision}
+            case SessionRedacted(seqs=seqs, by=by):
+                details = {"seqs": list(seqs)}
+            case _:
+                continue
+        place = {"session_id": key.id, "seq": event.seq, "hash": event.hash}
+        record_action(connection, key.tenant, AuditAction(type=event.type, by=by, details=details), place, event.at)
 
 
 def read_audit_log(connection: Connection, tenant: str, after: int, limit: int) -> list[AuditLogEntry]:

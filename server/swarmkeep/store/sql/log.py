@@ -21,7 +21,7 @@ from swarmkeep.store.hashing import SealedEvent, seal
 from swarmkeep.store.ports import AppendResult, Claim, IdempotencyRecord, Lease, OutcomeUnknown, SealedBatch, SessionKey
 from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.sql import writes
-from swarmkeep.store.sql.audit_log import AuditLogConflict
+from swarmkeep.store.sql.audit_log import record_deeds, write_with_audit
 from swarmkeep.store.sql.columns import escape
 from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.heads import AppendPlan, plan_append
@@ -84,7 +84,7 @@ class SqlEventLog(SqlEventReader):
 
     async def _append(self, plan: AppendPlan) -> AppendResult:
         try:
-            granted = await self.database.write(lambda connection: writes.append(connection, plan))
+            granted = await write_with_audit(self.database, lambda connection: _append_with_audit(connection, plan))
         except OutcomeUnknown as unknown:
             unknown.appended = plan.make_result(None)
             raise
@@ -125,7 +125,7 @@ class SqlEventLog(SqlEventReader):
         plan = await asyncio.to_thread(make_plan)
         self._cache.drop(key)
         at = to_timestamp(self._clock())
-        await self._write_with_audit(lambda connection: writes.restore(connection, plan, action, at))
+        await write_with_audit(self.database, lambda connection: writes.restore(connection, plan, action, at))
         self.database.notify(key)
         return plan.head.state
 
@@ -144,7 +144,12 @@ class SqlEventLog(SqlEventReader):
         plan = plan_append(key, base, self._seal(key, base, [draft]), idempotency=idempotency)
         used_keys = find_idempotency_keys(log, stand_ins)
         self._cache.drop(key)
-        await self.database.write(lambda connection: redact(connection, plan, redacted, used_keys), erases=True)
+
+        def job(connection: Connection) -> None:
+            redact(connection, plan, redacted, used_keys)
+            record_deeds(connection, key, plan.sealed)
+
+        await write_with_audit(self.database, job, erases=True)
         self._cache.put(key, plan.state)
         self.database.notify(key)
         return plan.make_result(None)
@@ -155,17 +160,11 @@ class SqlEventLog(SqlEventReader):
         action = AuditAction(type="session.deleted", by=by, reason=reason)
         at = to_timestamp(self._clock())
         self._cache.drop(key)
-        await self._write_with_audit(lambda db: writes.delete_session(db, key, expected, action, at), erases=True)
+        await write_with_audit(
+            self.database, lambda db: writes.delete_session(db, key, expected, action, at), erases=True
+        )
         self._cache.drop(key)
         self.database.notify(key)
-
-    async def _write_with_audit(self, job: Callable[[Connection], T], *, erases: bool = False) -> T:
-        """Run a job that adds to the audit log, again if another process has just done so."""
-        while True:
-            try:
-                return await self.database.write(job, erases=erases)
-            except AuditLogConflict:
-                continue
 
     async def _refuse_empty_append(self, key: SessionKey) -> AppendResult:
         last = await self.database.read(lambda connection: read_head_seq(connection, key))
@@ -192,6 +191,12 @@ class SqlEventLog(SqlEventReader):
         finally:
             if self._on_append is not None:
                 self._on_append(time.perf_counter() - began, failure)
+
+
+def _append_with_audit(connection: Connection, plan: AppendPlan) -> Lease | None:
+    lease = writes.append(connection, plan)
+    record_deeds(connection, plan.key, plan.sealed)
+    return lease
 
 
 def _refuse_long_keys(key: SessionKey, idempotency: IdempotencyRecord | None) -> None:

@@ -167,6 +167,7 @@ api_keys = Table(
     Column("revoked_at", Text),
     Column("role", Text, nullable=False, server_default="write"),
     Column("last_used_at", Text),
+    Column("expires_at", Text),
 )
 
 SESSION_TABLES = (events, blobs, idempotency, creations, session_labels, usage)

@@ -1,0 +1,96 @@
+"""Routes for the API keys of the caller's own tenant: list, make, revoke."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from litestar import Response, get, post
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import FromPath, JSONBody
+from msgspec import Meta
+
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.auth.guards import PERMISSION
+from swarmkeep.api.bodies import Body, JsonResponse
+from swarmkeep.api.errors import problem_specs
+from swarmkeep.api.parameters import Cursor, Limit
+from swarmkeep.store.ports.api_keys import ApiKey, Role
+
+
+class KeyList(msgspec.Struct, frozen=True, kw_only=True):
+    data: list[ApiKey]
+    next_cursor: str | None
+
+
+class NewKey(Body, frozen=True, kw_only=True):
+    """`name`: who or what uses it; events name it. Without `expires_at` it has no end."""
+
+    may_be_absent: ClassVar[bool] = True
+    name: str = ""
+    role: Role = "write"
+    expires_at: Annotated[datetime, Meta(tz=True)] | None = None
+
+
+class CreatedKey(ApiKey, frozen=True, kw_only=True):
+    """A key as lists show it, and the `key` itself: this once, and null when the request was made before."""
+
+    key: str | None
+
+
+@get(
+    "/keys",
+    operation_id="list_keys",
+    summary="List the tenant's API keys, oldest first",
+    opt={PERMISSION: ("keys",)},
+    responses=problem_specs(),
+)
+async def list_keys(principal: NamedDependency[Principal], limit: Limit = 50, cursor: Cursor = None) -> KeyList:
+    """Keys that were revoked or have ended are among them; the keys themselves are kept nowhere."""
+    keys = await principal.service.keyring.keys.list_keys(tenant=principal.tenant, after=cursor, limit=limit + 1)
+    following = keys[limit - 1].id if len(keys) > limit else None
+    return KeyList(data=keys[:limit], next_cursor=following)
+
+
+@post(
+    "/keys",
+    status_code=201,
+    operation_id="create_key",
+    summary="Make an API key",
+    opt={PERMISSION: ("keys",)},
+    responses={
+        200: ResponseSpec(CreatedKey, description="The key, made before", generate_examples=False),
+        **problem_specs("idempotency_mismatch", "too_large", "unsupported_media_type", "overloaded"),
+    },
+)
+async def create_key(data: JSONBody[NewKey], principal: NamedDependency[Principal]) -> Response[CreatedKey]:
+    """A key of the caller's tenant. With an `Idempotency-Key` that came before it answers 200, without the key itself,
+    which nobody can find out again: if it was not received, revoke it and make another.
+    """
+    keys, request = principal.service.keyring.keys, await principal.idempotency_record()
+    wanted: dict[str, Any] = {**msgspec.structs.asdict(data), "by": principal.name}
+    made, secret = await (
+        keys.create(principal.tenant, **wanted)
+        if request is None
+        else keys.create_once(principal.tenant, request.key, **wanted)
+    )
+    found = CreatedKey(**msgspec.structs.asdict(made), key=secret)
+    return JsonResponse(found, status_code=201 if secret else 200)
+
+
+@post(
+    "/keys/{key_id:str}/revoke",
+    status_code=200,
+    operation_id="revoke_key",
+    summary="End an API key for good",
+    opt={PERMISSION: ("keys",)},
+    responses=problem_specs("key_not_found", "overloaded"),
+)
+async def revoke_key(key_id: FromPath[str], principal: NamedDependency[Principal]) -> ApiKey:
+    """Every server refuses it within two seconds. One that was revoked before stays as it is."""
+    return await principal.service.keyring.keys.revoke(key_id, tenant=principal.tenant, by=principal.name)
+
+
+ROUTES = [list_keys, create_key, revoke_key]
