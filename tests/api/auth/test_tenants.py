@@ -88,7 +88,7 @@ ID_KINDS = {
 FILTERS = {"session"}
 TENANT_FREE_PARAMETERS = {
     "seq", "name", "limit", "cursor", "at", "before", "after", "head", "type", "agent", "status", "force", "as",
-    "dry_run", "group_by", "from", "to", "model", "format", "reason",
+    "dry_run", "group_by", "from", "to", "model", "format", "reason", "include",
 }  # fmt: skip
 READING_POSTS = {"POST /v1/sessions/{session_id}/replay"}
 # Fields of bodies that name what is to be made, in the caller's own tenant.
