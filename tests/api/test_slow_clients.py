@@ -165,14 +165,15 @@ async def test_bodies_that_arrive_slowly_hold_no_more_than_so_much_memory(plain:
         for number in range(1, 4):
             await slow.enter_async_context(send_partial_body(plain, "/v1/sessions", 300_000, 400_000))
             await wait_until(lambda held=number * (300_000 - UNCOUNTED_BYTES): body_limits.held_bytes == held)
-        large = await plain.client.post("/v1/sessions", json={"metadata": {"a": "x" * 500_000}})
+        large = await plain.client.post("/v1/sessions", json={"context_variables": {"a": "x" * 500_000}})
         assert check_problem(large, 503, "overloaded")["detail"].startswith("too many large requests")
         assert large.headers["retry-after"] == "1"
         # Everyday requests get through.
         assert (await plain.run(await plain.session()))["status"] == "completed"
     # Those that have gone hold nothing any more.
     await wait_until(lambda: not body_limits.held_bytes)
-    assert (await plain.client.post("/v1/sessions", json={"metadata": {"a": "x" * 500_000}})).status_code == 201
+    large = await plain.client.post("/v1/sessions", json={"context_variables": {"a": "x" * 500_000}})
+    assert large.status_code == 201
 
 
 @in_haste("body")

@@ -18,6 +18,7 @@ from litestar.types import ControllerRouterHandler
 import swarmkeep
 from swarmkeep.api.auth.context import identify_principal
 from swarmkeep.api.auth.guards import guard_against_other_sites, require_key
+from swarmkeep.api.auth.refusal_log import RefusalLog, log_refusal
 from swarmkeep.api.bodies import JsonRequest, JsonResponse
 from swarmkeep.api.body_limits import BodyLimits
 from swarmkeep.api.errors import problem_response
@@ -107,7 +108,7 @@ def build_api(
             *page.ROUTES,
         ],
         before_request=refuse_unknown_parameters,
-        before_send=[count_answer, add_security_headers],
+        before_send=[count_answer, log_refusal, add_security_headers],
         cors_config=_cors_config(cors_origins) if cors_origins else None,
         event_emitter_backend=_NoEventEmitter,
         dependencies={"principal": Provide(identify_principal, sync_to_thread=False)},
@@ -128,7 +129,12 @@ def build_api(
             render_plugins=[JsonRenderPlugin(path="/openapi.json")],
         ),
         request_class=JsonRequest,
-        state=State({"body_limits": BodyLimits(_LARGE_BODIES_AT_ONCE * max_body_bytes, max_body_values)}),
+        state=State(
+            {
+                "body_limits": BodyLimits(_LARGE_BODIES_AT_ONCE * max_body_bytes, max_body_values),
+                "refusals": RefusalLog(),
+            }
+        ),
         request_max_body_size=max_body_bytes,
         response_class=JsonResponse,
     )

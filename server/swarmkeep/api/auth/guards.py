@@ -22,7 +22,7 @@ AnyConnection = ASGIConnection[Any, Any, Any, Any]
 PERMISSION = "permission"
 # A handler's `opt` that says that it calls `authenticate` and `refuse_other_sites` itself: a WebSocket is
 # refused in the handshake, and may show its key in another place.
-OWN_AUTH = "own_door"
+OWN_AUTH = "own_auth"
 
 
 async def require_key(connection: AnyConnection, handler: BaseRouteHandler) -> None:
@@ -57,7 +57,7 @@ async def authenticate(service: Service, authorization: list[str], address: str)
 
 
 def client_address(scope: Scope) -> str:
-    """Where a request comes from, as the nearest proxy on this machine tells, if there is one."""
+    """Where a request comes from: who connected, or what a proxy says that was named to the server."""
     client = scope.get("client")
     return "" if client is None else client[0]
 

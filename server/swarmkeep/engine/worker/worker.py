@@ -26,6 +26,7 @@ from swarmkeep.engine.policy import decide_end
 from swarmkeep.engine.session_log import StoreSessionLog
 from swarmkeep.engine.streaming import Hub
 from swarmkeep.engine.tool_runners import ThreadRunner, ToolRunner
+from swarmkeep.engine.worker.lease_keeper import LeaseKeeper
 from swarmkeep.engine.worker.partials import PartialReplies
 from swarmkeep.engine.worker.policy import SessionPolicy
 from swarmkeep.engine.worker.recovery import Recovery
@@ -77,6 +78,7 @@ class Worker:
         self.partials = PartialReplies(store, hub, self.claim.owner, limits.poll_seconds, self.is_advancing)
         self.tasks = SessionTasks(self._advance, self._on_task_end)
         self._watcher = Watcher(store, self._list_watched_keys, self._on_sessions_moved, limits.poll_seconds)
+        self._keeper = LeaseKeeper(store, self.tasks.list_leases, limits.lease_seconds)
         self._recovery = Recovery(
             store,
             registry,
@@ -181,7 +183,9 @@ class Worker:
     async def start(self) -> None:
         """Begin to renew leases and to look after abandoned runs, the first time before this returns."""
         # First the leases: with many to take over, the first ones would run out again.
-        self._background_tasks = [asyncio.create_task(work()) for work in (self._renew_leases, self._watcher.run)]
+        works = (self._renew_leases, self._watcher.run, self._keeper.beat_regularly)
+        self._background_tasks = [asyncio.create_task(work()) for work in works]
+        self._keeper.start()
         await self.recover()
         self._background_tasks.append(asyncio.create_task(self._recover_regularly()))
 
@@ -241,6 +245,7 @@ class Worker:
         stopped = await self.tasks.stop(self._limits.grace_seconds)
         await asyncio.gather(*(self._interrupt(session_log) for session_log in stopped))
         # Last: a lease that is not renewed while its run has its grace time could be taken over.
+        self._keeper.stop()
         keepers, self._background_tasks = self._background_tasks, []
         for keeper in keepers:
             keeper.cancel()

@@ -48,6 +48,10 @@ class Leases(Protocol):
         """Extend these leases, by the database's clock. Returns the sessions on which they are not held any more."""
         ...
 
+    async def renew_from_anywhere(self, leases: Mapping[SessionKey, Lease], *, lease_seconds: float) -> None:
+        """Extend these leases, those of them that are still held, from another event loop than the store's."""
+        ...
+
     async def find_abandoned(self, *, limit: int = 100) -> list[SessionKey]:
         """Sessions that are running while nobody holds an unexpired lease on them: of each tenant in its turn, the
         longest abandoned first.

@@ -67,6 +67,14 @@ class PostgresDatabase:
         task.add_done_callback(self._writes.discard)
         return await asyncio.shield(task)
 
+    async def write_from_anywhere(self, job: Callable[[Connection], T]) -> T:
+        # The pool's connections belong to the loop that they were made in.
+        engine = make_engine(self._server, pooled=False)
+        try:
+            return await self._write(engine, job)
+        finally:
+            await engine.dispose()
+
     @property
     def waiting_writes(self) -> int:
         return len(self._writes)

@@ -35,6 +35,10 @@ class Database(Protocol):
         """
         ...
 
+    async def write_from_anywhere(self, job: Callable[[Connection], T]) -> T:
+        """`write`, from a loop that is not the one in which all else is done. Not for many at once."""
+        ...
+
     @property
     def waiting_writes(self) -> int:
         """The number of writes that have not been committed yet."""

@@ -28,6 +28,9 @@ class SqlLeases(OnDatabase):
         heads = await self.read_heads(leases)
         return {key for key, lease in leases.items() if key not in heads or heads[key].lease != lease}
 
+    async def renew_from_anywhere(self, leases: Mapping[SessionKey, Lease], *, lease_seconds: float) -> None:
+        await self.database.write_from_anywhere(lambda connection: renew_leases(connection, leases, lease_seconds))
+
     async def find_abandoned(self, *, limit: int = 100) -> list[SessionKey]:
         columns = sessions.c
         free = or_(columns.lease_owner.is_(None), columns.lease_expires_at <= database_now())

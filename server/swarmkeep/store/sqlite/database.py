@@ -104,6 +104,10 @@ class SqliteDatabase:
         result: T = await waiting.future
         return result
 
+    async def write_from_anywhere(self, job: Callable[[Connection], T]) -> T:
+        # The thread that writes answers each caller in the loop that it came from.
+        return await self.write(job)
+
     @property
     def waiting_writes(self) -> int:
         return self._jobs.qsize()
