@@ -78,7 +78,7 @@ def lifespan_of(
         if isinstance(location, SqliteFile) and (exposed := find_exposed_files(location.path)):
             log.warning("%s", describe_exposure(exposed))
         metrics = _build_metrics(settings)
-        store = open_store(settings.database_url, on_append=metrics.observe_append)
+        store = open_store(settings.database_url, on_append=metrics.observe_append, read_seconds=settings.read_seconds)
         engine = build_engine(settings, registry, store)
         _connect_metrics(metrics, engine, store)
         try:

@@ -102,6 +102,9 @@ class Settings(BaseSettings):
     history_turns: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="How many of a session's last turns a model is sent; by default all of them."
     )
+    read_seconds: Seconds = Field(
+        default=10.0, description="How long a list, a sum or a search may take in the database; then 503 `overloaded`."
+    )
     # Streams give their signs of life at a poll, and owe one every 15 seconds.
     poll_seconds: float = Field(
         default=0.5, gt=0, le=7, description="How soon, at the latest, a stream shows what another server has recorded."

@@ -35,10 +35,12 @@ class SqlStore(
         cache_bytes: int = CACHE_BYTES,
         only: SessionKey | None = None,
         on_append: OnAppend | None = None,
+        read_seconds: float | None = None,
     ) -> None:
         # Two subjects keep something of their own; the others need the database only.
         SqlLeases.__init__(self, database, only=only)
         SqlEventLog.__init__(self, database, clock=clock, cache_bytes=cache_bytes, on_append=on_append)
+        self.read_seconds = read_seconds
         self.display = display
         """The database's URL without its password."""
 
@@ -65,6 +67,7 @@ def open_store(
     max_waiting: int = 1000,
     only: SessionKey | None = None,
     on_append: OnAppend | None = None,
+    read_seconds: float | None = None,
 ) -> SqlStore:
     """The store in the database that `url` names. Nothing is opened before the first call, and nothing ever created.
 
@@ -72,7 +75,7 @@ def open_store(
     leaves a SQLite file's directory as it is. Above `max_waiting` writes at once, more are Overloaded.
 
     `only` is the one session that this process looks after: it takes over no other's abandoned runs. `on_append` is
-    called after each append.
+    called after each append. `read_seconds` is how long a list or a sum may take, whose cost callers choose.
 
     Raises BadDatabaseUrl.
     """
@@ -86,5 +89,11 @@ def open_store(
 
         database = PostgresDatabase(location, read_only=read_only, max_waiting=max_waiting)
     return SqlStore(
-        database, display=location.display, clock=clock, cache_bytes=cache_bytes, only=only, on_append=on_append
+        database,
+        display=location.display,
+        clock=clock,
+        cache_bytes=cache_bytes,
+        only=only,
+        on_append=on_append,
+        read_seconds=read_seconds,
     )

@@ -34,7 +34,7 @@ def test_a_session_is_kept_in_either_database(cli: CommandLine, database_url: st
     talk = cli("chat", "--offline", "--agents", ACME, *where, text="Hello, I'd like to buy a lantern.\n")
     assert talk.code == 0, talk
     (session,) = cli("sessions", "list", "--json", *where).json
-    assert session["context_variables"]["cart"]
+    assert cli("sessions", "show", session["id"], "--json", *where).json["context_variables"]["cart"]
     events = cli("events", session["id"], "--json", *where).json
     assert len(events) == session["seq"]
     assert cli("sessions", "fork", session["id"], "--id", "fork", *where).out == "fork\n"

@@ -6,6 +6,8 @@ from swarmkeep.store.ports.log import AppendResult
 
 UPGRADE_HINT = "run `swarmkeep db upgrade`"
 
+TOO_SLOW_DETAIL = "this took too long in the database; ask for less at once, with fewer filters"
+
 
 class StoreUnavailable(Exception):
     """The database cannot be reached; the message names it without its password."""

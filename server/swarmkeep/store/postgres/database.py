@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -37,8 +38,12 @@ class PostgresDatabase:
         self._notifications = Notifications(lambda: connect(server, {}))
         self._closed = False
 
-    async def read(self, query: Callable[[Connection], T]) -> T:
-        return await self._read(self._open_engines()[1], query)
+    async def read(self, query: Callable[[Connection], T], *, seconds: float | None = None) -> T:
+        engine, reading = self._open_engines()
+        if seconds is None:
+            return await self._read(reading, query)
+        # In a transaction, so that the limit ends with it.
+        return await self._read(engine, partial(_query_in_time, query, seconds))
 
     async def read_snapshot(self, query: Callable[[Connection], T]) -> T:
         engine = self._open_engines()[0]
@@ -121,6 +126,11 @@ class PostgresDatabase:
                 if last or not (is_demoted or is_connection_lost(error)):
                     raise_store_error(error, self._server)
         raise AssertionError
+
+
+def _query_in_time(query: Callable[[Connection], T], seconds: float, connection: Connection) -> T:
+    connection.exec_driver_sql(f"SET LOCAL statement_timeout = {max(1, round(seconds * 1000))}")
+    return query(connection)
 
 
 def _run_query(engine: Engine, query: Callable[[Connection], T]) -> T:

@@ -8,13 +8,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from swarmkeep.domain.errors import Overloaded
-from swarmkeep.store.ports.errors import StoreUnavailable, missing_schema_error
+from swarmkeep.store.ports.errors import TOO_SLOW_DETAIL, StoreUnavailable, missing_schema_error
 from swarmkeep.store.urls import PostgresServer
 
 # Classes of SQLSTATE: connection, authorization, resources, operator's intervention, system error.
 _UNAVAILABLE = {"08", "28", "3D", "53", "57", "58", "25"}
 _NO_SCHEMA = {"42P01", "42703", "3F000"}
 _READ_ONLY = "25006"
+_TOO_SLOW = "57014"
 _BUSY = {"40001", "40P01", "55P03"}
 
 
@@ -37,6 +38,8 @@ def translate_postgres_error(error: Exception, display: str) -> Exception:
         return missing_schema_error(display)
     if state in _BUSY:
         return Overloaded()
+    if state == _TOO_SLOW:
+        return Overloaded(detail=TOO_SLOW_DETAIL)
     if error.connection_invalidated or state[:2] in _UNAVAILABLE:
         return StoreUnavailable(f"cannot use the database at {display}: {error.orig}")
     return error

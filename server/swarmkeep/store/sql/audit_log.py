@@ -31,7 +31,9 @@ class SqlAuditLog(OnDatabase):
     """AuditLog on a Database."""
 
     async def read_audit_log(self, tenant: str, *, after: int = 0, limit: int = 200) -> list[AuditLogEntry]:
-        return await self.database.read(lambda connection: read_audit_log(connection, tenant, after, limit))
+        return await self.database.read(
+            lambda connection: read_audit_log(connection, tenant, after, limit), seconds=self.read_seconds
+        )
 
     async def list_audit_log_tenants(self) -> list[str]:
         return await self.database.read(list_audit_log_tenants)

@@ -15,8 +15,11 @@ T = TypeVar("T")
 class Database(Protocol):
     """One place to read and write. Jobs are short, know nothing of asyncio, and keep no connection."""
 
-    async def read(self, query: Callable[[Connection], T]) -> T:
-        """Run a query. It may run twice if the connection breaks."""
+    async def read(self, query: Callable[[Connection], T], *, seconds: float | None = None) -> T:
+        """Run a query. It may run twice if the connection breaks.
+
+        Raises Overloaded if one of its statements takes longer than `seconds`.
+        """
         ...
 
     async def read_snapshot(self, query: Callable[[Connection], T]) -> T:
@@ -57,6 +60,9 @@ class Database(Protocol):
 
 class OnDatabase:
     """A subject of the store, on a Database."""
+
+    read_seconds: float | None = None
+    """How long a query may take whose shape and cost its caller chose."""
 
     def __init__(self, database: Database) -> None:
         self.database = database

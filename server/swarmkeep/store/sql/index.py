@@ -48,7 +48,7 @@ class SqlSessionIndex(OnDatabase):
             include_context=include_context,
             max_bytes=sys.maxsize if max_bytes is None else max_bytes,
         )
-        return await self.database.read(query)
+        return await self.database.read(query, seconds=self.read_seconds)
 
 
 def list_sessions(

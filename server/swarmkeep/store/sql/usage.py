@@ -45,7 +45,9 @@ class SqlUsageIndex(OnDatabase):
     """UsageIndex on a Database."""
 
     async def sum_usage(self, tenant: str, query: UsageQuery) -> UsagePage:
-        return await self.database.read(lambda connection: sum_usage(connection, tenant, query))
+        return await self.database.read(
+            lambda connection: sum_usage(connection, tenant, query), seconds=self.read_seconds
+        )
 
 
 def record_usage(connection: Connection, key: SessionKey, events: Iterable[RecordedEvent]) -> None:

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
@@ -25,6 +27,8 @@ T = TypeVar("T")
 _MAX_BATCH = 128
 _READERS = 2
 _SNAPSHOT_READERS = 2
+# Of the virtual machine that runs statements: about a millisecond.
+_STEPS_BETWEEN_LOOKS = 20_000
 
 
 class _Job:
@@ -80,8 +84,10 @@ class SqliteDatabase:
         self._open_files: list[ReadOnlyFile] = []
         self._closed = False
 
-    async def read(self, query: Callable[[Connection], T]) -> T:
+    async def read(self, query: Callable[[Connection], T], *, seconds: float | None = None) -> T:
         self._check_open()
+        if seconds is not None:
+            query = partial(_query_in_time, query, seconds)
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, query)
 
     async def read_snapshot(self, query: Callable[[Connection], T]) -> T:
@@ -249,3 +255,13 @@ def _resolve_futures(batch: list[_Job]) -> None:
             job.future.set_exception(job.outcome)
         else:
             job.future.set_result(job.outcome)
+
+
+def _query_in_time(query: Callable[[Connection], T], seconds: float, connection: Connection) -> T:
+    raw: Any = connection.connection.dbapi_connection
+    deadline = time.monotonic() + seconds
+    raw.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_BETWEEN_LOOKS)
+    try:
+        return query(connection)
+    finally:
+        raw.set_progress_handler(None, 0)

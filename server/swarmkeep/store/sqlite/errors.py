@@ -9,7 +9,7 @@ from typing import NoReturn
 from sqlalchemy.exc import DBAPIError
 
 from swarmkeep.domain.errors import Overloaded
-from swarmkeep.store.ports.errors import StoreUnavailable, missing_schema_error
+from swarmkeep.store.ports.errors import TOO_SLOW_DETAIL, StoreUnavailable, missing_schema_error
 from swarmkeep.store.urls import SqliteFile
 
 # Conditions of the file, the disk or another process; any other error of SQLite's is a mistake of ours and stays one.
@@ -50,6 +50,8 @@ def translate_sqlite_error(error: Exception, display: str) -> Exception:
     name = "_".join(getattr(cause, "sqlite_errorname", "").split("_")[:2])
     if name in _BUSY:
         return Overloaded()
+    if name == "SQLITE_INTERRUPT":
+        return Overloaded(detail=TOO_SLOW_DETAIL)
     if "no such table" in str(cause) or "no such column" in str(cause):
         return missing_schema_error(display)
     return StoreUnavailable(f"cannot use the database at {display}: {cause}") if name in _UNAVAILABLE else error
