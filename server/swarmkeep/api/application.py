@@ -17,8 +17,7 @@ from litestar.types import ControllerRouterHandler
 
 import swarmkeep
 from swarmkeep.api.auth.context import identify_principal
-from swarmkeep.api.auth.guards import guard_against_other_sites, require_key
-from swarmkeep.api.auth.refusal_log import RefusalLog, log_refusal
+from swarmkeep.api.auth.guards import guard_against_other_sites, log_refusal, require_key
 from swarmkeep.api.bodies import JsonRequest, JsonResponse
 from swarmkeep.api.body_limits import BodyLimits
 from swarmkeep.api.errors import problem_response
@@ -129,12 +128,7 @@ def build_api(
             render_plugins=[JsonRenderPlugin(path="/openapi.json")],
         ),
         request_class=JsonRequest,
-        state=State(
-            {
-                "body_limits": BodyLimits(_LARGE_BODIES_AT_ONCE * max_body_bytes, max_body_values),
-                "refusals": RefusalLog(),
-            }
-        ),
+        state=State({"body_limits": BodyLimits(_LARGE_BODIES_AT_ONCE * max_body_bytes, max_body_values)}),
         request_max_body_size=max_body_bytes,
         response_class=JsonResponse,
     )

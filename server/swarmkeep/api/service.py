@@ -6,6 +6,7 @@ import asyncio
 
 from swarmkeep.api.auth.keyring import Keyring
 from swarmkeep.api.auth.rate_limits import RateLimiter
+from swarmkeep.api.auth.refusal_log import RefusalLog
 from swarmkeep.api.limits import ServerLimits
 from swarmkeep.engine.engine import Engine
 from swarmkeep.store.ports.api_keys import ApiKey
@@ -40,6 +41,7 @@ class Service:
         self.address_limiter = address_limiter
         self.separate_approvers = separate_approvers
         self.limits = limits or ServerLimits()
+        self.refusals = RefusalLog()
         self.stopping = asyncio.Event()
         self.drained = asyncio.Event()
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+from litestar import Litestar
 from litestar.connection import ASGIConnection
 from litestar.datastructures import Headers
 from litestar.handlers import BaseRouteHandler
-from litestar.types import Scope
+from litestar.types import Message, Scope
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.permissions import Permission
+from swarmkeep.api.auth.refusal_log import REFUSALS
 from swarmkeep.api.http_errors import Forbidden, Unauthenticated
 from swarmkeep.api.service import Service
-from swarmkeep.store.ports.api_keys import ApiKey
+from swarmkeep.store.ports.api_keys import ApiKey, parse_key_id
 
 AnyConnection = ASGIConnection[Any, Any, Any, Any]
 
@@ -124,3 +126,20 @@ def _is_embedded_elsewhere(headers: Headers) -> bool:
 def _host_name(host: str) -> str:
     name, _, port = host.rpartition(":")
     return (name if name and port.isdecimal() else host).lower()
+
+
+async def log_refusal(message: Message, scope: Scope) -> None:
+    """Note an answer that refuses somebody, as it is sent."""
+    # Only the start of an answer has a status, be it to a request or to a handshake.
+    status = cast(dict[str, Any], message).get("status")
+    service: Service | None = Litestar.from_scope(scope).state.get("service")
+    if status in REFUSALS and service is not None:
+        service.refusals.note(status, client_address(scope), _describe_request(scope))
+
+
+def _describe_request(scope: Scope) -> str:
+    """The method and the path, with the key's id if one was shown: never the key."""
+    shown = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1").rpartition(" ")[2]
+    key_id = parse_key_id(shown)
+    method = cast(dict[str, Any], scope).get("method", "WebSocket")
+    return f"{method} {scope['path'][:200]}" + (f" by {key_id}" if key_id else "")
