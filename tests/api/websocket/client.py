@@ -76,5 +76,6 @@ async def connect_session(
     service: RunningServer, session: str, query: str = "", **options: Any
 ) -> AsyncIterator[SocketClient]:
     url = f"{service.url.replace('http', 'ws', 1)}{session}/live{query}"
-    async with connect(url, max_size=None, proxy=None, **options) as socket:
+    # With a queue that is full the client reads no further, and would wait 10 s for an answer to its close frame.
+    async with connect(url, **{"max_size": None, "max_queue": None, "proxy": None, **options}) as socket:
         yield SocketClient(socket)

@@ -328,6 +328,7 @@ async def test_what_is_no_text_and_no_json_any_more_is_found(store: SqlStore) ->
 VALUES = ["x'00ff'", "x''", "'text'", "'\"'", "777", "-1.5", "cast(x'ff' as text)"]
 
 
+@pytest.mark.long
 async def test_a_value_of_any_type_in_any_column_of_a_file_is_found(sqlite_ready: str) -> None:
     store = open_store(sqlite_ready)
     await fill_store(store)
