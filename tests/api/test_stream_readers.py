@@ -188,6 +188,7 @@ async def test_a_reader_that_falls_behind_costs_little_and_misses_no_event(ready
     assert [item.seq for item in got if isinstance(item, RecordedEvent)] == list(range(1, 62))
 
 
+@pytest.mark.long
 async def test_a_reader_that_stops_reading_is_let_go_and_can_come_back(ready_url: str, model: ScriptedModel) -> None:
     async with start_server(
         scripted(ready_url, model, max_metadata_bytes=2_000_000), ServerLimits(stalled_seconds=0.5)

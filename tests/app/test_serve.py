@@ -124,6 +124,7 @@ def test_it_warns_when_every_page_may_use_it(tmp_path: Path) -> None:
         assert "SWARMKEEP_CORS_ORIGINS=* every web page" in server.output()
 
 
+@pytest.mark.long
 def test_a_stop_gives_runs_their_time_and_says_at_once_that_it_is_not_ready(
     tmp_path: Path, model: ScriptedModel
 ) -> None:

@@ -65,6 +65,7 @@ async def test_every_row_comes_back_in_either_kind_of_database(url: str, opener:
     assert gzip.decompress(await back_up(other_url)) == gzip.decompress(data)
 
 
+@pytest.mark.long
 async def test_a_backup_is_of_one_moment_while_sessions_go_on(url: str, opener: Opener, tmp_path: Path) -> None:
     store = opener()
     key = new_key()
@@ -148,6 +149,7 @@ def test_a_backup_of_a_later_release_is_refused(backup: bytes, tmp_path: Path) -
     expect_refusal(gzip.compress(b"".join([later, *rest])), tmp_path, "version 2")
 
 
+@pytest.mark.long
 def test_pages_leave_out_and_repeat_no_row(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'many.db'}"
     schema.upgrade(url)

@@ -272,6 +272,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(agents=st.lists(TEXTS, min_size=1, max_size=3), content=st.dictionaries(TEXTS, JSON, max_size=3), run=TEXTS)
 def test_whatever_was_accepted_comes_through(
