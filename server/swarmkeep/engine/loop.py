@@ -239,9 +239,9 @@ def _restrict_to_run(run: Run, decide: Callable[[State, Run], list[SessionEvent]
     `agent` is the one whose doing it is, if not the active one's.
     """
 
-    def guarded(state: State) -> list[EventDraft] | None:
+    def decide_for_run(state: State) -> list[EventDraft] | None:
         if state.run is None or state.run.id != run.id or state.run.status != "running":
             return None
         return draft_events(agent or state.agent, decide(state, state.run), run.id)
 
-    return guarded
+    return decide_for_run
