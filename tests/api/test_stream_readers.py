@@ -17,7 +17,8 @@ from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.build import build_engine
 from swarmkeep.engine.loop import MessageDelta, MessageStarted
-from swarmkeep.engine.streaming import Hub, follow
+from swarmkeep.engine.streams.following import follow
+from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.settings import Settings
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import SessionKey

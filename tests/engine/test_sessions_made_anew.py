@@ -10,7 +10,8 @@ import pytest
 from swarmkeep import Agent
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.engine.engine import Engine
-from swarmkeep.engine.streaming import Hub, follow
+from swarmkeep.engine.streams.following import follow
+from swarmkeep.engine.streams.hub import Hub
 from tests.engine.cluster import (
     KEY,
     EngineCluster,

@@ -85,6 +85,7 @@ def test_every_script_is_shown_in_its_direction_and_within_the_page(window: Wind
         if size:
             window.page.set_viewport_size(size)  # type: ignore[arg-type]
         window.open_chat(session)
+        expect(window.questions).to_have_count(12)
         expect(window.answers.last).to_be_in_viewport()
         assert window.evaluate(FITS) is True
         directions = window.evaluate(

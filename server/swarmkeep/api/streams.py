@@ -15,7 +15,7 @@ from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import RunNotFound, SessionNotFound
 from swarmkeep.engine.loop import Item
 from swarmkeep.engine.reader import RunPosition, is_open
-from swarmkeep.engine.streaming import Feed
+from swarmkeep.engine.streams.feed import Feed
 from swarmkeep.store.ports import SessionKey
 
 PING = comment("ping")

@@ -13,7 +13,7 @@ from swarmkeep.engine.models.secrets import NO_SECRETS, Secrets
 from swarmkeep.engine.reader import SessionReader
 from swarmkeep.engine.runs import Runs
 from swarmkeep.engine.sessions import Sessions
-from swarmkeep.engine.streaming import Hub
+from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.ports import SessionKey

@@ -13,7 +13,9 @@ from swarmkeep.domain.events import RunEnded, RunWaiting
 from swarmkeep.domain.state import Run, SessionStatus, State
 from swarmkeep.domain.views import RunView, SessionView, collect_runs, find_run, view_run, view_session
 from swarmkeep.engine.loop import Item
-from swarmkeep.engine.streaming import Feed, Hub, follow, read_pages
+from swarmkeep.engine.streams.feed import Feed
+from swarmkeep.engine.streams.following import follow, read_pages
+from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.engine.worker.watcher import follow_from_log
 from swarmkeep.store.ports import EventStore, SessionHead, SessionKey, SessionPage
 

@@ -27,7 +27,7 @@ from swarmkeep.domain.views import collect_runs, find_run, view_run, view_sessio
 from swarmkeep.engine.agents.registry import OpenRegistry
 from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.policy import Decide
-from swarmkeep.engine.streaming import Hub
+from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.engine.swarm.blocking import iterate_blocking, run_blocking
 from swarmkeep.engine.swarm.session import MemorySession, MemorySessionLog
 from swarmkeep.engine.tool_runners import InlineRunner

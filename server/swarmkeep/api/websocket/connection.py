@@ -30,7 +30,7 @@ from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import SessionNotFound
 from swarmkeep.engine.loop import Item
-from swarmkeep.engine.streaming import Feed
+from swarmkeep.engine.streams.feed import Feed
 from swarmkeep.store.ports import SessionKey
 
 log = logging.getLogger(__name__)

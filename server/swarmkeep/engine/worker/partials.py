@@ -11,7 +11,7 @@ from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
 from swarmkeep.domain.decisions.settling import find_outside_step
 from swarmkeep.domain.decisions.steps import AskModel
 from swarmkeep.domain.state import State
-from swarmkeep.engine.streaming import Hub
+from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.store.ports import EventStore, Lease, SessionHead, SessionKey
 
 # How often to look whether the other server has answered.

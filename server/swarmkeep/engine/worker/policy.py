@@ -11,7 +11,7 @@ from swarmkeep.engine.agents.approvals import ApprovalRules
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.models.secrets import Secrets
 from swarmkeep.engine.policy import RunTimedOut
-from swarmkeep.engine.streaming import Hub
+from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.store.ports import SessionKey
 
 

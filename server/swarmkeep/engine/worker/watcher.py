@@ -9,7 +9,8 @@ from contextlib import aclosing
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.engine.loop import Item
-from swarmkeep.engine.streaming import Hub, follow
+from swarmkeep.engine.streams.following import follow
+from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.store.ports import EventStore, SessionKey
 
 log = logging.getLogger(__name__)

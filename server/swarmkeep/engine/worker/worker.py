@@ -24,7 +24,7 @@ from swarmkeep.engine.models.pauses import Pauses, ServerStopping
 from swarmkeep.engine.models.secrets import Secrets
 from swarmkeep.engine.policy import decide_end
 from swarmkeep.engine.session_log import StoreSessionLog
-from swarmkeep.engine.streaming import Hub
+from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.engine.tool_runners import ThreadRunner, ToolRunner
 from swarmkeep.engine.worker.lease_keeper import LeaseKeeper
 from swarmkeep.engine.worker.partials import PartialReplies

@@ -23,7 +23,9 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
-from swarmkeep.engine.streaming import Feed, Hub, follow
+from swarmkeep.engine.streams.feed import Feed
+from swarmkeep.engine.streams.following import follow
+from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
 from tests.engine.cluster import (
@@ -219,6 +221,19 @@ async def test_pieces_of_a_message_that_was_given_whole_are_stale() -> None:
         hub.publish(KEY, make_delta("stale", seq=1))
         hub.publish(KEY, make_delta("fresh", seq=3))
         assert await take_items(items, 3) == [whole, later, make_delta("fresh", seq=3)]
+
+
+async def test_pieces_come_before_their_message_also_for_a_reader_who_was_sent_to_the_log() -> None:
+    shelf, hub = ListedLog(), Hub()
+    async with aclosing(follow_shelf(shelf, hub)) as items:
+        shelf.add(RunStarted(options=RunOptions()))
+        await take_items(items, 1)
+        hub.publish(KEY, make_delta("a"))
+        hub.publish(KEY, make_delta("b"))
+        hub.signal_log_change(KEY)
+        hub.publish(KEY, whole := shelf.add(REPLY))
+        hub.publish(KEY, make_delta("c", seq=2))
+        assert await take_items(items, 4) == [make_delta("a"), make_delta("b"), whole, make_delta("c", seq=2)]
 
 
 async def test_a_patch_in_the_middle_of_a_message_does_not_silence_it() -> None:

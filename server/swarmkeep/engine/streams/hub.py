@@ -1,0 +1,124 @@
+"""The hub: passes events and pieces of messages to the readers in the same process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import zip_longest
+from weakref import WeakSet
+
+import msgspec
+
+from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
+from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed, RunStarted
+from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
+from swarmkeep.engine.models.secrets import NO_SECRETS, Secrets
+from swarmkeep.engine.streams.feed import Feed
+from swarmkeep.store.ports import SessionKey
+
+
+def ends_message(event: RecordedEvent) -> bool:
+    """Whether with this event nothing more comes of what its run's model was saying; a patch, say, does not end it."""
+    fact = event.fact
+    return isinstance(fact, RunStarted | RunResumed | RunEnded) or (
+        isinstance(fact, MessageAdded) and fact.completion is not None
+    )
+
+
+def _merge_deltas(passing: list[Item]) -> Iterator[Item]:
+    """The message in progress for somebody who joins in its middle: texts that follow each other in one piece."""
+    texts: list[str] = []
+    for item, following in zip_longest(passing, passing[1:]):
+        if not isinstance(item, MessageDelta) or item.delta.get("tool_calls"):
+            yield item
+            continue
+        texts.append(item.delta.get("content") or "")
+        if not isinstance(following, MessageDelta) or following.delta.get("tool_calls"):
+            yield msgspec.structs.replace(item, delta={**item.delta, "content": "".join(texts)})
+            texts.clear()
+
+
+class Hub:
+    """Passes items from the run that makes them to the readers in the same process.
+
+    Of what passes, only the message in progress is kept, so that whoever joins in its middle has all of it.
+    """
+
+    def __init__(
+        self, *, feed_size: int = 4096, feed_characters: int = 1_000_000, secrets: Secrets = NO_SECRETS
+    ) -> None:
+        self._feeds: dict[SessionKey, WeakSet[Feed]] = {}
+        self._partial_items: dict[SessionKey, list[Item]] = {}
+        self._feed_size = feed_size
+        self._feed_characters = feed_characters
+        self._secrets = secrets
+        self._observers: list[Callable[[RecordedEvent], None]] = []
+
+    def add_observer(self, observer: Callable[[RecordedEvent], None]) -> None:
+        """Have each event that this process records shown to `observer`, whatever its session."""
+        self._observers.append(observer)
+
+    def publish(self, key: SessionKey, item: Item) -> None:
+        self._keep_partial(key, item)
+        if isinstance(item, RecordedEvent):
+            for observer in self._observers:
+                observer(item)
+        for feed in self._feeds.get(key, ()):
+            feed.put(item)
+
+    def _keep_partial(self, key: SessionKey, item: Item) -> None:
+        if isinstance(item, MessageStarted):
+            self._partial_items[key] = [item]
+        elif isinstance(item, MessageDelta):
+            self._partial_items.setdefault(key, []).append(item)
+        elif ends_message(item) and (passing := self._partial_items.get(key)) and passing[0].run_id == item.run_id:
+            del self._partial_items[key]
+
+    def get_partial(self, key: SessionKey) -> PartialReply:
+        """What has come so far of the message in progress, as it may be recorded."""
+        items = [item for item in self._partial_items.get(key, ()) if isinstance(item, MessageDelta)]
+        if not items:
+            return NOTHING_SAID
+        text = "".join(item.delta.get("content") or "" for item in items)
+        return PartialReply(
+            run_id=items[0].run_id, seq=items[0].seq, agent=items[0].agent, text=self._secrets.mask(text)
+        )
+
+    def drop_partial(self, key: SessionKey) -> None:
+        """Forget the message in progress: nobody goes on with it here."""
+        self._partial_items.pop(key, None)
+
+    def signal_log_change(self, key: SessionKey) -> None:
+        """Have the session's readers look into the log: another process has added to it."""
+        for feed in self._feeds.get(key, ()):
+            feed.signal_log_change()
+
+    def has_readers(self, key: SessionKey) -> bool:
+        return bool(self._feeds.get(key))
+
+    def list_watched_keys(self) -> Iterable[SessionKey]:
+        """Those that somebody looks at."""
+        self._forget_unread()
+        return self._feeds.keys()
+
+    @property
+    def reader_count(self) -> int:
+        return sum(map(len, self._feeds.values()))
+
+    def open_feed(self, key: SessionKey) -> Feed:
+        """A feed from now on, beginning with the message in progress; whoever opens it closes it."""
+        feed = Feed(self._feed_size, self._feed_characters, partial(self._close_feed, key))
+        for item in _merge_deltas(self._partial_items.get(key, [])):
+            feed.put(item)
+        self._feeds.setdefault(key, WeakSet()).add(feed)
+        return feed
+
+    def _close_feed(self, key: SessionKey, feed: Feed) -> None:
+        if key in self._feeds:
+            self._feeds[key].discard(feed)
+            self._forget_unread()
+
+    def _forget_unread(self) -> None:
+        for key in [key for key, feeds in self._feeds.items() if not feeds]:
+            del self._feeds[key]
