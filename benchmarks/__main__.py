@@ -41,7 +41,7 @@ class Scenario:
         self.sessions: deque[str] = deque()
 
     async def prepare(self, client: httpx2.AsyncClient, server_url: str) -> None:
-        for _ in range(max(self.at_once, 4)):
+        for _ in range(128 if self.messages < 100 else 4):
             agent = "Clerk" if self.tool else "Plain"
             body = {"agent": agent, "messages": make_history(self.messages)}
             answer = await client.post(f"{server_url}/v1/sessions", json=body)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.app.test_serve import ServeProcess
 from tests.support.scripted import ScriptedModel
 
@@ -30,6 +32,7 @@ clerk = Agent(name="Clerk", functions=[look_up, fail])
 """
 
 
+@pytest.mark.long
 def test_secrets_that_are_sent_back_are_taken_out(tmp_path: Path) -> None:
     (tmp_path / "team.py").write_text(AGENTS)
     with ScriptedModel() as model:

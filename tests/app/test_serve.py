@@ -219,6 +219,7 @@ def test_what_keeps_it_from_starting_is_said_in_a_sentence(
     assert "sk-secret" not in str(refused.value)
 
 
+@pytest.mark.long
 def test_postgresql_is_migrated_only_when_told_to(postgres_url: str, tmp_path: Path) -> None:
     with pytest.raises(ServeError, match="swarmkeep db upgrade"):
         serve(server_settings(port=0, database_url=postgres_url))
@@ -262,6 +263,7 @@ async def test_an_application_that_cannot_start_says_why(postgres_url: str) -> N
                 pass
 
 
+@pytest.mark.long
 def test_a_server_is_ready_without_what_only_runs_and_migrations_need(tmp_path: Path) -> None:
     """openai takes a second and 30 MB to load, Alembic half of one."""
     url = f"sqlite:///{tmp_path / 'swarmkeep.db'}"

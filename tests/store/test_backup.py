@@ -51,6 +51,7 @@ def sort_rows(rows: Rows) -> dict[str, list[str]]:
     return {name: sorted(repr(sorted(row.items())) for row in table) for name, table in rows.items()}
 
 
+@pytest.mark.long
 async def test_every_row_comes_back_in_either_kind_of_database(url: str, opener: Opener, other_url: str) -> None:
     store = opener()
     await record_everything(store)

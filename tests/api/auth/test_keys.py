@@ -36,6 +36,7 @@ async def wait_until(holds: Callable[[], Awaitable[bool]]) -> None:
             pass
 
 
+@pytest.mark.long
 async def test_a_running_server_notices_the_first_key_and_revoked_ones(service: RunningServer) -> None:
     session = await service.session(id="before")
     assert (await service.get(session)).status_code == 200
@@ -63,6 +64,7 @@ async def test_a_running_server_notices_the_first_key_and_revoked_ones(service: 
     check_problem(await service.get(session), 401, "unauthenticated")
 
 
+@pytest.mark.long
 async def test_a_stream_ends_when_its_key_is_revoked_and_when_the_server_is_locked(plain: RunningServer) -> None:
     session = await plain.session()
     async with plain.stream(f"{session}/events") as opened:

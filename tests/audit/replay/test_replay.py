@@ -66,6 +66,7 @@ async def test_the_same_agents_match_whatever_happened(cluster: EngineCluster, s
             assert replayed.last_seq == events[-1].seq
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 async def test_the_same_agents_match_whatever_was_redacted(cluster: EngineCluster, seed: int) -> None:
     async with generate_sessions(cluster, seed) as (engine, (key, _)):

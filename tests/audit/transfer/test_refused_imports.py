@@ -78,6 +78,7 @@ def test_a_line_left_out_doubled_or_swapped_is_refused(text: bytes) -> None:
             assert error.line <= number + 2, how
 
 
+@pytest.mark.long
 def test_a_byte_changed_anywhere_is_refused(text: bytes) -> None:
     lines = text.splitlines(keepends=True)
     start = 0

@@ -195,6 +195,7 @@ async def test_a_dry_run_records_nothing(store: SqlStore, other: SqlStore) -> No
     assert await other.read_head(SessionKey(TENANT, "s")) is None
 
 
+@pytest.mark.long
 async def test_many_events_and_large_ones_pass(store: SqlStore, other: SqlStore) -> None:
     await record_session(store, "large", "x" * 5_000_000, "y" * 3_000_000, "z")
     messages = [{"role": "user", "content": str(number)} for number in range(1200)]

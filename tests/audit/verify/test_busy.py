@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from swarmkeep.audit.redact import redact
 from swarmkeep.audit.verify.session import verify
 from swarmkeep.domain.decisions.drafts import draft_events
@@ -45,6 +47,7 @@ async def find_problems(store: SqlStore, key: SessionKey) -> list[tuple[int | No
         return []
 
 
+@pytest.mark.long
 async def test_a_session_is_valid_however_much_is_recorded_meanwhile(store: SqlStore) -> None:
     state = await begin_session(store)
     state = (await store.append(KEY, state, draft_user_messages(*map(str, range(60))))).state
@@ -72,6 +75,7 @@ async def test_a_session_is_valid_while_events_of_it_are_redacted(store: SqlStor
     assert await check_while(store, KEY, remove, 30) > 1
 
 
+@pytest.mark.long
 async def test_a_fork_is_valid_while_its_origin_is_deleted_and_made_anew(store: SqlStore) -> None:
     async def make(number: int) -> None:
         state = await begin_session(store, context={"number": number})
@@ -86,6 +90,7 @@ async def test_a_fork_is_valid_while_its_origin_is_deleted_and_made_anew(store: 
     assert await check_while(store, OTHER, make_anew, 60) > 1
 
 
+@pytest.mark.long
 async def test_a_session_that_is_deleted_meanwhile_is_there_or_is_not(store: SqlStore) -> None:
     async def come_and_go(number: int) -> None:
         await store.append(KEY, State(), _draft_whole(number))

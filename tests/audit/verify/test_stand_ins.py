@@ -167,6 +167,7 @@ async def test_what_a_fork_copies_redacted_is_listed(store: SqlStore) -> None:
     assert await list_redacted(store, SessionKey(KEY.tenant, "fork")) == [2]
 
 
+@pytest.mark.long
 async def test_a_bounded_number_is_listed(store: SqlStore) -> None:
     state = await begin_session(store)
     state = (await store.append(KEY, state, draft_user_messages(*["x"] * (MAX_REDACTED + 1)))).state

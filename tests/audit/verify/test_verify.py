@@ -126,6 +126,7 @@ async def test_a_session_that_is_not_there_cannot_be_checked(shop: SqlStore) -> 
 COLUMNS = [(table, column) for table in TABLES for column in table.c]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("table", "column"), COLUMNS, ids=[f"{table}.{column.name}" for table, column in COLUMNS])
 async def test_a_change_of_any_column_of_any_row_is_found(shop: SqlStore, table: Table, column: Column[Any]) -> None:
     rows = await read_rows(shop, table)

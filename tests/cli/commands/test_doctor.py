@@ -71,6 +71,7 @@ def test_a_settings_file_that_is_no_text_is_named(cli: CommandLine) -> None:
     assert "/.env, which has to be text in UTF-8" in cli.expect_refusal("doctor")
 
 
+@pytest.mark.long
 def test_everything_that_is_wrong_is_named_at_once(cli: CommandLine) -> None:
     (cli.folder / "broken.py").write_text("import nothing_of_that_name\n")
     with socket.socket() as taken:

@@ -46,6 +46,7 @@ def find_abandoned(url: str) -> list[SessionKey]:
     return found[0]
 
 
+@pytest.mark.long
 async def test_a_run_stays_with_a_server_whose_loop_stands_still(
     cluster: EngineCluster, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:

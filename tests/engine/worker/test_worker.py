@@ -337,6 +337,7 @@ async def test_a_queued_run_is_left_to_a_server_that_has_its_agent(
     assert (view.status, view.agent, view.output_text) == ("completed", "B", "Two.")
 
 
+@pytest.mark.long
 async def test_a_queued_run_whose_agent_nobody_has_fails(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
     two = await cluster.open_engine(AGENT, Agent(name="B"), start=False)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import MessageAdded, SessionCreated
@@ -40,6 +42,7 @@ def measure_decoding(events: list[RecordedEvent]) -> float:
     return time.thread_time() - began
 
 
+@pytest.mark.long
 async def test_a_long_session_is_decoded_and_folded_off_the_loop(opener: Opener) -> None:
     appended = await opener().append(KEY, State(), DRAFTS)
     store = opener(cache_bytes=0)
