@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from functools import partial
 from types import FrameType
 from typing import Any, cast
@@ -22,7 +22,7 @@ from swarmkeep.app import LIMITS, ServeError, bracket_host, create_app, resolve_
 from swarmkeep.connections import BoundedConnection
 from swarmkeep.engine.agents.registry import AgentsError
 from swarmkeep.engine.build import list_secrets
-from swarmkeep.engine.models.secrets import MaskingFormatter
+from swarmkeep.logs.formatters import JsonFormatter, TextFormatter
 from swarmkeep.settings import Settings
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 from swarmkeep.store.urls import BadDatabaseUrl
@@ -33,16 +33,15 @@ log = logging.getLogger(__name__)
 _CLOSING_SECONDS = 5
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, notes: Iterable[str] = ()) -> None:
     """Run the server until it is told to stop (SIGTERM, SIGINT), and return once it has.
 
-    Prints one line when it accepts connections. Raises ServeError when it cannot start.
+    `notes` are the first lines of its log. Prints one line when it accepts connections. Raises ServeError when it
+    cannot start.
     """
-    lines = logging.StreamHandler(sys.stderr)
-    lines.setFormatter(MaskingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s", list_secrets(settings)))
-    logging.basicConfig(level=settings.log_level.upper(), handlers=[lines])
-    for noisy in ("uvicorn", "alembic", "httpx2", "httpcore2", "openai"):
-        logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
+    _configure_logging(settings)
+    for note in notes:
+        log.info("%s", note)
     address = resolve_address(settings)
     try:
         app = create_app(settings)
@@ -55,6 +54,17 @@ def serve(settings: Settings) -> None:
 
 def build_http_config(app: Litestar, settings: Settings, limits: ServerLimits = LIMITS) -> Config:
     """How the application is served over HTTP."""
+def _configure_logging(settings: Settings) -> None:
+    formatters = {"text": TextFormatter, "json": JsonFormatter}
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(formatters[settings.log_format](list_secrets(settings).mask))
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[lines])
+    # Python writes warnings past every handler.
+    logging.captureWarnings(True)
+    for noisy in ("uvicorn", "alembic", "httpx2", "httpcore2", "openai"):
+        logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
+
+
     connection = partial(BoundedConnection, head_seconds=limits.head_seconds, stalled_seconds=limits.stalled_seconds)
     return Config(
         app,

@@ -27,6 +27,7 @@ from swarmkeep.engine.session_log import StoreSessionLog
 from swarmkeep.engine.streaming import Hub
 from swarmkeep.engine.tool_runners import ThreadRunner, ToolRunner
 from swarmkeep.engine.worker.lease_keeper import LeaseKeeper
+from swarmkeep.engine.worker.log_context import describe_session, follow_run
 from swarmkeep.engine.worker.partials import PartialReplies
 from swarmkeep.engine.worker.policy import SessionPolicy
 from swarmkeep.engine.worker.recovery import Recovery
@@ -141,6 +142,8 @@ class Worker:
 
     async def _advance(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> None:
         """Run after run, until there is none left that is this process's to advance."""
+        run = session_log.state.run
+        describe_session(session_log.key, None if run is None else run.id)
         while True:
             try:
                 return await self._run_loop(session_log, begun)
@@ -162,6 +165,7 @@ class Worker:
         async with aclosing(loop.advance()) as items:
             async for item in items:
                 if isinstance(item, RecordedEvent):
+                    follow_run(item)
                     self.publish(session_log.key, [item])
                 else:
                     self._hub.publish(session_log.key, item)
@@ -178,6 +182,8 @@ class Worker:
             )
             return []
         self.publish(session_log.key, events)
+        for event in events:
+            follow_run(event)
         return events
 
     async def start(self) -> None:
