@@ -18,12 +18,14 @@ from uvicorn import Config, Server
 from uvicorn.server import HANDLED_SIGNALS
 
 from swarmkeep.api.limits import ServerLimits
+from swarmkeep.api.service import Service
 from swarmkeep.app import LIMITS, ServeError, bracket_host, create_app, resolve_address
 from swarmkeep.connections import BoundedConnection
 from swarmkeep.engine.agents.registry import AgentsError
 from swarmkeep.engine.build import list_secrets
 from swarmkeep.logs.formatters import JsonFormatter, TextFormatter
 from swarmkeep.settings import Settings
+from swarmkeep.starts import StartRecord
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 from swarmkeep.store.urls import BadDatabaseUrl
 
@@ -47,13 +49,11 @@ def serve(settings: Settings, notes: Iterable[str] = ()) -> None:
         app = create_app(settings)
         with _bind_socket(settings, address) as listener:
             config = build_http_config(app, settings)
-            _run_loop(config, _serve_app(app, StoppableServer(config, app, settings.host), listener))
+            _run_loop(config, _serve_app(app, settings, StoppableServer(config, app, settings.host), listener))
     except Exception as error:
         raise _explain_error(error, settings) from error
 
 
-def build_http_config(app: Litestar, settings: Settings, limits: ServerLimits = LIMITS) -> Config:
-    """How the application is served over HTTP."""
 def _configure_logging(settings: Settings) -> None:
     formatters = {"text": TextFormatter, "json": JsonFormatter}
     lines = logging.StreamHandler(sys.stderr)
@@ -65,6 +65,8 @@ def _configure_logging(settings: Settings) -> None:
         logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
 
 
+def build_http_config(app: Litestar, settings: Settings, limits: ServerLimits = LIMITS) -> Config:
+    """How the application is served over HTTP."""
     connection = partial(BoundedConnection, head_seconds=limits.head_seconds, stalled_seconds=limits.stalled_seconds)
     return Config(
         app,
@@ -107,10 +109,17 @@ def _run_loop(config: Config, main: Coroutine[Any, Any, None]) -> None:
         runner.run(main)
 
 
-async def _serve_app(app: Litestar, server: StoppableServer, listener: socket.socket) -> None:
+async def _serve_app(app: Litestar, settings: Settings, server: StoppableServer, listener: socket.socket) -> None:
     # Opened here rather than by the server, which would turn an error into a log of its own and exit code 3.
     async with app.lifespan():
-        await server.serve(sockets=[listener])
+        service: Service = app.state.service
+        record = StartRecord(service.engine.store)
+        address = f"{bracket_host(settings.host)}:{listener.getsockname()[1]}"
+        await record.record_start(settings, address, needs_keys=await service.keyring.is_locked())
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            await record.record_stop()
 
 
 class StoppableServer(Server):
