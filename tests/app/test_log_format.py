@@ -27,7 +27,9 @@ log = logging.getLogger("shop")
 
 def look_up(order: str) -> str:
     log.warning("looking for\\n%s", order, extra={"order": order})
-    warnings.warn("this is old", stacklevel=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("this is\\nold", stacklevel=1)
     return "found"
 
 
@@ -51,7 +53,6 @@ def test_every_line_is_an_object_that_says_what_it_belongs_to(tmp_path: Path) ->
             "SWARMKEEP_AGENTS": str(tmp_path / "team.py"),
             "SWARMKEEP_LOG_FORMAT": "JSON",
             "SWARMKEEP_LOG_LEVEL": "info",
-            "PYTHONWARNINGS": "always::UserWarning",
         }
         with ServeProcess(tmp_path, **environment) as server:
             server.request("POST", "/v1/sessions", {"id": "s"})
@@ -71,6 +72,9 @@ def test_every_line_is_an_object_that_says_what_it_belongs_to(tmp_path: Path) ->
     (told,) = [line for line in lines if line["logger"] == "shop"]
     assert {**where, "tool": "look_up", "tool_call_id": "call_1", "attempt": 1}.items() <= told.items()
     assert told["order"] == "[secret removed]"
+    (warned,) = [line for line in lines if line["logger"] == "py.warnings"]
+    assert "UserWarning: this is\nold" in warned["message"]
+    assert {**where, "tool": "look_up"}.items() <= warned.items()
     (access,) = [line for line in lines if line.get("path") == "/v1/sessions/s/runs"]
     assert access["request_id"] == retry["request_id"] == told["request_id"]
     assert [line["message"] for line in lines if line["logger"] == "uvicorn.error"] == [

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import RunStarted
+from swarmkeep.domain.state import State
 from swarmkeep.logs.context import bind_fields, current_fields
 from swarmkeep.store.ports import SessionKey
 
 
-def describe_session(key: SessionKey, run_id: str | None = None) -> None:
-    """Say in log lines of this task which session they are about. What its request said of itself stays."""
-    bind_fields(tenant=key.tenant, session_id=key.id, run_id=run_id)
+def describe_session(key: SessionKey, state: State | None = None) -> None:
+    """Say in log lines of this task what they are about. What its request said of itself stays."""
+    run = None if state is None else state.run
+    bind_fields(tenant=key.tenant, session_id=key.id, run_id=None if run is None else run.id)
 
 
 def follow_run(event: RecordedEvent) -> None:

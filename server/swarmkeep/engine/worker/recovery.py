@@ -121,7 +121,7 @@ class Recovery:
         now = await self._store.read_clock()
         events = await session_log.commit(lambda state: self._decide_take_over(state, now))
         run = session_log.state.run
-        describe_session(key, None if run is None else run.id)
+        describe_session(key, session_log.state)
         if session_log.lease is not None and run is not None:
             log.info("session %s: took over run %s", key.id, run.id)
         self._continue_session(session_log, events)

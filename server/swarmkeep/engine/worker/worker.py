@@ -142,8 +142,7 @@ class Worker:
 
     async def _advance(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> None:
         """Run after run, until there is none left that is this process's to advance."""
-        run = session_log.state.run
-        describe_session(session_log.key, None if run is None else run.id)
+        describe_session(session_log.key, session_log.state)
         while True:
             try:
                 return await self._run_loop(session_log, begun)
@@ -227,7 +226,7 @@ class Worker:
     async def _drop_lost(self, leases: Mapping[SessionKey, Lease], lost: Iterable[SessionKey]) -> None:
         for key in lost:
             if self.tasks.drop_lost(key, leases[key]):
-                log.warning(_LOST_MESSAGE, key.id)
+                log.warning(_LOST_MESSAGE, key.id, extra={"tenant": key.tenant, "session_id": key.id})
 
     def _list_watched_keys(self) -> set[SessionKey]:
         return {*self._hub.list_watched_keys(), *self.waiters.list_keys(), *self.tasks.list_leases()}
@@ -258,6 +257,7 @@ class Worker:
         await asyncio.gather(*keepers, return_exceptions=True)
 
     async def _interrupt(self, session_log: StoreSessionLog) -> None:
+        describe_session(session_log.key, session_log.state)
         error = RunError(code="draining", message="the server was stopped; resume the run to go on", retryable=True)
         try:
             async with asyncio.timeout(self._limits.interrupt_seconds):
