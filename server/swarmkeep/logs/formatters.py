@@ -8,13 +8,12 @@ import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from swarmkeep.domain.wording import escape_line
 from swarmkeep.logs.context import current_fields
 
-T = TypeVar("T")
-Mask = Callable[[Any], Any]
+Mask = Callable[[str], str]
 ErrorInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 _LAYOUT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -39,7 +38,7 @@ class TextFormatter(logging.Formatter):
         return "\n".join(_TRACEBACK_INDENT + escape_line(line) for line in super().formatException(ei).split("\n"))
 
     def format(self, record: logging.LogRecord) -> str:
-        return str(self._mask(super().format(record)))
+        return self._mask(super().format(record))
 
 
 def _describe_fields(message: str) -> str:
@@ -58,7 +57,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         fields: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z",
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")[:-6] + "Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -70,10 +69,9 @@ class JsonFormatter(logging.Formatter):
         if record.stack_info:
             fields["stack"] = record.stack_info
         # Masked before it is encoded: a secret with a quote in it would be another text afterwards.
-        return json.dumps(self._mask({name: _plain_value(value) for name, value in fields.items()}))
+        return json.dumps({name: self._plain_value(value) for name, value in fields.items()})
 
-
-def _plain_value(value: object) -> str | int | float | None:
-    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    return str(value)
+    def _plain_value(self, value: object) -> str | int | float | None:
+        if value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+            return value
+        return self._mask(value if isinstance(value, str) else str(value))
