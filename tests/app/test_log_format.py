@@ -7,11 +7,12 @@ import socket
 import sys
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from swarmkeep.domain.codec import Json
 from tests.app.test_serve import ServeProcess, model_environment, wait_until
-from tests.support.processes import Process
+from tests.support.processes import Process, ServerProcess
 from tests.support.scripted import ScriptedModel
 
 API_KEY = 'sk-"canary"-0123456789'
@@ -122,3 +123,14 @@ def test_why_a_server_does_not_start_is_a_line(tmp_path: Path, arguments: tuple[
     assert lines[-1]["level"] == "critical"
     assert reason in lines[-1]["message"].lower()
     assert any("offline" in line["message"] for line in lines)
+
+
+@pytest.mark.long
+def test_requests_are_not_logged_where_they_shall_not_be(tmp_path: Path) -> None:
+    for arguments, expected in ((("--no-access-log",), []), (("--access-log",), ["/v1/agents"])):
+        env = {"SWARMKEEP_ACCESS_LOG": "false"}
+        with ServerProcess(tmp_path, arguments=["--log-format", "json", *arguments], env=env) as server:
+            assert httpx2.get(f"{server.url}/v1/agents").headers["x-request-id"].startswith("req_")
+            server.stop()
+            lines = read_lines(server)
+        assert [line["path"] for line in lines if line["logger"].startswith("swarmkeep.api.requests")] == expected

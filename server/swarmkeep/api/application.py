@@ -59,6 +59,8 @@ status `failed`. Lists have `limit` and `cursor`, and `next_cursor` while there 
 Streams are server-sent events. Those that are kept have an `id`, their `seq`, and the event as data; in passing come
 `message.started` (`run_id`, `agent`) and `message.delta` (`run_id`, `agent`, `content` or `tool_calls`). A run's stream
 ends with `done`, whose data is the run.
+
+Every answer has an `X-Request-Id`: the request's own, or a new one. The server's log knows the request by it.
 """
 
 _BEARER_SCHEME = SecurityScheme(
