@@ -14,6 +14,7 @@ from swarmkeep.logs.context import bind_fields, log_fields, only_log_fields
 from swarmkeep.logs.formatters import JsonFormatter, TextFormatter
 
 SECRET = 'sk-"quoted"\\and-grün-0123'
+PEM = "-----BEGIN PRIVATE KEY-----\nMC4CAQAw0123\n-----END PRIVATE KEY-----\n"
 FORGED = "2026-01-01 00:00:00,000 INFO swarmkeep.server: all is well"
 HOSTILE = f"name\n{FORGED}\r\u0085{FORGED}\u2028{FORGED}\x1b[2J\u202eevil\x00 \ud800"
 
@@ -31,7 +32,7 @@ def make_record(message: str, *args: Any, error: Exception | None = None, **extr
 
 
 def format_json(record: logging.LogRecord) -> dict[str, Any]:
-    line = JsonFormatter(Secrets([SECRET]).mask).format(record)
+    line = JsonFormatter(Secrets([SECRET, PEM]).mask).format(record)
     assert line.isascii()
     assert line.isprintable()
     found: dict[str, Any] = json.loads(line)
@@ -39,7 +40,7 @@ def format_json(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def format_text(record: logging.LogRecord) -> str:
-    return TextFormatter(Secrets([SECRET]).mask).format(record)
+    return TextFormatter(Secrets([SECRET, PEM]).mask).format(record)
 
 
 def test_a_json_line_has_time_level_logger_and_message() -> None:
@@ -73,12 +74,26 @@ def test_a_text_line_shows_what_others_hide_in_it() -> None:
 
 
 @pytest.mark.parametrize("write", [format_text, lambda record: json.dumps(format_json(record), ensure_ascii=False)])
-def test_secrets_are_masked_wherever_they_stand(write: Any) -> None:
-    with log_fields(key=SECRET):
-        line = write(make_record("sent %s", SECRET, error=ValueError(f"<{SECRET}>"), place=SECRET))
+@pytest.mark.parametrize("secret", [SECRET, PEM])
+def test_secrets_are_masked_wherever_they_stand(write: Any, secret: str) -> None:
+    with log_fields(key=secret):
+        line = write(make_record("sent %s", secret, error=ValueError(f"<{secret}>"), place=secret))
     assert "sent [secret removed]" in line
     assert "<[secret removed]>" in line
     assert "0123" not in line
+
+
+def test_what_other_formatters_made_of_an_exception_is_not_shown() -> None:
+    record = make_record("hello", error=ValueError(f"first\n{FORGED} {SECRET}"))
+    record.stack_info = f"Stack:\n{FORGED} {SECRET}"
+    logging.Formatter().format(record)
+    lines = format_text(record).splitlines()
+    assert [line for line in lines if not line.startswith("    ")] == lines[:1]
+    assert sum("[secret removed]" in line for line in lines) == 2
+    assert "0123" not in "".join(lines)
+    found = format_json(record)
+    assert found["stack"].endswith("[secret removed]")
+    assert found["exception"].endswith("[secret removed]")
 
 
 def test_fields_that_come_with_a_line_are_shown() -> None:

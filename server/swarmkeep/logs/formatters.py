@@ -30,14 +30,23 @@ class TextFormatter(logging.Formatter):
         self._mask = mask
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        record.message = escape_line(record.message + _describe_fields(record.message))
+        # Masked before it is escaped: a secret of several lines would be another text afterwards.
+        record.message = escape_line(self._mask(record.message + _describe_fields(record.message)))
         return super().formatMessage(record)
 
     def formatException(self, ei: ErrorInfo) -> str:
         # An exception's text may have lines of its own, which would look like any other line of the log.
-        return "\n".join(_TRACEBACK_INDENT + escape_line(line) for line in super().formatException(ei).split("\n"))
+        return self._indent(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:
+        return self._indent(stack_info)
+
+    def _indent(self, text: str) -> str:
+        return "\n".join(_TRACEBACK_INDENT + escape_line(line) for line in self._mask(text).split("\n"))
 
     def format(self, record: logging.LogRecord) -> str:
+        # What another handler's formatter made of the exception is kept there, neither indented nor masked.
+        record.exc_text = None
         return self._mask(super().format(record))
 
 
