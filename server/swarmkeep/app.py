@@ -51,6 +51,7 @@ def create_app(settings: Settings, limits: ServerLimits = LIMITS) -> Litestar:
         max_body_values=settings.max_body_values,
         max_import_bytes=settings.max_import_bytes,
         cors_origins=settings.cors_origins,
+        access_log=settings.access_log,
     )
 
 

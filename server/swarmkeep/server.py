@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from functools import partial
 from types import FrameType
 from typing import Any, cast
@@ -18,12 +18,14 @@ from uvicorn import Config, Server
 from uvicorn.server import HANDLED_SIGNALS
 
 from swarmkeep.api.limits import ServerLimits
+from swarmkeep.api.service import Service
 from swarmkeep.app import LIMITS, ServeError, bracket_host, create_app, resolve_address
 from swarmkeep.connections import BoundedConnection
 from swarmkeep.engine.agents.registry import AgentsError
 from swarmkeep.engine.build import list_secrets
-from swarmkeep.engine.models.secrets import MaskingFormatter
+from swarmkeep.logs.formatters import JsonFormatter, TextFormatter
 from swarmkeep.settings import Settings
+from swarmkeep.starts import StartRecord
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 from swarmkeep.store.urls import BadDatabaseUrl
 
@@ -33,24 +35,34 @@ log = logging.getLogger(__name__)
 _CLOSING_SECONDS = 5
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, notes: Iterable[str] = ()) -> None:
     """Run the server until it is told to stop (SIGTERM, SIGINT), and return once it has.
 
-    Prints one line when it accepts connections. Raises ServeError when it cannot start.
+    `notes` are the first lines of its log. Prints one line when it accepts connections. Raises ServeError when it
+    cannot start.
     """
-    lines = logging.StreamHandler(sys.stderr)
-    lines.setFormatter(MaskingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s", list_secrets(settings)))
-    logging.basicConfig(level=settings.log_level.upper(), handlers=[lines])
-    for noisy in ("uvicorn", "alembic", "httpx2", "httpcore2", "openai"):
-        logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
+    _configure_logging(settings)
+    for note in notes:
+        log.info("%s", note)
     address = resolve_address(settings)
     try:
         app = create_app(settings)
         with _bind_socket(settings, address) as listener:
             config = build_http_config(app, settings)
-            _run_loop(config, _serve_app(app, StoppableServer(config, app, settings.host), listener))
+            _run_loop(config, _serve_app(app, settings, StoppableServer(config, app, settings.host), listener))
     except Exception as error:
         raise _explain_error(error, settings) from error
+
+
+def _configure_logging(settings: Settings) -> None:
+    formatters = {"text": TextFormatter, "json": JsonFormatter}
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(formatters[settings.log_format](list_secrets(settings).mask))
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[lines])
+    # Python writes warnings past every handler.
+    logging.captureWarnings(True)
+    for noisy in ("uvicorn", "alembic", "httpx2", "httpcore2", "openai"):
+        logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
 
 
 def build_http_config(app: Litestar, settings: Settings, limits: ServerLimits = LIMITS) -> Config:
@@ -97,10 +109,17 @@ def _run_loop(config: Config, main: Coroutine[Any, Any, None]) -> None:
         runner.run(main)
 
 
-async def _serve_app(app: Litestar, server: StoppableServer, listener: socket.socket) -> None:
+async def _serve_app(app: Litestar, settings: Settings, server: StoppableServer, listener: socket.socket) -> None:
     # Opened here rather than by the server, which would turn an error into a log of its own and exit code 3.
     async with app.lifespan():
-        await server.serve(sockets=[listener])
+        service: Service = app.state.service
+        record = StartRecord(service.engine.store)
+        address = f"{bracket_host(settings.host)}:{listener.getsockname()[1]}"
+        await record.record_start(settings, address, needs_keys=await service.keyring.is_locked())
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            await record.record_stop()
 
 
 class StoppableServer(Server):

@@ -168,6 +168,10 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error", "critical"] = Field(
         default="info", description="Which log lines are written to standard error."
     )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="How they are written: as text, or as a JSON object a line."
+    )
+    access_log: bool = Field(default=True, description="Whether each request is a log line, at the level `info`.")
     migrate: bool = Field(
         default=False, description="Migrate a PostgreSQL database at start. A SQLite file is always migrated."
     )
@@ -235,7 +239,7 @@ class Settings(BaseSettings):
     def _read_none(cls, value: object) -> object:
         return None if isinstance(value, str) and value.strip().lower() == "none" else value
 
-    @field_validator("log_level", mode="before")
+    @field_validator("log_level", "log_format", mode="before")
     @classmethod
     def _lower_case(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value

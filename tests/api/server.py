@@ -199,6 +199,7 @@ def application(given: Settings, limits: ServerLimits) -> Iterator[Litestar]:
         "max_body_bytes": given.max_body_bytes,
         "max_import_bytes": given.max_import_bytes,
         "cors_origins": tuple(given.cors_origins),
+        "access_log": given.access_log,
     }
     free = _free[tuple(routes.values())]
     opened = lifespan_of(given, limits)

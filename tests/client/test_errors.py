@@ -87,7 +87,7 @@ def test_errors_carry_what_the_server_adds(server: StubServer, client: Client) -
         make_problem_reply(409, "agent_unavailable", known_agents=["A", "B"]),
         make_problem_reply(404, "agent_not_found", known_agents=["A", "B"]),
         make_problem_reply(412, "seq_mismatch", seq=9),
-        make_problem_reply(429, "rate_limited", {"retry-after": "3"}),
+        make_problem_reply(429, "rate_limited", {"retry-after": "3", "x-request-id": "req_7"}),
     )
     with client:
         with pytest.raises(InvalidRequest) as invalid:
@@ -111,14 +111,17 @@ def test_errors_carry_what_the_server_adds(server: StubServer, client: Client) -
         with pytest.raises(RateLimited) as limited:
             client.sessions.get("s1")
         assert limited.value.retry_after == 3
+        assert (limited.value.request_id, stale.value.request_id) == ("req_7", None)
 
 
 def test_page_of_a_proxy_is_a_clear_error(server: StubServer, client: Client) -> None:
-    server.script(make_reply(502, b"<html>\n<h1>Bad   gateway</h1></html>" + b"x" * 5_000, "text/html; charset=utf-8"))
+    body = b"<html>\n<h1>Bad   gateway</h1></html>" + b"x" * 5_000
+    server.script(make_reply(502, body, "text/html; charset=utf-8", {"x-request-id": "req_8"}))
     with client, pytest.raises(ApiError) as failed:
         client.sessions.get("s1")
     error = failed.value
     assert (error.status, error.code, error.title) == (502, "unexpected_answer", "Bad Gateway")
+    assert error.request_id == "req_8"
     assert "GET /v1/sessions/s1 was answered with 502 text/html" in error.detail
     assert "<html> <h1>Bad gateway</h1></html>" in error.detail
     assert len(error.detail) < 400

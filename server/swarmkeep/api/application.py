@@ -24,6 +24,7 @@ from swarmkeep.api.errors import problem_response
 from swarmkeep.api.metrics import count_answer
 from swarmkeep.api.pages import docs, page
 from swarmkeep.api.parameters import refuse_unknown_parameters
+from swarmkeep.api.requests.request_log import RequestLog
 from swarmkeep.api.routes import (
     agents,
     audit,
@@ -58,6 +59,8 @@ status `failed`. Lists have `limit` and `cursor`, and `next_cursor` while there 
 Streams are server-sent events. Those that are kept have an `id`, their `seq`, and the event as data; in passing come
 `message.started` (`run_id`, `agent`) and `message.delta` (`run_id`, `agent`, `content` or `tool_calls`). A run's stream
 ends with `done`, whose data is the run.
+
+Every answer has an `X-Request-Id`: the request's own, or a new one. The server's log knows the request by it.
 """
 
 _BEARER_SCHEME = SecurityScheme(
@@ -72,6 +75,7 @@ def build_api(
     max_body_values: int = 200_000,
     max_import_bytes: int = 0,
     cors_origins: Sequence[str] = (),
+    access_log: bool = True,
 ) -> Litestar:
     """The application. `lifespan` sets `app.state.service` before the first request."""
     imports = Router(
@@ -99,7 +103,7 @@ def build_api(
         guards=[require_key],
         route_handlers=[Router("/", route_handlers=routes, tags=[tag]) for tag, routes in resources.items()],
     )
-    return Litestar(
+    app = Litestar(
         route_handlers=[
             v1,
             Router("/", route_handlers=[*health.ROUTES, *metrics.ROUTES], tags=["health"]),
@@ -132,6 +136,9 @@ def build_api(
         request_max_body_size=max_body_bytes,
         response_class=JsonResponse,
     )
+    # Around all of it: middleware of the framework's own does not see what no route answers.
+    app.asgi_handler = RequestLog(app.asgi_handler, writes_lines=access_log)
+    return app
 
 
 class _NoEventEmitter(BaseEventEmitterBackend):
@@ -152,6 +159,6 @@ def _cors_config(origins: Sequence[str]) -> CORSConfig:
     return CORSConfig(
         allow_origins=list(origins),
         allow_methods=["GET", "POST", "PATCH", "DELETE"],
-        allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-Match", "Last-Event-ID"],
-        expose_headers=["ETag", "Location", "Retry-After", "WWW-Authenticate"],
+        allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-Match", "Last-Event-ID", "X-Request-Id"],
+        expose_headers=["ETag", "Location", "Retry-After", "WWW-Authenticate", "X-Request-Id"],
     )

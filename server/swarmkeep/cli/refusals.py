@@ -6,8 +6,12 @@ import errno
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from swarmkeep.cli.terminal import Refused
+
+if TYPE_CHECKING:
+    from swarmkeep_client import SwarmkeepError
 
 # By the module that defines them: what has not been imported has not been raised.
 _REFUSED = {
@@ -42,9 +46,15 @@ def find_refusal(error: Exception) -> Refusal | None:
         return Refusal(f"cannot write the output: {error.strerror}")
     client = sys.modules.get("swarmkeep_client")
     if client is not None and isinstance(error, client.SwarmkeepError):
-        hint = _KEY_HINT if isinstance(error, client.Unauthenticated) else ""
-        return Refusal(_join_lines(error.detail or str(error)) + hint)
+        return Refusal(_join_lines(error.detail or str(error)) + _make_hint(error))
     return None
+
+
+def _make_hint(error: SwarmkeepError) -> str:
+    """What to do about an answer of a server; of one that says no more, where its log does."""
+    if error.code == "unauthenticated":
+        return _KEY_HINT
+    return f" (request {error.request_id})" if error.code == "internal_error" and error.request_id else ""
 
 
 def _is_one_of(error: Exception, names: Mapping[str, tuple[str, ...]]) -> bool:

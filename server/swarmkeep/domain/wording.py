@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 # Everything that a terminal would obey rather than show, and marks that reorder the text around them.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# As `ApiKey.label` writes it.
+_KEY_LABEL = re.compile(r"\A(key_[0-9a-f]{16}) \((.+)\)\Z", re.DOTALL)
 _LINE_ENDS = re.compile(r"[\t\n\u2028\u2029]")
 
 
@@ -32,6 +34,11 @@ def escape_json(text: str) -> str:
 def _escape(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def put_name_first(actor: str) -> str:
+    """Somebody as people read it: an API key's name before its id, anybody else as they are."""
+    return _KEY_LABEL.sub(r"\2 (\1)", actor)
 
 
 def join_content(content: Any) -> str:

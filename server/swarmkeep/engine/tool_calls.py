@@ -20,6 +20,7 @@ from swarmkeep.domain.state import State, ToolCall
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.policy import LoopPolicy, RunTimedOut
 from swarmkeep.engine.tool_runners import ToolRunner, ToolTimeout, is_loop_running
+from swarmkeep.logs.context import log_fields
 
 
 async def perform_call(
@@ -37,7 +38,8 @@ async def perform_call(
     assert state.run is not None
     try:
         async with policy.time_limit(state.run):
-            outcome, result = await call_tool(tool, call, state.context_variables, runner, policy.tool_seconds)
+            with log_fields(tool=call.name, tool_call_id=call.id, attempt=call.attempts):
+                outcome, result = await call_tool(tool, call, state.context_variables, runner, policy.tool_seconds)
     except RunTimedOut as over:
         text = f"Error: {call.name} was abandoned: {over}. It may or may not have taken effect."
         return ToolOutcome(status="timeout", content=text)

@@ -96,8 +96,9 @@ NEW_ID_FIELDS = {"id"}
 
 
 def without_id(answer: httpx2.Response, shown: str) -> tuple[int, dict[str, str], str]:
-    """An answer without the id that was asked for, which it may quote."""
-    headers = {name: value for name, value in answer.headers.items() if name not in ("date", "content-length")}
+    """An answer without the id that was asked for, which it may quote, and without the request's own."""
+    own = ("date", "content-length", "x-request-id")
+    headers = {name: value for name, value in answer.headers.items() if name not in own}
     return answer.status_code, headers, answer.text.replace(shown, "…")
 
 

@@ -20,11 +20,13 @@ from swarmkeep.audit.transcript.markdown import write_entry as as_markdown
 from swarmkeep.domain.decisions.commands import create_session
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import EventNotFound, SessionNotFound
+from swarmkeep.domain.events import ApprovalDecided, ApprovalRequested, MessageAdded, RunOptions, RunStarted
 from swarmkeep.domain.state import State
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
 from tests.golden.make import FORK, SHOP, fill_store
 
+REFUND = {"id": "c1", "type": "function", "function": {"name": "refund", "arguments": "{}"}}
 HOSTILE = [
     "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
@@ -164,6 +166,23 @@ async def test_every_kind_of_event_has_its_place(store: SqlStore) -> None:
             assert f"event {number}" in shown
             assert f"event {number}" in notes
         assert (await store.state(key)).hash in shown
+
+
+@pytest.mark.parametrize("form", ["markdown", "html"])
+async def test_a_document_says_who_began_a_run_and_who_approved(store: SqlStore, form: TranscriptFormat) -> None:
+    key, name = SessionKey("default", "people"), "Ann <b>*of* desk</b>"
+    facts = [
+        *create_session("Front", {}, {}, []),
+        RunStarted(options=RunOptions(), by=f"key_0123456789abcdef ({name})"),
+        MessageAdded(message={"role": "assistant", "content": None, "tool_calls": [REFUND]}),
+        ApprovalRequested(tool_call_id="c1", name="refund", arguments="{}"),
+        ApprovalDecided(tool_call_id="c1", decision="approve", by="key_fedcba9876543210 (the boss)"),
+    ]
+    await store.append(key, State(), draft_events("Front", facts, "run_1"))
+    document = await read_document(store, key, form)
+    shown = read_html(document) if form == "html" else "".join(token.content for token in read_markdown(document))
+    assert f"{name} (key_0123456789abcdef) starts a run" in " ".join(shown.split())
+    assert "the boss (key_fedcba9876543210) approves" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(

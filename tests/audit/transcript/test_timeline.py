@@ -26,9 +26,13 @@ from swarmkeep.domain.events import (
     RunCompleted,
     RunError,
     RunFailed,
+    RunOptions,
+    RunQueued,
     RunResumed,
+    RunStarted,
     SessionCreated,
     SessionEvent,
+    SessionImported,
     SessionRedacted,
     ToolRecord,
     ToolStarted,
@@ -40,6 +44,7 @@ from tests.domain.given import RUN, calling_message, make_run_started, model_rep
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import any_logs, record_drafts
 
+KEY = "key_0123456789abcdef (Ann)"
 CALL = {"id": "c1", "type": "function", "function": {"name": "refund", "arguments": '{"order": "A-17"}'}}
 
 
@@ -139,6 +144,31 @@ def test_an_approval_names_who_decided_and_why() -> None:
     decided = ApprovalDecided(tool_call_id="c1", decision="deny", reason="too much", by="ann")
     entry = build_last_entry(make_run_started(), model_reply(calling_message(CALL)), asked, decided)
     assert (entry.speaker, entry.headline, entry.text, entry.tone) == ("ann", "denies refund", "too much", "bad")
+
+
+def test_whoever_began_a_run_is_named_before_their_key() -> None:
+    options = RunOptions(model="m")
+    for by, speaker in (
+        (KEY, "Ann (key_0123456789abcdef)"),
+        ("cli:root", "cli:root"),
+        (KEY.split()[0], KEY.split()[0]),
+    ):
+        started = build_last_entry(RunStarted(options=options, by=by))
+        assert (started.speaker, started.headline) == (speaker, "starts a run with the model m")
+        queued = build_last_entry(RunQueued(options=options, messages=({"role": "user", "content": "hi"},), by=by))
+        assert (queued.speaker, queued.headline, queued.text) == (speaker, "queues a run with the model m", "hi")
+    nobody = build_last_entry(RunStarted(options=options))
+    assert (nobody.speaker, nobody.headline) == ("", "a run starts with the model m")
+
+
+def test_so_is_whoever_decides_imports_or_redacts() -> None:
+    decided = ApprovalDecided(tool_call_id="c1", decision="approve", by=KEY)
+    imported = SessionImported(source="export", digest="", last_seq=1, by=KEY)
+    redacted = SessionRedacted(seqs=(2, 3), reason="asked for", by=KEY)
+    for fact, headline in ((decided, "approves c1"), (imported, "events 1 to 1 were"), (redacted, "redacts 2, 3")):
+        entry = build_last_entry(fact)
+        assert entry.speaker == "Ann (key_0123456789abcdef)"
+        assert entry.headline.startswith(headline)
 
 
 def test_the_end_of_a_run_has_its_usage_its_length_and_its_error() -> None:

@@ -16,6 +16,8 @@ from swarmkeep_client import Event
 CALL = {"tool_call_id": "call_1", "name": "refund", "arguments": '{"item": "LAMP-1"}'}
 ASKED = {"id": "call_1", "type": "function", "function": {"name": "refund", "arguments": '{"item": "LAMP-1"}'}}
 
+KEY = "key_0123456789abcdef (Eve)"
+
 SAID: dict[str, tuple[dict[str, Any], str]] = {
     "session.created": ({"agent": "Ann", "context_variables": {"a": 1}, "metadata": {}}, 'with Ann {"a": 1}'),
     "session.forked": ({"from_session_id": "one", "from_seq": 3, "from_hash": "…"}, "from one at 3"),
@@ -26,14 +28,20 @@ SAID: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "session.redacted": ({"seqs": [2, 4], "reason": "asked for"}, "2, 4: asked for"),
     "run.queued": ({"options": {"max_turns": 3}, "messages": []}, '{"max_turns": 3}'),
-    "run.started": ({"options": {"max_turns": None, "execute_tools": True, "stream": True}}, ""),
+    "run.started": (
+        {"options": {"max_turns": None, "execute_tools": True, "stream": True}, "by": KEY},
+        "by Eve (key_0123456789abcdef)",
+    ),
     "message.added": ({"message": {"role": "user", "content": "Hello\n\nthere"}}, "user: Hello there"),
     "tool.started": ({**CALL, "attempt": 2}, 'refund(item="LAMP-1"), attempt 2'),
     "handoff.made": ({"from": "Ann", "to": "Bob", "tool_call_id": "call_1"}, "Ann → Bob"),
     "handoff.ignored": ({"from": "Ann", "to": "Bob", "tool_call_id": "call_1"}, "Ann → Bob"),
     "context.updated": ({"patch": {"cart": ["LAMP-1"]}, "tool_call_id": "call_1"}, '{"cart": ["LAMP-1"]}'),
     "approval.requested": ({**CALL, "expires_at": None}, 'refund(item="LAMP-1")'),
-    "approval.decided": ({"tool_call_id": "call_1", "decision": "deny", "by": "Eve", "reason": "no"}, "deny Eve no"),
+    "approval.decided": (
+        {"tool_call_id": "call_1", "decision": "deny", "by": KEY, "reason": "no"},
+        "deny Eve (key_0123456789abcdef) no",
+    ),
     "run.waiting": ({"pending": [{**CALL, "reason": "approval"}]}, 'for refund(item="LAMP-1")'),
     "run.resumed": ({"reason": "recovery"}, "after recovery"),
     "run.completed": ({"stop_reason": "end_turn", "usage": {}, "error": None}, "end_turn"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,6 @@ from swarmkeep.cli.render.screen import Screen
 from swarmkeep.cli.sources.conversion import from_client_event
 from swarmkeep.cli.terminal import has_colours, put_json, put_json_line, put_table, shorten
 from swarmkeep.domain.wording import escape_controls
-from swarmkeep.engine.models.secrets import MaskingFormatter, Secrets
 from swarmkeep_client import Done, Event, MessageDelta, MessageStarted, Run, StreamItem
 
 
@@ -64,14 +62,6 @@ def test_an_event_stays_in_its_line() -> None:
     facts = {"at": "2026-01-01T00:00:00.000000Z", "run_id": None, "data": {}, "hash": ""}
     recorded = from_client_event(Event(session_id="one", seq=1, type=HOSTILE, agent=HOSTILE, **facts))
     assert len(escape_controls(format_event_line(recorded)).splitlines()) == 1
-
-
-def test_a_log_line_is_one_line() -> None:
-    shown = io.StringIO()
-    handler = logging.StreamHandler(shown)
-    handler.setFormatter(MaskingFormatter("%(levelname)s %(message)s", Secrets(["a-secret-of-ours"])))
-    handler.handle(logging.makeLogRecord({"levelname": "INFO", "msg": "%s and a-secret-of-ours", "args": (HOSTILE,)}))
-    assert shown.getvalue() == "INFO Ann\\x0a1    root\\x1b[2J\\x85\\u202e\\u2028 and [secret removed]\n"
 
 
 def test_lone_surrogates_are_json_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,10 @@ class Answer:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     @property
+    def request_id(self) -> str | None:
+        return self.headers.get("x-request-id")
+
+    @property
     def retry_after(self) -> float | None:
         """The seconds that the server asks to wait, given as a number or as a date."""
         text = self.headers.get("retry-after", "").strip()
@@ -135,6 +139,7 @@ def make_failure(request: Request, outcome: Outcome) -> SwarmkeepError:
         title=str(problem.get("title") or ""),
         problem=problem,
         retry_after=outcome.retry_after,
+        request_id=outcome.request_id,
     )
 
 
@@ -149,6 +154,7 @@ def make_unexpected(request: Request, answer: Answer, reason: str) -> ApiError:
         code="unexpected_answer",
         title=_status_phrase(answer.status),
         retry_after=answer.retry_after,
+        request_id=answer.request_id,
     )
 
 

@@ -14,6 +14,7 @@ class SwarmkeepError(Exception):
 
     `status` is the HTTP status, None if there was no answer. `code` is stable, `title` and `detail` are for people.
     `problem` is the whole problem document (RFC 9457), empty if there was none. `retry_after` is in seconds.
+    `request_id` is what the server's log knows the request by, None if there was no answer, or one without it.
     """
 
     code: str = "swarmkeep_error"
@@ -27,6 +28,7 @@ class SwarmkeepError(Exception):
         title: str = "",
         problem: dict[str, Any] | None = None,
         retry_after: float | None = None,
+        request_id: str | None = None,
     ) -> None:
         super().__init__(detail)
         if code is not None:
@@ -36,6 +38,7 @@ class SwarmkeepError(Exception):
         self.detail = detail
         self.problem = problem or {}
         self.retry_after = retry_after
+        self.request_id = request_id
 
     def __str__(self) -> str:
         where = self.code if self.status is None else f"{self.status} {self.code}"

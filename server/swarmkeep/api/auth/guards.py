@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 from litestar import Litestar
@@ -15,9 +16,13 @@ from swarmkeep.api.auth.permissions import Permission
 from swarmkeep.api.auth.refusal_log import REFUSALS
 from swarmkeep.api.http_errors import Forbidden, Unauthenticated
 from swarmkeep.api.service import Service
+from swarmkeep.logs.context import bind_fields
 from swarmkeep.store.ports.api_keys import ApiKey, parse_key_id
 
 AnyConnection = ASGIConnection[Any, Any, Any, Any]
+
+_LOGGED_PARAMETERS = {"session_id", "run_id"}
+_MAX_ID_CHARACTERS = 128
 
 # A handler's `opt` that names the permissions of which its caller needs one. What says nothing needs `read` if it is a
 # GET, and else `write`, so that a new route is not open to more than it should be.
@@ -38,7 +43,17 @@ async def require_key(connection: AnyConnection, handler: BaseRouteHandler) -> N
     headers = connection.headers.getall("authorization", [])
     key = await authenticate(service, headers, client_address(connection.scope))
     connection.scope["auth"] = key
-    Principal(service, key).require(*_needed_permissions(connection, handler))
+    principal = Principal(service, key)
+    note_caller(principal, connection.path_params)
+    principal.require(*_needed_permissions(connection, handler))
+
+
+def note_caller(principal: Principal, path_parameters: Mapping[str, Any]) -> None:
+    """From here on, log lines of the request say whose it is and what it is about."""
+    about = {
+        name: str(path_parameters[name])[:_MAX_ID_CHARACTERS] for name in _LOGGED_PARAMETERS & path_parameters.keys()
+    }
+    bind_fields(tenant=principal.tenant, key=principal.name, **about)
 
 
 async def authenticate(service: Service, authorization: list[str], address: str) -> ApiKey | None:

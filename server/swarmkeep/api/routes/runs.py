@@ -25,6 +25,7 @@ from swarmkeep.api.streams import run_frames
 from swarmkeep.domain.views import RunView
 from swarmkeep.engine.failpoints import REQUEST_PARSED, reach
 from swarmkeep.engine.reader import RunPosition
+from swarmkeep.logs.context import bind_fields
 from swarmkeep.store.ports import SessionKey
 
 
@@ -41,6 +42,7 @@ async def _begin_stream(
     position = None
     try:
         position = await begin()
+        bind_fields(run_id=position.run_id)
     finally:
         if feed is not None and (position is None or position.repeated):
             feed.close()
@@ -84,6 +86,7 @@ async def create_run(
     if data.stream:
         return await _begin_stream(principal, key, start)
     position = await start()
+    bind_fields(run_id=position.run_id)
     if data.background:
         return JsonResponse(await principal.reader.get_run(key, position.run_id, at=position.seq), status_code=202)
     return JsonResponse(await runs.wait(key, position.run_id, since=position.seq if position.repeated else None))

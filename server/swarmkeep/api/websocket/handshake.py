@@ -11,7 +11,13 @@ from litestar.types import Send, WebSocketScope
 from litestar.types.asgi_types import WebSocketResponseStartEvent
 
 from swarmkeep.api.auth.context import Principal
-from swarmkeep.api.auth.guards import authenticate, client_address, is_allowed_origin, refuse_other_sites
+from swarmkeep.api.auth.guards import (
+    authenticate,
+    client_address,
+    is_allowed_origin,
+    note_caller,
+    refuse_other_sites,
+)
 from swarmkeep.api.errors import PROBLEM_JSON
 from swarmkeep.api.http_errors import Forbidden, Unauthenticated
 from swarmkeep.api.parameters import MAX_SEQ
@@ -64,6 +70,7 @@ async def authenticate_handshake(service: Service, scope: WebSocketScope) -> Pri
     offered = [name.removeprefix(_BEARER_PREFIX) for name in scope["subprotocols"] if name.startswith(_BEARER_PREFIX)]
     shown += [f"Bearer {secret}" for secret in offered]
     principal = Principal(service, await authenticate(service, shown, client_address(scope)))
+    note_caller(principal, scope["path_params"])
     principal.require("read")
     return principal
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import typer
 
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SourceOptions, Tenant
@@ -28,7 +31,7 @@ def audit(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Show the audit log: what was done to whole sessions and to keys, when, by whom and why."""
+    """Show the audit log: what was done to whole sessions and to keys, when, by whom and why; and servers' starts."""
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
         entries = list(found.audit())
     if as_json:
@@ -44,10 +47,15 @@ def audit(
                 str(entry.seq),
                 entry.at[:19],
                 entry.type,
-                str(entry.data.get("session_id", entry.data.get("key_id", ""))),
+                _name_subject(entry.data),
                 entry.by or "",
                 str(entry.data.get("reason") or ""),
             )
             for entry in entries
         ],
     )
+
+
+def _name_subject(data: Mapping[str, Any]) -> str:
+    """What an entry is about: a session, a key, or a server."""
+    return str(next((data[name] for name in ("session_id", "key_id", "address", "server") if name in data), ""))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from swarmkeep.cli.configure import EXAMPLE_AGENTS, NO_MODEL, OFFLINE_NOTE, has_model, load_settings
 from swarmkeep.cli.options import Agents, Model, Offline, StoreUrl
+from swarmkeep.cli.refusals import find_refusal
 from swarmkeep.cli.terminal import Refused, say
+
+if TYPE_CHECKING:
+    from swarmkeep.settings import Settings
+
+_EXAMPLES_NOTE = "no --agents given: serving the example agents in {}"
 
 
 def register(app: typer.Typer) -> None:
@@ -55,6 +61,18 @@ def serve(
         str | None,
         typer.Option(metavar="LEVEL", help="debug, info, warning, error or critical. [env: SWARMKEEP_LOG_LEVEL]"),
     ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(metavar="FORMAT", help="text, or json: an object a line. [env: SWARMKEEP_LOG_FORMAT]"),
+    ] = None,
+    access_log: Annotated[
+        bool | None,
+        typer.Option(
+            "--access-log/--no-access-log",
+            help="Whether each request is a log line; by default it is. [env: SWARMKEEP_ACCESS_LOG]",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Serve agents over HTTP, and keep their conversations.
 
@@ -71,6 +89,9 @@ def serve(
         migrate=migrate,
         forwarded_allow_ips=forwarded_allow_ips,
         log_level=log_level,
+        log_format=log_format,
+        # As text, because a flag that is False counts as not given.
+        access_log=None if access_log is None else str(access_log),
     )
     if not settings.agents:
         raise typer.BadParameter(
@@ -78,10 +99,31 @@ def serve(
         )
     if not has_model(settings):
         raise Refused(NO_MODEL)
-    if "agents" not in settings.model_fields_set:
-        say(f"no --agents given: serving the example agents in {', '.join(settings.agents)}")
-    if settings.offline:
-        say(OFFLINE_NOTE)
+    if settings.log_format == "json":
+        _serve_with_json_log(settings)
+        return
+    for note in _list_notes(settings):
+        say(note)
     from swarmkeep import server
 
     server.serve(settings)
+
+
+def _list_notes(settings: Settings) -> list[str]:
+    notes = [] if "agents" in settings.model_fields_set else [_EXAMPLES_NOTE.format(", ".join(settings.agents))]
+    return [*notes, OFFLINE_NOTE] if settings.offline else notes
+
+
+def _serve_with_json_log(settings: Settings) -> None:
+    """Where programs read the log, why the server ends is a line of it, too."""
+    from swarmkeep import server
+
+    try:
+        server.serve(settings, _list_notes(settings))
+    except Exception as error:
+        refused = find_refusal(error)
+        if refused is None:
+            server.log.critical("the server stopped on an unexpected error", exc_info=error)
+        else:
+            server.log.critical("%s", refused.sentence)
+        raise typer.Exit(1 if refused is None else refused.exit_code) from None

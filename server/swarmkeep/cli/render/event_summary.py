@@ -11,7 +11,7 @@ from typing import Any
 from swarmkeep.cli.terminal import is_terminal, shorten
 from swarmkeep.domain.codec import Json, decode
 from swarmkeep.domain.envelope import RecordedEvent, read_data
-from swarmkeep.domain.wording import format_call, format_calls, join_content
+from swarmkeep.domain.wording import format_call, format_calls, join_content, put_name_first
 
 MAX_LENGTH = 160
 
@@ -65,7 +65,8 @@ def _summarize_updated(data: Json) -> str:
 def _summarize_started(data: Json) -> str:
     options = data.get("options") or {}
     # The server's own limits are the same with every run.
-    return format_json({key: options[key] for key in ("model", "max_turns") if options.get(key) is not None})
+    asked = format_json({key: options[key] for key in ("model", "max_turns") if options.get(key) is not None})
+    return f"by {put_name_first(data['by'])} {asked}" if data.get("by") else asked
 
 
 def _summarize_tool_started(data: Json) -> str:
@@ -74,7 +75,7 @@ def _summarize_tool_started(data: Json) -> str:
 
 
 def _summarize_decision(data: Json) -> str:
-    return " ".join(str(data[key]) for key in ("decision", "by", "reason") if data.get(key))
+    return " ".join(put_name_first(str(data[key])) for key in ("decision", "by", "reason") if data.get(key))
 
 
 def _summarize_waiting(data: Json) -> str:
@@ -91,15 +92,14 @@ def _summarize_handoff(data: Json) -> str:
 
 
 def _summarize_imported(data: Json) -> str:
-    return f"events 1 to {data['last_seq']}, from {data['source']}, by {data['by'] or 'somebody'}"
+    by = put_name_first(data["by"] or "somebody")
+    return f"events 1 to {data['last_seq']} from {data['source']}, by {by}"
 
 
 _SUMMARIZERS: dict[str, Callable[[Json], str]] = {
     "session.created": _summarize_created,
     "session.forked": lambda data: f"from {data['from_session_id']} at {data['from_seq']}",
-    "session.imported": lambda data: (
-        f"events 1 to {data['last_seq']} from {data['source']}, by {data['by'] or 'somebody'}"
-    ),
+    "session.imported": _summarize_imported,
     "session.updated": _summarize_updated,
     "session.redacted": lambda data: f"{', '.join(map(str, data['seqs']))}: {data['reason']}",
     "run.queued": _summarize_started,

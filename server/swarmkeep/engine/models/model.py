@@ -93,11 +93,11 @@ class ChatModel:
                     yield attempt.make_reply(await self._transport.complete(request))
                 return
             except Exception as error:
-                pause = self._choose_pause(attempt, error, retried)
+                pause = self._choose_pause(attempt, error, retried, request.params.get("model"))
             retried += 1
             await self._pause(pause)
 
-    def _choose_pause(self, attempt: _Attempt, error: Exception, retried: int) -> float:
+    def _choose_pause(self, attempt: _Attempt, error: Exception, retried: int, model: object) -> float:
         """How long to wait before the next attempt. Raises TurnFailed if there is to be none."""
         failure = describe_failure(error)
         # What was shown cannot be taken back, so it is kept, and the run ends here.
@@ -105,7 +105,8 @@ class ChatModel:
         if pause is None:
             raise TurnFailed(_make_run_error(failure), attempt.text, client_error=error) from error
         code, message = failure.error.code, failure.error.message
-        log.warning("a model call failed (%s); again in %.1f s: %s", code, pause, message)
+        described = {"model": model, "attempt": retried + 1}
+        log.warning("a model call failed (%s); again in %.1f s: %s", code, pause, message, extra=described)
         return pause
 
 

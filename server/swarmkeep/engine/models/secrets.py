@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
-
-from swarmkeep.domain.wording import escape_line
 
 T = TypeVar("T")
 
@@ -41,22 +38,6 @@ class Secrets:
 
 
 NO_SECRETS = Secrets()
-
-
-class MaskingFormatter(logging.Formatter):
-    """Log lines, tracebacks included, without secrets and without the control characters of others."""
-
-    def __init__(self, layout: str, secrets: Secrets) -> None:
-        super().__init__(layout)
-        self._secrets = secrets
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        # Names and texts of others may not begin lines of their own.
-        record.message = escape_line(record.message)
-        return super().formatMessage(record)
-
-    def format(self, record: logging.LogRecord) -> str:
-        return self._secrets.mask(super().format(record))
 
 
 def find_secrets(environment: Mapping[str, str], *more: str | None) -> Secrets:

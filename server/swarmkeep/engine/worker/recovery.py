@@ -20,6 +20,7 @@ from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.attempts import log_failure
 from swarmkeep.engine.session_log import StoreSessionLog
+from swarmkeep.engine.worker.log_context import describe_session
 from swarmkeep.engine.worker.set_aside import SetAside
 from swarmkeep.engine.worker.unserved import UnservedRuns
 from swarmkeep.store.ports import EventStore, SessionKey
@@ -93,6 +94,8 @@ class Recovery:
 
     async def _recover_limited(self, gate: asyncio.Semaphore, key: SessionKey, aside: SetAside[SessionKey]) -> None:
         async with gate:
+            # A task of its own: see `gather` above.
+            describe_session(key)
             if await self._try_take_over(key, aside):
                 aside.discard(key)
             else:
@@ -118,6 +121,7 @@ class Recovery:
         now = await self._store.read_clock()
         events = await session_log.commit(lambda state: self._decide_take_over(state, now))
         run = session_log.state.run
+        describe_session(key, session_log.state)
         if session_log.lease is not None and run is not None:
             log.info("session %s: took over run %s", key.id, run.id)
         self._continue_session(session_log, events)

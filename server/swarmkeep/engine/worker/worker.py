@@ -27,6 +27,7 @@ from swarmkeep.engine.session_log import StoreSessionLog
 from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.engine.tool_runners import ThreadRunner, ToolRunner
 from swarmkeep.engine.worker.lease_keeper import LeaseKeeper
+from swarmkeep.engine.worker.log_context import describe_session, follow_run
 from swarmkeep.engine.worker.partials import PartialReplies
 from swarmkeep.engine.worker.policy import SessionPolicy
 from swarmkeep.engine.worker.recovery import Recovery
@@ -141,6 +142,7 @@ class Worker:
 
     async def _advance(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> None:
         """Run after run, until there is none left that is this process's to advance."""
+        describe_session(session_log.key, session_log.state)
         while True:
             try:
                 return await self._run_loop(session_log, begun)
@@ -162,6 +164,7 @@ class Worker:
         async with aclosing(loop.advance()) as items:
             async for item in items:
                 if isinstance(item, RecordedEvent):
+                    follow_run(item)
                     self.publish(session_log.key, [item])
                 else:
                     self._hub.publish(session_log.key, item)
@@ -178,6 +181,8 @@ class Worker:
             )
             return []
         self.publish(session_log.key, events)
+        for event in events:
+            follow_run(event)
         return events
 
     async def start(self) -> None:
@@ -221,7 +226,7 @@ class Worker:
     async def _drop_lost(self, leases: Mapping[SessionKey, Lease], lost: Iterable[SessionKey]) -> None:
         for key in lost:
             if self.tasks.drop_lost(key, leases[key]):
-                log.warning(_LOST_MESSAGE, key.id)
+                log.warning(_LOST_MESSAGE, key.id, extra={"tenant": key.tenant, "session_id": key.id})
 
     def _list_watched_keys(self) -> set[SessionKey]:
         return {*self._hub.list_watched_keys(), *self.waiters.list_keys(), *self.tasks.list_leases()}
@@ -252,6 +257,7 @@ class Worker:
         await asyncio.gather(*keepers, return_exceptions=True)
 
     async def _interrupt(self, session_log: StoreSessionLog) -> None:
+        describe_session(session_log.key, session_log.state)
         error = RunError(code="draining", message="the server was stopped; resume the run to go on", retryable=True)
         try:
             async with asyncio.timeout(self._limits.interrupt_seconds):

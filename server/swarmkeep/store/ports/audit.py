@@ -126,3 +126,7 @@ class AuditLog(Protocol):
     async def list_audit_log_tenants(self) -> list[str]:
         """The tenants that have an audit log."""
         ...
+
+    async def record_action(self, tenant: str, action: AuditAction) -> None:
+        """Add an entry for what was done to no session."""
+        ...

@@ -12,6 +12,8 @@ from sqlalchemy import Connection, Text, select, type_coerce
 
 from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.events import ApprovalDecided, SessionRedacted
+from swarmkeep.domain.timestamps import to_timestamp
+from swarmkeep.store.clock import utc_now
 from swarmkeep.store.hashing import AUDIT_LOG, GENESIS, SealedEvent, commitment_of, header_of, link, random_salts
 from swarmkeep.store.ports.api_keys import find_key_id
 from swarmkeep.store.ports.audit import AuditAction, AuditLogEntry
@@ -37,6 +39,10 @@ class SqlAuditLog(OnDatabase):
 
     async def list_audit_log_tenants(self) -> list[str]:
         return await self.database.read(list_audit_log_tenants)
+
+    async def record_action(self, tenant: str, action: AuditAction) -> None:
+        at = to_timestamp(utc_now())
+        await write_with_audit(self.database, lambda connection: record_action(connection, tenant, action, {}, at))
 
 
 class AuditLogConflict(Exception):

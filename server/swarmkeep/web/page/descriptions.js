@@ -20,6 +20,9 @@ export function titleOf({ type, data }) {
 // What a session is called: whoever made it may have given it a title.
 export const nameOf = ({ id, metadata }) => (typeof metadata?.title === "string" && metadata.title.trim()) || id;
 
+// Somebody as people read it: an API key's name before its id.
+export const whoIs = (by) => (typeof by === "string" && by ? by.replace(/^(key_[0-9a-f]{16}) \(([^]+)\)$/, "$2 ($1)") : null);
+
 export function summaryOf(event) {
   if (event.data === null) return text.notice.removed;
   try {
@@ -30,16 +33,17 @@ export function summaryOf(event) {
 }
 
 const keys = (patch) => Object.keys(patch ?? {}).join(", ");
+const joined = (...parts) => parts.filter(Boolean).join(" · ");
 const ended = ({ stop_reason: reason, error }) => error?.message ?? reason ?? "";
 
 const SUMMARIES = {
   "session.created": ({ agent }) => agent,
   "session.forked": ({ from_session_id: from, from_seq: seq }) => `${from} · ${seq}`,
-  "session.imported": ({ last_seq: last, source, by }) => [`1–${last}`, source, by].filter(Boolean).join(" · "),
-  "session.updated": ({ agent, metadata }) => [agent, keys(metadata)].filter(Boolean).join(" · "),
+  "session.imported": ({ last_seq: last, source, by }) => joined(`1–${last}`, source, whoIs(by)),
+  "session.updated": ({ agent, metadata }) => joined(agent, keys(metadata)),
   "session.redacted": ({ seqs, reason }) => `${seqs.join(", ")} · ${reason}`,
-  "run.queued": ({ messages }) => messages.map((message) => textOf(message.content)).join(" "),
-  "run.started": ({ options }) => options?.model ?? "",
+  "run.queued": ({ messages, by }) => joined(whoIs(by), messages.map((message) => textOf(message.content)).join(" ")),
+  "run.started": ({ options, by }) => joined(whoIs(by), options?.model),
   "run.waiting": ({ pending }) => pending.map((call) => call.name).join(", "),
   "run.resumed": ({ reason }) => reason,
   "run.completed": ended,
@@ -51,12 +55,12 @@ const SUMMARIES = {
   "handoff.ignored": ({ from, to }) => `${from} → ${to}`,
   "context.updated": ({ patch }) => keys(patch),
   "approval.requested": ({ name, arguments: given }) => `${name} ${given}`,
-  "approval.decided": ({ decision, reason }) => [decision, reason].filter(Boolean).join(" · "),
+  "approval.decided": ({ decision, by, reason }) => joined(decision, whoIs(by), reason),
   "message.added": ({ message, tool }) => {
     const calls = (message.tool_calls ?? []).map((call) => `${call.function?.name} ${call.function?.arguments}`);
     const said = textOf(message.content);
     const name = tool?.name ?? message.tool_name;
-    return [name, said, ...calls].filter(Boolean).join(" · ");
+    return joined(name, said, ...calls);
   },
 };
 

@@ -5,7 +5,7 @@ import { bdi, button, clear, dayAndTime, h, pretty } from "./dom.js";
 import { body } from "./items.js";
 import { fold, textOf } from "./fold.js";
 import { go, hrefOf } from "./route.js";
-import { changes, titleOf } from "./descriptions.js";
+import { changes, titleOf, whoIs } from "./descriptions.js";
 import { text } from "./text.js";
 
 const t = text.timeline;
@@ -25,7 +25,7 @@ export class Detail {
     clear(this.node,
       h("header", { class: "detail-head" }, h("h2", {}, titleOf(event)), h("span", { class: "muted" }, `#${seq}`)),
       h("div", { class: "row" }, button(t.fork, { icon: "fork", title: t.forkHint, onclick: () => this.fork(seq) }), h("a", { class: "button ghost", href: hrefOf({ view: "chat", id: this.id }) }, t.chat)),
-      facts(event),
+      facts(event, events, after),
       readable(event),
       changed(before.context, after.context),
       this.request(event),
@@ -68,11 +68,12 @@ function folded(title, make, open = false) {
   return node;
 }
 
-function facts({ agent, run_id: run, at, hash, data }) {
+function facts({ agent, run_id: run, at, hash, data }, events, after) {
   const tokens = data?.completion?.usage;
   return table([
     [t.at, dayAndTime(at)],
     [t.agent, agent],
+    ...people({ run_id: run, data }, events, after),
     [t.model, data?.completion?.model],
     [t.took, durationOf(data)],
     [t.finish, data?.completion?.finish_reason],
@@ -80,6 +81,21 @@ function facts({ agent, run_id: run, at, hash, data }) {
     [t.run, run],
     [t.hash, h("code", { class: "hash" }, hash)],
   ]);
+}
+
+// Who began the run, who decided on the call that the event is about, and otherwise who did what it tells of.
+function people({ run_id: run, data }, events, after) {
+  const call = after.calls.get(data?.tool_call_id ?? data?.message?.tool_call_id);
+  return [
+    [t.startedBy, run && starterOf(run, events)],
+    call?.approval === "approve" ? [t.approvedBy, whoIs(call.by)] : [t.deniedBy, call?.approval === "deny" ? whoIs(call.by) : null],
+    [t.by, run ? null : whoIs(data?.by)],
+  ];
+}
+
+function starterOf(run, events) {
+  const begun = events.find((event) => event.run_id === run && (event.type === "run.queued" || event.type === "run.started"));
+  return whoIs(begun?.data?.by);
 }
 
 function durationOf(data) {

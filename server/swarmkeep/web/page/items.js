@@ -2,6 +2,7 @@
 
 import { bdi, button, clear, dayAndTime, h, icon, timeOf } from "./dom.js";
 import { markdown, plain } from "./markdown.js";
+import { whoIs } from "./descriptions.js";
 import { approvalNode, callParts, resultNode } from "./pending.js";
 import { advice, text } from "./text.js";
 
@@ -49,7 +50,7 @@ const KINDS = {
       h("div", { class: "bubble" }, h("div", { class: "prose plain", dir: "auto" }, item.text)), h("p", { class: "muted" }, text.chat.queued)),
   agent: ({ agent }) => moment(text.notice.agent(agent)),
   forked: ({ from, at }) => moment(text.notice.forked(from, at), "fork"),
-  imported: ({ by, last }) => moment(text.notice.imported(by, last), "fork"),
+  imported: ({ by, last }) => moment(text.notice.imported(whoIs(by), last), "fork"),
   redacted: ({ count, reason }) => moment(text.notice.redacted(count, reason)),
   removed: () => moment(text.notice.removed),
   unreadable: () => moment(text.notice.unreadable),
@@ -85,7 +86,7 @@ function brief(input) {
 
 function decisionNode({ approval, by, reason }) {
   const denied = approval === "deny";
-  const words = denied ? text.approval.denied(by) : text.approval.approved(by);
+  const words = denied ? text.approval.denied(whoIs(by)) : text.approval.approved(whoIs(by));
   return h("p", { class: "decision muted" }, icon(denied ? "cross" : "check"), h("span", {}, bdi(words)), reason && h("q", { dir: "auto" }, reason));
 }
 

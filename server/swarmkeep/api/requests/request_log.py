@@ -1,0 +1,87 @@
+"""Around the whole application: every answer carries the request's id, and every request is a line in the log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, cast
+
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from swarmkeep.api.requests.request_ids import HEADER, find_request_id
+from swarmkeep.logs.context import only_log_fields
+
+log = logging.getLogger(__name__)
+
+_MAX_PATH_CHARACTERS = 200
+# What asks for these does so every few seconds.
+_PROBES = ("/health/", "/metrics")
+# The messages that begin an answer, whichever part of the application or the framework sends it.
+_BEGINNINGS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
+_NO_BODY = (b"content-length", b"0")
+
+
+class RequestLog:
+    """An ASGI application around another. What is logged inside of a request has the request's id."""
+
+    def __init__(self, app: ASGIApp, *, writes_lines: bool = True) -> None:
+        self._app = app
+        self._writes_lines = writes_lines
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request_id = find_request_id(scope)
+        answer = _Answer(scope, send, request_id)
+        started = time.perf_counter()
+        with only_log_fields(request_id=request_id):
+            try:
+                await self._app(scope, receive, answer.send)
+            finally:
+                if self._writes_lines:
+                    _log_request(cast(dict[str, Any], scope), answer.status, time.perf_counter() - started)
+
+
+def _log_request(scope: dict[str, Any], status: int | None, seconds: float) -> None:
+    """The line of a request that has been answered; without a status its caller has gone before."""
+    is_probe = scope["path"].startswith(_PROBES) and status == 200
+    fields = {
+        "method": scope.get("method", "WebSocket"),
+        "path": scope["path"][:_MAX_PATH_CHARACTERS],
+        "status": status,
+        "duration_ms": round(seconds * 1000, 1),
+    }
+    log.log(
+        logging.DEBUG if is_probe else logging.INFO,
+        "%s %s %s in %s ms",
+        fields["method"],
+        fields["path"],
+        status or "unanswered",
+        fields["duration_ms"],
+        extra=fields,
+    )
+
+
+class _Answer:
+    """Sends an answer on, with the request's id in its head."""
+
+    def __init__(self, scope: Scope, send: Send, request_id: str) -> None:
+        self.status: int | None = None
+        self._may_refuse = "websocket.http.response" in (scope.get("extensions") or {})
+        self._send = send
+        self._header = (HEADER, request_id.encode("ascii"))
+
+    async def send(self, message: Message) -> None:
+        sent = cast(dict[str, Any], message)
+        if sent["type"] == "websocket.close" and self.status is None and self._may_refuse:
+            return await self._refuse_handshake()
+        if sent["type"] in _BEGINNINGS:
+            self.status = sent.get("status", 101)
+            sent = {**sent, "headers": [*(sent.get("headers") or ()), self._header]}
+        await self._send(cast(Message, sent))
+        return None
+
+    async def _refuse_handshake(self) -> None:
+        """What a server makes of a WebSocket that is closed before it is open: there, the answer would have no id."""
+        self.status = 403
+        start = {"type": "websocket.http.response.start", "status": 403, "headers": [self._header, _NO_BODY]}
+        await self._send(cast(Message, start))
+        await self._send(cast(Message, {"type": "websocket.http.response.body", "body": b"", "more_body": False}))

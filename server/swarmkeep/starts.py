@@ -1,0 +1,71 @@
+"""Entries of the audit log for a server's start and end: under which settings it decided who may do what."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+from uuid import uuid4
+
+from swarmkeep import __version__
+from swarmkeep.settings import Settings
+from swarmkeep.store.ports import DEFAULT_TENANT
+from swarmkeep.store.ports.audit import AuditAction, AuditLog
+
+log = logging.getLogger(__name__)
+
+# How long the start may wait for a database that somebody else writes to, and the end for one that is gone.
+_START_SECONDS = 5.0
+_STOP_SECONDS = 2.0
+# Settings that change who may do what, beside those for sizes and quotas, whose names begin alike. None is a secret.
+_RECORDED = (
+    "agents",
+    "allowed_hosts",
+    "approval_seconds",
+    "cors_origins",
+    "forwarded_allow_ips",
+    "migrate",
+    "offline",
+    "rate_limit_per_minute",
+    "run_seconds",
+    "separate_approvers",
+    "tool_seconds",
+)
+
+
+def describe_settings(settings: Settings) -> dict[str, Any]:
+    """The effective settings that are recorded."""
+    given = settings.model_dump(mode="json", include={name for name in type(settings).model_fields if _counts(name)})
+    return {**given, "metrics_token": settings.metrics_token is not None}
+
+
+def _counts(name: str) -> bool:
+    return name in _RECORDED or name.startswith("max_")
+
+
+class StartRecord:
+    """One server's entries. They are in the log of the tenant `default`, whichever tenants there are.
+
+    A server that cannot write them, as on a read-only database, works as it does without.
+    """
+
+    def __init__(self, audit_log: AuditLog) -> None:
+        self._audit_log = audit_log
+        self._server = {"server": f"srv_{uuid4().hex}", "version": __version__}
+
+    async def record_start(self, settings: Settings, address: str, *, needs_keys: bool) -> None:
+        described = {"address": address, "api_keys": needs_keys, "settings": describe_settings(settings)}
+        await self._record("server.started", described, _START_SECONDS)
+
+    async def record_stop(self) -> None:
+        await self._record("server.stopped", {}, _STOP_SECONDS)
+
+    async def _record(self, type: str, details: dict[str, Any], seconds: float) -> None:
+        action = AuditAction(type=type, details={**self._server, **details})
+        try:
+            async with asyncio.timeout(seconds):
+                await self._audit_log.record_action(DEFAULT_TENANT, action)
+        except TimeoutError:
+            log.warning("the audit log may lack an entry %s: the database did not answer in time", type)
+        except Exception as error:
+            log.warning("the audit log has no entry %s: %s", type, error)

@@ -1,0 +1,66 @@
+"""What a server's own tasks log about a session says which one, and which run, in fields of its own."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from sqlalchemy import delete
+
+from swarmkeep import Agent
+from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.sql.tables import events
+from tests.engine.cluster import (
+    KEY,
+    LIMITS,
+    EngineCluster,
+    expire_leases,
+    kill_engine,
+    make_start_run,
+    open_session,
+    wait_for_end,
+    wait_for_state,
+)
+from tests.support.log_lines import read_log_lines
+from tests.support.scripted import ScriptedModel
+
+AGENT = Agent(name="A")
+
+
+async def test_a_run_that_another_server_has_taken_over_is_named(cluster: EngineCluster, model: ScriptedModel) -> None:
+    one = await cluster.open_engine(AGENT)
+    await open_session(one)
+    model.hang()
+    position = await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    with read_log_lines() as lines:
+        await expire_leases(one)
+        model.say("Alive.")
+        two = await cluster.open_engine(AGENT)
+        await wait_for_end(two)
+        await wait_for_state(one, lambda state: not one._worker.is_advancing(KEY))
+    about = {"tenant": KEY.tenant, "session_id": KEY.id}
+    (taken,) = lines.read("swarmkeep.engine.worker.recovery")
+    assert {**about, "run_id": position.run_id}.items() <= taken.items()
+    (lost,) = lines.read("swarmkeep.engine.worker.worker")
+    assert about.items() <= lost.items()
+    assert "by another process" in lost["message"]
+
+
+async def test_a_session_that_cannot_be_taken_over_is_named(cluster: EngineCluster, model: ScriptedModel) -> None:
+    one = await cluster.open_engine(AGENT)
+    keys = [await open_session(one, SessionKey(KEY.tenant, name)) for name in ("damaged", "whole")]
+    for key in keys:
+        model.hang()
+        await one.runs.start(key, make_start_run())
+    await model.wait_for_requests_async(2)
+    await kill_engine(one)
+    damage = delete(events).where(events.c.session_id == "damaged", events.c.seq == 3)
+    await one.store.database.write(lambda connection: connection.execute(damage))  # type: ignore[attr-defined]
+    model.say("Hello.")
+    with read_log_lines() as lines:
+        two = await cluster.open_engine(AGENT, limits=replace(LIMITS, recovery_sessions=2))
+        await wait_for_end(two, key=keys[1])
+    found = {line["session_id"]: line for line in lines.read("swarmkeep.engine.worker.recovery")}
+    assert found.keys() == {"damaged", "whole"}
+    assert "could not be taken over" in found["damaged"]["message"]
+    assert "exception" in found["damaged"]
+    assert "run_id" not in found["damaged"]
