@@ -42,6 +42,8 @@ class JsonRequest(Request[Any, Any, State]):
     _count_bytes: Callable[[int], None] = staticmethod(lambda count: None)
 
     async def body(self) -> bytes:
+        if isinstance(self._body, bytes):
+            return self._body or b"{}"
         seconds = self._body_seconds
         with self.app.state.body_limits.track_body() as self._count_bytes, _limit_time(seconds):
             async with asyncio.timeout(seconds):

@@ -124,17 +124,15 @@ class Runs:
         while True:
             with self._worker.waiters.add_waiter(key, run_id) as waiter:
                 state = await self._store.state(key, fresh=not self._worker.is_advancing(key))
-                run = find_run(state, run_id)
-                if run is None:
+                if find_run(state, run_id) is None:
                     # Another server may have put it into the queue.
                     state = await self._store.state(key)
-                    run = find_run(state, run_id)
-                if run is None:
-                    raise RunNotFound(run_id)
-                if not is_open(run):
-                    reach(ANSWER_READY)
-                    return view_run(key.id, state, run)
+                if (ended := _view_if_over(key, state, run_id)) is not None:
+                    return ended
                 await asyncio.wait([waiter], timeout=self._limits.lease_seconds)
+                state_after = waiter.result() if waiter.done() else None
+                if state_after is not None and (ended := _view_if_over(key, state_after, run_id)) is not None:
+                    return ended
 
     async def _find_earlier_answer(self, key: SessionKey, run_id: str, since: int) -> RunView | None:
         view = await self._reader.get_run(key, run_id, at=since)
@@ -185,6 +183,17 @@ class Runs:
             return drafts
 
         return await self._begin_once(key, decide, run_id, idempotency)
+
+
+def _view_if_over(key: SessionKey, state: State, run_id: str) -> RunView | None:
+    """The run, unless it goes on by itself. Raises RunNotFound."""
+    run = find_run(state, run_id)
+    if run is None:
+        raise RunNotFound(run_id)
+    if is_open(run):
+        return None
+    reach(ANSWER_READY)
+    return view_run(key.id, state, run)
 
 
 def _has_ended_active_run(events: Sequence[RecordedEvent], state: State) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from swarmkeep.engine.models.reply_errors import OversizedReply, RedirectedReply, UnreadableReply
 from swarmkeep.engine.models.reply_limits import ReplyLimits
 
 if TYPE_CHECKING:
-    from httpx2 import AsyncByteStream, Response
+    from httpx2 import Response
 
 ENCODINGS = "gzip, deflate"
 # What is inflated in one go: less than the event loop would notice.
@@ -23,51 +23,63 @@ _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 
 async def bound_response(response: Response, limits: ReplyLimits) -> None:
     """A hook for the HTTP client, called before anything of an answer's body is read."""
-    if response.is_redirect:
-        place = response.headers.get("location", "")[:200]
-        raise RedirectedReply(
-            f"the model's address sends requests on to {place!r}; they are not sent there. If that is the right place, "
-            "set OPENAI_BASE_URL to it"
-        )
-    encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("identity", "gzip", "x-gzip", "deflate"):
-        raise UnreadableReply(f"the model's answer is compressed as {encoding[:40]!r}, which was not asked for")
-    inflates = encoding != "identity"
-    if inflates:
-        # The client's own decoder would inflate each piece that arrives as a whole.
-        del response.headers["content-encoding"]
-    response.stream = _make_bounded_stream(response, limits, inflates)
-
-
-def _make_bounded_stream(response: Response, limits: ReplyLimits, inflates: bool) -> AsyncByteStream:
     from httpx2 import AsyncByteStream
 
+    refuse_redirect(response.status_code, response.headers)
     assert isinstance(response.stream, AsyncByteStream)
     inner: AsyncByteStream = response.stream
+    headers = dict(response.headers)
+    # The client's own decoder would inflate each piece that arrives as a whole.
+    response.headers.pop("content-encoding", None)
+    _check_encoding(headers)
 
     class BoundedStream(AsyncByteStream):
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            is_error = response.is_error
-            most = limits.stream_bytes if is_event_stream(response) else limits.bytes
-            room = _ERROR_BYTES if is_error else most
-            inflate = _Inflate() if inflates else None
-            async for data in inner:
-                for piece in (data,) if inflate is None else inflate.feed(data):
-                    room -= len(piece)
-                    if room < 0 and is_error:
-                        return
-                    if room < 0:
-                        raise OversizedReply(f"the model sent more than {most:,} bytes for one answer")
-                    yield piece
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            return bound_body(inner, headers, limits, is_error=response.is_error)
 
         async def aclose(self) -> None:
             await inner.aclose()
 
-    return BoundedStream()
+    response.stream = BoundedStream()
 
 
-def is_event_stream(response: Response) -> bool:
-    return response.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream"
+def refuse_redirect(status: int, headers: Mapping[str, str]) -> None:
+    """Raise RedirectedReply for an answer that sends the request on to another address."""
+    if 300 <= status < 400:
+        place = headers.get("location", "")[:200]
+        raise RedirectedReply(
+            f"the model's address sends requests on to {place!r}; they are not sent there. If that is the right place, "
+            "set OPENAI_BASE_URL to it"
+        )
+
+
+def _check_encoding(headers: Mapping[str, str]) -> bool:
+    """Whether a body has to be inflated."""
+    encoding = headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", "gzip", "x-gzip", "deflate"):
+        raise UnreadableReply(f"the model's answer is compressed as {encoding[:40]!r}, which was not asked for")
+    return encoding != "identity"
+
+
+async def bound_body(
+    pieces: AsyncIterable[bytes], headers: Mapping[str, str], limits: ReplyLimits, *, is_error: bool
+) -> AsyncGenerator[bytes]:
+    """A body as it arrives, inflated, and no more of it than may be read: of an error's description, its beginning."""
+    most = limits.stream_bytes if is_event_stream(headers) else limits.bytes
+    room = _ERROR_BYTES if is_error else most
+    inflate = _Inflate() if _check_encoding(headers) else None
+    async for data in pieces:
+        for piece in (data,) if inflate is None else inflate.feed(data):
+            room -= len(piece)
+            if room < 0 and is_error:
+                return
+            if room < 0:
+                raise OversizedReply(f"the model sent more than {most:,} bytes for one answer")
+            yield piece
+
+
+def is_event_stream(headers: Mapping[str, str]) -> bool:
+    return headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream"
 
 
 class _Inflate:

@@ -147,13 +147,14 @@ def _get_message(error: Any) -> str:
     if isinstance(body, dict):
         text = body.get("message")
     else:
-        text = read_page_title(error.response.text) if is_web_page(error.response) else None
+        kind = error.response.headers.get("content-type", "")
+        text = read_page_title(error.response.text) if is_web_page(kind) else None
     return text if isinstance(text, str) and text else str(error)
 
 
-def is_web_page(response: Any) -> bool:
-    """Whether an answer is a web page, which no model sends but many a proxy does."""
-    return str(response.headers.get("content-type", "")).partition(";")[0].strip().lower() == "text/html"
+def is_web_page(kind: str) -> bool:
+    """Whether an answer of this content type is a web page, which no model sends but many a proxy does."""
+    return kind.partition(";")[0].strip().lower() == "text/html"
 
 
 def read_page_title(text: str) -> str:

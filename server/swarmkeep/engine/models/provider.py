@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from pydantic import SecretStr
 
 from swarmkeep.engine.models.bounded_client import ENCODINGS, bound_response
+from swarmkeep.engine.models.direct import DirectTransport
 from swarmkeep.engine.models.reply_limits import ReplyLimits
 
 if TYPE_CHECKING:
@@ -43,17 +46,37 @@ def make_provider_client(
     from httpx2 import Timeout
     from openai import AsyncOpenAI, DefaultAioHttpClient
 
+    class ProviderClient(AsyncOpenAI):
+        """An official client, to which belongs a way of its own to the same server."""
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.transport = None if _needs_proxy(str(self.base_url)) else DirectTransport(self, reply_limits)
+
+        async def close(self) -> None:
+            if self.transport is not None:
+                await self.transport.close()
+            await super().close()
+
+    reply_limits = limits or ReplyLimits()
     key = settings.openai_api_key
     timeout = Timeout(timeout_seconds, connect=min(timeout_seconds, _CONNECT_SECONDS))
     http_client = DefaultAioHttpClient(
         headers={"Accept-Encoding": ENCODINGS},
         follow_redirects=False,
-        event_hooks={"response": [partial(bound_response, limits=limits or ReplyLimits())]},
+        event_hooks={"response": [partial(bound_response, limits=reply_limits)]},
     )
-    return AsyncOpenAI(
+    return ProviderClient(
         api_key=(key.get_secret_value() if key is not None else None) or "none",
         base_url=settings.openai_base_url,
         timeout=timeout,
         max_retries=0,
         http_client=http_client,
     )
+
+
+def _needs_proxy(url: str) -> bool:
+    """Whether the environment has a proxy between here and there, which the official client knows how to use."""
+    parts = urlsplit(url)
+    proxies = getproxies()
+    return bool(proxies.get(parts.scheme) or proxies.get("all")) and not proxy_bypass(parts.hostname or "")

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from swarmkeep.domain.state import State
 from swarmkeep.store.ports import SessionKey
 
 
@@ -13,7 +14,7 @@ class Waiters:
     """Futures that are done when there is reason to look at a run again."""
 
     def __init__(self) -> None:
-        self._waiting: dict[SessionKey, dict[str, set[asyncio.Future[None]]]] = {}
+        self._waiting: dict[SessionKey, dict[str, set[asyncio.Future[State | None]]]] = {}
 
     def __len__(self) -> int:
         return sum(len(waiting) for runs in self._waiting.values() for waiting in runs.values())
@@ -22,9 +23,13 @@ class Waiters:
         return self._waiting.keys()
 
     @contextmanager
-    def add_waiter(self, key: SessionKey, run_id: str) -> Iterator[asyncio.Future[None]]:
-        """A future that is done when the run ends or waits, or its session moved elsewhere."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def add_waiter(self, key: SessionKey, run_id: str) -> Iterator[asyncio.Future[State | None]]:
+        """A future that is done when the run ends or waits, or its session moved elsewhere.
+
+        Where this process recorded that, it gives the session's state after it, so that nobody reads what was just
+        written.
+        """
+        waiter: asyncio.Future[State | None] = asyncio.get_running_loop().create_future()
         runs = self._waiting.setdefault(key, {})
         waiting = runs.setdefault(run_id, set())
         waiting.add(waiter)
@@ -37,10 +42,10 @@ class Waiters:
             if not runs:
                 self._waiting.pop(key, None)
 
-    def wake(self, key: SessionKey, run_id: str | None = None) -> None:
-        """Have those look again who wait for a run of this session, or for this run."""
+    def wake(self, key: SessionKey, run_id: str | None = None, state: State | None = None) -> None:
+        """Have those look again who wait for a run of this session, or for this run; in `state`, if it is known."""
         for name, waiting in self._waiting.get(key, {}).items():
             if run_id in (None, name):
                 for waiter in waiting:
                     if not waiter.done():
-                        waiter.set_result(None)
+                        waiter.set_result(state)

@@ -106,17 +106,20 @@ class Worker:
         is_served = starts_unserved or all(name in self._registry for name in list_needed_agents(state))
         return is_served and not self._is_stopping
 
-    def publish(self, key: SessionKey, events: list[RecordedEvent]) -> None:
-        """Show recorded events to those who look on, and to those who wait for a run to end."""
+    def publish(self, key: SessionKey, events: list[RecordedEvent], state: State | None = None) -> None:
+        """Show recorded events to those who look on, and to those who wait for a run to end.
+
+        `state` is the session's after them, where it is known.
+        """
         for event in events:
             self._watcher.note_seen(key, event)
             self._hub.publish(key, event)
             if isinstance(event.fact, RunEnded | RunWaiting):
-                self.waiters.wake(key, event.run_id)
+                self.waiters.wake(key, event.run_id, state)
 
     def continue_session(self, session_log: StoreSessionLog, events: list[RecordedEvent]) -> None:
         """Show what was recorded in a session, and advance it from there if it is this process's to advance."""
-        self.publish(session_log.key, events)
+        self.publish(session_log.key, events, session_log.state)
         if session_log.lease is not None:
             self.tasks.start_task(session_log, events)
 
@@ -165,7 +168,7 @@ class Worker:
             async for item in items:
                 if isinstance(item, RecordedEvent):
                     follow_run(item)
-                    self.publish(session_log.key, [item])
+                    self.publish(session_log.key, [item], session_log.state)
                 else:
                     self._hub.publish(session_log.key, item)
 
@@ -180,7 +183,7 @@ class Worker:
                 "session %s: the failure could not be recorded; recovery will take the run over", session_log.key.id
             )
             return []
-        self.publish(session_log.key, events)
+        self.publish(session_log.key, events, session_log.state)
         for event in events:
             follow_run(event)
         return events
@@ -261,9 +264,8 @@ class Worker:
         error = RunError(code="draining", message="the server was stopped; resume the run to go on", retryable=True)
         try:
             async with asyncio.timeout(self._limits.interrupt_seconds):
-                self.publish(
-                    session_log.key, await session_log.commit(decide_end(RunInterrupted, "interrupted", error))
-                )
+                events = await session_log.commit(decide_end(RunInterrupted, "interrupted", error))
+                self.publish(session_log.key, events, session_log.state)
         except (LeaseLost, *_NOTHING_TO_ADD_TO) as refused:
             # Another process has taken over, or the session is gone.
             log.info("session %s: %s", session_log.key.id, refused)

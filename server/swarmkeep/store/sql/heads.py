@@ -114,7 +114,7 @@ def insert_head(connection: Connection, plan: AppendPlan) -> Lease | None:
     if claim is not None:
         row |= {"owner": claim.owner, "seconds": claim.lease_seconds}
     row["new_created_at"] = plan.state.created_at
-    if _prepare_head_insert(connection.dialect.name, claim is not None).execute(connection, row).rowcount == 0:
+    if _prepare_head_insert(connection.dialect.name, claim is not None).execute(connection, row) == 0:
         raise SeqConflict(plan.key.id, 0)
     return None if claim is None else Lease(claim.owner, 1)
 
@@ -126,9 +126,10 @@ def advance_head(connection: Connection, plan: AppendPlan) -> Lease | None:
         row |= {"owner": plan.lease.owner, "epoch": plan.lease.epoch, "seconds": plan.lease_seconds}
     elif plan.lease is not None:
         row |= {"owner": plan.lease.owner, "seconds": plan.lease.lease_seconds}
-    epoch = _prepare_head_update(plan.lease_mode, plan.is_running).execute(connection, row).scalar()
-    if epoch is None:
+    advanced = _prepare_head_update(plan.lease_mode, plan.is_running).fetch_all(connection, row)
+    if not advanced:
         raise _find_refusal(connection, plan)
+    [[epoch]] = advanced
     return Lease(plan.lease.owner, epoch) if plan.lease is not None and plan.is_running else None
 
 

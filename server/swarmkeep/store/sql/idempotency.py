@@ -37,7 +37,7 @@ def insert_creation_record(connection: Connection, key: SessionKey, record: Idem
     row = {**session_columns(key), "key": record.key}
     insert = prepare_insert_if_absent(creations, connection.dialect.name)
     where = (creations.c.tenant == key.tenant, creations.c.key == record.key)
-    while not insert.execute(connection, row).rowcount:
+    while not insert.execute(connection, row):
         # None if it was deleted with its session between the two statements.
         if (made := connection.scalar(select(creations.c.session_id).where(*where))) is not None:
             if made != key.id:
@@ -52,7 +52,7 @@ def insert_idempotency_record(connection: Connection, key: SessionKey, record: I
     Raises IdempotencyRecordExists, and IdempotencyMismatch if that was for another request.
     """
     row = {**session_columns(key), "key": record.key, "digest": record.digest, "run_id": record.run_id, "seq": seq}
-    if prepare_insert_if_absent(idempotency, connection.dialect.name).execute(connection, row).rowcount:
+    if prepare_insert_if_absent(idempotency, connection.dialect.name).execute(connection, row):
         return
     earlier = find_idempotency_record(connection, key, record.key)
     if earlier is None:

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, CursorResult, Dialect, Table
+from sqlalchemy import Connection, Dialect, Table
 from sqlalchemy.sql.expression import ClauseElement
 
 from swarmkeep.store.sql.columns import Verbatim, escape
@@ -51,13 +51,28 @@ class PreparedStatement:
         self._columns = columns
         self._compiled: dict[str, _Compiled] = {}
 
-    def execute(self, connection: Connection, row: Row) -> CursorResult[Any]:
-        compiled = self._get_compiled(connection.dialect)
-        return connection.exec_driver_sql(compiled.sql, compiled.values(row))
+    def execute(self, connection: Connection, row: Row) -> int:
+        """How many rows were written."""
+        count: int = self._run(connection, row).rowcount
+        return count
+
+    def fetch_all(self, connection: Connection, row: Row) -> Sequence[Sequence[Any]]:
+        rows: Sequence[Sequence[Any]] = self._run(connection, row).fetchall()
+        return rows
 
     def execute_many(self, connection: Connection, rows: Sequence[Row]) -> None:
         compiled = self._get_compiled(connection.dialect)
-        connection.exec_driver_sql(compiled.sql, [compiled.values(row) for row in rows])
+        values = [compiled.values(row) for row in rows]
+        if connection.dialect.name == "sqlite":
+            _get_driver(connection).executemany(compiled.sql, values)
+        else:
+            connection.exec_driver_sql(compiled.sql, values)
+
+    def _run(self, connection: Connection, row: Row) -> Any:
+        compiled = self._get_compiled(connection.dialect)
+        if connection.dialect.name == "sqlite":
+            return _get_driver(connection).execute(compiled.sql, compiled.values(row))
+        return connection.exec_driver_sql(compiled.sql, compiled.values(row))
 
     def _get_compiled(self, dialect: Dialect) -> _Compiled:
         found = self._compiled.get(dialect.name)
@@ -75,6 +90,11 @@ class PreparedStatement:
                 for name in compiled.positiontup
             ),
         )
+
+
+def _get_driver(connection: Connection) -> Any:
+    """SQLite's own connection. All that SQLAlchemy adds to it here is 40 µs for each statement."""
+    return connection.connection.dbapi_connection
 
 
 def build_insert_if_absent(table: Table, dialect: str) -> Any:

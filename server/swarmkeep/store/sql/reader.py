@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, Connection, Row, Select, bindparam, select
+from sqlalchemy import BigInteger, Connection, Select, bindparam, select
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import EventNotFound, SessionNotFound
@@ -136,7 +136,7 @@ def find_event_rows(
     upto: int | None = None,
     types: Sequence[str] = (),
     limit: int | None = None,
-) -> Sequence[Row[Any]]:
+) -> Sequence[Sequence[Any]]:
     """The rows of events with after < seq <= upto, oldest first."""
     bounds = {"after": after, "upto": upto, "limit": limit}
     row = {**session_columns(key), **{name: value and min(value, MAX_BIGINT) for name, value in bounds.items()}}
@@ -144,10 +144,10 @@ def find_event_rows(
         statement = _select_events(upto is not None, limit is not None).where(events.c.type.in_(list(types)))
         used = {name: value for name, value in row.items() if value is not None}
         return connection.execute(statement, used).all()
-    return _prepare_events_query(upto is not None, limit is not None).execute(connection, row).all()
+    return _prepare_events_query(upto is not None, limit is not None).fetch_all(connection, row)
 
 
-def decode_events(key: SessionKey, rows: Iterable[Row[Any]]) -> list[RecordedEvent]:
+def decode_events(key: SessionKey, rows: Iterable[Sequence[Any]]) -> list[RecordedEvent]:
     # A seq of another type is damage, which `verify` names.
     return [decode_event(key.id, found) for found in rows if found[0].__class__ is int]
 
@@ -210,7 +210,7 @@ def read_sealed(
     if max_bytes is not None:
         upto = find_page_end(connection, key, after=after, upto=upto, limit=limit, max_bytes=max_bytes) or upto
     row = {**session_columns(key), "after": after, "upto": upto, "limit": limit}
-    return [decode_sealed(key.id, found) for found in _SEALED_QUERY.execute(connection, row).all()]
+    return [decode_sealed(key.id, found) for found in _SEALED_QUERY.fetch_all(connection, row)]
 
 
 def read_head_seq(connection: Connection, key: SessionKey) -> int | None:

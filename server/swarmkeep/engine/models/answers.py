@@ -1,0 +1,101 @@
+"""What a model's server answers, as bytes: a completion, or the chunks of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
+
+from swarmkeep.domain.codec import Json, decode
+from swarmkeep.engine.models.assembly import END_OF_STREAM
+from swarmkeep.engine.models.failures import is_web_page, read_page_title
+from swarmkeep.engine.models.reply_errors import (
+    MalformedReply,
+    NonJsonReply,
+    OversizedReply,
+    ReportedError,
+    WebPageReply,
+)
+from swarmkeep.engine.models.reply_limits import ReplyLimits
+
+CHAT_PATH = "/chat/completions"
+
+
+class LineSplitter:
+    """Lines from bytes as they arrive, ended by a newline only: JSON text may hold U+2028 and the like as they are."""
+
+    def __init__(self, line_bytes: int) -> None:
+        self._line_bytes = line_bytes
+        self._size = 0
+        self._parts: list[bytes] = []
+
+    @property
+    def rest(self) -> str:
+        """What follows the last newline."""
+        return b"".join(self._parts).decode(errors="replace")
+
+    def feed(self, data: bytes) -> list[str]:
+        """The lines that `data` completes. Raises OversizedReply for one that does not end."""
+        first, *others = data.split(b"\n")
+        self._parts.append(first)
+        self._size += len(first)
+        if self._size > self._line_bytes:
+            raise OversizedReply(f"the model sent more than {self._line_bytes:,} bytes in one line")
+        if not others:
+            return []
+        ended = [b"".join(self._parts), *others[:-1]]
+        self._parts, self._size = [others[-1]], len(others[-1])
+        return [line.decode(errors="replace") for line in ended]
+
+
+def is_stream(kind: str) -> bool:
+    """Whether an answer of this content type to a request for a stream is one; some servers send the whole at once."""
+    return kind.partition(";")[0].strip().lower() not in ("application/json", "text/html")
+
+
+def parse_completion(kind: str, body: bytes) -> Json:
+    if is_web_page(kind):
+        raise WebPageReply(f"the model's address gave {read_page_title(body.decode(errors='replace'))}")
+    return _parse_object(body)
+
+
+async def parse_stream(kind: str, pieces: AsyncIterable[bytes], limits: ReplyLimits) -> AsyncGenerator[Json]:
+    """The chunks of an answer to a request for a stream; END_OF_STREAM where the server says that it is over."""
+    if not is_stream(kind):
+        yield parse_completion(kind, b"".join([piece async for piece in pieces]))
+        yield END_OF_STREAM
+        return
+    lines = LineSplitter(limits.bytes)
+    async for data in pieces:
+        for chunk in parse_lines(lines.feed(data)):
+            yield chunk
+            if chunk is END_OF_STREAM:
+                return
+    for chunk in parse_lines([lines.rest]):
+        yield chunk
+
+
+def parse_lines(lines: Iterable[str]) -> Iterator[Json]:
+    """The chunks that lines of server-sent events hold."""
+    for line in lines:
+        if (chunk := _parse_sse_line(line)) is not None:
+            yield chunk
+
+
+def _parse_sse_line(line: str) -> Json | None:
+    if not line.startswith("data:"):
+        return None
+    data = line[5:].strip()
+    if not data:
+        return None
+    return END_OF_STREAM if data == "[DONE]" else _parse_object(data)
+
+
+def _parse_object(text: str | bytes) -> Json:
+    try:
+        value = decode(text)
+    except ValueError as error:
+        raise NonJsonReply(f"the model's answer is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise MalformedReply("the model's answer is not a JSON object")
+    if value.get("error"):
+        raise ReportedError(value["error"])
+    return value

@@ -1,0 +1,113 @@
+"""The short way to a provider: what it sends, and what it makes of failures, is what the official client does."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+
+import pytest
+from openai import APIConnectionError, AsyncOpenAI
+
+from swarmkeep.engine.models.direct import DirectTransport
+from swarmkeep.engine.models.failures import ProviderFailure, describe_failure
+from swarmkeep.engine.models.reply_limits import ReplyLimits
+from swarmkeep.engine.models.transports import AsyncOpenAITransport, Transport, choose_transport
+from tests.engine.models.provider import open_provider
+from tests.engine.models.test_transports import HELLO, make_request
+from tests.support.scripted import ScriptedModel
+
+STREAM = pytest.mark.parametrize("stream", [False, True])
+
+
+@pytest.fixture
+async def client(model: ScriptedModel) -> AsyncIterator[AsyncOpenAI]:
+    async with open_provider(model.url, timeout=1) as client:
+        yield client
+
+
+def open_both(client: AsyncOpenAI) -> tuple[Transport, Transport]:
+    short = choose_transport(client, ReplyLimits())
+    assert isinstance(short, DirectTransport)
+    return short, AsyncOpenAITransport(client, ReplyLimits())
+
+
+async def ask(transport: Transport, *, stream: bool) -> None:
+    request = make_request(HELLO, stream=stream)
+    if not stream:
+        await transport.complete(request)
+        return
+    async with aclosing(transport.stream_chunks(request)) as chunks:
+        async for _ in chunks:
+            pass
+
+
+async def find_failure(transport: Transport, *, stream: bool) -> tuple[ProviderFailure, type[Exception]]:
+    try:
+        await ask(transport, stream=stream)
+    except Exception as error:
+        return describe_failure(error), type(error)
+    raise AssertionError("the call was answered")
+
+
+@STREAM
+async def test_it_sends_what_the_official_client_sends(model: ScriptedModel, client: AsyncOpenAI, stream: bool) -> None:
+    for transport in open_both(client) * 2:
+        model.say("Hello.")
+        await ask(transport, stream=stream)
+    first, *others = model.headers
+    assert first["authorization"] == "Bearer test"
+    assert first["x-stainless-retry-count"] == "0"
+    for other in others:
+        assert other == first
+    assert len({bytes(body) for body in model.raw_requests}) == 1
+
+
+async def test_a_name_and_password_in_the_address_are_sent(model: ScriptedModel) -> None:
+    """The official client refuses them where its requests go over aiohttp."""
+    async with open_provider(model.url.replace("//", "//ann:s%20cret@")) as client:
+        model.say("Hello.")
+        await ask(choose_transport(client, ReplyLimits()), stream=False)
+    assert model.headers[0]["authorization"] == f"Basic {b64encode(b'ann:s cret').decode()}"
+
+
+FAILURES: dict[str, Callable[[ScriptedModel], None]] = {
+    "bad request": lambda model: model.fail(400, message="no such parameter"),
+    "wrong key": lambda model: model.fail(401, message="who are you?"),
+    "too long": lambda model: model.fail(400, message="this model's maximum context length is 8 tokens"),
+    "busy": lambda model: model.fail(429, headers={"retry-after": "7"}),
+    "down": lambda model: model.fail(503),
+    "redirect": lambda model: model.raw(b"", status=307, headers={"location": "http://127.0.0.1:9/"}),
+    "a page": lambda model: model.raw(b"<title>Welcome</title>", status=502, headers={"content-type": "text/html"}),
+    "silence": lambda model: model.hang(),
+    "half an answer": lambda model: model.hang("Once upon"),
+}
+
+
+@STREAM
+@pytest.mark.parametrize("trouble", FAILURES)
+async def test_it_fails_as_the_official_client_does(
+    model: ScriptedModel, client: AsyncOpenAI, trouble: str, stream: bool
+) -> None:
+    seen = []
+    for transport in open_both(client):
+        FAILURES[trouble](model)
+        seen.append(await find_failure(transport, stream=stream))
+    assert seen[0] == seen[1]
+
+
+@STREAM
+async def test_who_is_not_there_is_told_as_the_official_client_does(stream: bool) -> None:
+    async with open_provider("http://127.0.0.1:9/v1") as client:
+        (failure, kind), (official, _) = [await find_failure(each, stream=stream) for each in open_both(client)]
+    assert failure == official
+    assert kind is APIConnectionError
+    assert failure.error.code == "provider_unreachable"
+
+
+def test_behind_a_proxy_the_official_client_goes_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:3128")
+    monkeypatch.setenv("NO_PROXY", "models.example")
+    limits = ReplyLimits()
+    assert not isinstance(choose_transport(open_provider("https://api.example/v1"), limits), DirectTransport)
+    assert isinstance(choose_transport(open_provider("https://models.example/v1"), limits), DirectTransport)
