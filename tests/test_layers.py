@@ -54,7 +54,8 @@ SUB_PACKAGES: dict[str, set[str]] = {
     "engine.models": set(),
     "engine.agents": set(),
     "engine.swarm": {"engine.agents", "engine.models"},
-    "engine.worker": {"engine.agents", "engine.models"},
+    "engine.tracing": {"engine.models"},
+    "engine.worker": {"engine.agents", "engine.models", "engine.tracing"},
     "audit.verify": set(),
     "audit.transfer": {"audit.verify"},
     "audit.transcript": {"audit.verify"},
@@ -98,6 +99,7 @@ ONLY_IN: dict[str, set[str]] = {
     "swarmkeep_client": {"cli", "repl"},
     "prompt_toolkit": {"cli"},
     "yaml": {"evals"},
+    "opentelemetry": {"engine"},
 }
 
 
@@ -241,7 +243,7 @@ try:
     {STARTS[start]}
 except SystemExit as end:
     assert not end.code, end.code
-heavy = {{"litestar", "openai", "sqlalchemy"}} | ({{"pydantic"}} if {start != "names"} else set())
+heavy = {{"litestar", "openai", "opentelemetry", "sqlalchemy"}} | ({{"pydantic"}} if {start != "names"} else set())
 loaded = heavy & set(sys.modules)
 sys.exit(f"loaded: {{sorted(loaded)}}" if loaded else 0)
 """

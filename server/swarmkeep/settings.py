@@ -168,6 +168,11 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error", "critical"] = Field(
         default="info", description="Which log lines are written to standard error."
     )
+    traces: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="Whether to make OpenTelemetry traces: `on`, `off`, or `auto`, which is if the environment names a "
+        "collector (OTEL_EXPORTER_OTLP_ENDPOINT) and the extra `otel` is installed.",
+    )
     migrate: bool = Field(
         default=False, description="Migrate a PostgreSQL database at start. A SQLite file is always migrated."
     )
@@ -235,7 +240,7 @@ class Settings(BaseSettings):
     def _read_none(cls, value: object) -> object:
         return None if isinstance(value, str) and value.strip().lower() == "none" else value
 
-    @field_validator("log_level", mode="before")
+    @field_validator("log_level", "traces", mode="before")
     @classmethod
     def _lower_case(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
