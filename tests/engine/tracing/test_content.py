@@ -59,7 +59,7 @@ async def test_content_that_is_asked_for_is_there_without_secrets(
 ) -> None:
     await play(cluster, model, make_tracing(has_content=True, secrets=Secrets([SECRET])))
     first, second = spans.named("chat m")
-    call = {"type": "tool_call", "id": "call_1", "name": "look", "arguments": '{"city": "Oslo"}'}
+    call = {"type": "tool_call", "id": "call_1", "name": "look", "arguments": {"city": "Oslo"}}
     result = f"raining in Oslo, says {REMOVED}"
     question = {"role": "user", "parts": [{"type": "text", "content": "how is the secret garden?"}]}
     assert read_json(first, "gen_ai.system_instructions") == [{"type": "text", "content": "Help them."}]
@@ -114,6 +114,13 @@ def test_one_large_message_is_cut(message: dict[str, Any]) -> None:
     # A part that begins within the bound is kept, each no longer than a text may be.
     assert len(described) < MAX_TOTAL_CHARACTERS + 2 * MAX_TEXT_CHARACTERS
     assert "zzz" not in described
+
+
+@pytest.mark.parametrize("arguments", ["{", '{"a": "\ud800"}', "[" * 5_000 + "]" * 5_000, "NaN"])
+def test_odd_arguments_are_a_text(arguments: str) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    (found,) = json.loads(describe_output({"tool_calls": [call]}, None, NO_SECRETS))
+    assert isinstance(found["parts"][0]["arguments"], str)
 
 
 def test_a_secret_is_taken_out_before_a_text_is_cut() -> None:

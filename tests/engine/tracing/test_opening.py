@@ -54,6 +54,11 @@ else:
             "",
         ),
         ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", **COLLECTOR}, "none", "by http/protobuf only, not by grpc"),
+        (
+            {"OTEL_PROPAGATORS": "b3", **COLLECTOR},
+            "none",
+            "OpenTelemetry refuses its settings: Propagator b3 not found",
+        ),
         ({"OTEL_TRACES_EXPORTER": "zipkin"}, "none", "OTEL_TRACES_EXPORTER is 'zipkin'; use otlp, console or none"),
     ],
 )

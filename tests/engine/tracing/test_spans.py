@@ -8,12 +8,15 @@ from contextlib import aclosing
 from typing import Any
 
 from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import SpanKind, StatusCode
 
 from swarmkeep import Agent, tool
 from swarmkeep.domain.decisions.resuming import Approval
 from swarmkeep.domain.events import RunOptions, RunStarted
 from swarmkeep.engine.tracing.current import current_trace_ids
+from swarmkeep.engine.tracing.settings import SpanSettings
 from swarmkeep.engine.tracing.tracing import Tracing
 from tests.engine.cluster import (
     KEY,
@@ -78,6 +81,42 @@ async def test_a_plain_turn(cluster: EngineCluster, model: ScriptedModel, spans:
     (started,) = [event.fact for event in await read_log(engine) if isinstance(event.fact, RunStarted)]
     context = request.get_span_context()
     assert started.traceparent == f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+class NotingSampler(Sampler):
+    """Keeps every span, and what it was told of it."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, dict[str, Any]] = {}
+
+    def should_sample(
+        self,
+        parent_context: Any,
+        trace_id: int,
+        name: str,
+        kind: Any = None,
+        attributes: Any = None,
+        *rest: Any,
+        **more: Any,
+    ) -> SamplingResult:
+        self.told[name] = dict(attributes or {})
+        return SamplingResult(Decision.RECORD_AND_SAMPLE)
+
+    def get_description(self) -> str:
+        return "notes"
+
+
+async def test_samplers_are_told_what_they_decide_by(cluster: EngineCluster, model: ScriptedModel) -> None:
+    sampler = NotingSampler()
+    provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
+    settings = SpanSettings(tracer=provider.get_tracer("tests"), provider={"gen_ai.provider.name": "openai"})
+    engine = await cluster.open_engine(front, tracing=Tracing(settings))
+    await open_session(engine)
+    model.say("Good day")
+    await run_to_end(engine)
+    run, chat = sampler.told["invoke_agent Front"], sampler.told["chat gpt-test"]
+    assert (run["gen_ai.agent.name"], run["gen_ai.operation.name"]) == ("Front", "invoke_agent")
+    assert (chat["gen_ai.request.model"], chat["gen_ai.provider.name"]) == ("gpt-test", "openai")
 
 
 async def test_tools_run_within_their_spans(
@@ -319,6 +358,25 @@ async def test_a_queued_run_is_in_the_trace_of_its_own_request(
     await engine.stop()
     below = ["invoke_agent Front", "chat gpt-test"]
     assert spans.tree() == [["first", below], ["second", below]]
+
+
+async def test_a_run_that_takes_the_place_of_another(
+    cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
+) -> None:
+    engine = await cluster.open_engine(front, tracing=tracing)
+    await open_session(engine)
+    model.hang()
+    model.say("two")
+    with spans.tracer.start_as_current_span("first"):
+        await engine.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(1)
+    with spans.tracer.start_as_current_span("second"):
+        await run_to_end(engine, run_id="r2", on_busy="interrupt")
+    await wait_until(lambda: len(spans.named("invoke_agent Front")) == 2)
+    below = ["invoke_agent Front", "chat gpt-test"]
+    assert spans.tree() == [["first", below], ["second", below]]
+    reasons = [get_attributes(span)["swarmkeep.stop_reason"] for span in spans.named("invoke_agent Front")]
+    assert reasons == ["cancelled", "end_turn"]
 
 
 async def test_a_run_that_another_server_ends_is_abandoned_here(

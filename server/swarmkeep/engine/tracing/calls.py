@@ -10,7 +10,7 @@ from swarmkeep.domain.state import State, ToolCall
 from swarmkeep.engine.loop import Perform
 from swarmkeep.engine.tracing.content import describe_text
 from swarmkeep.engine.tracing.settings import SpanSettings
-from swarmkeep.engine.tracing.spans import CurrentSpan, clean_value, get_run_names, set_attributes, set_error
+from swarmkeep.engine.tracing.spans import CurrentSpan, clean_value, get_run_names, set_error
 
 
 def trace_calls(perform: Perform, settings: SpanSettings) -> Perform:
@@ -37,7 +37,6 @@ def trace_calls(perform: Perform, settings: SpanSettings) -> Perform:
 def _start_span(tool: Tool | None, call: ToolCall, settings: SpanSettings) -> CurrentSpan:
     # The name of a function that there is not is the model's invention: no name for a span.
     name = "execute_tool" if tool is None else f"execute_tool {clean_value(call.name, settings.secrets)}"
-    span = settings.tracer.start_span(name, kind=SpanKind.INTERNAL)
     names = get_run_names()
     attributes = {
         "gen_ai.operation.name": "execute_tool",
@@ -49,7 +48,7 @@ def _start_span(tool: Tool | None, call: ToolCall, settings: SpanSettings) -> Cu
         "swarmkeep.run.id": None if names is None else names.run_id,
         "swarmkeep.tool.attempt": call.attempts,
     }
-    set_attributes(span, attributes, settings.secrets)
+    span = settings.start_span(name, SpanKind.INTERNAL, attributes)
     if settings.has_content and span.is_recording():
         span.set_attribute("gen_ai.tool.call.arguments", describe_text(call.arguments, settings.secrets))
     return CurrentSpan(span)

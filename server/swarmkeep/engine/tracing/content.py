@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from swarmkeep.domain.codec import Json, encode_text
+import msgspec
+
+from swarmkeep.domain.codec import Json, MalformedJson, decode, encode, encode_text
 from swarmkeep.domain.messages import Entry, read_tool_calls
 from swarmkeep.engine.models.secrets import Secrets
 
@@ -66,9 +68,20 @@ def _list_parts(message: Json, secrets: Secrets) -> list[Json]:
     if isinstance(content, str) and content:
         parts.append(_make_text_part(content, secrets))
     for call_id, name, arguments in read_tool_calls(message):
-        given = _shorten(secrets.mask(arguments))
+        given = _describe_arguments(secrets.mask(arguments))
         parts.append({"type": "tool_call", "id": call_id, "name": name, "arguments": given})
     return parts
+
+
+def _describe_arguments(text: str) -> str | msgspec.Raw:
+    """As they are in JSON, or as text if they are none or too long."""
+    if len(text) > MAX_TEXT_CHARACTERS:
+        return _shorten(text)
+    try:
+        decode(text)
+        return msgspec.Raw(text.encode())
+    except (MalformedJson, UnicodeEncodeError):
+        return text
 
 
 def _describe_part(part: object, secrets: Secrets) -> Json:
@@ -84,7 +97,7 @@ def _fit_parts(parts: list[Json]) -> list[Json]:
     fitting: list[Json] = []
     left = MAX_TOTAL_CHARACTERS
     for part in parts:
-        left -= sum(len(value) for value in part.values() if isinstance(value, str))
+        left -= len(encode(part))
         if fitting and left < 0:
             break
         fitting.append(part)

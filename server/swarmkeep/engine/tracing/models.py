@@ -45,24 +45,22 @@ class _ChatSpan:
     def __init__(self, request: ModelRequest, stream: bool, settings: SpanSettings) -> None:
         self._settings = settings
         model = clean_value(str(request.params.get("model", "")), settings.secrets)
-        self.span = settings.tracer.start_span(f"chat {model}".strip(), kind=SpanKind.CLIENT)
+        names = get_run_names()
+        attributes = {
+            "gen_ai.operation.name": "chat",
+            **settings.provider,
+            "gen_ai.request.model": model,
+            "gen_ai.request.stream": True if stream else None,
+            "gen_ai.conversation.id": None if names is None else names.session_id,
+            "gen_ai.agent.name": None if names is None else names.agent,
+            "swarmkeep.run.id": None if names is None else names.run_id,
+        }
+        self.span = settings.start_span(f"chat {model}".strip(), SpanKind.CLIENT, attributes)
         self.context = trace.set_span_in_context(self.span)
         self._is_open = True
         self._is_answered = False
         self._first_at: float | None = None
         self._started = time.perf_counter()
-        names = get_run_names()
-        self._set(
-            {
-                "gen_ai.operation.name": "chat",
-                **settings.provider,
-                "gen_ai.request.model": model,
-                "gen_ai.request.stream": True if stream else None,
-                "gen_ai.conversation.id": None if names is None else names.session_id,
-                "gen_ai.agent.name": None if names is None else names.agent,
-                "swarmkeep.run.id": None if names is None else names.run_id,
-            }
-        )
         if settings.has_content and self.span.is_recording():
             self.span.set_attribute(
                 "gen_ai.system_instructions", describe_instructions(request.instructions, settings.secrets)

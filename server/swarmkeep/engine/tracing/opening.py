@@ -90,6 +90,9 @@ def _open(settings: TraceSettings, secrets: Secrets, version: str, environment: 
         provider = _find_provider(version, environment)
     except ImportError:
         raise TracesError(_MISSING) from None
+    except ValueError as error:
+        # The standard variables name something that is not there, or a figure that cannot be.
+        raise TracesError(f"OpenTelemetry refuses its settings: {error}") from error
     span_settings = SpanSettings(
         tracer=provider.get_tracer("swarmkeep", version),
         provider=describe_provider(settings),

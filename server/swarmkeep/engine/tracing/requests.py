@@ -56,7 +56,6 @@ class _RequestSpan:
         method = scope.get("method", "GET")
         self._method = method if method in _METHODS else "HTTP"
         caller = propagate.extract(_read_headers(scope["headers"]))
-        self.span = settings.tracer.start_span(self._method, context=caller, kind=SpanKind.SERVER)
         server = scope.get("server") or (None, None)
         attributes = {
             "http.request.method": method if method in _METHODS else "_OTHER",
@@ -66,7 +65,7 @@ class _RequestSpan:
             "server.port": server[1],
             "network.protocol.version": scope.get("http_version"),
         }
-        set_attributes(self.span, attributes, settings.secrets)
+        self.span = settings.start_span(self._method, SpanKind.SERVER, attributes, caller)
         self._current = CurrentSpan(self.span, caller)
 
     def note(self, message: Message) -> None:

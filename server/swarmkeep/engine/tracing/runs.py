@@ -69,20 +69,17 @@ class RunSpans:
 
     def _invoke(self, agent: str, parent: Context | None, links: list[Link]) -> CurrentSpan:
         name = f"invoke_agent {clean_value(agent, self._settings.secrets)}"
-        span = self._settings.tracer.start_span(name, context=parent, kind=SpanKind.INTERNAL, links=links)
         names = RunNames(self._key.id, self.run_id or "", agent)
-        self._set(
-            span,
-            {
-                "gen_ai.operation.name": "invoke_agent",
-                "gen_ai.provider.name": self._settings.provider.get("gen_ai.provider.name"),
-                "gen_ai.agent.name": agent,
-                "gen_ai.conversation.id": names.session_id,
-                "swarmkeep.run.id": names.run_id,
-                "swarmkeep.tenant": self._key.tenant,
-            },
-        )
-        return CurrentSpan(span, name_run(Context() if parent is None else parent, names))
+        attributes = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.provider.name": self._settings.provider.get("gen_ai.provider.name"),
+            "gen_ai.agent.name": agent,
+            "gen_ai.conversation.id": names.session_id,
+            "swarmkeep.run.id": names.run_id,
+            "swarmkeep.tenant": self._key.tenant,
+        }
+        span = self._settings.start_span(name, SpanKind.INTERNAL, attributes, parent, links)
+        return CurrentSpan(span, name_run(parent, names))
 
     def describe_end(self, event: RecordedEvent) -> None:
         """Say on the run's span how the run has ended, or what it waits for."""

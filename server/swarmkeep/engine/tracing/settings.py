@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
-from opentelemetry.trace import Tracer
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind, Tracer
 
 from swarmkeep.engine.models.provider import ModelSettings
 from swarmkeep.engine.models.secrets import NO_SECRETS, Secrets
+from swarmkeep.engine.tracing.spans import clean_attributes
 
 _DEFAULT_PORTS = {"https": 443, "http": 80}
 # The names that the GenAI conventions give to the services whose hosts end like this.
@@ -38,6 +40,18 @@ class SpanSettings(msgspec.Struct, frozen=True, kw_only=True):
     provider: Mapping[str, Any] = {}
     secrets: Secrets = NO_SECRETS
     has_content: bool = False
+
+    def start_span(
+        self,
+        name: str,
+        kind: SpanKind,
+        attributes: Mapping[str, Any],
+        parent: Context | None = None,
+        links: Sequence[Link] = (),
+    ) -> Span:
+        """A span that has these attributes from its beginning: samplers decide by them."""
+        clean = clean_attributes(attributes, self.secrets)
+        return self.tracer.start_span(name, parent, kind, clean, links)
 
 
 def describe_provider(settings: ModelSettings) -> dict[str, Any]:

@@ -31,18 +31,19 @@ class RunNames(msgspec.Struct, frozen=True):
     agent: str
 
 
-def set_attributes(span: Span, attributes: Mapping[str, Any], secrets: Secrets) -> None:
-    """Set those that are not None, as they may be sent.
+def clean_attributes(attributes: Mapping[str, Any], secrets: Secrets) -> dict[str, Any]:
+    """Those that are not None, as they may be sent.
 
     One odd value (half a character, a count beyond 64 bits) would cost its whole batch of spans, and models choose
     many of them.
     """
-    if not span.is_recording():
-        return
-    for name, value in attributes.items():
-        clean = clean_value(value, secrets)
-        if clean is not None:
-            span.set_attribute(name, clean)
+    clean = ((name, clean_value(value, secrets)) for name, value in attributes.items())
+    return {name: value for name, value in clean if value is not None}
+
+
+def set_attributes(span: Span, attributes: Mapping[str, Any], secrets: Secrets) -> None:
+    if span.is_recording():
+        span.set_attributes(clean_attributes(attributes, secrets))
 
 
 def clean_value(value: Any, secrets: Secrets) -> Any:
@@ -84,7 +85,8 @@ async def await_within(context: Context, work: Awaitable[T]) -> T:
         contexts.detach(token)
 
 
-def name_run(context: Context, names: RunNames) -> Context:
+def name_run(context: Context | None, names: RunNames) -> Context:
+    """The context, by default the current one, in which everything is of this run."""
     return contexts.set_value(_RUN_KEY, names, context)
 
 
