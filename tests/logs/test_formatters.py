@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
 from swarmkeep.engine.models.secrets import Secrets
 from swarmkeep.logs.context import bind_fields, log_fields, only_log_fields
@@ -52,6 +53,14 @@ def test_a_json_line_has_time_level_logger_and_message() -> None:
         "logger": "swarmkeep.engine",
         "message": "3 sessions",
     }
+
+
+def test_a_json_line_names_the_trace_that_it_belongs_to() -> None:
+    with TracerProvider().get_tracer("tests").start_as_current_span("turn") as span:
+        found = format_json(make_record("hello"))
+    context = span.get_span_context()
+    assert (found["trace_id"], found["span_id"]) == (f"{context.trace_id:032x}", f"{context.span_id:016x}")
+    assert "trace_id" not in format_json(make_record("hello"))
 
 
 def test_what_others_write_begins_no_line() -> None:

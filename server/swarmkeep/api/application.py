@@ -16,6 +16,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ControllerRouterHandler
 
 import swarmkeep
+from swarmkeep.api.access.request_log import RequestLog
 from swarmkeep.api.auth.context import identify_principal
 from swarmkeep.api.auth.guards import guard_against_other_sites, log_refusal, require_key
 from swarmkeep.api.bodies import JsonRequest, JsonResponse
@@ -24,7 +25,6 @@ from swarmkeep.api.errors import problem_response
 from swarmkeep.api.metrics import count_answer
 from swarmkeep.api.pages import docs, page
 from swarmkeep.api.parameters import refuse_unknown_parameters
-from swarmkeep.api.requests.request_log import RequestLog
 from swarmkeep.api.routes import (
     agents,
     audit,

@@ -101,13 +101,17 @@ class RunQueued(Fact, frozen=True, kw_only=True):
     context_variables: Json = {}
     idempotency_key: str | None = None
     by: str | UnsetType = UNSET
+    traceparent: str | UnsetType = UNSET
 
 
 class RunStarted(Fact, frozen=True, kw_only=True):
+    """`traceparent`: where the request that asked for it stands in its trace (W3C), on a server that makes traces."""
+
     type: ClassVar[str] = "run.started"
     options: RunOptions
     idempotency_key: str | None = None
     by: str | UnsetType = UNSET
+    traceparent: str | UnsetType = UNSET
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):

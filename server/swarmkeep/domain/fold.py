@@ -193,17 +193,20 @@ def _apply_session_imported(state: State, by: str | UnsetType) -> State:
     if len(state.finished):
         last = len(state.finished) - 1
         state = replace(state, finished=state.finished.replace_at(last, _mark_imported(state.finished[last], by)))
-    queue = tuple(replace(queued, fact=replace(queued.fact, by=by)) for queued in state.queue)
+    queue = tuple(replace(queued, fact=replace(queued.fact, by=by, traceparent=UNSET)) for queued in state.queue)
     return replace(state, queue=queue, run=None if state.run is None else _mark_imported(state.run, by))
 
 
 def _mark_imported(run: Run, by: str | UnsetType) -> Run:
-    """The run without whatever was decided on its open calls. Who started it, only whoever imported it says."""
+    """The run without whatever was decided on its open calls, and without a trace.
+
+    Who started it, only whoever imported it says.
+    """
     calls = tuple(
         call if call.done else replace(call, imported=True, approval=None, approval_reason=None, expires_at=None)
         for call in run.calls
     )
-    return replace(run, calls=calls, by=by)
+    return replace(run, calls=calls, by=by, traceparent=UNSET)
 
 
 def _apply_run_started(state: State, event: RecordedEvent, fact: RunStarted) -> State:
@@ -222,6 +225,7 @@ def _apply_run_started(state: State, event: RecordedEvent, fact: RunStarted) -> 
         last_message=len(state.messages),
         idempotency_key=fact.idempotency_key,
         by=fact.by,
+        traceparent=fact.traceparent,
     )
     return replace(state, run=run, queue=tuple(queued for queued in state.queue if queued.run_id != run_id))
 

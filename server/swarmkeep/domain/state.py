@@ -71,6 +71,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     context_variables: Json = {}
     idempotency_key: str | None = None
     by: str | UnsetType = UNSET
+    traceparent: str | UnsetType = UNSET
     turns: int = 0
     answered: bool = False
     calls: tuple[ToolCall, ...] = ()

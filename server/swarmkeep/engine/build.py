@@ -24,6 +24,8 @@ from swarmkeep.store.archive import Archive
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
+    from swarmkeep.engine.tracing.tracing import Tracing
+
 
 class EngineSettings(ModelSettings, Protocol):
     """What settings say about the model, and how often it is asked again. They also have the fields of Limits."""
@@ -32,12 +34,14 @@ class EngineSettings(ModelSettings, Protocol):
     database_url: str
 
 
-def build_engine(settings: EngineSettings, registry: Registry, store: Archive, **limits: Any) -> Engine:
+def build_engine(
+    settings: EngineSettings, registry: Registry, store: Archive, tracing: Tracing | None = None, **limits: Any
+) -> Engine:
     """An engine on the configured model; `limits` go before those of the settings. Whoever gets it stops it."""
     pauses = Pauses()
     model = _ConfiguredModel(settings, pauses)
     chosen = msgspec.structs.replace(msgspec.convert(settings, Limits, from_attributes=True), **limits)
-    return Engine(store, registry, model, chosen, pauses, model.close, list_secrets(settings))
+    return Engine(store, registry, model, chosen, pauses, model.close, list_secrets(settings), tracing)
 
 
 def list_secrets(settings: EngineSettings) -> Secrets:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.engine.agents.registry import Registry
@@ -18,12 +19,16 @@ from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.ports import SessionKey
 
+if TYPE_CHECKING:
+    from swarmkeep.engine.tracing.tracing import Tracing
+
 
 class Engine:
     """Commands on sessions and runs, over one store, one registry and one model; `reader` shows what came of them.
 
     Start it in the loop that it is to live in. `pauses` are those of the model: they end when the engine is drained.
-    `close_model` is called once it has stopped. `secrets` are taken out of what models and tools send back.
+    `close_model` is called once it has stopped. `secrets` are taken out of what models and tools send back. `tracing`
+    makes spans of its runs.
     """
 
     def __init__(
@@ -35,6 +40,7 @@ class Engine:
         pauses: Pauses | None = None,
         close_model: Callable[[], Awaitable[None]] | None = None,
         secrets: Secrets = NO_SECRETS,
+        tracing: Tracing | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.store = store
@@ -47,10 +53,13 @@ class Engine:
             page_events=self.limits.page_events,
             page_bytes=self.limits.page_bytes,
         )
-        self._worker = Worker(store, registry, model, self.hub, self.limits, pauses or Pauses(), secrets)
+        if tracing is not None:
+            model = tracing.trace_model(model)
+            self.hub.add_observer(tracing.observe_event)
+        self._worker = Worker(store, registry, model, self.hub, self.limits, pauses or Pauses(), secrets, tracing)
         self._close_model = close_model
         self.sessions = Sessions(store, registry, self._worker, self.limits)
-        self.runs = Runs(store, self.reader, registry, self._worker, self.limits)
+        self.runs = Runs(store, self.reader, registry, self._worker, self.limits, tracing)
 
     def active_session_count(self) -> int:
         """How many sessions are advanced here at the moment."""

@@ -215,10 +215,14 @@ def make_loop(
     runner: ToolRunner,
     policy: LoopPolicy,
     begun: Sequence[RecordedEvent] = (),
+    *,
+    trace_calls: Callable[[Perform], Perform] | None = None,
 ) -> Loop:
     """The loop that asks a registry's agents and calls their tools."""
     prepare = partial(prepare_turn, registry, runner)
-    perform = partial(perform_call, registry, runner, policy)
+    perform: Perform = partial(perform_call, registry, runner, policy)
+    if trace_calls is not None:
+        perform = trace_calls(perform)
     return Loop(log, registry, model, policy, prepare=prepare, perform=perform, begun=begun)
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -26,6 +27,9 @@ from swarmkeep.engine.reader import RunPosition, SessionReader, is_open
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.ports import EventStore, IdempotencyRecord, SessionKey
 
+if TYPE_CHECKING:
+    from swarmkeep.engine.tracing.tracing import Tracing
+
 _FEW_MESSAGES = 100
 
 
@@ -33,7 +37,13 @@ class Runs:
     """Runs of every session. A run is a task of its own: nobody who watches or waits keeps it alive or ends it."""
 
     def __init__(
-        self, store: EventStore, reader: SessionReader, registry: Registry, worker: Worker, limits: Limits
+        self,
+        store: EventStore,
+        reader: SessionReader,
+        registry: Registry,
+        worker: Worker,
+        limits: Limits,
+        tracing: Tracing | None = None,
     ) -> None:
         self._store = store
         self._reader = reader
@@ -41,6 +51,7 @@ class Runs:
         self._worker = worker
         self._limits = limits
         self._sizes = limits.sizes
+        self._tracing = tracing
         self.is_draining = False
 
     async def start(
@@ -52,6 +63,8 @@ class Runs:
         QuotaExceeded.
         """
         command = self._apply_limits(command)
+        if self._tracing is not None:
+            command = self._tracing.mark_command(command)
         await self._check_sizes(command)
         if command.agent is not None:
             command = replace(command, agent=self._registry.get(command.agent).name)

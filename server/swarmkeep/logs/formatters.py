@@ -12,6 +12,7 @@ from typing import Any
 
 from swarmkeep.domain.wording import escape_line
 from swarmkeep.logs.context import current_fields
+from swarmkeep.logs.traces import current_trace_ids
 
 Mask = Callable[[str], str]
 ErrorInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
@@ -56,6 +57,11 @@ def _describe_fields(message: str) -> str:
     return f" [{' '.join(more)}]" if more else ""
 
 
+def _find_trace() -> dict[str, str]:
+    ids = current_trace_ids()
+    return {} if ids is None else ids._asdict()
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line, in ASCII: what a terminal would obey, or take for the end of a line, is an escape."""
 
@@ -72,7 +78,7 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         # The line's own fields come first, and are nobody else's to set.
-        fields = {**fields, **current_fields(), **extra, **fields}
+        fields = {**fields, **current_fields(), **_find_trace(), **extra, **fields}
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         if record.stack_info:

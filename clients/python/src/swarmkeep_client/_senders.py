@@ -18,6 +18,7 @@ import httpx2
 from swarmkeep_client._retries import Retries
 from swarmkeep_client._settings import Settings
 from swarmkeep_client._streams import Stream
+from swarmkeep_client._traces import make_trace_headers
 from swarmkeep_client._wire import Answer, Call, LostAnswer, Outcome, Request, make_failure, next_page
 from swarmkeep_client.models import Page
 
@@ -217,12 +218,12 @@ def _build_request(
         # With its length a server can refuse a file that is too large before it has come.
         request = replace(request, headers={**request.headers, "Content-Length": str(body.seek(0, os.SEEK_END))})
     # Compressed, a frame would wait in somebody's buffer for the next one.
-    uncompressed = {"Accept-Encoding": "identity", "Cache-Control": "no-store"}
+    uncompressed = {"Accept-Encoding": "identity", "Cache-Control": "no-store"} if streaming else {}
     return http.build_request(
         request.method,
         settings.base_url + request.target,
         content=content,
-        headers={**request.headers, **uncompressed} if streaming else request.headers,
+        headers={**make_trace_headers(), **request.headers, **uncompressed},
         timeout=settings.stream_timeout if streaming else settings.timeout,
     )
 

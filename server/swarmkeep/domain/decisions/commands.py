@@ -37,7 +37,7 @@ class StartRun(msgspec.Struct, frozen=True, kw_only=True):
 
     `on_busy`, where another run is active or queued: `reject` refuses this one, `queue` puts it at the end of the
     queue, `interrupt` cancels the active run and begins this one in its place, before whatever is queued. `by`: who
-    asks.
+    asks; `traceparent`: in which trace.
     """
 
     run_id: str
@@ -48,6 +48,7 @@ class StartRun(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str | None = None
     on_busy: OnBusy = "reject"
     by: str | UnsetType = UNSET
+    traceparent: str | UnsetType = UNSET
 
 
 def create_session(agent: str, context_variables: Json, metadata: Json, messages: Sequence[Json]) -> list[SessionEvent]:
@@ -120,11 +121,17 @@ def _queue_run(command: StartRun) -> RunQueued:
         context_variables=command.context_variables,
         idempotency_key=command.idempotency_key,
         by=command.by,
+        traceparent=command.traceparent,
     )
 
 
 def _begin_run(command: StartRun) -> list[SessionEvent]:
-    started = RunStarted(options=command.options, idempotency_key=command.idempotency_key, by=command.by)
+    started = RunStarted(
+        options=command.options,
+        idempotency_key=command.idempotency_key,
+        by=command.by,
+        traceparent=command.traceparent,
+    )
     facts: list[SessionEvent] = [started]
     if command.agent is not None:
         facts.append(SessionUpdated(agent=command.agent))
@@ -145,6 +152,7 @@ def start_queued(state: State) -> list[EventDraft]:
         context_variables=fact.context_variables,
         idempotency_key=fact.idempotency_key,
         by=fact.by,
+        traceparent=fact.traceparent,
     )
     return draft_events(state.agent, _begin_run(command), queued.run_id)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
+from urllib.parse import unquote
 
 T = TypeVar("T")
 
@@ -13,6 +14,8 @@ REMOVED = "[secret removed]"
 # What is shorter stands in too many texts that have nothing to do with it.
 _SHORTEST = 8
 _SECRET_NAMES = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
+# Headers for a collector of traces: `name=value,name=value`, percent-encoded.
+_HEADER_NAMES = re.compile(r"OTEL_EXPORTER_OTLP_(\w+_)?HEADERS")
 _PASSWORD_IN_URL = re.compile(r"://[^/?#@\s:]*:([^/?#@\s]+)@")
 
 
@@ -41,8 +44,19 @@ NO_SECRETS = Secrets()
 
 
 def find_secrets(environment: Mapping[str, str], *more: str | None) -> Secrets:
-    """The values of variables that are named like secrets, the passwords in those that hold URLs, and `more` texts."""
+    """The values of variables that are named like secrets, the passwords in those that hold URLs, the values of headers
+    for a collector of traces, and `more` texts."""
     named = [value for name, value in environment.items() if _SECRET_NAMES.search(name)]
     texts = [*environment.values(), *(text for text in more if text)]
+    headers = [
+        value for name, text in environment.items() if _HEADER_NAMES.fullmatch(name) for value in _read_headers(text)
+    ]
     passwords = [password for text in texts for password in _PASSWORD_IN_URL.findall(text)]
-    return Secrets([*named, *(text for text in more if text and "://" not in text), *passwords])
+    return Secrets([*named, *(text for text in more if text and "://" not in text), *passwords, *headers])
+
+
+def _read_headers(text: str) -> list[str]:
+    """The values of headers, as they are written and as they are sent; of `Bearer abc`, `abc` as well."""
+    written = [value.strip() for _, _, value in (pair.partition("=") for pair in text.split(","))]
+    sent = [unquote(value) for value in written]
+    return [*written, *sent, *(value.rpartition(" ")[2] for value in sent)]

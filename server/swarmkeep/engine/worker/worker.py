@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from swarmkeep.domain.decisions.steps import list_needed_agents
@@ -18,7 +19,7 @@ from swarmkeep.engine.agents.approvals import ApprovalRules
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.attempts import log_failure
 from swarmkeep.engine.limits import Limits
-from swarmkeep.engine.loop import make_loop
+from swarmkeep.engine.loop import Item, make_loop
 from swarmkeep.engine.models.model import Model
 from swarmkeep.engine.models.pauses import Pauses, ServerStopping
 from swarmkeep.engine.models.secrets import Secrets
@@ -35,6 +36,9 @@ from swarmkeep.engine.worker.tasks import SessionTasks
 from swarmkeep.engine.worker.waiters import Waiters
 from swarmkeep.engine.worker.watcher import Watcher
 from swarmkeep.store.ports import Claim, EventStore, Lease, SessionKey
+
+if TYPE_CHECKING:
+    from swarmkeep.engine.tracing.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +66,7 @@ class Worker:
         limits: Limits,
         pauses: Pauses,
         secrets: Secrets,
+        tracing: Tracing | None = None,
     ) -> None:
         self._store = store
         self._registry = registry
@@ -70,6 +75,7 @@ class Worker:
         self._limits = limits
         self._pauses = pauses
         self._secrets = secrets
+        self._tracing = tracing
         self._tool_runner: ToolRunner = ThreadRunner()
         self._rules = ApprovalRules(registry, store.read_clock, limits.approval_seconds)
         self._background_tasks: list[asyncio.Task[None]] = []
@@ -163,14 +169,23 @@ class Worker:
 
     async def _run_loop(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> None:
         policy = SessionPolicy(self._limits, self._hub, session_log.key, self._rules, self._secrets)
-        loop = make_loop(session_log, self._registry, self._model, self._tool_runner, policy, begun)
-        async with aclosing(loop.advance()) as items:
+        async with aclosing(self._run_items(session_log, policy, begun)) as items:
             async for item in items:
                 if isinstance(item, RecordedEvent):
                     follow_run(item)
                     self.publish(session_log.key, [item], session_log.state)
                 else:
                     self._hub.publish(session_log.key, item)
+
+    def _run_items(
+        self, session_log: StoreSessionLog, policy: SessionPolicy, begun: list[RecordedEvent]
+    ) -> AsyncGenerator[Item]:
+        """What the loop gives; with traces, each run is a span, and so are its calls."""
+        parts = (session_log, self._registry, self._model, self._tool_runner, policy, begun)
+        if self._tracing is None:
+            return make_loop(*parts).advance()
+        loop = make_loop(*parts, trace_calls=self._tracing.trace_calls)
+        return self._tracing.follow_runs(session_log, begun, loop.advance())
 
     async def _record_failure(self, session_log: StoreSessionLog) -> list[RecordedEvent]:
         """Record the run as failed, and what then begins; nothing if that was not possible."""

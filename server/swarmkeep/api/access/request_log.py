@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from swarmkeep.api.requests.request_ids import HEADER, find_request_id
+from swarmkeep.api.access.request_ids import HEADER, find_request_id
 from swarmkeep.logs.context import only_log_fields
 
 log = logging.getLogger(__name__)

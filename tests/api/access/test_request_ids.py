@@ -98,7 +98,7 @@ async def test_a_connection_carries_it(sqlite_ready: str) -> None:
                 assert socket.response is not None
                 assert socket.response.headers.get_all("x-request-id") == ["mine-1"]
                 assert json.loads(await socket.recv())["event"] == "session.created"
-    line = lines.read("swarmkeep.api.requests")[-1]
+    line = lines.read("swarmkeep.api.access")[-1]
     assert (line["method"], line["path"], line["status"]) == ("WebSocket", f"{session}/live", 101)
     assert (line["request_id"], line["tenant"]) == ("mine-1", "default")
 
@@ -114,9 +114,9 @@ async def test_each_request_is_a_line(sqlite_ready: str) -> None:
             refused = await service.get("/v1/agents", headers=MINE)
             await service.get("/health/live")
     assert [answer.status_code for answer in (created, missing, refused)] == [201, 404, 401]
-    found = lines.read("swarmkeep.api.requests")
+    found = lines.read("swarmkeep.api.access")
     assert all(0 < line.pop("duration_ms") < 60_000 and line.pop("time") and line.pop("message") for line in found)
-    common = {"level": "info", "logger": "swarmkeep.api.requests.request_log", "request_id": "mine-1"}
+    common = {"level": "info", "logger": "swarmkeep.api.access.request_log", "request_id": "mine-1"}
     caller = {"tenant": "acme", "key": f"{parse_key_id(secret)} (billing)"}
     assert found == [
         {**common, **caller, "method": "POST", "path": "/v1/sessions", "status": 201},
@@ -153,7 +153,7 @@ async def test_a_run_is_logged_with_its_request(ready_url: str, model: ScriptedM
     run_id = answer.json()["id"]
     (retry,) = lines.read("swarmkeep.engine.models")
     assert {"request_id": "mine-1", "session_id": "s", "run_id": run_id, "attempt": 1}.items() <= retry.items()
-    (access,) = lines.read("swarmkeep.api.requests")
+    (access,) = lines.read("swarmkeep.api.access")
     assert {"request_id": "mine-1", "session_id": "s", "run_id": run_id}.items() <= access.items()
 
 

@@ -1,0 +1,70 @@
+"""Where a run's request stands in its trace is kept with the run, and only where there is a trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from swarmkeep.domain.codec import decode, encode_text
+from swarmkeep.domain.decisions.commands import StartRun, start_queued, start_run
+from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events, preview_event
+from swarmkeep.domain.decisions.importing import finish_import
+from swarmkeep.domain.decisions.turns import end_run
+from swarmkeep.domain.envelope import decode_fact
+from swarmkeep.domain.events import RunCompleted, RunStarted, SessionCreated
+from swarmkeep.domain.redaction import redact_payload
+from swarmkeep.domain.state import State
+
+FIRST = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+SECOND = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+
+
+def make_command(run_id: str, **given: Any) -> StartRun:
+    return StartRun(run_id=run_id, messages=({"role": "user", "content": "hi"},), **given)
+
+
+def start(command: StartRun, state: State | None = None) -> State:
+    if state is None:
+        state = apply_drafts(State(), draft_events("A", [SessionCreated(agent="A")], None))
+    return apply_drafts(state, start_run(state, command))
+
+
+def test_a_run_knows_the_trace_of_its_request() -> None:
+    state = start(make_command("r1", traceparent=FIRST))
+    assert state.run is not None
+    assert state.run.traceparent == FIRST
+
+
+def test_a_queued_run_has_that_of_its_own_request() -> None:
+    state = start(make_command("r1", traceparent=FIRST))
+    state = start(make_command("r2", traceparent=SECOND, on_busy="queue"), state)
+    assert state.run is not None
+    state = apply_drafts(state, draft_events("A", end_run(state, state.run, RunCompleted, "end_turn"), "r1"))
+    state = apply_drafts(state, start_queued(state))
+    assert state.run is not None
+    assert (state.run.id, state.run.traceparent) == ("r2", SECOND)
+
+
+def test_without_a_trace_events_are_as_they_were_before_there_were_any() -> None:
+    (started, _) = start_run(State(agent="A"), make_command("r1"))
+    text = encode_text(started.fact)
+    assert list(decode(text)) == ["options", "idempotency_key"]
+    fact = decode_fact(RunStarted.type, text)
+    assert isinstance(fact, RunStarted)
+    assert fact.traceparent is UNSET
+
+
+def test_a_redacted_run_leaves_its_trace() -> None:
+    (started, _) = start_run(State(agent="A"), make_command("r1", traceparent=FIRST))
+    event = preview_event(State(agent="A"), started, "2026-01-01T00:00:00.000Z")
+    assert FIRST not in redact_payload(event)
+
+
+def test_what_a_file_says_of_traces_is_not_believed() -> None:
+    state = start(make_command("r1", traceparent=FIRST))
+    state = start(make_command("r2", traceparent=SECOND, on_busy="queue"), state)
+    state = apply_drafts(state, finish_import(state, source="export", digest="d", by=None))
+    runs = [*state.finished, *([] if state.run is None else [state.run])]
+    assert [run.traceparent for run in runs] == [UNSET] * len(runs)
+    assert all(queued.fact.traceparent is UNSET for queued in state.queue)
