@@ -17,7 +17,7 @@ from swarmkeep.domain.errors import InvalidImport, SeqConflict, SessionExists
 from swarmkeep.domain.events import SessionImported
 from swarmkeep.domain.inputs import check_id
 from swarmkeep.domain.state import State
-from swarmkeep.store.ports import EventStore, SessionKey
+from swarmkeep.store.ports import EventStore, SessionKey, StorageQuota
 from swarmkeep.store.ports.audit import AuditAction
 
 EXPORT = "export"
@@ -55,6 +55,7 @@ async def import_export(
     by: str | None = None,
     max_line_values: int = MAX_LINE_VALUES,
     sizes: SizeLimits = UNBOUNDED,
+    quota: StorageQuota | None = None,
 ) -> ImportReport:
     """Record the sessions of an export as they were recorded: the same seqs, times, hashes and texts.
 
@@ -75,7 +76,7 @@ async def import_export(
     if not dry_run:
         for number, (key, place) in enumerate(zip(keys, places, strict=True)):
             if not present[number]:
-                present[number] = not await _record_session(store, key, place, file, digest, by, sizes)
+                present[number] = not await _record_session(store, key, place, file, digest, by, sizes, quota)
     return _build_report(keys, places, present, dry_run)
 
 
@@ -105,6 +106,7 @@ async def _record_session(
     digest: str,
     by: str | None,
     sizes: SizeLimits,
+    quota: StorageQuota | None,
 ) -> bool:
     """Record a session, unless somebody else has just done so."""
 
@@ -118,6 +120,7 @@ async def _record_session(
             lambda: read_chunks(file, place, key.id),
             finish=finish,
             action=make_import_action(EXPORT, digest, by),
+            quota=quota,
         )
     except SeqConflict:
         if not await _is_present(store, key, place):

@@ -157,7 +157,7 @@ class Worker:
                     return None
 
     async def _run_loop(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> None:
-        policy = SessionPolicy(self._limits, self._hub, session_log.key, self._rules, self._secrets)
+        policy = SessionPolicy(self._store, self._limits, self._hub, session_log.key, self._rules, self._secrets)
         loop = make_loop(session_log, self._registry, self._model, self._tool_runner, policy, begun)
         async with aclosing(loop.advance()) as items:
             async for item in items:
