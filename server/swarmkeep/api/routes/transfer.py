@@ -90,7 +90,8 @@ async def import_sessions(
     recorded; sessions that are here already, with what the file has of them, are left as they are.
     """
     registry, by = principal.engine.registry, principal.name
-    sizes, quota = principal.engine.limits.sizes, principal.engine.limits.storage_quota
+    limits = principal.engine.limits
+    sizes, quota = limits.sizes, limits.storage_quota
     if agent is not None:
         if source == "export":
             raise InvalidRequest("an export says by itself which agent is active", "/query/agent")
@@ -109,6 +110,7 @@ async def import_sessions(
                 dry_run=dry_run,
                 by=by,
                 max_line_values=request.app.state.body_limits.max_values,
+                max_queued_runs=limits.max_queued_runs,
                 sizes=sizes,
                 quota=quota,
             )
