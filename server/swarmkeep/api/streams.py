@@ -83,14 +83,14 @@ class StreamCheck:
 
 async def wait_until_refused(principal: Principal) -> None:
     """Return a while after the caller was to be let in no more: streams that are read have ended by themselves then."""
-    seconds = principal.service.limits.gone_seconds
+    seconds = principal.service.limits.refused_seconds
     allowed = True
     while allowed:
         await asyncio.sleep(seconds)
         # While the database is away nobody knows, and nothing new is shown either.
         with suppress(StoreUnavailable, Overloaded):
             allowed = await principal.is_still_allowed()
-    await asyncio.sleep(2 * seconds)
+    await asyncio.sleep(seconds)
 
 
 async def _write_frames(

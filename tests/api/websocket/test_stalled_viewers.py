@@ -165,7 +165,7 @@ async def test_a_viewer_that_takes_nothing_is_let_go(sqlite_ready: str, then: st
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["websocket", "events"])
 async def test_a_slow_viewer_is_kept_until_its_key_ends(sqlite_ready: str, kind: str) -> None:
-    async with serve_large_session(sqlite_ready, stalled_seconds=1, gone_seconds=0.1) as opened:
+    async with serve_large_session(sqlite_ready, stalled_seconds=1, gone_seconds=0.1, refused_seconds=0.2) as opened:
         service, path, authorization, key_id = opened
         events = f"GET {path}/events HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nAuthorization: "
         request = upgrade(path, authorization) if kind == "websocket" else f"{events}{authorization}\r\n\r\n"
@@ -185,7 +185,7 @@ async def test_a_slow_viewer_is_kept_until_its_key_ends(sqlite_ready: str, kind:
 @pytest.mark.parametrize("kind", ["websocket", "events"])
 async def test_a_stalled_viewer_whose_key_ends_is_not_waited_for(sqlite_ready: str, kind: str) -> None:
     """What is to be sent is given up soon, however long the connection itself may stand still."""
-    async with serve_large_session(sqlite_ready, stalled_seconds=5, gone_seconds=0.1) as opened:
+    async with serve_large_session(sqlite_ready, stalled_seconds=5, gone_seconds=0.1, refused_seconds=0.2) as opened:
         service, path, authorization, key_id = opened
         events = f"GET {path}/events HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nAuthorization: "
         request = upgrade(path, authorization) if kind == "websocket" else f"{events}{authorization}\r\n\r\n"

@@ -69,7 +69,7 @@ async def session_socket(socket: Socket, session_id: FromPath[str]) -> None:
         problem = _problem(error)
         # A viewer that takes nothing is not told why; the connection ends in any case.
         with suppress(TimeoutError):
-            async with asyncio.timeout(service.limits.gone_seconds):
+            async with asyncio.timeout(service.limits.refused_seconds):
                 await socket.send_text(_frame("error", encode(problem)))
                 await socket.close(CLOSE_REFUSED + problem["status"], problem["code"])
 
