@@ -1,4 +1,4 @@
-"""Limits on HTTP connections that the HTTP server itself leaves open: slow heads, and readers that have stopped."""
+"""Limits on connections that the HTTP server itself leaves open: slow heads, and readers that have stopped."""
 
 from __future__ import annotations
 
@@ -6,6 +6,34 @@ import asyncio
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
+
+
+class StallLimit:
+    """Ends a connection whose reader takes nothing of what is to be sent, or too slowly once it is to be closed."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None
+        self._unsent = 0
+
+    def watch(self, transport: asyncio.Transport) -> None:
+        self.stop()
+        self._unsent = transport.get_write_buffer_size()
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._check, transport)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self, transport: asyncio.Transport) -> None:
+        # Closing waits for the reader, who may take a byte now and then for ever.
+        if transport.get_write_buffer_size() < self._unsent and not transport.is_closing():
+            self.watch(transport)
+        else:
+            transport.abort()
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -20,12 +48,10 @@ class BoundedConnection(HttpToolsProtocol):
     def __init__(self, *args: Any, head_seconds: float, stalled_seconds: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_seconds = head_seconds
-        self._stalled_seconds = stalled_seconds
+        self._stall = StallLimit(stalled_seconds)
         self._in_head = False
         self._head_size = 0
         self._head_limit: asyncio.TimerHandle | None = None
-        self._stall_limit: asyncio.TimerHandle | None = None
-        self._unsent = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -77,21 +103,79 @@ class BoundedConnection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch_reader()
+        self._stall.watch(self.transport)
 
     def resume_writing(self) -> None:
-        if self._stall_limit is not None:
-            self._stall_limit.cancel()
-            self._stall_limit = None
+        self._stall.stop()
         if self.flow is not None:
             super().resume_writing()
 
-    def _watch_reader(self) -> None:
-        self._unsent = self.transport.get_write_buffer_size()
-        self._stall_limit = self.loop.call_later(self._stalled_seconds, self._check_reader)
 
-    def _check_reader(self) -> None:
-        if self.transport.get_write_buffer_size() < self._unsent:
-            self._watch_reader()
-        else:
-            self.transport.abort()
+class BoundedWebSocket(WebSocketsSansIOProtocol):
+    """A WebSocket with bounds: on what waits for a reader that has stopped, and for how long, and on unfinished frames.
+
+    Without them a viewer that reads nothing would be kept for ever, and could fill memory with answers to its pings or
+    with a message in pieces that never ends.
+    """
+
+    def __init__(self, *args: Any, stalled_seconds: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._stall = StallLimit(stalled_seconds)
+        self._is_write_paused = False
+        self._owed_pong = b""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stall.stop()
+        self._owed_pong = b""
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._is_write_paused = True
+        self._stall.watch(self.transport)
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        if not self.transport.is_closing():
+            self._stall.stop()
+        pong, self._owed_pong = self._owed_pong, b""
+        if pong and not (self.close_sent or self.transport.is_closing()):
+            self.transport.write(pong)
+        super().resume_writing()
+
+    def handle_ping(self) -> None:
+        if not self._is_write_paused:
+            return super().handle_ping()
+        # RFC 6455, 5.5.3: of several pings only the last one has to be answered.
+        for part in self.conn.data_to_send():
+            self._owed_pong = part or self._owed_pong
+        return None
+
+    def handle_cont(self, event: Frame) -> None:
+        # One text that grows: a list of pieces takes many times their size where they are small.
+        if not isinstance(self.frames[0], bytearray):
+            self.frames[0] = bytearray(self.frames[0])  # type: ignore[call-overload]
+        self.frames[0] += event.data
+        if event.fin:
+            self.send_receive_event_to_app()
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        self._limit_closing()
+
+    def handle_close(self, event: Frame) -> None:
+        super().handle_close(event)
+        self._limit_closing()
+
+    def handle_parser_exception(self) -> None:
+        super().handle_parser_exception()
+        self._limit_closing()
+
+    def on_task_complete(self, task: asyncio.Task[None]) -> None:
+        super().on_task_complete(task)
+        self._limit_closing()
+
+    def _limit_closing(self) -> None:
+        """What is closed waits until the rest was taken; not for ever."""
+        if self.transport.is_closing() and not self.disconnected:
+            self._stall.watch(self.transport)

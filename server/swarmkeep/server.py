@@ -20,7 +20,7 @@ from uvicorn.server import HANDLED_SIGNALS
 from swarmkeep.api.limits import ServerLimits
 from swarmkeep.api.service import Service
 from swarmkeep.app import LIMITS, ServeError, bracket_host, create_app, resolve_address
-from swarmkeep.connections import BoundedConnection
+from swarmkeep.connections import BoundedConnection, BoundedWebSocket
 from swarmkeep.engine.agents.registry import AgentsError
 from swarmkeep.engine.build import list_secrets
 from swarmkeep.logs.formatters import JsonFormatter, TextFormatter
@@ -68,9 +68,11 @@ def _configure_logging(settings: Settings) -> None:
 def build_http_config(app: Litestar, settings: Settings, limits: ServerLimits = LIMITS) -> Config:
     """How the application is served over HTTP."""
     connection = partial(BoundedConnection, head_seconds=limits.head_seconds, stalled_seconds=limits.stalled_seconds)
+    live = partial(BoundedWebSocket, stalled_seconds=limits.stalled_seconds)
     return Config(
         app,
         http=cast(type[BoundedConnection], connection),
+        ws=cast(type[BoundedWebSocket], live),
         lifespan="off",
         log_config=None,
         access_log=False,

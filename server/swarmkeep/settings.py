@@ -135,6 +135,17 @@ class Settings(BaseSettings):
     max_session_events: int = Field(
         default=1_000_000, ge=1, description="How many events a session may have before it takes nothing more."
     )
+    max_sessions: int = Field(default=10_000_000, ge=1, description="How many sessions a tenant may have.")
+    max_stored_bytes: int = Field(
+        default=100_000_000_000,
+        ge=1,
+        description="How many bytes a tenant's sessions may hold: the payloads of their events, and the texts that "
+        "these name.",
+    )
+    max_tokens_per_day: Annotated[int, Field(ge=1)] | None = Field(
+        default=None,
+        description="How many tokens the model calls of a tenant may take in a day of UTC; no limit by default.",
+    )
     max_import_bytes: int = Field(default=1_000_000_000, ge=1, description="The largest file that is imported.")
     rate_limit_per_minute: int | None = Field(
         default=None,
@@ -238,6 +249,7 @@ class Settings(BaseSettings):
         "loop_turns",
         "history_turns",
         "rate_limit_per_minute",
+        "max_tokens_per_day",
         mode="before",
     )
     @classmethod

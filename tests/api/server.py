@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
 
@@ -31,9 +31,11 @@ PATIENCE_SECONDS = 20.0
 class RunningServer:
     """A running server, and a client of it."""
 
-    def __init__(self, app: Litestar, url: str) -> None:
+    def __init__(self, app: Litestar, url: str, connections: Collection[Any] = ()) -> None:
         self.app = app
         self.url = url
+        self.connections = connections
+        """The protocols of the connections that there are."""
         # Nothing is encrypted: to read every authority's certificate would take longer than most tests.
         self.client = httpx2.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS, verify=False)
 
@@ -232,7 +234,7 @@ async def _listening(app: Litestar, config: Config) -> AsyncIterator[RunningServ
             host="127.0.0.1",
         )
         host, port = server.sockets[0].getsockname()
-        service = RunningServer(app, f"http://{host}:{port}")
+        service = RunningServer(app, f"http://{host}:{port}", state.connections)
         try:
             yield service
         finally:

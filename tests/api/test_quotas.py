@@ -12,7 +12,7 @@ import pytest
 from swarmkeep.domain.errors import QuotaExceeded
 from swarmkeep.engine.limits import ForkQuota
 from tests.api.auth.keys import create_key
-from tests.api.server import check_problem, scripted, start_server
+from tests.api.server import RunningServer, check_problem, scripted, start_server
 from tests.support.scripted import ScriptedModel
 
 HANGING = {"input": "hi", "background": True}
@@ -118,3 +118,98 @@ def test_the_minute_passes_and_tenants_do_not_count_for_one_another() -> None:
     quota.count("a")
     with pytest.raises(QuotaExceeded):
         quota.count("a")
+
+
+async def read_quotas(service: RunningServer, **headers: str) -> Any:
+    answer = await service.get("/v1/quotas", headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_sessions_of_a_tenant_are_counted_over_all_servers(
+    ready_url: str, model: ScriptedModel, servers: AsyncExitStack
+) -> None:
+    one, two = [
+        await servers.enter_async_context(start_server(scripted(ready_url, model, max_sessions=3))) for _ in range(2)
+    ]
+    ours, theirs = [await create_key(one, tenant) for tenant in ("ours", "theirs")]
+    made = {"id": "a", "metadata": {"n": 1}}
+    assert (await one.post("/v1/sessions", made, headers=ours)).status_code == 201
+    assert (await two.post("/v1/sessions/a/fork", {"id": "f"}, headers=ours)).status_code == 201
+    assert (await one.post("/v1/sessions", {"id": "b"}, headers=ours)).status_code == 201
+    for refused in (
+        await two.post("/v1/sessions", {}, headers=ours),
+        await two.post("/v1/sessions/a/fork", {}, headers=ours),
+        await two.post("/v1/import?from=chat", {"messages": [{"role": "user", "content": "hi"}]}, headers=ours),
+    ):
+        check_quota(refused, "MAX_SESSIONS")
+        assert "retry-after" not in refused.headers
+    # Asked for again, what is there is no new session.
+    assert (await two.post("/v1/sessions", made, headers=ours)).status_code == 200
+    assert (await two.post("/v1/sessions", {}, headers=theirs)).status_code == 201
+    assert (await read_quotas(two, **ours))["sessions"] == {"used": 3, "limit": 3}
+    assert (await read_quotas(two, **theirs))["sessions"] == {"used": 1, "limit": 3}
+    assert (await one.delete("/v1/sessions/b", headers=ours)).status_code == 204
+    assert (await two.post("/v1/sessions", {}, headers=ours)).status_code == 201
+
+
+async def test_creations_at_once_pass_the_quota_by_no_more_than_there_are_connections(
+    ready_url: str, model: ScriptedModel, servers: AsyncExitStack
+) -> None:
+    service = await servers.enter_async_context(start_server(scripted(ready_url, model, max_sessions=5)))
+    answers = await asyncio.gather(*(service.post("/v1/sessions", {}) for _ in range(40)))
+    made = [answer for answer in answers if answer.status_code == 201]
+    assert {answer.status_code for answer in answers} == {201, 429}
+    assert 5 <= len(made) <= (5 if ready_url.startswith("sqlite") else 13)
+    assert (await read_quotas(service))["sessions"]["used"] == len(made)
+
+
+async def test_a_tenant_that_has_stored_enough_adds_nothing_but_keeps_and_ends_what_it_has(
+    ready_url: str, model: ScriptedModel, servers: AsyncExitStack
+) -> None:
+    service = await servers.enter_async_context(start_server(scripted(ready_url, model, max_stored_bytes=20_000)))
+    session = await service.session()
+    model.hang(then="y" * 20_000)
+    run = await service.run(session, background=True)
+    await model.wait_for_requests_async(1)
+    before = (await read_quotas(service))["stored_bytes"]
+    assert 0 < before["used"] < before["limit"] == 20_000
+    model.release()
+    async with asyncio.timeout(20):
+        await service.read_stream(f"{session}/runs/{run['id']}/stream")
+    # A run that goes on records what it has.
+    assert (await service.get(f"{session}/runs/{run['id']}")).json()["status"] == "completed"
+    for refused in (
+        await service.post(f"{session}/runs", {"input": "hi"}),
+        await service.post("/v1/sessions", {}),
+        await service.patch(session, {"metadata": {"a": 1}}),
+        await service.post(f"{session}/fork", {}),
+    ):
+        check_quota(refused, "MAX_STORED_BYTES")
+    assert (await service.delete(session)).status_code == 204
+    assert (await read_quotas(service))["stored_bytes"]["used"] == 0
+    assert (await service.post("/v1/sessions", {})).status_code == 201
+
+
+async def test_a_run_past_the_tokens_of_the_day_fails_with_what_it_has_and_the_next_is_refused(
+    ready_url: str, model: ScriptedModel, servers: AsyncExitStack
+) -> None:
+    service = await servers.enter_async_context(start_server(scripted(ready_url, model, max_tokens_per_day=10)))
+    # After its tool call the model would have to be asked again: it has no reply for that.
+    model.call("get_weather", {"city": "Rome"})
+    session = await service.session()
+    run = await service.run(session)
+    used = (await read_quotas(service))["tokens_today"]
+    assert used["used"] >= used["limit"] == 10
+    assert (run["status"], run["error"]["code"]) == ("failed", "quota_exceeded")
+    assert "SWARMKEEP_MAX_TOKENS_PER_DAY" in run["error"]["message"]
+    assert run["error"]["retryable"] is True
+    messages = (await service.get(f"{session}/messages")).json()["data"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
+    assert len(model.requests) == 1
+    refused = await service.post(f"{session}/runs", {"input": "hi"})
+    check_quota(refused, "MAX_TOKENS_PER_DAY")
+    assert 0 < int(refused.headers["retry-after"]) <= 86_400
+    # Deleting what used them gives none back.
+    assert (await service.delete(session)).status_code == 204
+    check_quota(await service.post(f"{await service.session()}/runs", {"input": "hi"}), "MAX_TOKENS_PER_DAY")

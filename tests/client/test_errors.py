@@ -31,6 +31,7 @@ CODES = {
     "unauthenticated": (401, "Unauthenticated"),
     "forbidden": (403, "Forbidden"),
     "session_not_found": (404, "SessionNotFound"),
+    "key_not_found": (404, "ApiKeyNotFound"),
     "run_not_found": (404, "RunNotFound"),
     "agent_not_found": (404, "AgentNotFound"),
     "session_busy": (409, "SessionBusy"),

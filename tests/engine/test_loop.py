@@ -106,6 +106,9 @@ class FixedPolicy:
     def should_stream(self, run: Run) -> bool:
         return self._streams
 
+    async def check_tokens_left(self) -> None:
+        """As many as it takes."""
+
     async def approval_expires_at(self) -> str | None:
         return self._expires_at
 

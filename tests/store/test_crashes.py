@@ -12,6 +12,7 @@ from swarmkeep.domain.errors import SessionNotFound
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import Claim, IdempotencyRecord, StoreUnavailable
+from swarmkeep.store.sql.counting.recount import recount_totals
 from tests.store.sessions import KEY, begin_session, draft_user_messages, list_seqs, read_all_rows
 from tests.support.postgres import private_postgres
 from tests.support.processes import Process
@@ -104,6 +105,7 @@ async def crash_writer(url: str, folder: Path, where: str, which: int) -> list[t
         pytest.param("INSERT INTO events", 3, marks=pytest.mark.chaos),
         pytest.param("INSERT INTO blobs", 3, marks=pytest.mark.chaos),
         pytest.param("DELETE FROM session_labels", 2, marks=pytest.mark.chaos),
+        pytest.param("INSERT INTO totals", 3, marks=pytest.mark.long),
     ],
 )
 async def test_a_process_killed_anywhere_leaves_whole_appends(
@@ -111,6 +113,7 @@ async def test_a_process_killed_anywhere_leaves_whole_appends(
 ) -> None:
     acknowledged = await crash_writer(url, tmp_path, where, which)
     rows = await read_all_rows(store)
+    assert await recount_totals(store.database, mend=False) == []
     if not acknowledged:
         assert not any(rows.values())
         with pytest.raises(SessionNotFound):

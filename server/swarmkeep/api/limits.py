@@ -12,6 +12,7 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     reader that takes nothing is let go. `ping_seconds`: of silence on a stream, half of what is promised, because an
     idle stream looks at the clock only now and then. `gone_seconds`: how soon a reader learns that the session was
     deleted, for nothing else tells when rows are simply gone, and how soon one whose key was revoked hears no more.
+    `refused_seconds`: between two looks at a key whose stream stands still, and until that is cut off by force.
     """
 
     head_seconds: float = 30.0
@@ -19,3 +20,4 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     stalled_seconds: float = 60.0
     ping_seconds: float = 7.5
     gone_seconds: float = 2.0
+    refused_seconds: float = 4.0

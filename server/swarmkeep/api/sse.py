@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -23,25 +23,37 @@ _DELTA_FIELDS = ("content", "tool_calls")
 
 
 class StreamResponse(Response[Any]):
-    """An answer whose parts come from a generator. The generator is closed when the client goes away."""
+    """An answer whose parts come from a generator. The generator is closed when the client goes away.
 
-    def __init__(self, parts: AsyncGenerator[bytes], media_type: str, headers: Mapping[str, str] | None = None) -> None:
+    It is, too, once `until` returns: for a reader that takes nothing, whom the generator cannot end.
+    """
+
+    def __init__(
+        self,
+        parts: AsyncGenerator[bytes],
+        media_type: str,
+        headers: Mapping[str, str] | None = None,
+        until: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    ) -> None:
         always = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         super().__init__(None, media_type=media_type, headers={**always, **(headers or {})})
         self._parts = parts
+        self._until = until
 
     def to_asgi_response(self, *args: Any, **kwargs: Any) -> Any:
         return self._send
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
         pump = asyncio.create_task(self._pump(send))
-        gone = asyncio.create_task(_wait_for_disconnect(receive))
+        tasks = [pump, asyncio.create_task(_wait_for_disconnect(receive))]
+        if self._until is not None:
+            tasks.append(asyncio.create_task(self._until()))
         try:
-            await asyncio.wait({pump, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            pump.cancel()
-            gone.cancel()
-            await asyncio.gather(pump, gone, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _pump(self, send: Send) -> None:
         headers = [(b"content-type", f"{self.media_type}; charset=utf-8".encode())]

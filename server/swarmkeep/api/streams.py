@@ -12,11 +12,11 @@ from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.sse import comment, frame, item_frame
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.errors import RunNotFound, SessionNotFound
+from swarmkeep.domain.errors import Overloaded, RunNotFound, SessionNotFound
 from swarmkeep.engine.loop import Item
 from swarmkeep.engine.reader import RunPosition, is_open
 from swarmkeep.engine.streams.feed import Feed
-from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.ports import SessionKey, StoreUnavailable
 
 PING = comment("ping")
 STOPPING = comment("the server is shutting down")
@@ -79,6 +79,18 @@ class StreamCheck:
         head = await self._principal.reader.head(self._key)
         self._present_at = time.monotonic()
         return head is not None
+
+
+async def wait_until_refused(principal: Principal) -> None:
+    """Return a while after the caller was to be let in no more: streams that are read have ended by themselves then."""
+    seconds = principal.service.limits.refused_seconds
+    allowed = True
+    while allowed:
+        await asyncio.sleep(seconds)
+        # While the database is away nobody knows, and nothing new is shown either.
+        with suppress(StoreUnavailable, Overloaded):
+            allowed = await principal.is_still_allowed()
+    await asyncio.sleep(seconds)
 
 
 async def _write_frames(

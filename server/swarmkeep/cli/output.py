@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -11,6 +14,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from swarmkeep.cli.terminal import Refused
+
+try:
+    import fcntl
+except ImportError:
+    # Not on Windows.
+    fcntl = None  # type: ignore[assignment]
 
 
 def write_atomically(output: Path, pieces: Iterable[bytes]) -> None:
@@ -28,8 +37,10 @@ def open_atomically(output: Path) -> Iterator[BinaryIO]:
     """
     folder = Path(tempfile.gettempdir()) if output.exists() and not output.is_file() else output.parent
     partial = folder / f".{output.name}.{os.getpid()}.part"
+    _remove_leftovers(folder, output.name)
     try:
         with os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b") as file:
+            _lock(file.fileno())
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -43,3 +54,41 @@ def open_atomically(output: Path) -> Iterator[BinaryIO]:
         raise Refused(f"cannot write {output}: {error.strerror or error}") from None
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _remove_leftovers(folder: Path, name: str) -> None:
+    """Remove what processes have left that were killed as they wrote this file; those that live still write."""
+    pattern = re.compile(rf"\.{re.escape(name)}\.([1-9][0-9]{{0,9}})\.part", re.ASCII)
+    with contextlib.suppress(OSError):
+        for found in folder.iterdir():
+            part = pattern.fullmatch(found.name)
+            if part is not None and not _is_alive(int(part[1])) and not _is_locked(found):
+                found.unlink(missing_ok=True)
+
+
+def _is_alive(process_id: int) -> bool:
+    """Whether there is such a process on this machine; if in doubt, there is."""
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
+
+
+def _lock(file: int) -> bool:
+    """Lock an open file until it is closed, also for processes of other machines that share the folder."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        # Some file systems have no locks.
+        return error.errno not in (errno.EAGAIN, errno.EACCES)
+    return True
+
+
+def _is_locked(path: Path) -> bool:
+    with path.open("rb") as file:
+        return not _lock(file.fileno())

@@ -14,6 +14,8 @@ from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import QuotaExceeded
 from swarmkeep.domain.events import RunQueued
 from swarmkeep.domain.state import State
+from swarmkeep.store.ports import TotalsReader
+from swarmkeep.store.ports.totals import StorageQuota
 
 # One that is forgotten because so many others came since would be full by then.
 _MAX_TENANTS = 10_000
@@ -45,6 +47,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_runs_per_tenant: int = 1_000
     max_forks_per_minute: int = 600
     max_session_events: int = 1_000_000
+    max_sessions: int = 10_000_000
+    max_stored_bytes: int = 100_000_000_000
+    max_tokens_per_day: int | None = None
     max_context_bytes: int = SizeLimits().max_context_bytes
     max_metadata_bytes: int = SizeLimits().max_metadata_bytes
     max_message_bytes: int = SizeLimits().max_message_bytes
@@ -58,6 +63,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def sizes(self) -> SizeLimits:
         return msgspec.convert(self, SizeLimits, from_attributes=True)
+
+    @property
+    def storage_quota(self) -> StorageQuota:
+        return StorageQuota(max_sessions=self.max_sessions, max_bytes=self.max_stored_bytes)
 
 
 class ForkQuota:
@@ -108,4 +117,20 @@ def check_active_runs(active: int, limits: Limits) -> None:
             f"{active} runs are active on this server, of {limits.max_runs_per_tenant} "
             "(SWARMKEEP_MAX_RUNS_PER_TENANT); wait for one of them",
             1,
+        )
+
+
+async def check_tokens_left(store: TotalsReader, tenant: str, limits: Limits) -> None:
+    """Refuse to ask a model for a tenant that has used up its tokens of the day. Raises QuotaExceeded.
+
+    Calls that are made at once do not see what the others are going to take, so each may go past the limit once.
+    """
+    if limits.max_tokens_per_day is None:
+        return
+    used = await store.read_totals(tenant)
+    if used.tokens >= limits.max_tokens_per_day:
+        raise QuotaExceeded(
+            f"{used.tokens} tokens were used on {used.day}, of {limits.max_tokens_per_day} "
+            "(SWARMKEEP_MAX_TOKENS_PER_DAY); a new day begins at midnight, UTC",
+            used.seconds_left,
         )

@@ -69,6 +69,10 @@ class LoopPolicy(Protocol):
 
     async def approval_expires_at(self) -> str | None: ...
 
+    async def check_tokens_left(self) -> None:
+        """Raises QuotaExceeded where no model may be asked any more today."""
+        ...
+
     def time_limit(self, run: Run) -> AbstractAsyncContextManager[None]:
         """Cut off what a run does inside, with RunTimedOut, when the run's time is up."""
         ...

@@ -21,11 +21,11 @@ from swarmkeep.domain.views import RunView, find_run, view_run
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.failpoints import ANSWER_READY, reach
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
-from swarmkeep.engine.limits import Limits, check_active_runs, check_session_quotas
+from swarmkeep.engine.limits import Limits, check_active_runs, check_session_quotas, check_tokens_left
 from swarmkeep.engine.policy import Decide
 from swarmkeep.engine.reader import RunPosition, SessionReader, is_open
 from swarmkeep.engine.worker.worker import Worker
-from swarmkeep.store.ports import EventStore, IdempotencyRecord, SessionKey
+from swarmkeep.store.ports import EventStore, IdempotencyRecord, SessionKey, StorageQuota
 
 if TYPE_CHECKING:
     from swarmkeep.engine.tracing.tracing import Tracing
@@ -103,9 +103,9 @@ class Runs:
                 raise Draining
             if not self._worker.is_advancing(key):
                 check_active_runs(self._worker.tasks.count_tenant(key.tenant), self._limits)
-            return await self._commit_change(
-                key, decide, None if idempotency is None else idempotency.make_record(run_id)
-            )
+            await check_tokens_left(self._store, key.tenant, self._limits)
+            mark = None if idempotency is None else idempotency.make_record(run_id)
+            return await self._commit_change(key, decide, mark, self._limits.storage_quota)
 
         begun = await run_once(self._store, key, idempotency, begin)
         if isinstance(begun, IdempotencyRecord):
@@ -116,12 +116,16 @@ class Runs:
         return RunPosition(run_id, started - 1, begun[-1].seq)
 
     async def _commit_change(
-        self, key: SessionKey, decide: Decide, mark: IdempotencyRecord | None = None
+        self,
+        key: SessionKey,
+        decide: Decide,
+        mark: IdempotencyRecord | None = None,
+        quota: StorageQuota | None = None,
     ) -> list[RecordedEvent]:
         """Commit a decision, and drive what it set going."""
         remembered = await self._store.state(key, fresh=False)
         session_log = self._worker.open_session_log(key, remembered, is_remembered=True)
-        events = await session_log.commit(decide, mark=mark)
+        events = await session_log.commit(decide, mark=mark, quota=quota)
         if _has_ended_active_run(events, session_log.state):
             self._worker.abandon(key)
         self._worker.continue_session(session_log, events)

@@ -25,6 +25,7 @@ from swarmkeep.store.ports import (
     Lease,
     OutcomeUnknown,
     SessionKey,
+    StorageQuota,
 )
 
 # How long a caller waits to hear whether what it asked for was recorded, when the connection broke at that very moment.
@@ -66,17 +67,23 @@ class StoreSessionLog:
         self._stored_blobs: set[str] = set()
 
     async def commit(
-        self, decide: Decide, blobs: Mapping[str, str] | None = None, *, mark: IdempotencyRecord | None = None
+        self,
+        decide: Decide,
+        blobs: Mapping[str, str] | None = None,
+        *,
+        mark: IdempotencyRecord | None = None,
+        quota: StorageQuota | None = None,
     ) -> list[RecordedEvent]:
         """As SessionLog says, with `mark` in the same transaction.
 
-        Raises what `decide` raises, LeaseLost when another process advances the session, SessionDamaged, and
-        IdempotencyRecordExists and IdempotencyMismatch when the key was used before.
+        Raises what `decide` raises, LeaseLost when another process advances the session, SessionDamaged,
+        IdempotencyRecordExists and IdempotencyMismatch when the key was used before, and QuotaExceeded if the tenant
+        would have more than `quota` afterwards.
         """
         new = {name: text for name, text in (blobs or {}).items() if name not in self._stored_blobs}
         self.is_committing = True
         try:
-            return await self._keep_trying(decide, new, mark)
+            return await self._keep_trying(decide, new, mark, quota)
         finally:
             self.is_committing = False
 
@@ -84,7 +91,11 @@ class StoreSessionLog:
         return await self.commit(decide_nothing)
 
     async def _keep_trying(
-        self, decide: Decide, blobs: Mapping[str, str], mark: IdempotencyRecord | None
+        self,
+        decide: Decide,
+        blobs: Mapping[str, str],
+        mark: IdempotencyRecord | None,
+        quota: StorageQuota | None,
     ) -> list[RecordedEvent]:
         attempts = Attempts(self.key.id, _DOUBT_SECONDS)
         drafts: list[EventDraft] | None = None
@@ -98,7 +109,7 @@ class StoreSessionLog:
                 drafts = await self._draft(decide) if drafts is None else drafts
                 if drafts is None or not (drafts or mark):
                     return []
-                return await self._append_once(drafts, blobs, mark, attempts)
+                return await self._append_once(drafts, blobs, mark, quota, attempts)
             except UNAVAILABLE as error:
                 if not attempts.may_wait(has_lease=self.lease is not None):
                     raise
@@ -135,6 +146,7 @@ class StoreSessionLog:
         drafts: Sequence[EventDraft],
         blobs: Mapping[str, str],
         mark: IdempotencyRecord | None,
+        quota: StorageQuota | None,
         attempts: Attempts,
     ) -> list[RecordedEvent]:
         begins = any(isinstance(draft.fact, RunStarted | RunResumed) for draft in drafts)
@@ -147,6 +159,7 @@ class StoreSessionLog:
                 lease_seconds=self._claim.lease_seconds,
                 blobs=blobs,
                 idempotency=mark,
+                quota=quota,
             )
         except OutcomeUnknown as unknown:
             attempts.note_in_doubt(unknown)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.decisions.commands import create_session, update_session
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
-from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import SeqConflict, SeqMismatch, SessionExists
 from swarmkeep.domain.events import MessageAdded, SessionEvent
 from swarmkeep.domain.inputs import check_messages, check_object, refuse_stray_results
@@ -20,7 +20,7 @@ from swarmkeep.engine.limits import ForkQuota, Limits, check_session_quotas
 from swarmkeep.engine.stored_sessions import choose_key, delete_session, fork_session, view_change
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.archive import Archive
-from swarmkeep.store.ports import IdempotencyRecord, SessionKey
+from swarmkeep.store.ports import AppendResult, IdempotencyRecord, SessionKey
 
 _FEW_MESSAGES = 100
 
@@ -34,6 +34,7 @@ class Sessions:
         self._worker = worker
         self._limits = limits
         self._sizes = limits.sizes
+        self._quota = limits.storage_quota
         self._forks = ForkQuota(limits.max_forks_per_minute)
 
     async def create(
@@ -50,7 +51,7 @@ class Sessions:
         """Make a session, by default with the first agent; True if it was made by this request.
 
         Asked again with the same id and the same content, gives the session as it was made, and False.
-        Raises SessionExists, AgentNotFound, InvalidRequest, TooLarge, IdempotencyMismatch.
+        Raises SessionExists, AgentNotFound, InvalidRequest, TooLarge, IdempotencyMismatch, QuotaExceeded.
         """
         name = self._registry.get(agent).name if agent is not None else self._registry.default
         key = choose_key(tenant, session_id, idempotency)
@@ -62,10 +63,12 @@ class Sessions:
         facts = create_session(name, context, labels, history)
         drafts = draft_events(name, facts, None)
         mark = None if idempotency is None else idempotency.make_record()
+
+        async def create() -> AppendResult:
+            return await self._store.append(key, State(), drafts, idempotency=mark, quota=self._quota)
+
         try:
-            made = await run_once(
-                self._store, key, idempotency, lambda: self._store.append(key, State(), drafts, idempotency=mark)
-            )
+            made = await run_once(self._store, key, idempotency, create)
         except SeqConflict:
             return await self._view_existing(key, facts), False
         return await view_change(self._store, key, made), True
@@ -121,7 +124,11 @@ class Sessions:
 
         session_log = self._worker.open_session_log(key, await self._store.state(key))
         mark = None if idempotency is None else idempotency.make_record()
-        changed = await run_once(self._store, key, idempotency, lambda: session_log.commit(decide, mark=mark))
+
+        async def change() -> list[RecordedEvent]:
+            return await session_log.commit(decide, mark=mark, quota=self._quota)
+
+        changed = await run_once(self._store, key, idempotency, change)
         if isinstance(changed, IdempotencyRecord):
             return await view_change(self._store, key, changed)
         state = session_log.state
@@ -152,6 +159,7 @@ class Sessions:
             agent=agent,
             idempotency=idempotency,
             sizes=self._sizes,
+            quota=self._quota,
         )
 
     async def delete(

@@ -21,7 +21,7 @@ from swarmkeep.engine.attempts import ConflictCounter
 from swarmkeep.engine.failpoints import reach
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.store.archive import Archive
-from swarmkeep.store.ports import AppendResult, IdempotencyRecord, SessionKey
+from swarmkeep.store.ports import AppendResult, IdempotencyRecord, SessionKey, StorageQuota
 
 
 async def fork_session(
@@ -34,6 +34,7 @@ async def fork_session(
     agent: str | None = None,
     idempotency: IdempotentRequest | None = None,
     sizes: SizeLimits = UNBOUNDED,
+    quota: StorageQuota | None = None,
 ) -> SessionView:
     """A new session with this one's history up to `at` (by default all of it), its hashes included.
 
@@ -60,7 +61,9 @@ async def fork_session(
             drafts = draft_events(base.agent, facts, None)
             sizes.check_change(base, apply_drafts(base, drafts))
             try:
-                return await store.fork(key, base, target, drafts, redacted=len(redacted_payloads), idempotency=mark)
+                return await store.fork(
+                    key, base, target, drafts, redacted=len(redacted_payloads), idempotency=mark, quota=quota
+                )
             except SeqConflict as conflict:
                 # The source was redacted, or deleted and made anew, while it was looked at.
                 if conflict.session_id != key.id or target == key:

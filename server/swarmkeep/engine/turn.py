@@ -7,7 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 
 from swarmkeep.agent import Agent, FunctionSchemaError, InvalidFunctionError
 from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
-from swarmkeep.domain.errors import AgentUnavailable
+from swarmkeep.domain.errors import AgentUnavailable, QuotaExceeded
 from swarmkeep.domain.events import RunError
 from swarmkeep.domain.request import ModelRequest, Profile, build_request
 from swarmkeep.domain.state import Run, State
@@ -35,7 +35,7 @@ class ModelTurn:
         self.is_streamed = policy.should_stream(run)
         self.request: ModelRequest | None = None
         """The request to send next; none once it was answered."""
-        self._shortens_history = policy.shortens_history
+        self._policy = policy
         self._texts: list[str] = []
 
     @property
@@ -44,6 +44,10 @@ class ModelTurn:
         return "".join(self._texts)
 
     async def prepare(self, prepare: Prepare) -> None:
+        try:
+            await self._policy.check_tokens_left()
+        except QuotaExceeded as error:
+            raise TurnFailed(RunError(code=error.code, message=str(error), retryable=True)) from error
         self.agent, self.profile = await prepare(self.state)
         self.request = build_request(self.state, self.profile, stream=self.is_streamed)
 
@@ -65,7 +69,7 @@ class ModelTurn:
 
     def _reduce_turns(self, request: ModelRequest, failure: TurnFailed) -> int | None:
         """How much of the history to try next with a model that it was too long for: half, down to the last turn."""
-        if not self._shortens_history or failure.error.code != CONTEXT_TOO_LONG:
+        if not self._policy.shortens_history or failure.error.code != CONTEXT_TOO_LONG:
             return None
         return count_turns(request.entries) // 2 or None
 

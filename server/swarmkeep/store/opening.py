@@ -11,18 +11,26 @@ from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.revision import require_latest
 from swarmkeep.store.sql.audit import SqlAuditReader
 from swarmkeep.store.sql.audit_log import SqlAuditLog
+from swarmkeep.store.sql.counting.totals import SqlTotals
+from swarmkeep.store.sql.counting.usage import SqlUsageIndex
 from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.idempotency import SqlIdempotencyRecords
 from swarmkeep.store.sql.index import SqlSessionIndex
 from swarmkeep.store.sql.leases import SqlLeases
 from swarmkeep.store.sql.log import CACHE_BYTES, OnAppend, SqlEventLog
-from swarmkeep.store.sql.usage import SqlUsageIndex
 from swarmkeep.store.sqlite.database import SqliteDatabase
 from swarmkeep.store.urls import SqliteFile, locate
 
 
 class SqlStore(
-    SqlEventLog, SqlLeases, SqlSessionIndex, SqlUsageIndex, SqlIdempotencyRecords, SqlAuditReader, SqlAuditLog
+    SqlEventLog,
+    SqlLeases,
+    SqlSessionIndex,
+    SqlUsageIndex,
+    SqlTotals,
+    SqlIdempotencyRecords,
+    SqlAuditReader,
+    SqlAuditLog,
 ):
     """An Archive: every subject of the port on one Database. SQLite and PostgreSQL run the same statements."""
 
@@ -37,7 +45,8 @@ class SqlStore(
         on_append: OnAppend | None = None,
         read_seconds: float | None = None,
     ) -> None:
-        # Two subjects keep something of their own; the others need the database only.
+        # These keep something of their own; the others need the database only.
+        SqlTotals.__init__(self, database, clock=clock)
         SqlLeases.__init__(self, database, only=only)
         SqlEventLog.__init__(self, database, clock=clock, cache_bytes=cache_bytes, on_append=on_append)
         self.read_seconds = read_seconds

@@ -48,6 +48,7 @@ NEEDED: dict[str, set[str]] = {
     "GET /v1/agents": {"read"},
     "GET /v1/agents/{name}": {"read"},
     "GET /v1/usage": {"read"},
+    "GET /v1/quotas": {"read"},
     "GET /v1/export": {"read"},
     "POST /v1/import": {"write"},
     "GET /v1/keys": {"keys"},

@@ -11,8 +11,8 @@ from swarmkeep.store.hashing import header_of
 from swarmkeep.store.labels import labels_of
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.sql.counting.usage import make_usage_row
 from swarmkeep.store.sql.tables import events, session_labels, sessions, usage
-from swarmkeep.store.sql.usage import make_usage_row
 from tests.audit.verify.rows import Row, change_row, insert_row, read_rows, remove_row
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
+import signal
 import sqlite3
 import stat
+import sys
+import time
 from pathlib import Path
+
+import pytest
 
 from tests.cli.command_line import CommandLine
 from tests.cli.conftest import RecordedSession
+from tests.support.processes import POLL_SECONDS, Process
 
 
 def test_a_backup_is_restored_and_verified(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
@@ -44,3 +52,46 @@ def test_refusals_leave_nothing_behind(cli: CommandLine, recorded: RecordedSessi
     (tmp_path / "x.backup").write_text("no backup")
     assert "damaged or was cut off" in cli.expect_refusal("restore", "x.backup")
     assert [file.name for file in tmp_path.iterdir()] == ["x.backup"]
+
+
+@pytest.mark.long
+def test_what_a_killed_backup_left_is_removed_by_the_next(
+    cli: CommandLine, recorded: RecordedSession, tmp_path: Path
+) -> None:
+    large = tmp_path / "large.db"
+    shutil.copy(recorded.file, large)
+    with sqlite3.connect(large) as connection:
+        # Nothing that can be compressed, so that it takes its time.
+        rows = [("default", recorded.session_id, f"{number:064}", os.urandom(500_000).hex()) for number in range(30)]
+        connection.executemany("INSERT INTO blobs (tenant, session_id, hash, text) VALUES (?, ?, ?, ?)", rows)
+    connection.close()
+    backups = tmp_path / "backups"
+    backups.mkdir()
+    command = [sys.executable, "-m", "swarmkeep", "backup", str(backups / "b"), "--database-url", f"sqlite:///{large}"]
+    process = Process(command, folder=tmp_path)
+    process.start()
+    while not any(file.stat().st_size for file in backups.iterdir()):
+        assert process.returncode is None, process.output()
+        time.sleep(POLL_SECONDS)
+    process.signal(signal.SIGKILL)
+    assert process.wait(20) == -signal.SIGKILL
+    (left,) = backups.iterdir()
+    assert left.name == f".b.{process.pid}.part"
+    others = [backups / name for name in (f".b.{os.getpid()}0.part.txt", ".other.1.part", f".b.{os.getppid()}.part")]
+    for other in others:
+        other.touch()
+    assert cli("backup", str(backups / "b"), *recorded.options).code == 0
+    assert {file.name for file in backups.iterdir()} == {"b", *(other.name for other in others)}
+
+
+def test_a_file_that_somebody_elsewhere_still_writes_is_left(
+    cli: CommandLine, recorded: RecordedSession, tmp_path: Path
+) -> None:
+    # A process of another machine: here its number is nobody's.
+    part = tmp_path / ".b.999999999.part"
+    with part.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert cli("backup", "b", *recorded.options).code == 0
+        assert part.exists()
+    assert cli("backup", "b", *recorded.options).code == 0
+    assert not part.exists()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from sqlalchemy import text
+
+from swarmkeep.store import schema
 from swarmkeep.store.revision import LATEST_REVISION
 from tests.cli.command_line import ACME, CommandLine
 
@@ -26,6 +29,22 @@ def test_a_database_goes_up_and_down(cli: CommandLine, database_url: str) -> Non
     assert "sessions" in differs.out
     assert cli("db", "check", "--json", *where).json["matches"] is False
     assert cli("db", "upgrade", "--json", *where).json["current"] is True
+
+
+def test_counters_are_counted_anew_and_mended(cli: CommandLine, database_url: str) -> None:
+    where = ["--database-url", database_url]
+    assert cli("db", "upgrade", *where).code == 0
+    assert cli("db", "recount", *where).err == "0 tenants were counted wrong\n"
+    talk = cli("chat", "--offline", "--agents", ACME, *where, text="Hello\n")
+    assert talk.code == 0, talk
+    assert cli("db", "recount", "--json", *where).json == {"mended": False, "tenants": []}
+    schema.change_at_once(database_url, lambda found: found.execute(text("UPDATE totals SET sessions = 7, bytes = 1")))
+    found = cli("db", "recount", "--dry-run", "--json", *where).json
+    assert (found["mended"], found["tenants"][0]["counted_sessions"], found["tenants"][0]["sessions"]) == (False, 7, 1)
+    mended = cli("db", "recount", *where)
+    assert mended.out.startswith("'default': 7 sessions counted, 1 there; ")
+    assert mended.err == "1 tenants were counted wrong; that is mended\n"
+    assert cli("db", "recount", "--json", *where).json == {"mended": False, "tenants": []}
 
 
 def test_a_session_is_kept_in_either_database(cli: CommandLine, database_url: str) -> None:

@@ -100,6 +100,18 @@ def test_a_schema_that_is_behind_names_the_command(cli: CommandLine, healthy: li
     assert checks(cli(*healthy, "--database-url", postgres_url, "--json"))["schema"][0] == "ok"
 
 
+def test_a_tenant_that_is_near_its_quota_is_warned_of(cli: CommandLine, healthy: list[str]) -> None:
+    where = ["--database-url", "sqlite:///here.db"]
+    assert cli("db", "upgrade", *where).code == 0
+    assert checks(cli(*healthy, *where, "--json"))["quotas"] == ("ok", "nothing is stored yet")
+    assert cli("chat", "--offline", "--agents", ACME, *where, text="Hello\n").code == 0
+    status, detail = checks(cli(*healthy, *where, "--json"))["quotas"]
+    assert (status, "has 1 of 10000000 sessions" in detail) == ("ok", True)
+    env = {"SWARMKEEP_MAX_SESSIONS": "1"}
+    status, detail = checks(cli(*healthy, *where, "--json", env=env))["quotas"]
+    assert (status, "'default', has 1 of 1 sessions" in detail) == ("warning", True)
+
+
 def test_a_file_that_cannot_be_made_is_wrong(cli: CommandLine, healthy: list[str]) -> None:
     result = cli(*healthy, "--database-url", "sqlite:///no/such/folder/x.db", "--json")
     assert checks(result)["database"][0] == "wrong"

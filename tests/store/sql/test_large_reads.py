@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine, event
 
+from swarmkeep.audit.verify.session import verify
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import MessageAdded, SessionCreated
@@ -36,8 +39,8 @@ async def measure_on_loop(work: Callable[[], Awaitable[Any]]) -> tuple[Any, floa
 
 def measure_decoding(events: list[RecordedEvent]) -> float:
     began = time.thread_time()
-    for event in events:
-        upcast(event.type, event.version, event.payload)
+    for one in events:
+        upcast(one.type, one.version, one.payload)
     fold(events)
     return time.thread_time() - began
 
@@ -52,3 +55,44 @@ async def test_a_long_session_is_decoded_and_folded_off_the_loop(opener: Opener)
     assert (len(events), state.hash) == (len(DRAFTS), appended.state.hash)
     # On the loop, each of the two would take that long, and what it takes to fetch the rows.
     assert for_read + for_state < 1.5 * decoding
+
+
+async def test_a_long_session_is_verified_off_the_loop(opener: Opener) -> None:
+    await opener().append(KEY, State(), DRAFTS)
+    store = opener(cache_bytes=0)
+    decoding = measure_decoding(await store.read(KEY))
+    found, for_verify = await measure_on_loop(lambda: verify(store, KEY))
+    assert (found.valid, found.events) == (True, len(DRAFTS))
+    assert for_verify < 0.5 * decoding
+
+
+async def test_a_long_session_is_fetched_in_pages_which_see_one_moment(opener: Opener) -> None:
+    await opener().append(KEY, State(), DRAFTS)
+    store, other = opener(cache_bytes=0), opener()
+    statements: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        statements.append(statement)
+
+    event.listen(Engine, "after_cursor_execute", note)
+    try:
+        events = await store.read(KEY)
+    finally:
+        event.remove(Engine, "after_cursor_execute", note)
+    assert [one.seq for one in events] == list(range(1, len(DRAFTS) + 1))
+    fetches = [one for one in statements if "payload" in one and "FROM events" in one and "octet" not in one]
+    # SQLite fetches in a thread of its own, and what it fetches as it goes; from its driver, which tells nobody.
+    assert store.display.startswith("sqlite") or len(fetches) >= len(DRAFTS) / 500
+    reads = asyncio.gather(*(store.read(KEY) for _ in range(5)))
+    await other.delete(KEY)
+    assert {len(read) for read in await reads} <= {0, len(DRAFTS)}
+
+
+async def test_a_page_of_large_events_ends_at_its_bytes(opener: Opener) -> None:
+    facts = [MessageAdded(message={"role": "user", "content": "x" * size}) for size in [1, 700_000, 700_000, 1] * 30]
+    drafts = draft_events("Ann", [SessionCreated(agent="Ann"), *facts], None)
+    store = opener(cache_bytes=0)
+    await store.append(KEY, State(), drafts)
+    events = await store.read(KEY)
+    assert [one.seq for one in events] == list(range(1, len(drafts) + 1))
+    assert [one.seq for one in await store.read(KEY, after=3, upto=118)] == list(range(4, 119))

@@ -19,6 +19,7 @@ from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import Claim, Lease, SessionKey
+from swarmkeep.store.sql.counting.recount import recount_totals
 from tests.store.sessions import draft_creation, draft_run_completion, draft_run_start, draft_user_messages, list_seqs
 from tests.support.hypothesis_profiles import examples
 
@@ -165,6 +166,8 @@ class StoreMachine(RuleBasedStateMachine):
             assert {view.id: view.seq for view in page.sessions} == mine
 
     def teardown(self) -> None:
+        if hasattr(self, "stores"):
+            assert self.do(recount_totals(self.stores[0].database, mend=False)) == []
         for store in getattr(self, "stores", []):
             self.do(store.close())
         self.runner.close()

@@ -21,7 +21,7 @@ from swarmkeep.store.hashing import seal
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SealedBatch, SessionKey
 from swarmkeep.store.ports.audit import AuditAction
-from swarmkeep.store.sql.usage import make_usage_row
+from swarmkeep.store.sql.counting.usage import make_usage_row
 from tests.store.calls import REPLY, make_reply, make_tool_result, record_calls
 
 

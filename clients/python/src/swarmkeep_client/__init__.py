@@ -11,10 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from swarmkeep_client.async_client import AsyncAgents, AsyncAudit, AsyncClient, AsyncSessions
+    from swarmkeep_client.async_client import AsyncAgents, AsyncAudit, AsyncClient, AsyncKeys, AsyncSessions
     from swarmkeep_client.async_session import AsyncSession
     from swarmkeep_client.auditing import AuditEntry, RedactedCopy, Redaction
-    from swarmkeep_client.client import Agents, Audit, Client, Sessions
+    from swarmkeep_client.client import Agents, Audit, Client, Keys, Sessions
     from swarmkeep_client.comparisons import (
         Change,
         Comparison,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         AgentUnavailable,
         AlreadyDecided,
         ApiError,
+        ApiKeyNotFound,
         ConnectionFailed,
         Draining,
         FieldError,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         TooLarge,
         Unauthenticated,
     )
+    from swarmkeep_client.keys import ApiKey, CreatedKey
     from swarmkeep_client.models import (
         AgentInfo,
         Approval,
@@ -67,6 +69,8 @@ if TYPE_CHECKING:
         MessageStarted,
         Origin,
         PendingCall,
+        Quota,
+        Quotas,
         ResumeInput,
         Run,
         RunError,
@@ -87,10 +91,13 @@ __all__ = [
     "Agents",
     "AlreadyDecided",
     "ApiError",
+    "ApiKey",
+    "ApiKeyNotFound",
     "Approval",
     "AsyncAgents",
     "AsyncAudit",
     "AsyncClient",
+    "AsyncKeys",
     "AsyncSession",
     "AsyncSessions",
     "Audit",
@@ -100,6 +107,7 @@ __all__ = [
     "Client",
     "Comparison",
     "ConnectionFailed",
+    "CreatedKey",
     "Divergence",
     "Done",
     "Draining",
@@ -113,12 +121,15 @@ __all__ = [
     "ImportedSession",
     "InvalidImport",
     "InvalidRequest",
+    "Keys",
     "Message",
     "MessageDelta",
     "MessageStarted",
     "Origin",
     "PendingCall",
+    "Quota",
     "QuotaExceeded",
+    "Quotas",
     "RateLimited",
     "RedactedCopy",
     "Redaction",
@@ -159,6 +170,7 @@ _MODULES = (
     "errors",
     "comparisons",
     "auditing",
+    "keys",
     "session",
     "client",
     "async_session",

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from swarmkeep_client._calls import MetadataValue
 from swarmkeep_client._requests import build_path, build_query, format_filter_value, make_read, make_write, read_as
 from swarmkeep_client._wire import Call, Request
-from swarmkeep_client.models import ImportReport, Page, UsageRow
+from swarmkeep_client.models import ImportReport, Page, Quotas, UsageRow
 
 
 def export_sessions(
@@ -47,6 +47,10 @@ def import_sessions(
         headers={**request.headers, "Content-Type": "application/x-ndjson"},
     )
     return Call(request, read_as(ImportReport))
+
+
+def get_quotas() -> Call[Quotas]:
+    return Call(Request(method="GET", path=build_path("v1", "quotas")), read_as(Quotas))
 
 
 def get_usage(

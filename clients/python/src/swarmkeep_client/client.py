@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import BinaryIO, Literal, Self
 
 import httpx2
@@ -11,11 +12,13 @@ import httpx2
 from swarmkeep_client import _audit_calls as audit_calls
 from swarmkeep_client import _calls as calls
 from swarmkeep_client import _file_calls as files
+from swarmkeep_client import _key_calls as key_calls
 from swarmkeep_client._calls import Included, MetadataValue
 from swarmkeep_client._senders import Sender
 from swarmkeep_client._settings import READ_TIMEOUT_SECONDS, STREAM_IDLE_SECONDS, make_settings
 from swarmkeep_client.auditing import AuditEntry
-from swarmkeep_client.models import AgentInfo, Head, Health, ImportReport, Json, Message, UsageRow, Verification
+from swarmkeep_client.keys import ApiKey, CreatedKey, Role
+from swarmkeep_client.models import AgentInfo, Head, Health, ImportReport, Json, Message, Quotas, UsageRow, Verification
 from swarmkeep_client.session import Session
 
 
@@ -48,6 +51,7 @@ class Client:
         self.sessions = Sessions(self._sender)
         self.agents = Agents(self._sender)
         self.audit = Audit(self._sender)
+        self.keys = Keys(self._sender)
 
     @property
     def base_url(self) -> str:
@@ -118,6 +122,10 @@ class Client:
                 page_size=page_size,
             )
         )
+
+    def quotas(self) -> Quotas:
+        """How much of its quotas the key's tenant has used."""
+        return self._sender.perform(files.get_quotas())
 
     def close(self) -> None:
         """Close every connection."""
@@ -214,3 +222,34 @@ class Audit:
     def verify(self, *, head: Head | None = None) -> Verification:
         """Check the audit log's hash chain, and that it still has an earlier `head`."""
         return self._sender.perform(audit_calls.verify_audit(head))
+
+
+class Keys:
+    """The API keys of the key's own tenant, for keys with the role `admin`."""
+
+    def __init__(self, driver: Sender) -> None:
+        self._sender = driver
+
+    def create(
+        self,
+        *,
+        name: str = "",
+        role: Role = "write",
+        expires_at: datetime | str | None = None,
+        idempotency_key: str | None = None,
+    ) -> CreatedKey:
+        """Make a key; `name` says who or what uses it. The key itself is in `key`, this once.
+
+        An answer that is lost is asked for again, and then `key` is None: revoke that key, and make another.
+        Raises ValueError for a time without a zone.
+        """
+        call = key_calls.create_key(name=name, role=role, expires_at=expires_at, idempotency_key=idempotency_key)
+        return self._sender.perform(call)
+
+    def list(self, *, page_size: int | None = None) -> Iterator[ApiKey]:
+        """Keys, oldest first, with those that were revoked or have ended; never the keys themselves."""
+        return self._sender.iterate_pages(key_calls.list_keys(page_size=page_size))
+
+    def revoke(self, key_id: str) -> ApiKey:
+        """End a key for good; one that was revoked before stays as it is. Raises ApiKeyNotFound."""
+        return self._sender.perform(key_calls.revoke_key(key_id))

@@ -122,6 +122,10 @@ class AgentNotFound(ApiError):
         return list(self.problem.get("known_agents") or [])
 
 
+class ApiKeyNotFound(ApiError):
+    code = "key_not_found"
+
+
 class SessionBusy(ApiError):
     code = "session_busy"
 

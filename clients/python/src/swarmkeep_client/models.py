@@ -210,6 +210,22 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     tool_ms: float = 0.0
 
 
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    """`limit` is None where there is none."""
+
+    used: int
+    limit: int | None = None
+
+
+class Quotas(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tenant has, of what it may have. `tokens_today` begin anew in `day_ends_in_seconds`."""
+
+    sessions: Quota
+    stored_bytes: Quota
+    tokens_today: Quota
+    day_ends_in_seconds: int
+
+
 class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
     """A session of an imported file. `outcome`: `imported`, or `present` if it was on the server before."""
 

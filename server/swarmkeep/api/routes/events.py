@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -24,7 +25,7 @@ from swarmkeep.api.parameters import (
     seq_from_last_event_id,
 )
 from swarmkeep.api.sse import EVENT_STREAM, StreamResponse
-from swarmkeep.api.streams import session_frames
+from swarmkeep.api.streams import session_frames, wait_until_refused
 from swarmkeep.audit.replay.requests import rebuild_request
 from swarmkeep.audit.transfer.export import JSON_LINES, find_sessions, iterate_keys, write_export
 from swarmkeep.domain.codec import Json, encode
@@ -70,7 +71,8 @@ async def list_events(
     if form == EVENT_STREAM:
         start = max(start, seq_from_last_event_id(last_seen) or 0)
         await principal.reader.state(key)
-        return StreamResponse(session_frames(principal, key, start, types), EVENT_STREAM)
+        frames = session_frames(principal, key, start, types)
+        return StreamResponse(frames, EVENT_STREAM, until=partial(wait_until_refused, principal))
     if form == JSON_LINES:
         store = principal.store
         keys = await find_sessions(store, principal.tenant, [session_id])

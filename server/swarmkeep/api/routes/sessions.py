@@ -93,6 +93,7 @@ def session_response(session: SessionView, status: int = 200) -> Response[Sessio
             "session_exists",
             "idempotency_mismatch",
             "too_large",
+            "quota_exceeded",
             "unsupported_media_type",
             "overloaded",
         ),

@@ -67,7 +67,9 @@ async def export_sessions(
     operation_id="import_sessions",
     summary="Import sessions",
     operation_class=ImportOperation,
-    responses=problem_specs("invalid_import", "agent_not_found", "session_exists", "too_large", "overloaded"),
+    responses=problem_specs(
+        "invalid_import", "agent_not_found", "session_exists", "too_large", "quota_exceeded", "overloaded"
+    ),
 )
 async def import_sessions(
     request: JsonRequest,
@@ -88,7 +90,8 @@ async def import_sessions(
     recorded; sessions that are here already, with what the file has of them, are left as they are.
     """
     registry, by = principal.engine.registry, principal.name
-    sizes = principal.engine.limits.sizes
+    limits = principal.engine.limits
+    sizes, quota = limits.sizes, limits.storage_quota
     if agent is not None:
         if source == "export":
             raise InvalidRequest("an export says by itself which agent is active", "/query/agent")
@@ -107,7 +110,9 @@ async def import_sessions(
                 dry_run=dry_run,
                 by=by,
                 max_line_values=request.app.state.body_limits.max_values,
+                max_queued_runs=limits.max_queued_runs,
                 sizes=sizes,
+                quota=quota,
             )
         return await import_conversations(
             principal.store,
@@ -120,6 +125,7 @@ async def import_sessions(
             dry_run=dry_run,
             by=by,
             sizes=sizes,
+            quota=quota,
         )
 
 

@@ -1,4 +1,4 @@
-"""Route for usage: tokens, calls and time, in groups."""
+"""Routes for usage: tokens, calls and time, in groups; and how much of its quotas the tenant has used."""
 
 from __future__ import annotations
 
@@ -63,6 +63,41 @@ async def get_usage(
     return JsonResponse(UsageList(data=page.rows, next_cursor=page.next_cursor))
 
 
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    """`limit` is null where there is none."""
+
+    used: int
+    limit: int | None
+
+
+class Quotas(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tenant has, of what it may have. `stored_bytes` are those of the events' payloads, and of the texts that
+    they name; `tokens_today` those of the model calls since midnight, UTC, and `day_ends_in_seconds` when they count
+    anew."""
+
+    sessions: Quota
+    stored_bytes: Quota
+    tokens_today: Quota
+    day_ends_in_seconds: int
+
+
+@get(
+    "/quotas",
+    operation_id="get_quotas",
+    summary="Show how much of its quotas the tenant has used",
+    responses=problem_specs(),
+)
+async def get_quotas(principal: NamedDependency[Principal]) -> Quotas:
+    """Counters that move with each change, so that asking costs nothing."""
+    totals, limits = await principal.store.read_totals(principal.tenant), principal.engine.limits
+    return Quotas(
+        sessions=Quota(used=totals.sessions, limit=limits.max_sessions),
+        stored_bytes=Quota(used=totals.bytes, limit=limits.max_stored_bytes),
+        tokens_today=Quota(used=totals.tokens, limit=limits.max_tokens_per_day),
+        day_ends_in_seconds=totals.seconds_left,
+    )
+
+
 def _checked_day(text: str | None, pointer: str) -> str | None:
     try:
         if text is None or date.fromisoformat(text).isoformat() == text:
@@ -72,4 +107,4 @@ def _checked_day(text: str | None, pointer: str) -> str | None:
     raise InvalidRequest("write a day as YYYY-MM-DD", pointer)
 
 
-ROUTES = [get_usage]
+ROUTES = [get_usage, get_quotas]

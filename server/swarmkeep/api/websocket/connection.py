@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, cast
 
 from litestar import WebSocket, websocket
@@ -16,7 +16,7 @@ from swarmkeep.api.auth.guards import OWN_AUTH
 from swarmkeep.api.errors import problem_document
 from swarmkeep.api.http_errors import Unauthenticated
 from swarmkeep.api.sse import FrameParts, frame_parts
-from swarmkeep.api.streams import StreamCheck
+from swarmkeep.api.streams import StreamCheck, wait_until_refused
 from swarmkeep.api.websocket.commands import execute_command, read_command, read_ref
 from swarmkeep.api.websocket.handshake import (
     SUBPROTOCOL,
@@ -67,8 +67,11 @@ async def session_socket(socket: Socket, session_id: FromPath[str]) -> None:
         return
     except Exception as error:
         problem = _problem(error)
-        await socket.send_text(_frame("error", encode(problem)))
-        await socket.close(CLOSE_REFUSED + problem["status"], problem["code"])
+        # A viewer that takes nothing is not told why; the connection ends in any case.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(service.limits.refused_seconds):
+                await socket.send_text(_frame("error", encode(problem)))
+                await socket.close(CLOSE_REFUSED + problem["status"], problem["code"])
 
 
 def _problem(error: Exception) -> dict[str, Any]:
@@ -85,7 +88,7 @@ def _frame(event: str, data: bytes, seq: int | None = None, ref: str | None = No
 
 
 class _SessionSocket:
-    """One connection. Its two halves are tasks of their own; the first to end takes the other along."""
+    """One connection. What it does at once are tasks of their own; the first to end takes the others along."""
 
     def __init__(self, socket: Socket, principal: Principal, key: SessionKey, after: int) -> None:
         self._socket = socket
@@ -98,17 +101,21 @@ class _SessionSocket:
         """Until the client closes, the server stops, or the session is gone, which raises SessionNotFound."""
         # There before the first command is done: the run that it starts is to be shown as its model speaks.
         feed = self._principal.reader.open_feed(self._key)
-        halves = [asyncio.create_task(self._send_events(feed)), asyncio.create_task(self._execute_commands())]
+        tasks = [
+            asyncio.create_task(self._send_events(feed)),
+            asyncio.create_task(self._execute_commands()),
+            asyncio.create_task(self._leave_when_refused()),
+        ]
         try:
-            done, _ = await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             # What is being done is done to its end: a run that is recorded has to be set going, too.
             async with self._command_lock:
-                for half in halves:
-                    half.cancel()
-            await asyncio.gather(*halves, return_exceptions=True)
-        for half in done:
-            half.result()
+                for task in tasks:
+                    task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            task.result()
         await self._socket.close(CLOSE_RESTART, "the server is shutting down; connect again")
 
     async def _send_events(self, feed: Feed | None) -> None:
@@ -129,6 +136,11 @@ class _SessionSocket:
             raise Unauthenticated(key_given=True)
         if not check.is_leaving:
             raise SessionNotFound(key.id)
+
+    async def _leave_when_refused(self) -> None:
+        """End the connection of a viewer that takes nothing, too, when it was to be let in no more."""
+        await wait_until_refused(self._principal)
+        raise WebSocketDisconnect(detail="the API key is valid no more")
 
     async def _frame_parts(self, item: Item | None, joined: int) -> list[FrameParts]:
         """What is sent of an item; with the last event of a run that ended since the connection began, the run."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 import msgspec
@@ -19,10 +19,13 @@ from swarmkeep.audit.transfer.export_lines import (
 from swarmkeep.audit.verify.chain import ChainCheck
 from swarmkeep.audit.verify.problems import Problems
 from swarmkeep.domain.codec import has_more_values
+from swarmkeep.domain.decisions.sizes import UNBOUNDED
 from swarmkeep.domain.errors import InvalidImport, InvalidRequest
 from swarmkeep.domain.events import SessionCreated
+from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.inputs import check_id
 from swarmkeep.domain.request import digest, list_text_hashes
+from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import SealedBatch
 
@@ -30,6 +33,8 @@ MAX_SESSION_BYTES = 128 * 1024 * 1024
 """Of one session's lines: it is recorded in one transaction, and on SQLite all other writes wait for that."""
 MAX_LINE_VALUES = 200_000
 """JSON values of one line: many tiny ones take far more memory than their bytes."""
+MAX_QUEUED_RUNS = 10_000
+"""In one session, where no setting says how many: more than any server has let wait."""
 _MAX_CHUNK_EVENTS = 200
 _MAX_CHUNK_BYTES = 4 * 1024 * 1024
 
@@ -97,13 +102,19 @@ class ExportLines:
 
 
 def verify_export(
-    file: BinaryIO, *, max_session_bytes: int = MAX_SESSION_BYTES, max_line_values: int = MAX_LINE_VALUES
+    file: BinaryIO,
+    *,
+    max_session_bytes: int = MAX_SESSION_BYTES,
+    max_line_values: int = MAX_LINE_VALUES,
+    max_queued_runs: int = MAX_QUEUED_RUNS,
+    check_session: Callable[[State], None] = UNBOUNDED.check_session,
 ) -> Iterator[ExportedSession]:
     """Verify an export from its first line to its last; gives each session once it has proved to be whole.
 
-    No session may have more than `max_session_bytes`, and no line more than `max_line_values`.
+    No session may have more than `max_session_bytes`, no line more than `max_line_values`, and no queue ever more than
+    `max_queued_runs`. Sessions are folded one after the other, and `check_session` may refuse each in the end.
 
-    Raises InvalidImport, which names the line.
+    Raises InvalidImport, which names the line, and what `check_session` raises.
     """
     lines = ExportLines(file, max_line_values=max_line_values)
     seen: set[str] = set()
@@ -126,10 +137,9 @@ def verify_export(
             if place.begin.alone and sessions:
                 raise lines.make_error("the export before this line is cut off: its last line is missing")
             sessions += 1
-            for chunk in _read_verified_chunks(lines, place, record):
-                events += len(chunk.events)
-                if lines.end - place.offset > max_session_bytes:
-                    raise lines.make_error(f"the session has more than {max_session_bytes} bytes up to here")
+            state = _fold_session(lines, place, record, max_session_bytes, max_queued_runs)
+            check_session(state)
+            events += state.seq
             ended = place.begin.alone
             yield place
         if ended:
@@ -138,6 +148,25 @@ def verify_export(
     if not ended:
         lines.line += begun
         raise lines.make_error("the export is cut off: its last line is missing" if begun else "the file is empty")
+
+
+def _fold_session(
+    lines: ExportLines, place: ExportedSession, first: EventLine, max_bytes: int, max_queued_runs: int
+) -> State:
+    """Verify a session, and give its last state.
+
+    Its queue must not be too long at any time: each run that joins or leaves it costs what is in it.
+    """
+    state = State()
+    for chunk in _read_verified_chunks(lines, place, first):
+        for one in chunk.events:
+            state = evolve(state, one.event)
+            if len(state.queue) > max_queued_runs:
+                why = f"more than {max_queued_runs} runs wait in the session's queue (SWARMKEEP_MAX_QUEUED_RUNS)"
+                raise InvalidImport(why, line=place.line + one.event.seq - 1)
+        if lines.end - place.offset > max_bytes:
+            raise lines.make_error(f"the session has more than {max_bytes} bytes up to here")
+    return state
 
 
 def _read_session_start(lines: ExportLines, record: EventLine) -> ExportedSession:

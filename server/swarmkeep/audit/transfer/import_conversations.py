@@ -34,7 +34,7 @@ from swarmkeep.domain.events import MessageAdded
 from swarmkeep.domain.inputs import check_id, check_messages, check_object
 from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import seal
-from swarmkeep.store.ports import EventStore, SessionKey
+from swarmkeep.store.ports import EventStore, SessionKey, StorageQuota
 
 READERS: dict[ForeignFormat, ConversationReader] = {"chat": read_chats, "swarm": read_chats, "assistants": read_threads}
 
@@ -58,6 +58,7 @@ async def import_conversations(
     dry_run: bool = False,
     by: str | None = None,
     sizes: SizeLimits = UNBOUNDED,
+    quota: StorageQuota | None = None,
 ) -> ImportReport:
     """Make a session of each conversation in the file, with `agent` as the one that goes on.
 
@@ -75,7 +76,7 @@ async def import_conversations(
     for plan, was in zip(plans, present, strict=True):
         if not dry_run and not was:
             try:
-                await _record_session(store, plan, form, digest, by)
+                await _record_session(store, plan, form, digest, by, quota)
             except SeqConflict:
                 was = await _is_present(store, plan)
         head = None if dry_run and not was else await store.read_head(plan.key)
@@ -98,13 +99,18 @@ async def import_conversations(
 
 
 async def _record_session(
-    store: EventStore, plan: ImportPlan, form: ForeignFormat, digest: str, by: str | None
+    store: EventStore,
+    plan: ImportPlan,
+    form: ForeignFormat,
+    digest: str,
+    by: str | None,
+    quota: StorageQuota | None,
 ) -> None:
     def finish(state: State) -> list[EventDraft]:
         made = apply_drafts(state, plan.drafts)
         return [*plan.drafts, *finish_import(made, source=form, digest=digest, by=by)]
 
-    await store.restore(plan.key, tuple, finish=finish, action=make_import_action(form, digest, by))
+    await store.restore(plan.key, tuple, finish=finish, action=make_import_action(form, digest, by), quota=quota)
 
 
 def _plan_all(

@@ -9,7 +9,13 @@ from typing import BinaryIO, Literal
 
 import msgspec
 
-from swarmkeep.audit.transfer.export_reader import MAX_LINE_VALUES, ExportedSession, read_chunks, verify_export
+from swarmkeep.audit.transfer.export_reader import (
+    MAX_LINE_VALUES,
+    MAX_QUEUED_RUNS,
+    ExportedSession,
+    read_chunks,
+    verify_export,
+)
 from swarmkeep.domain.decisions.importing import finish_import
 from swarmkeep.domain.decisions.sizes import UNBOUNDED, SizeLimits
 from swarmkeep.domain.envelope import EventDraft
@@ -17,7 +23,7 @@ from swarmkeep.domain.errors import InvalidImport, SeqConflict, SessionExists
 from swarmkeep.domain.events import SessionImported
 from swarmkeep.domain.inputs import check_id
 from swarmkeep.domain.state import State
-from swarmkeep.store.ports import EventStore, SessionKey
+from swarmkeep.store.ports import EventStore, SessionKey, StorageQuota
 from swarmkeep.store.ports.audit import AuditAction
 
 EXPORT = "export"
@@ -54,7 +60,9 @@ async def import_export(
     dry_run: bool = False,
     by: str | None = None,
     max_line_values: int = MAX_LINE_VALUES,
+    max_queued_runs: int = MAX_QUEUED_RUNS,
     sizes: SizeLimits = UNBOUNDED,
+    quota: StorageQuota | None = None,
 ) -> ImportReport:
     """Record the sessions of an export as they were recorded: the same seqs, times, hashes and texts.
 
@@ -62,12 +70,13 @@ async def import_export(
     of its own; one that is here already is left as it is, so an import that was broken off can be made again. That
     it was imported, and by whom, becomes an event of each, and an entry of the audit log (see `finish_import`).
 
-    Raises InvalidImport, and SessionExists for another session under the same id; nothing was recorded then. Raises
-    TooLarge for a session that is larger in a way than `sizes` allow; those before it in the file were recorded.
+    Raises InvalidImport, TooLarge for a session that is larger in a way than `sizes` allow, and SessionExists for
+    another session under the same id; nothing was recorded then. Raises QuotaExceeded for the first session that is
+    more than `quota` allows; those before it in the file were recorded.
     """
     if as_id is not None:
         check_id(as_id, "/query/as")
-    places, digest = await asyncio.to_thread(_verify_file, file, max_line_values)
+    places, digest = await asyncio.to_thread(_verify_file, file, max_line_values, max_queued_runs, sizes)
     if as_id is not None and len(places) != 1:
         raise InvalidImport(f"a new id is for one session; this file has {len(places)}", line=1)
     keys = [SessionKey(tenant, as_id or place.session_id) for place in places]
@@ -75,12 +84,17 @@ async def import_export(
     if not dry_run:
         for number, (key, place) in enumerate(zip(keys, places, strict=True)):
             if not present[number]:
-                present[number] = not await _record_session(store, key, place, file, digest, by, sizes)
+                present[number] = not await _record_session(store, key, place, file, digest, by, quota)
     return _build_report(keys, places, present, dry_run)
 
 
-def _verify_file(file: BinaryIO, max_line_values: int) -> tuple[list[ExportedSession], str]:
-    return list(verify_export(file, max_line_values=max_line_values)), digest_file(file)
+def _verify_file(
+    file: BinaryIO, max_line_values: int, max_queued_runs: int, sizes: SizeLimits
+) -> tuple[list[ExportedSession], str]:
+    found = verify_export(
+        file, max_line_values=max_line_values, max_queued_runs=max_queued_runs, check_session=sizes.check_session
+    )
+    return list(found), digest_file(file)
 
 
 def digest_file(file: BinaryIO) -> str:
@@ -104,12 +118,11 @@ async def _record_session(
     file: BinaryIO,
     digest: str,
     by: str | None,
-    sizes: SizeLimits,
+    quota: StorageQuota | None,
 ) -> bool:
     """Record a session, unless somebody else has just done so."""
 
     def finish(state: State) -> list[EventDraft]:
-        sizes.check_session(state)
         return finish_import(state, source=EXPORT, digest=digest, by=by)
 
     try:
@@ -118,6 +131,7 @@ async def _record_session(
             lambda: read_chunks(file, place, key.id),
             finish=finish,
             action=make_import_action(EXPORT, digest, by),
+            quota=quota,
         )
     except SeqConflict:
         if not await _is_present(store, key, place):

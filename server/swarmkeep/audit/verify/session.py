@@ -27,7 +27,7 @@ from swarmkeep.store.archive import Archive
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.ports.audit import SessionRows, Snapshot
-from swarmkeep.store.sql.usage import make_usage_row
+from swarmkeep.store.sql.counting.usage import make_usage_row
 
 _MIN_SEQ, _MAX_SEQ = -(2**63), 2**63 - 1
 _MAX_PAGE_ROWS = 512

@@ -13,6 +13,8 @@ from swarmkeep.cli.terminal import put, put_json, say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from swarmkeep.store.ports.totals import TotalsDrift
+
 group = typer.Typer(
     help="Bring the database's schema up to this release, or back; say where it is.",
     no_args_is_help=True,
@@ -102,6 +104,53 @@ def check(as_json: JsonOutput = False, database_url: StoreUrl = None) -> None:
         say(f"error: the schema differs in {len(differences)} places; run `swarmkeep db upgrade`")
         raise typer.Exit(1)
     say("the schema is this release's")
+
+
+@group.command(
+    "recount",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep db recount
+      swarmkeep db recount --dry-run
+    """,
+)
+def recount(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is wrong.")] = False,
+    as_json: JsonOutput = False,
+    database_url: StoreUrl = None,
+) -> None:
+    """Count the sessions and bytes of every tenant anew, and mend the counters that quotas go by.
+
+    They move with what they count, so this finds something only after a release that does not know them, or another
+    program, has changed the database. It reads all of it; servers go on meanwhile.
+    """
+    found = _recount(_resolve_url(database_url), mend=not dry_run)
+    if as_json:
+        put_json({"mended": bool(found) and not dry_run, "tenants": found})
+    for one in () if as_json else found:
+        put(
+            f"{one.tenant!r}: {one.counted_sessions} sessions counted, {one.sessions} there; "
+            f"{one.counted_bytes} bytes counted, {one.bytes} there"
+        )
+    say(f"{len(found)} tenants were counted wrong" + ("" if dry_run or not found else "; that is mended"))
+
+
+def _recount(url: str, *, mend: bool) -> Sequence[TotalsDrift]:
+    import asyncio
+
+    from swarmkeep.store.opening import open_store
+    from swarmkeep.store.sql.counting.recount import recount_totals
+
+    async def carry_out() -> Sequence[TotalsDrift]:
+        store = open_store(url, read_only=not mend)
+        try:
+            await store.ping()
+            return await recount_totals(store.database, mend=mend)
+        finally:
+            await store.close()
+
+    return asyncio.run(carry_out())
 
 
 def _resolve_url(database_url: str | None) -> str:

@@ -32,6 +32,8 @@ from swarmkeep_migrations import REVISIONS
 FIRST_SAFE_SQLITE = (3, 51, 3)
 PROVIDER_TIMEOUT_SECONDS = 15.0
 PROBE_TIMEOUT_SECONDS = 3.0
+# Of a quota: from here on somebody should look into it.
+FULL_SHARE = 0.8
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -90,6 +92,8 @@ def _check_database(settings: Settings, location: Location) -> Iterator[CheckRes
     if isinstance(location, SqliteFile) and (exposed := find_exposed_files(location.path)):
         yield CheckResult("files", "warning", describe_exposure(exposed))
     yield _check_schema(revision, migrates=settings.migrate or isinstance(location, SqliteFile))
+    if revision == LATEST_REVISION:
+        yield asyncio.run(_check_quotas(settings))
 
 
 def _check_schema(revision: str | None, *, migrates: bool) -> CheckResult:
@@ -101,6 +105,29 @@ def _check_schema(revision: str | None, *, migrates: bool) -> CheckResult:
     if migrates:
         return CheckResult("schema", "ok", f"{found}; the server migrates it as it starts")
     return CheckResult("schema", "wrong", f"{found}; run `swarmkeep db upgrade`")
+
+
+async def _check_quotas(settings: Settings) -> CheckResult:
+    """How near the tenants are to what they may store."""
+    store = open_store(settings.database_url, read_only=True)
+    try:
+        totals = await store.list_totals()
+    except StoreUnavailable as error:
+        return CheckResult("quotas", "wrong", str(error))
+    finally:
+        await store.close()
+    shares = {
+        tenant: max(one.sessions / settings.max_sessions, one.bytes / settings.max_stored_bytes)
+        for tenant, one in totals.items()
+    }
+    if not shares:
+        return CheckResult("quotas", "ok", "nothing is stored yet")
+    fullest = max(shares, key=lambda tenant: shares[tenant])
+    detail = (
+        f"{len(shares)} tenants; the fullest, {fullest!r}, has {totals[fullest].sessions} of {settings.max_sessions} "
+        f"sessions and {totals[fullest].bytes} of {settings.max_stored_bytes} bytes"
+    )
+    return CheckResult("quotas", "warning" if shares[fullest] >= FULL_SHARE else "ok", detail)
 
 
 def _check_agents(settings: Settings) -> tuple[Registry | None, CheckResult]:

@@ -89,6 +89,9 @@ class MemorySession:
     async def approval_expires_at(self) -> str | None:
         return None
 
+    async def check_tokens_left(self) -> None:
+        """As many as it takes."""
+
     def time_limit(self, run: Run) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 

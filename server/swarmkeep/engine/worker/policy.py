@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from swarmkeep.domain.state import Run
 from swarmkeep.engine.agents.approvals import ApprovalRules
-from swarmkeep.engine.limits import Limits
+from swarmkeep.engine.attempts import UNAVAILABLE
+from swarmkeep.engine.limits import Limits, check_tokens_left
 from swarmkeep.engine.models.secrets import Secrets
 from swarmkeep.engine.policy import RunTimedOut
 from swarmkeep.engine.streams.hub import Hub
-from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.ports import SessionKey, TotalsReader
 
 
 class SessionPolicy:
@@ -20,7 +21,16 @@ class SessionPolicy:
 
     shortens_history = True
 
-    def __init__(self, limits: Limits, hub: Hub, key: SessionKey, rules: ApprovalRules, secrets: Secrets) -> None:
+    def __init__(
+        self,
+        store: TotalsReader,
+        limits: Limits,
+        hub: Hub,
+        key: SessionKey,
+        rules: ApprovalRules,
+        secrets: Secrets,
+    ) -> None:
+        self._store = store
         self._limits = limits
         self._hub = hub
         self._key = key
@@ -36,6 +46,11 @@ class SessionPolicy:
 
     async def approval_expires_at(self) -> str | None:
         return await self._rules.expires_at()
+
+    async def check_tokens_left(self) -> None:
+        # A run does not fail for a database that is away for a while.
+        with suppress(*UNAVAILABLE):
+            await check_tokens_left(self._store, self._key.tenant, self._limits)
 
     @asynccontextmanager
     async def time_limit(self, run: Run) -> AsyncGenerator[None]:

@@ -168,7 +168,7 @@ class Worker:
                     return None
 
     async def _run_loop(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> None:
-        policy = SessionPolicy(self._limits, self._hub, session_log.key, self._rules, self._secrets)
+        policy = SessionPolicy(self._store, self._limits, self._hub, session_log.key, self._rules, self._secrets)
         async with aclosing(self._run_items(session_log, policy, begun)) as items:
             async for item in items:
                 if isinstance(item, RecordedEvent):

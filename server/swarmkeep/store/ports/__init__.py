@@ -14,6 +14,7 @@ from swarmkeep.store.ports.index import SessionIndex, SessionPage, UsageIndex
 from swarmkeep.store.ports.keys import DEFAULT_TENANT, SessionKey
 from swarmkeep.store.ports.leases import Claim, Lease, Leases, SessionHead
 from swarmkeep.store.ports.log import AppendResult, EventLog, EventReader, SealedBatch
+from swarmkeep.store.ports.totals import StorageQuota, TenantTotals, TotalsReader
 
 __all__ = [
     "DEFAULT_TENANT",
@@ -35,12 +36,15 @@ __all__ = [
     "SessionIndex",
     "SessionKey",
     "SessionPage",
+    "StorageQuota",
     "StoreUnavailable",
+    "TenantTotals",
+    "TotalsReader",
     "UsageIndex",
 ]
 
 
-class EventStore(EventLog, Leases, SessionIndex, UsageIndex, IdempotencyRecords, ChangeFeed, Protocol):
+class EventStore(EventLog, Leases, SessionIndex, UsageIndex, TotalsReader, IdempotencyRecords, ChangeFeed, Protocol):
     """A database of sessions. Each call is atomic and, once it returns, durable."""
 
     async def ping(self) -> None:

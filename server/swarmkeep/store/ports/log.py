@@ -14,6 +14,7 @@ from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.ports.idempotency import IdempotencyRecord
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.ports.leases import Claim, Lease, SessionHead
+from swarmkeep.store.ports.totals import StorageQuota
 
 
 class AppendResult(msgspec.Struct, frozen=True):
@@ -100,6 +101,7 @@ class EventLog(EventReader, Protocol):
         lease_seconds: float = 15.0,
         blobs: Mapping[str, str] | None = None,
         idempotency: IdempotencyRecord | None = None,
+        quota: StorageQuota | None = None,
     ) -> AppendResult:
         """Record events at the end of a session: all of them, with everything below, or none.
 
@@ -113,6 +115,8 @@ class EventLog(EventReader, Protocol):
         which no run is running gives the lease up and moves the epoch on, whoever appends. Without a lease given,
         the lease is left as it is otherwise. Empty `drafts` are allowed (for a claim or an idempotency record) and obey
         the same rules.
+
+        With a `quota` the tenant may have no more than that afterwards: else QuotaExceeded, and nothing is recorded.
 
         Raises SeqConflict (also when the session is gone), LeaseLost, IdempotencyMismatch or IdempotencyRecordExists
         when `idempotency.key` was used before, and OutcomeUnknown when the connection broke as it was committed.
@@ -128,6 +132,7 @@ class EventLog(EventReader, Protocol):
         *,
         redacted: int = 0,
         idempotency: IdempotencyRecord | None = None,
+        quota: StorageQuota | None = None,
     ) -> AppendResult:
         """Copy the source's events 1..base.seq (and their blobs), hashes included, and append `drafts`: atomically.
 
@@ -143,6 +148,7 @@ class EventLog(EventReader, Protocol):
         *,
         finish: Callable[[State], Sequence[EventDraft]],
         action: AuditAction,
+        quota: StorageQuota | None = None,
     ) -> State:
         """Record a session that was recorded elsewhere, event for event as it was: all of it, or nothing.
 

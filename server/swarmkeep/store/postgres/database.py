@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +16,7 @@ from swarmkeep.store.ports import OutcomeUnknown, SessionKey, StoreUnavailable
 from swarmkeep.store.postgres.connections import connect, make_engine
 from swarmkeep.store.postgres.errors import is_connection_lost, is_server_read_only, raise_store_error
 from swarmkeep.store.postgres.notifications import Notifications
+from swarmkeep.store.postgres.snapshots import SnapshotThread
 from swarmkeep.store.urls import PostgresServer
 
 T = TypeVar("T")
@@ -32,8 +33,9 @@ class PostgresDatabase:
         self._max_waiting = max_waiting
         self._engine: AsyncEngine | None = None
         self._reading: AsyncEngine | None = None
-        # Each holds a connection of the pool for as long as it takes.
+        # They share a thread, so that more at once would only wait for one another.
         self._snapshots = asyncio.Semaphore(_SNAPSHOTS)
+        self._snapshot_thread = SnapshotThread(server)
         self._writes: set[asyncio.Task[Any]] = set()
         self._notifications = Notifications(lambda: connect(server, {}))
         self._closed = False
@@ -46,15 +48,23 @@ class PostgresDatabase:
         return await self._read(engine, partial(_query_in_time, query, seconds))
 
     async def read_snapshot(self, query: Callable[[Connection], T]) -> T:
-        engine = self._open_engines()[0]
-        snapshot = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._open_engines()
         async with self._snapshots:
-            return await self._read(snapshot, query)
+            return await self._repeat(lambda: self._snapshot_thread.run(query))
+
+    async def read_at_one_moment(self, query: Callable[[Connection], T]) -> T:
+        engine = self._open_engines()[0]
+        moment = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        return await self._read(moment, query)
 
     async def _read(self, engine: AsyncEngine, query: Callable[[Connection], T]) -> T:
+        return await self._repeat(lambda: greenlet_spawn(_run_query, engine.sync_engine, query))
+
+    async def _repeat(self, run: Callable[[], Awaitable[T]]) -> T:
+        """Run a query, again if the connection was lost."""
         for last in (False, True):
             try:
-                return await greenlet_spawn(_run_query, engine.sync_engine, query)
+                return await run()
             except Exception as error:
                 if last or not is_connection_lost(error):
                     raise_store_error(error, self._server)
@@ -96,6 +106,7 @@ class PostgresDatabase:
         self._closed = True
         if self._writes:
             await asyncio.wait(self._writes)
+        await self._snapshot_thread.close()
         if self._engine is not None:
             await self._engine.dispose()
 

@@ -29,6 +29,10 @@ class Database(Protocol):
         """
         ...
 
+    async def read_at_one_moment(self, query: Callable[[Connection], T]) -> T:
+        """`read`, for several statements that see the database as it was at one moment."""
+        ...
+
     async def write(self, job: Callable[[Connection], T], *, erases: bool = False) -> T:
         """Run a job in a transaction of its own, or in its own part of one, and commit.
 

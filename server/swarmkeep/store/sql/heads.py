@@ -16,6 +16,7 @@ from swarmkeep.domain.state import State
 from swarmkeep.domain.views import view_session
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import AppendResult, Claim, IdempotencyRecord, Lease, SessionKey
+from swarmkeep.store.ports.totals import StorageQuota
 from swarmkeep.store.sql.columns import database_now
 from swarmkeep.store.sql.prepared import PreparedStatement, build_insert_if_absent
 from swarmkeep.store.sql.tables import of_session, sessions
@@ -39,6 +40,7 @@ class AppendPlan(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float
     blobs: Mapping[str, str]
     idempotency: IdempotencyRecord | None
+    quota: StorageQuota | None
 
     @property
     def lease_mode(self) -> LeaseMode:
@@ -66,6 +68,7 @@ def plan_append(
     lease_seconds: float = 15.0,
     blobs: Mapping[str, str] | None = None,
     idempotency: IdempotencyRecord | None = None,
+    quota: StorageQuota | None = None,
 ) -> AppendPlan:
     state = fold((one.event for one in sealed), base)
     return AppendPlan(
@@ -78,6 +81,7 @@ def plan_append(
         lease_seconds=lease_seconds,
         blobs=blobs or {},
         idempotency=idempotency,
+        quota=quota,
     )
 
 

@@ -20,6 +20,7 @@ from swarmkeep.store.clock import Clock, utc_now
 from swarmkeep.store.hashing import SealedEvent, seal
 from swarmkeep.store.ports import AppendResult, Claim, IdempotencyRecord, Lease, OutcomeUnknown, SealedBatch, SessionKey
 from swarmkeep.store.ports.audit import AuditAction
+from swarmkeep.store.ports.totals import StorageQuota
 from swarmkeep.store.sql import writes
 from swarmkeep.store.sql.audit_log import record_deeds, write_with_audit
 from swarmkeep.store.sql.columns import escape
@@ -63,6 +64,7 @@ class SqlEventLog(SqlEventReader):
         lease_seconds: float = 15.0,
         blobs: Mapping[str, str] | None = None,
         idempotency: IdempotencyRecord | None = None,
+        quota: StorageQuota | None = None,
     ) -> AppendResult:
         with self._report_append():
             _refuse_long_keys(key, idempotency)
@@ -78,6 +80,7 @@ class SqlEventLog(SqlEventReader):
                     lease_seconds=lease_seconds,
                     blobs=blobs,
                     idempotency=idempotency,
+                    quota=quota,
                 )
 
             return await self._append(await run_off_loop(len(drafts), make_plan))
@@ -101,9 +104,10 @@ class SqlEventLog(SqlEventReader):
         *,
         redacted: int = 0,
         idempotency: IdempotencyRecord | None = None,
+        quota: StorageQuota | None = None,
     ) -> AppendResult:
         _refuse_long_keys(target, idempotency)
-        plan = plan_append(target, base, self._seal(target, base, drafts), idempotency=idempotency)
+        plan = plan_append(target, base, self._seal(target, base, drafts), idempotency=idempotency, quota=quota)
         await self.database.write(lambda connection: writes.fork(connection, source, plan, redacted))
         self._cache_state(plan)
         return plan.make_result(None)
@@ -115,11 +119,12 @@ class SqlEventLog(SqlEventReader):
         *,
         finish: Callable[[State], Sequence[EventDraft]],
         action: AuditAction,
+        quota: StorageQuota | None = None,
     ) -> State:
         _refuse_long_keys(key, None)
 
         def make_plan() -> RestorePlan:
-            return plan_restore(key, batches(), lambda state: self._seal(key, state, finish(state)))
+            return plan_restore(key, batches(), lambda state: self._seal(key, state, finish(state)), quota)
 
         # All that takes long comes before the transaction, and off the loop: others write meanwhile.
         plan = await asyncio.to_thread(make_plan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import BigInteger, Connection, Select, bindparam, select
@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 MAX_BIGINT = 2**63 - 1
 _FEW_EVENTS = 100
+_PAGE_EVENTS = 500
+_PAGE_BYTES = 1_000_000
 
 
 class SqlEventReader(OnDatabase):
@@ -66,8 +68,28 @@ class SqlEventReader(OnDatabase):
                 )
             return find_event_rows(connection, key, after=after, upto=last, types=types, limit=limit)
 
-        rows = await self.database.read(query)
+        if limit is None and max_bytes is None:
+            rows = await self._read_all_rows(key, after, upto, types)
+        else:
+            rows = await self.database.read(query)
         return await run_off_loop(len(rows), lambda: decode_events(key, rows))
+
+    async def _read_all_rows(
+        self, key: SessionKey, after: int, upto: int | None, types: Sequence[str]
+    ) -> Sequence[Sequence[Any]]:
+        """The rows of events, however many there are: between two pages of them others have the event loop."""
+
+        def read_few(connection: Connection) -> Sequence[Sequence[Any]]:
+            # SQLite is read in a thread.
+            limit = None if connection.dialect.name == "sqlite" else _FEW_EVENTS + 1
+            return find_event_rows(connection, key, after=after, upto=upto, types=types, limit=limit)
+
+        rows = await self.database.read(read_few)
+        if len(rows) != _FEW_EVENTS + 1:
+            return rows
+        return await self.database.read_at_one_moment(
+            lambda connection: list(iterate_event_rows(connection, key, after=after, upto=upto, types=types))
+        )
 
     async def read_head(self, key: SessionKey) -> SessionHead | None:
         return (await self.database.read(lambda connection: find_heads(connection, [key]))).get(key)
@@ -145,6 +167,22 @@ def find_event_rows(
         used = {name: value for name, value in row.items() if value is not None}
         return connection.execute(statement, used).all()
     return _prepare_events_query(upto is not None, limit is not None).fetch_all(connection, row)
+
+
+def iterate_event_rows(
+    connection: Connection, key: SessionKey, *, after: int, upto: int | None, types: Sequence[str]
+) -> Iterator[Sequence[Any]]:
+    """The rows of events, page by page: one driver fetches all that a statement finds before it gives the first row."""
+    while True:
+        found: dict[str, Any] = {"after": after, "types": types, "limit": _PAGE_EVENTS}
+        last = find_page_end(connection, key, upto=upto, max_bytes=_PAGE_BYTES, **found)
+        page = find_event_rows(connection, key, upto=last, **found)
+        yield from page
+        is_last = len(page) < _PAGE_EVENTS and last == upto
+        # A seq of another type is damage, and comes last.
+        if is_last or not page or page[-1][0].__class__ is not int:
+            return
+        after = page[-1][0]
 
 
 def decode_events(key: SessionKey, rows: Iterable[Sequence[Any]]) -> list[RecordedEvent]:

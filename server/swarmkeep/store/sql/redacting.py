@@ -12,11 +12,12 @@ from swarmkeep.domain.errors import SeqConflict
 from swarmkeep.domain.events import RunQueued, RunStarted
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports.keys import SessionKey
+from swarmkeep.store.sql.counting.totals import Growth, count_change, measure_session
+from swarmkeep.store.sql.counting.usage import rewrite_usage
 from swarmkeep.store.sql.heads import AppendPlan
 from swarmkeep.store.sql.prepared import MAX_PARAMETERS
 from swarmkeep.store.sql.tables import blobs, creations, events, idempotency, of_session
-from swarmkeep.store.sql.usage import rewrite_usage
-from swarmkeep.store.sql.writes import append, collect_blob_names, replace_labels
+from swarmkeep.store.sql.writes import collect_blob_names, insert_append, replace_labels
 from swarmkeep.store.upcast import upcast
 
 
@@ -41,7 +42,8 @@ def redact(
     connection: Connection, plan: AppendPlan, redacted: Sequence[RecordedEvent], used_keys: Sequence[str]
 ) -> None:
     """Give events their new payloads, and remove every other copy in this session; and record that."""
-    append(connection, plan)
+    before = measure_session(connection, plan.key)
+    insert_append(connection, plan)
     replace_labels(connection, plan)
     mine = of_session(events, plan.key)
     for event in redacted:
@@ -58,6 +60,7 @@ def redact(
     # without its digest matches no request any more.
     own = "" if plan.idempotency is None else plan.idempotency.key
     connection.execute(update(idempotency).where(*records, idempotency.c.key != own).values(digest=""))
+    count_change(connection, plan.key, Growth(bytes=measure_session(connection, plan.key) - before))
 
 
 def _delete_unnamed_blobs(connection: Connection, key: SessionKey, named: Collection[str]) -> None:

@@ -156,6 +156,18 @@ usage = Table(
     comment="what each model and tool call took; an index of the events that can be rebuilt",
 )
 
+totals = Table(
+    "totals",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("slice", Integer, primary_key=True, autoincrement=False, comment="by the session; -1: of recounts"),
+    Column("sessions", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False, comment="of events' payloads and of texts"),
+    Column("day", Verbatim, nullable=False, comment="of the tokens, in UTC; empty without any"),
+    Column("tokens", BigInteger, nullable=False, comment="of that day's model calls, deleted sessions included"),
+    comment="what each tenant has stored and used, for its quotas; sessions and bytes can be counted again",
+)
+
 api_keys = Table(
     "api_keys",
     metadata,

@@ -15,8 +15,11 @@ from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.labels import labels_of
 from swarmkeep.store.ports import Lease, SealedBatch, SessionKey
 from swarmkeep.store.ports.audit import AuditAction
+from swarmkeep.store.ports.totals import StorageQuota
 from swarmkeep.store.sql.audit_log import record_action
-from swarmkeep.store.sql.columns import as_bytes
+from swarmkeep.store.sql.columns import as_bytes, escape
+from swarmkeep.store.sql.counting.totals import Growth, count_change, count_tokens, measure_events, measure_session
+from swarmkeep.store.sql.counting.usage import record_usage
 from swarmkeep.store.sql.heads import AppendPlan, advance_head, insert_head, is_head, plan_append
 from swarmkeep.store.sql.idempotency import insert_creation_record, insert_idempotency_record
 from swarmkeep.store.sql.prepared import MAX_PARAMETERS, PreparedStatement, prepare_insert_if_absent
@@ -29,22 +32,32 @@ from swarmkeep.store.sql.tables import (
     session_labels,
     sessions,
 )
-from swarmkeep.store.sql.usage import record_usage
 
 _SLICE_EVENTS = 200
 
 
 def append(connection: Connection, plan: AppendPlan) -> Lease | None:
-    """Record what is planned, and grant, renew or end the lease."""
+    """Record what is planned, and grant, renew or end the lease. Raises QuotaExceeded if the plan has a quota."""
+    lease, text_bytes = insert_append(connection, plan)
+    recorded = [one.event for one in plan.sealed]
+    day, tokens = count_tokens(recorded)
+    growth = Growth(
+        sessions=int(plan.base.seq == 0), bytes=measure_events(recorded) + text_bytes, day=day, tokens=tokens
+    )
+    count_change(connection, plan.key, growth, plan.quota)
+    return lease
+
+
+def insert_append(connection: Connection, plan: AppendPlan) -> tuple[Lease | None, int]:
+    """`append`, but for the tenant's totals; gives the bytes of new texts, too."""
     if plan.idempotency is not None:
         insert = insert_creation_record if plan.base.seq == 0 else insert_idempotency_record
         insert(connection, plan.key, plan.idempotency, plan.state.seq)
     lease = insert_head(connection, plan) if plan.base.seq == 0 else advance_head(connection, plan)
-    for batch in _cut(plan.sealed, plan.blobs):
-        _insert_batch(connection, plan.key, batch)
+    text_bytes = sum(_insert_batch(connection, plan.key, batch) for batch in _cut(plan.sealed, plan.blobs))
     if plan.state.metadata is not plan.base.metadata:
         replace_labels(connection, plan)
-    return lease
+    return lease, text_bytes
 
 
 def fork(connection: Connection, source: SessionKey, plan: AppendPlan, redacted: int) -> None:
@@ -70,6 +83,11 @@ def fork(connection: Connection, source: SessionKey, plan: AppendPlan, redacted:
         raise SeqConflict(source.id, base.seq)
     _insert_events(connection, plan.key, plan.sealed)
     replace_labels(connection, plan)
+    _count_new_session(connection, plan.key, plan.quota)
+
+
+def _count_new_session(connection: Connection, key: SessionKey, quota: StorageQuota | None) -> None:
+    count_change(connection, key, Growth(sessions=1, bytes=measure_session(connection, key)), quota)
 
 
 def delete_session(
@@ -85,8 +103,10 @@ def delete_session(
         if expected is None or connection.scalar(select(sessions.c.head_seq).where(*this)) is None:
             raise SessionNotFound(key.id)
         raise SeqConflict(key.id, expected.seq)
+    freed = measure_session(connection, key)
     for table in SESSION_TABLES:
         connection.execute(delete(table).where(*of_session(table, key)))
+    count_change(connection, key, Growth(sessions=-1, bytes=-freed))
     deleted = {"session_id": key.id, "seq": last.head_seq, "hash": as_bytes(last.head_hash).hex()}
     record_action(connection, key.tenant, action, deleted, at)
 
@@ -97,13 +117,16 @@ def _cut(sealed: Sequence[SealedEvent], texts: Mapping[str, str] | None = None) 
     return [SealedBatch((), texts), *rest] if texts else rest
 
 
-def _insert_batch(connection: Connection, key: SessionKey, batch: SealedBatch) -> None:
-    """Events, what is counted of them, and the texts that they name."""
+def _insert_batch(connection: Connection, key: SessionKey, batch: SealedBatch) -> int:
+    """Events, their usage, and the texts that they name; gives the bytes of the texts that were not there."""
     _insert_events(connection, key, batch.events)
     record_usage(connection, key, (one.event for one in batch.events))
-    if batch.blobs:
-        rows = [{**session_columns(key), "hash": name, "text": text} for name, text in batch.blobs.items()]
-        prepare_insert_if_absent(blobs, connection.dialect.name).execute_many(connection, rows)
+    statement, text_bytes = prepare_insert_if_absent(blobs, connection.dialect.name), 0
+    for name, text in batch.blobs.items():
+        row = {**session_columns(key), "hash": name, "text": text}
+        if statement.execute(connection, row):
+            text_bytes += len(escape(text).encode())
+    return text_bytes
 
 
 def _insert_events(connection: Connection, key: SessionKey, sealed: Sequence[SealedEvent]) -> None:
@@ -188,7 +211,10 @@ class RestorePlan(msgspec.Struct, frozen=True):
 
 
 def plan_restore(
-    key: SessionKey, batches: Iterable[SealedBatch], finish: Callable[[State], Sequence[SealedEvent]]
+    key: SessionKey,
+    batches: Iterable[SealedBatch],
+    finish: Callable[[State], Sequence[SealedEvent]],
+    quota: StorageQuota | None,
 ) -> RestorePlan:
     """Read the batches and fold them, then what `finish` makes of the state."""
     state, slices = State(), []
@@ -197,7 +223,7 @@ def plan_restore(
         slices.append(batch)
     added = finish(state)
     slices += _cut(added)
-    return RestorePlan(msgspec.structs.replace(plan_append(key, state, added), base=State()), slices)
+    return RestorePlan(msgspec.structs.replace(plan_append(key, state, added, quota=quota), base=State()), slices)
 
 
 def restore(connection: Connection, plan: RestorePlan, action: AuditAction, at: str) -> None:
@@ -210,4 +236,5 @@ def restore(connection: Connection, plan: RestorePlan, action: AuditAction, at: 
     for batch in plan.slices:
         _insert_batch(connection, key, batch)
     replace_labels(connection, plan.head)
+    _count_new_session(connection, key, plan.head.quota)
     record_action(connection, key.tenant, action, {"session_id": key.id, "seq": state.seq, "hash": state.hash}, at)

@@ -90,6 +90,9 @@ class SqliteDatabase:
             query = partial(_query_in_time, query, seconds)
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, query)
 
+    async def read_at_one_moment(self, query: Callable[[Connection], T]) -> T:
+        return await self.read(query)
+
     async def read_snapshot(self, query: Callable[[Connection], T]) -> T:
         # Any read is one transaction, and so sees one moment.
         self._check_open()

@@ -1,0 +1,34 @@
+"""A server's answers about API keys, as frozen values."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Role = Literal["read", "run", "approve", "audit", "write", "admin"]
+
+
+class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
+    """An API key as lists show it. `role` says what it may do. Times are UTC, or None."""
+
+    id: str
+    tenant: str
+    name: str
+    role: str
+    created_at: str
+    last_used_at: str | None = None
+    revoked_at: str | None = None
+    expires_at: str | None = None
+
+
+class CreatedKey(ApiKey, frozen=True, kw_only=True):
+    """A new key. `key` is the key itself: this once, and None when the request was made before.
+
+    It is not shown where this value is printed.
+    """
+
+    key: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id!r} {self.role}>"

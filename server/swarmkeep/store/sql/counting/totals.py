@@ -1,0 +1,129 @@
+"""What each tenant has stored and used: counters that move in the transaction of what they count.
+
+A tenant's counters are spread over slices, by session: on PostgreSQL an append holds the row of its slice until it is
+committed, and those of other sessions are not to wait for it. Whoever counts holds the session's row by then, and takes
+the audit log's later, so that no two wait for one another.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import zlib
+from collections.abc import Iterable
+from datetime import UTC, datetime, time, timedelta
+from importlib import import_module
+
+import msgspec
+from sqlalchemy import Connection, bindparam, case, func, select
+
+from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.store.clock import Clock, utc_now
+from swarmkeep.store.ports.keys import SessionKey
+from swarmkeep.store.ports.totals import StorageQuota, TenantTotals
+from swarmkeep.store.sql.columns import stored_bytes
+from swarmkeep.store.sql.counting.usage import make_usage_row
+from swarmkeep.store.sql.database import Database, OnDatabase
+from swarmkeep.store.sql.prepared import PreparedStatement
+from swarmkeep.store.sql.tables import blobs, events, of_session, totals
+
+_SLICES = 64
+_NO_DAY = ""
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    """By how much a tenant's totals change."""
+
+    sessions: int = 0
+    bytes: int = 0
+    day: str = _NO_DAY
+    tokens: int = 0
+
+
+class SqlTotals(OnDatabase):
+    """TotalsReader on a Database."""
+
+    def __init__(self, database: Database, *, clock: Clock = utc_now) -> None:
+        super().__init__(database)
+        self._clock = clock
+
+    async def read_totals(self, tenant: str) -> TenantTotals:
+        now = self._clock().astimezone(UTC)
+        day, midnight = now.date(), datetime.combine(now.date() + timedelta(days=1), time(), UTC)
+        found = await self.database.read(lambda connection: sum_totals(connection, tenant, day.isoformat()))
+        return msgspec.structs.replace(found, seconds_left=math.ceil((midnight - now).total_seconds()))
+
+    async def list_totals(self) -> dict[str, TenantTotals]:
+        """Sessions and bytes of every tenant that has had any."""
+        return await self.database.read(_list_totals)
+
+
+def _list_totals(connection: Connection) -> dict[str, TenantTotals]:
+    tenants = connection.scalars(select(totals.c.tenant).distinct().order_by(totals.c.tenant)).all()
+    return {tenant: sum_totals(connection, tenant) for tenant in tenants}
+
+
+def count_change(connection: Connection, key: SessionKey, growth: Growth, quota: StorageQuota | None = None) -> None:
+    """Count what this transaction changes in a session. Raises QuotaExceeded where that is more than there may be."""
+    if growth == Growth():
+        return
+    row = {"tenant": key.tenant, "slice": zlib.crc32(key.id.encode()) % _SLICES, **msgspec.structs.asdict(growth)}
+    _prepare_count(connection.dialect.name).execute(connection, row)
+    if quota is not None:
+        quota.check(sum_totals(connection, key.tenant), is_new_session=growth.sessions > 0)
+
+
+@functools.cache
+def _prepare_count(dialect: str) -> PreparedStatement:
+    given = import_module(f"sqlalchemy.dialects.{dialect}").insert(totals)
+    new, old = given.excluded, totals.c
+    # Of a day that is over nothing is kept, and what comes late of it is not counted any more.
+    tokens = case((new.day == old.day, old.tokens + new.tokens), (new.day > old.day, new.tokens), else_=old.tokens)
+    statement = given.on_conflict_do_update(
+        index_elements=[old.tenant, old.slice],
+        set_={
+            "sessions": old.sessions + new.sessions,
+            "bytes": old.bytes + new.bytes,
+            "day": case((new.day > old.day, new.day), else_=old.day),
+            "tokens": tokens,
+        },
+    )
+    return PreparedStatement(statement, [column.name for column in totals.c])
+
+
+def sum_totals(connection: Connection, tenant: str, day: str = _NO_DAY) -> TenantTotals:
+    """A tenant's totals, with the tokens of a day."""
+    [row] = _SUM.fetch_all(connection, {"tenant_": tenant, "day_": day})
+    return TenantTotals(sessions=int(row[0] or 0), bytes=int(row[1] or 0), day=day, tokens=int(row[2] or 0))
+
+
+_SUM = PreparedStatement(
+    select(
+        func.sum(totals.c.sessions),
+        func.sum(totals.c.bytes),
+        func.sum(case((totals.c.day == bindparam("day_", type_=totals.c.day.type), totals.c.tokens), else_=0)),
+    ).where(totals.c.tenant == bindparam("tenant_", type_=totals.c.tenant.type))
+)
+
+
+def count_tokens(recorded: Iterable[RecordedEvent]) -> tuple[str, int]:
+    """The day of the model calls among these events, and what they took; an empty day if none is."""
+    day, tokens = _NO_DAY, 0
+    for event in recorded:
+        row = make_usage_row(event)
+        if row is not None and row["model_calls"]:
+            day = row["day"]
+            tokens += max(row["total_tokens"], row["prompt_tokens"] + row["completion_tokens"])
+    return day, tokens
+
+
+def measure_events(recorded: Iterable[RecordedEvent]) -> int:
+    """The bytes of these events' payloads."""
+    return sum(len(event.payload.encode()) for event in recorded)
+
+
+def measure_session(connection: Connection, key: SessionKey) -> int:
+    """The bytes of a session's payloads and texts, as they are stored."""
+    payloads = select(func.sum(stored_bytes(events.c.payload))).where(*of_session(events, key))
+    texts = select(func.sum(stored_bytes(blobs.c.text))).where(*of_session(blobs, key))
+    return int(connection.scalar(payloads) or 0) + int(connection.scalar(texts) or 0)

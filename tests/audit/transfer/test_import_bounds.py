@@ -1,0 +1,82 @@
+"""What an import may hold is checked before anything of it is recorded, and costs no more than its size."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from swarmkeep.audit.transfer.export import iterate_keys, write_export
+from swarmkeep.audit.transfer.export_lines import ExportStart, write_event_line
+from swarmkeep.audit.transfer.export_reader import verify_export
+from swarmkeep.audit.transfer.import_export import import_export
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.sizes import SizeLimits
+from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.errors import InvalidImport, TooLarge
+from swarmkeep.domain.events import MessageAdded, RunOptions, RunQueued, RunStarted, SessionCreated, SessionEvent
+from swarmkeep.domain.state import State
+from swarmkeep.store.hashing import seal
+from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.ports import SessionKey
+
+AT = "2026-01-01T00:00:00.000000Z"
+
+
+@pytest.fixture
+async def store(ready_url: str) -> Any:
+    opened = open_store(ready_url)
+    yield opened
+    await opened.close()
+
+
+async def record(store: SqlStore, name: str, *facts: SessionEvent) -> SessionKey:
+    key = SessionKey("from", name)
+    drafts = [EventDraft(SessionCreated(agent="Ann"), None, "Ann"), *draft_events("Ann", facts, None)]
+    await store.append(key, State(), drafts)
+    return key
+
+
+async def export(store: SqlStore, *keys: SessionKey) -> bytes:
+    return b"".join([line async for line in write_export(store, iterate_keys(keys))])
+
+
+async def test_a_session_that_is_too_large_is_found_before_those_in_front_of_it_are_recorded(store: SqlStore) -> None:
+    small = await record(store, "small", MessageAdded(message={"role": "user", "content": "hi"}))
+    large = await record(store, "large", MessageAdded(message={"role": "user", "content": "x" * 5000}))
+    text = await export(store, small, large)
+    with pytest.raises(TooLarge):
+        await import_export(store, "to", io.BytesIO(text), sizes=SizeLimits(max_message_bytes=1000))
+    assert (await store.list_sessions("to")).sessions == []
+    assert await store.read_audit_log("to") == []
+    with pytest.raises(TooLarge):
+        await import_export(store, "to", io.BytesIO(text), sizes=SizeLimits(max_message_bytes=1000), dry_run=True)
+    assert (await import_export(store, "to", io.BytesIO(text))).imported == 2
+
+
+def write_queue(count: int) -> bytes:
+    """A forged export: a run that goes on, and so many that wait for it."""
+    drafts = [EventDraft(SessionCreated(agent="A"), None, "A"), EventDraft(RunStarted(options=RunOptions()), "r", "A")]
+    queued = RunQueued(options=RunOptions(), messages=({"role": "user", "content": "x"},))
+    drafts += [EventDraft(queued, f"q{number}", "A") for number in range(count)]
+    sealed = seal("s", State(), drafts, at=AT)
+    begin = ExportStart(seq=len(sealed), hash=sealed[-1].event.hash, alone=True)
+    return b"".join(write_event_line(one, {}, begin if one.event.seq == 1 else None) for one in sealed)
+
+
+async def test_a_queue_that_no_server_has_is_refused_at_the_run_that_is_too_many(store: SqlStore) -> None:
+    text = write_queue(20)
+    with pytest.raises(InvalidImport, match="SWARMKEEP_MAX_QUEUED_RUNS") as refused:
+        await import_export(store, "to", io.BytesIO(text), max_queued_runs=19)
+    assert refused.value.line == 22
+    assert (await store.list_sessions("to")).sessions == []
+    assert (await import_export(store, "to", io.BytesIO(text), max_queued_runs=20)).imported == 1
+
+
+def test_reading_a_forged_queue_ends_at_its_bound() -> None:
+    text = write_queue(3000)
+    with pytest.raises(InvalidImport) as refused:
+        list(verify_export(io.BytesIO(text), max_queued_runs=100))
+    assert refused.value.line == 103
+    assert len(list(verify_export(io.BytesIO(text)))) == 1
