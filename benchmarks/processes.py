@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 import httpx2
 import psutil
@@ -23,14 +26,46 @@ def free_port() -> int:
         return port
 
 
-class Process:
-    """A server in a process of its own, ready once the block is entered."""
+class Meter(Protocol):
+    @property
+    def cpu_seconds(self) -> float: ...
 
-    def __init__(self, arguments: list[str], port: int, env: Mapping[str, str] = {}) -> None:
+
+class _Nothing:
+    """The meter of a database that has no processes of its own."""
+
+    cpu_seconds = 0.0
+
+
+NOTHING = _Nothing()
+
+
+class ProcessFamily:
+    """A process and its children; those that end in between take their time with them."""
+
+    def __init__(self, pid: int) -> None:
+        self._parent = psutil.Process(pid)
+
+    @property
+    def cpu_seconds(self) -> float:
+        total = 0.0
+        for process in (self._parent, *self._parent.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                total += times.user + times.system
+        return total
+
+
+class Process:
+    """A server in a process of its own, ready once the block is entered. `under` is a command that is to run it."""
+
+    def __init__(
+        self, arguments: list[str], port: int, env: Mapping[str, str] = {}, *, under: Sequence[str] = ()
+    ) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed on exit)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", *arguments],
+            [*under, sys.executable, "-m", *arguments],
             env={**os.environ, **env},
             stdout=self._log,
             stderr=subprocess.STDOUT,
@@ -54,9 +89,14 @@ class Process:
         self._log.seek(0)
         raise RuntimeError(f"{self._process.args} did not start:\n{self._log.read().decode()}")
 
-    def __exit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._process.terminate()
+    def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
+        """Ask it to end, and wait until it has."""
+        if self._process.poll() is None:
+            self._process.send_signal(by)
         self._process.wait()
+
+    def __exit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.stop()
         self._log.close()
 
 
@@ -71,12 +111,14 @@ def start_floor(model_url: str) -> Process:
     return Process(arguments, port, {"OPENAI_BASE_URL": f"{model_url}/v1"})
 
 
-def start_server(model_url: str, database_url: str) -> Process:
+def start_server(model_url: str, database_url: str, *, under: Sequence[str] = ()) -> Process:
+    """The server as it is by default, but without a line in its log for each request, as the floor is."""
     port = free_port()
     arguments = ["swarmkeep", "serve", "--agents", str(Path(__file__).with_name("team.py")), "--port", str(port)]
     env = {
         "OPENAI_BASE_URL": f"{model_url}/v1",
         "OPENAI_API_KEY": "bench",
         "SWARMKEEP_DATABASE_URL": database_url,
+        "SWARMKEEP_ACCESS_LOG": "false",
     }
-    return Process(arguments, port, env)
+    return Process(arguments, port, env, under=under)
