@@ -13,6 +13,7 @@ from swarmkeep.domain.events import RunQueued, RunStarted
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.heads import AppendPlan
+from swarmkeep.store.sql.indexes.usage_days import change_days, read_session_sums
 from swarmkeep.store.sql.prepared import MAX_PARAMETERS
 from swarmkeep.store.sql.tables import blobs, creations, events, idempotency, of_session
 from swarmkeep.store.sql.usage import rewrite_usage
@@ -42,6 +43,7 @@ def redact(
 ) -> None:
     """Give events their new payloads, and remove every other copy in this session; and record that."""
     append(connection, plan)
+    used = read_session_sums(connection, plan.key)
     replace_labels(connection, plan)
     mine = of_session(events, plan.key)
     for event in redacted:
@@ -58,6 +60,7 @@ def redact(
     # without its digest matches no request any more.
     own = "" if plan.idempotency is None else plan.idempotency.key
     connection.execute(update(idempotency).where(*records, idempotency.c.key != own).values(digest=""))
+    change_days(connection, plan.key, used, read_session_sums(connection, plan.key))
 
 
 def _delete_unnamed_blobs(connection: Connection, key: SessionKey, named: Collection[str]) -> None:

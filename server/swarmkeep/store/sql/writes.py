@@ -19,6 +19,7 @@ from swarmkeep.store.sql.audit_log import record_action
 from swarmkeep.store.sql.columns import as_bytes
 from swarmkeep.store.sql.heads import AppendPlan, advance_head, insert_head, is_head, plan_append
 from swarmkeep.store.sql.idempotency import insert_creation_record, insert_idempotency_record
+from swarmkeep.store.sql.indexes.usage_days import change_days, read_session_sums, sum_rows
 from swarmkeep.store.sql.prepared import MAX_PARAMETERS, PreparedStatement, prepare_insert_if_absent
 from swarmkeep.store.sql.tables import (
     SESSION_TABLES,
@@ -29,7 +30,7 @@ from swarmkeep.store.sql.tables import (
     session_labels,
     sessions,
 )
-from swarmkeep.store.sql.usage import record_usage
+from swarmkeep.store.sql.usage import Row, record_usage
 
 _SLICE_EVENTS = 200
 
@@ -40,10 +41,10 @@ def append(connection: Connection, plan: AppendPlan) -> Lease | None:
         insert = insert_creation_record if plan.base.seq == 0 else insert_idempotency_record
         insert(connection, plan.key, plan.idempotency, plan.state.seq)
     lease = insert_head(connection, plan) if plan.base.seq == 0 else advance_head(connection, plan)
-    for batch in _cut(plan.sealed, plan.blobs):
-        _insert_batch(connection, plan.key, batch)
+    calls = [call for batch in _cut(plan.sealed, plan.blobs) for call in _insert_batch(connection, plan.key, batch)]
     if plan.state.metadata is not plan.base.metadata:
         replace_labels(connection, plan)
+    change_days(connection, plan.key, {}, sum_rows(calls))
     return lease
 
 
@@ -85,8 +86,10 @@ def delete_session(
         if expected is None or connection.scalar(select(sessions.c.head_seq).where(*this)) is None:
             raise SessionNotFound(key.id)
         raise SeqConflict(key.id, expected.seq)
+    used = read_session_sums(connection, key)
     for table in SESSION_TABLES:
         connection.execute(delete(table).where(*of_session(table, key)))
+    change_days(connection, key, used, {})
     deleted = {"session_id": key.id, "seq": last.head_seq, "hash": as_bytes(last.head_hash).hex()}
     record_action(connection, key.tenant, action, deleted, at)
 
@@ -97,13 +100,14 @@ def _cut(sealed: Sequence[SealedEvent], texts: Mapping[str, str] | None = None) 
     return [SealedBatch((), texts), *rest] if texts else rest
 
 
-def _insert_batch(connection: Connection, key: SessionKey, batch: SealedBatch) -> None:
-    """Events, what is counted of them, and the texts that they name."""
+def _insert_batch(connection: Connection, key: SessionKey, batch: SealedBatch) -> list[Row]:
+    """Events, what is counted of them, and the texts that they name. Returns the rows of usage."""
     _insert_events(connection, key, batch.events)
-    record_usage(connection, key, (one.event for one in batch.events))
+    calls = record_usage(connection, key, (one.event for one in batch.events))
     if batch.blobs:
         rows = [{**session_columns(key), "hash": name, "text": text} for name, text in batch.blobs.items()]
         prepare_insert_if_absent(blobs, connection.dialect.name).execute_many(connection, rows)
+    return calls
 
 
 def _insert_events(connection: Connection, key: SessionKey, sealed: Sequence[SealedEvent]) -> None:
@@ -135,7 +139,8 @@ def replace_labels(connection: Connection, plan: AppendPlan) -> None:
     """Make a session's labels those of the plan's metadata."""
     if plan.base.seq:
         connection.execute(delete(session_labels).where(*of_session(session_labels, plan.key)))
-    rows = [{**session_columns(plan.key), "label": label} for label in labels_of(plan.state.metadata)]
+    made = {**session_columns(plan.key), "created_at": plan.state.created_at}
+    rows = [{**made, "label": label} for label in labels_of(plan.state.metadata)]
     if rows:
         connection.execute(_INSERT_LABEL, rows)
 
@@ -203,11 +208,12 @@ def plan_restore(
 def restore(connection: Connection, plan: RestorePlan, action: AuditAction, at: str) -> None:
     """Record a planned session, which must be new.
 
-    That it was done is recorded last: until then nobody who adds to the audit log has to wait.
+    That it was done is recorded last: until then nobody who adds to the audit log or to the tenant's sums has to wait.
     """
     key, state = plan.head.key, plan.head.state
     insert_head(connection, plan.head)
     for batch in plan.slices:
         _insert_batch(connection, key, batch)
     replace_labels(connection, plan.head)
+    change_days(connection, key, {}, read_session_sums(connection, key))
     record_action(connection, key.tenant, action, {"session_id": key.id, "seq": state.seq, "hash": state.hash}, at)
