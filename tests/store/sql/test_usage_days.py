@@ -10,6 +10,7 @@ from sqlalchemy import Connection, func, select, update
 
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.events import SessionForked
+from swarmkeep.domain.redaction import redact_payload
 from swarmkeep.domain.usage import UsageQuery
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SealedBatch, SessionKey
@@ -18,6 +19,7 @@ from swarmkeep.store.sql.tables import usage, usage_days
 from swarmkeep.store.sql.usage import SUMS
 from tests.store.calls import make_reply, make_tool_result, record_calls
 from tests.store.conftest import Opener
+from tests.store.plans.cases import draft_redaction
 
 
 def make_key(name: str) -> SessionKey:
@@ -60,6 +62,16 @@ async def test_every_change_of_a_session_is_followed(store: SqlStore) -> None:
     for name in "abf":
         await store.delete(make_key(name))
     assert await check(store) == []
+
+
+async def test_what_a_redaction_leaves_of_a_call_counts(store: SqlStore) -> None:
+    await record_calls(store, make_key("a"), make_reply("a name, maybe", total_tokens=3), make_reply("x"))
+    log = await store.read_sealed(make_key("a"))
+    said = next(one.event for one in log if one.event.type == "message.added")
+    await store.redact(make_key("a"), log, {said.seq: redact_payload(said)}, draft_redaction(said.seq))
+    kept = await check(store)
+    assert "a name, maybe" not in {row[3] for row in kept}
+    assert sum(row[4] for row in kept) == 2
 
 
 async def test_what_was_counted_before_there_were_parts_can_be_deleted(store: SqlStore) -> None:
