@@ -9,7 +9,7 @@ from swarmkeep.domain.errors import Overloaded
 from swarmkeep.domain.usage import UsageQuery
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.postgres.connections import connect
-from swarmkeep.store.sql.tables import audit_log, sessions, usage
+from swarmkeep.store.sql.tables import audit_log, sessions, usage_days
 from swarmkeep.store.urls import PostgresServer, locate
 from tests.store.conftest import Opener
 
@@ -39,7 +39,7 @@ async def test_lists_and_sums_have_a_limit_where_one_is_set(postgres_ready: str)
     other = await connect(server, {})
     store = open_store(postgres_ready, read_seconds=0.05)
     async with other.transaction():
-        names = ", ".join(table.name for table in (sessions, usage, audit_log))
+        names = ", ".join(table.name for table in (sessions, usage_days, audit_log))
         await other.execute(f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE")
         for slow in (store.list_sessions("t"), store.sum_usage("t", UsageQuery()), store.read_audit_log("t")):
             with pytest.raises(Overloaded, match="took too long"):

@@ -19,6 +19,7 @@ from swarmkeep.store.ports import IdempotencyRecord, SessionKey
 from swarmkeep.store.ports.api_keys import Role
 from swarmkeep.store.sql.api_keys import SqlApiKeys
 from swarmkeep.store.sql.counting.recount import recount_totals
+from swarmkeep.store.sql.counting.usage import SUMS
 from tests.store.calls import REPLY, make_reply, make_tool_result, record_calls
 from tests.store.conftest import Opener
 from tests.store.sessions import draft_creation, draft_fork, draft_user_messages
@@ -30,8 +31,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "sessions": {"due_at": None, "partial": None},
     "api_keys": {"role": "write", "last_used_at": None, "expires_at": None},
 }
-# Made from the events by the migration that adds it.
-REBUILT = {"usage"}
+# Made by the migrations that add them, from the events and from the rows of calls.
+REBUILT = {"usage", "usage_days"}
 
 
 def reflect(connection: Connection) -> dict[str, Any]:
@@ -42,10 +43,24 @@ def reflect(connection: Connection) -> dict[str, Any]:
 
 
 def read_rows(connection: Connection) -> Rows:
-    return {
+    rows = {
         name: sorted((dict(row) for row in connection.execute(select(table)).mappings()), key=repr)
         for name, table in reflect(connection).items()
     }
+    if "usage_days" in rows:
+        rows["usage_days"] = merge_parts(rows["usage_days"])
+    return rows
+
+
+def merge_parts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sums are in several parts; what counts is what they come to."""
+    merged: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        group = tuple(row[name] for name in ("tenant", "day", "agent", "model"))
+        whole = merged.setdefault(group, {**row, "part": 0} | dict.fromkeys(SUMS, 0))
+        for name in SUMS:
+            whole[name] += row[name]
+    return sorted(merged.values(), key=repr)
 
 
 def insert_rows(connection: Connection, rows: Rows) -> dict[str, set[str]]:

@@ -49,11 +49,14 @@ def fold(events: Iterable[RecordedEvent], state: State | None = None) -> State:
 
 def evolve(state: State, event: RecordedEvent) -> State:
     """The state after one more event. Pure and total."""
-    state = replace(state, seq=event.seq, hash=event.hash, updated_at=event.at, size=state.size + len(event.payload))
     fact = event.fact
+    size = state.size + len(event.payload)
+    if isinstance(fact, MessageAdded):
+        # Half of all events: each copy of a state that is saved here counts when a long session is read.
+        changes = _apply_message_added(state, event, fact)
+        return replace(state, seq=event.seq, hash=event.hash, updated_at=event.at, size=size, **changes)
+    state = replace(state, seq=event.seq, hash=event.hash, updated_at=event.at, size=size)
     match fact:
-        case MessageAdded():
-            return _apply_message_added(state, event, fact)
         case ToolStarted():
             return _update_call(state, fact.tool_call_id, attempts=fact.attempt)
         case ContextUpdated():
@@ -121,15 +124,20 @@ def _update_run(state: State, **changes: Any) -> State:
 
 
 def _update_call(state: State, call_id: str | None, **changes: Any) -> State:
-    if state.run is None:
-        return state
-    calls = tuple(replace(call, **changes) if call.id == call_id else call for call in state.run.calls)
+    return state if state.run is None else replace(state, run=_change_call(state.run, call_id, changes))
+
+
+def _change_call(run: Run, call_id: str | None, changes: dict[str, Any]) -> Run:
+    calls = tuple([replace(call, **changes) if call.id == call_id else call for call in run.calls])
+    if not run.pending:
+        return replace(run, calls=calls)
     settled = {call.id for call in calls if call.done or call.approval in ("approve", "deny")}
-    pending = tuple(waited for waited in state.run.pending if waited.tool_call_id not in settled)
-    return _update_run(state, calls=calls, pending=pending)
+    pending = tuple(waited for waited in run.pending if waited.tool_call_id not in settled)
+    return replace(run, calls=calls, pending=pending)
 
 
-def _apply_message_added(state: State, event: RecordedEvent, fact: MessageAdded) -> State:
+def _apply_message_added(state: State, event: RecordedEvent, fact: MessageAdded) -> dict[str, Any]:
+    """What a message changes of a state."""
     entry = Entry(
         seq=event.seq,
         at=event.at,
@@ -138,28 +146,32 @@ def _apply_message_added(state: State, event: RecordedEvent, fact: MessageAdded)
         completion=fact.completion,
         tool=fact.tool,
     )
-    state = replace(state, messages=state.messages.append(entry))
+    changes: dict[str, Any] = {"messages": state.messages.append(entry)}
     if fact.completion is not None:
-        state = replace(state, usage=add_usage(state.usage, fact.completion.usage))
-    run = state.run
-    if run is None or event.run_id != run.id:
-        return state
-    run = replace(run, last_seq=event.seq, last_message=len(state.messages))
-    if fact.completion is not None:
-        calls = make_calls(fact.message)
-        run = replace(
-            run,
-            turns=run.turns + 1,
-            recoveries=0,
-            usage=add_usage(run.usage, fact.completion.usage),
-            calls=calls,
-            answered=not calls,
-        )
-    state = replace(state, run=run)
-    if entry.role != "tool":
-        return state
-    handoff = fact.tool.handoff if fact.tool is not None and fact.tool.handoff is not UNSET else None
-    return _update_call(state, fact.message.get("tool_call_id"), done=True, handoff=handoff)
+        changes["usage"] = add_usage(state.usage, fact.completion.usage)
+    if state.run is not None and event.run_id == state.run.id:
+        run = _add_message_to_run(state.run, event, fact, len(state.messages) + 1)
+        if entry.role == "tool":
+            handoff = fact.tool.handoff if fact.tool is not None and fact.tool.handoff is not UNSET else None
+            run = _change_call(run, fact.message.get("tool_call_id"), {"done": True, "handoff": handoff})
+        changes["run"] = run
+    return changes
+
+
+def _add_message_to_run(run: Run, event: RecordedEvent, fact: MessageAdded, message_count: int) -> Run:
+    if fact.completion is None:
+        return replace(run, last_seq=event.seq, last_message=message_count)
+    calls = make_calls(fact.message)
+    return replace(
+        run,
+        last_seq=event.seq,
+        last_message=message_count,
+        turns=run.turns + 1,
+        recoveries=0,
+        usage=add_usage(run.usage, fact.completion.usage),
+        calls=calls,
+        answered=not calls,
+    )
 
 
 def _apply_handoff_ignored(state: State, fact: HandoffIgnored) -> State:
@@ -233,8 +245,7 @@ def _apply_run_started(state: State, event: RecordedEvent, fact: RunStarted) -> 
 def _apply_run_resumed(state: State, event: RecordedEvent, fact: RunResumed) -> State:
     anew = state.run is None and bool(state.finished) and state.finished[-1].id == event.run_id
     if anew:
-        again = replace(state.finished[-1], recoveries=-1)
-        state = replace(state, run=again, finished=state.finished.drop_last())
+        state = replace(state, run=replace(state.finished[-1], recoveries=-1), finished=state.finished.drop_last())
     if state.run is None:
         return state
     return _update_run(
@@ -263,9 +274,8 @@ def _apply_run_ended(state: State, event: RecordedEvent, fact: RunEnded) -> Stat
         return _end_active(state, state.run, event, fact)
     for queued in state.queue:
         if queued.run_id == event.run_id:
-            run = make_queued_run(state, queued)
-            state = replace(state, queue=tuple(other for other in state.queue if other is not queued))
-            return _finish_run(state, run, event, fact)
+            rest = replace(state, queue=tuple(other for other in state.queue if other is not queued))
+            return _finish_run(rest, make_queued_run(state, queued), event, fact)
     return state
 
 

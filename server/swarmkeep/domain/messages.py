@@ -37,7 +37,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     completion: CompletionRecord | None = None
     tool: ToolRecord | None = None
 
-    @functools.cached_property
+    @property
     def role(self) -> str:
         role = self.message.get("role")
         return role if isinstance(role, str) else ""

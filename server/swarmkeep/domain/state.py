@@ -143,6 +143,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_calls(message: Json) -> tuple[ToolCall, ...]:
     """The tool calls an assistant message asks for, each id once."""
+    if not message.get("tool_calls"):
+        return ()
     sender = message.get("sender")
     agent = sender if isinstance(sender, str) else ""
     return tuple(
@@ -175,18 +177,18 @@ _MAX_COUNT = 2**63 - 1
 
 def add_usage(usage: Usage, reported: Json | None) -> Usage:
     """Add what a provider reported; missing or odd figures count as nothing."""
-    counts = {
-        key: value if isinstance(value := (reported or {}).get(key), int) else 0
-        for key in ("prompt_tokens", "completion_tokens", "total_tokens")
-    }
+    counts = reported or {}
     return Usage(
-        prompt_tokens=_add_count(usage.prompt_tokens, counts["prompt_tokens"]),
-        completion_tokens=_add_count(usage.completion_tokens, counts["completion_tokens"]),
-        total_tokens=_add_count(usage.total_tokens, counts["total_tokens"]),
+        prompt_tokens=_add_count(usage.prompt_tokens, counts.get("prompt_tokens")),
+        completion_tokens=_add_count(usage.completion_tokens, counts.get("completion_tokens")),
+        total_tokens=_add_count(usage.total_tokens, counts.get("total_tokens")),
         model_calls=usage.model_calls + 1,
     )
 
 
-def _add_count(total: int, count: int) -> int:
+def _add_count(total: int, count: object) -> int:
+    if not isinstance(count, int):
+        return total
+    total += count
     # A sum that JSON cannot hold could not be recorded, and its run would never end.
-    return max(-_MAX_COUNT, min(total + count, _MAX_COUNT))
+    return total if -_MAX_COUNT <= total <= _MAX_COUNT else max(-_MAX_COUNT, min(total, _MAX_COUNT))

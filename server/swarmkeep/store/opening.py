@@ -12,10 +12,10 @@ from swarmkeep.store.revision import require_latest
 from swarmkeep.store.sql.audit import SqlAuditReader
 from swarmkeep.store.sql.audit_log import SqlAuditLog
 from swarmkeep.store.sql.counting.totals import SqlTotals
-from swarmkeep.store.sql.counting.usage import SqlUsageIndex
 from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.idempotency import SqlIdempotencyRecords
 from swarmkeep.store.sql.index import SqlSessionIndex
+from swarmkeep.store.sql.indexes.usage_sums import SqlUsageIndex
 from swarmkeep.store.sql.leases import SqlLeases
 from swarmkeep.store.sql.log import CACHE_BYTES, OnAppend, SqlEventLog
 from swarmkeep.store.sqlite.database import SqliteDatabase

@@ -56,7 +56,7 @@ async def mend_rows_beside_the_events(store: SqlStore, key: SessionKey) -> None:
     await change_row(store, sessions, head, **mended)
     mine = {"tenant": key.tenant, "session_id": key.id}
     index = {
-        session_labels: [{"label": label} for label in labels_of(state.metadata)],
+        session_labels: [{"label": label, "created_at": state.created_at} for label in labels_of(state.metadata)],
         usage: [row for event in recorded if (row := make_usage_row(event)) is not None],
     }
     for table, rows in index.items():

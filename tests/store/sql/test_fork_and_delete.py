@@ -112,7 +112,7 @@ async def test_deleting_leaves_no_row_of_a_session(store: SqlStore) -> None:
         idempotency=IdempotencyRecord(key="k", digest="d"),
     )
     before = await read_all_rows(store)
-    assert sorted(name for name, rows in before.items() if not rows) == ["api_keys", "trail", "usage"]
+    assert sorted(name for name, rows in before.items() if not rows) == ["api_keys", "trail", "usage", "usage_days"]
     await store.delete(KEY)
     assert await list_filled_tables(store) == {"trail", "totals"}
     assert await store.read_blobs(KEY, ["h"]) == {}

@@ -67,7 +67,7 @@ def _is_possible_partial(text: Any, state: State) -> bool:
 
 
 def check_labels(evidence: SessionRows, state: State, findings: Problems) -> None:
-    if evidence.labels != frozenset(labels_of(state.metadata)):
+    if evidence.labels != {(label, state.created_at) for label in labels_of(state.metadata)}:
         findings.add("labels_differ", "the labels that lists are filtered by are not those of the metadata")
 
 

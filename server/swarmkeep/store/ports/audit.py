@@ -24,7 +24,8 @@ class SessionRows(msgspec.Struct, frozen=True, kw_only=True):
     head: Mapping[str, Any] | None
     last_seq: int
     forked_at: int
-    labels: frozenset[bytes]
+    labels: frozenset[tuple[bytes, str]]
+    """Each with the time of the session's creation."""
     blobs: Mapping[str, bool]
     idempotency_rows: tuple[Mapping[str, Any], ...]
     creation_keys: tuple[str, ...]

@@ -28,6 +28,7 @@ from swarmkeep.store.sql.tables import (
     session_labels,
     sessions,
     usage,
+    usage_days,
 )
 
 T = TypeVar("T")
@@ -54,7 +55,9 @@ class SqlSnapshot:
         return read_usage_rows(self._connection, key, after, upto)
 
     def find_replaced_tables(self, *, of_audit_log: bool = False) -> list[str]:
-        return find_replaced_tables(self._connection, [audit_log] if of_audit_log else (sessions, *SESSION_TABLES))
+        return find_replaced_tables(
+            self._connection, [audit_log] if of_audit_log else (sessions, *SESSION_TABLES, usage_days)
+        )
 
 
 class SqlAuditReader(OnDatabase):
@@ -102,15 +105,22 @@ def read_session_rows(connection: Connection, key: SessionKey) -> SessionRows:
         head=read_head_row(connection, key),
         last_seq=last if isinstance(last, int) else 0 if last is None else -1,
         forked_at=forked if isinstance(forked, int) else 0,
-        labels=frozenset(
-            row.label
-            for row in connection.execute(select(session_labels.c.label).where(*of_session(session_labels, key)))
-        ),
+        labels=frozenset(_read_labels(connection, key)),
         blobs=dict(_check_blobs(connection, key)),
         idempotency_rows=tuple(_read_rows(connection, idempotency, key)),
         creation_keys=tuple(row["key"] for row in _read_rows(connection, creations, key)),
         usage_row_count=connection.scalar(select(func.count()).where(*of_session(usage, key))) or 0,
     )
+
+
+def _read_labels(connection: Connection, key: SessionKey) -> list[tuple[bytes, str]]:
+    # Each time is looked up by the label's key: for all columns at once SQLite would read every label of the tenant,
+    # from the index that holds them all.
+    same = session_labels.alias("same")
+    columns = [name == session_labels.c[name.name] for name in same.primary_key]
+    time = select(same.c.created_at).where(*columns).scalar_subquery()
+    query = select(session_labels.c.label, time).where(*of_session(session_labels, key))
+    return [(label, created_at) for label, created_at in connection.execute(query)]
 
 
 def read_head_row(connection: Connection, key: SessionKey) -> Row | None:
@@ -174,7 +184,9 @@ def list_session_keys(
         if tenant is not None:
             page = page.where(table.c.tenant == tenant)
         if after is not None:
-            page = page.where(tuple_(table.c.tenant, name) > tuple_(after.tenant, after.id))
+            # Beside a condition on the tenant SQLite would not go by the index for a comparison of both.
+            is_later = tuple_(table.c.tenant, name) > tuple_(after.tenant, after.id)
+            page = page.where(is_later if tenant is None else name > after.id)
         found.update(SessionKey(*row) for row in connection.execute(page))
     return sorted(found, key=lambda key: (key.tenant, key.id))[:limit]
 

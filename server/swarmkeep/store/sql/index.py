@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, select, tuple_
+from sqlalchemy import Connection, select
 
 from swarmkeep.domain.codec import decode, encode
 from swarmkeep.domain.events import Usage
 from swarmkeep.domain.state import SessionStatus
 from swarmkeep.domain.views import ListedSession, SessionSummary
 from swarmkeep.store.cursors import encode_cursor, parse_session_cursor
-from swarmkeep.store.labels import label_of
 from swarmkeep.store.ports.index import SessionPage
 from swarmkeep.store.sql.columns import as_bytes, stored_bytes
 from swarmkeep.store.sql.database import OnDatabase
-from swarmkeep.store.sql.tables import session_labels, sessions
+from swarmkeep.store.sql.indexes.session_search import Place, SessionFilter, find_sessions
+from swarmkeep.store.sql.tables import sessions
 
 
 class SqlSessionIndex(OnDatabase):
@@ -39,10 +39,7 @@ class SqlSessionIndex(OnDatabase):
     ) -> SessionPage:
         query = functools.partial(
             list_sessions,
-            tenant=tenant,
-            agent=agent,
-            status=status,
-            metadata=metadata or {},
+            wanted=SessionFilter(tenant=tenant, agent=agent, status=status, metadata=metadata or {}),
             limit=limit,
             before=None if cursor is None else parse_session_cursor(cursor),
             include_context=include_context,
@@ -53,68 +50,59 @@ class SqlSessionIndex(OnDatabase):
 
 def list_sessions(
     connection: Connection,
-    tenant: str,
+    wanted: SessionFilter,
     *,
-    agent: str | None,
-    status: SessionStatus | None,
-    metadata: Mapping[str, str],
     limit: int,
     before: tuple[str, str] | None,
     include_context: bool,
     max_bytes: int,
 ) -> SessionPage:
     """One page of a tenant's sessions, newest first; `before` is the last one's time and id on the page before."""
-    columns = sessions.c
-    statement = select(columns.id, columns.created_at, stored_bytes(columns.view).label("size")).where(
-        columns.tenant == tenant
-    )
-    if agent is not None:
-        statement = statement.where(columns.agent == agent)
-    if status is not None:
-        statement = statement.where(columns.status == status)
-    for name, text in metadata.items():
-        statement = statement.where(_has_label(label_of(name, text)))
-    if before is not None:
-        statement = statement.where(tuple_(columns.created_at, columns.id) < tuple_(*before))
-    statement = statement.order_by(columns.created_at.desc(), columns.id.desc()).limit(limit + 1)
-    found = connection.execute(statement).all()
+    found = find_sessions(connection, wanted, limit=limit, before=before)
+    after = found.after
     shown: list[ListedSession] = []
     size = 0
-    last = found[:limit][-1] if found else None
-    for row, listed in _read_views(connection, tenant, found[:limit], include_context, max_bytes):
+    for place, listed in _read_views(connection, wanted.tenant, found.places, include_context, max_bytes):
         shown.append(listed)
         size += len(encode(listed))
-        if size >= max_bytes:
-            last = row
+        if size >= max_bytes and place != found.places[-1]:
+            after = place
             break
-    has_more = last is not None and last is not found[-1]
-    return SessionPage(shown, encode_cursor((last.created_at, last.id)) if last is not None and has_more else None)
+    return SessionPage(shown, None if after is None else encode_cursor(after))
 
 
 def _read_views(
-    connection: Connection, tenant: str, found: Sequence[Any], include_context: bool, max_bytes: int
-) -> Iterator[tuple[Any, ListedSession]]:
+    connection: Connection, tenant: str, places: Sequence[Place], include_context: bool, max_bytes: int
+) -> Iterator[tuple[Place, ListedSession]]:
     """The sessions that were found, of whose stored views no more than `max_bytes` or one are in memory at a time."""
-    for part in _divide(found, max_bytes):
-        chosen = select(sessions.c.view, *_LISTED_COLUMNS).where(
-            sessions.c.tenant == tenant, sessions.c.id.in_([row.id for row in part])
-        )
-        rows = {row.id: row for row in connection.execute(chosen)}
-        for row in part:
+    for part in _divide(places, _read_view_sizes(connection, tenant, places), max_bytes):
+        rows = {row.id: row for row in _select_by_id(connection, tenant, part, (sessions.c.view, *_LISTED_COLUMNS))}
+        for place in part:
             # One that is not there any more was deleted at this very moment.
-            if row.id in rows:
-                yield row, _decode_view(rows[row.id], include_context)
+            if place[1] in rows:
+                yield place, _decode_view(rows[place[1]], include_context)
 
 
-def _divide(found: Sequence[Any], max_bytes: int) -> Iterator[list[Any]]:
-    part: list[Any] = []
-    size = 0
-    for row in found:
-        if part and size + row.size > max_bytes:
+def _read_view_sizes(connection: Connection, tenant: str, places: Sequence[Place]) -> dict[str, int]:
+    columns = (sessions.c.id, stored_bytes(sessions.c.view).label("size"))
+    return {row.id: row.size for row in _select_by_id(connection, tenant, places, columns)}
+
+
+def _select_by_id(connection: Connection, tenant: str, places: Sequence[Place], columns: Iterable[Any]) -> Any:
+    names = [name for _, name in places]
+    return connection.execute(select(*columns).where(sessions.c.tenant == tenant, sessions.c.id.in_(names)))
+
+
+def _divide(places: Sequence[Place], sizes: Mapping[str, int], max_bytes: int) -> Iterator[list[Place]]:
+    part: list[Place] = []
+    total = 0
+    for place in places:
+        size = sizes.get(place[1], 0)
+        if part and total + size > max_bytes:
             yield part
-            part, size = [], 0
-        part.append(row)
-        size += row.size
+            part, total = [], 0
+        part.append(place)
+        total += size
     if part:
         yield part
 
@@ -152,9 +140,3 @@ def _decode_view(row: Any, include_context: bool) -> ListedSession:
             created_at=row.created_at,
             updated_at=row.updated_at,
         )
-
-
-def _has_label(label: bytes) -> Any:
-    labels = session_labels.c
-    mine = (labels.tenant == sessions.c.tenant, labels.session_id == sessions.c.id)
-    return select(labels.label).where(*mine, labels.label == label).exists()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, or_, select, true, tuple_, update
+from sqlalchemy import ColumnElement, Connection, and_, false, func, or_, select, true, tuple_, update
 
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.ports.leases import Lease, SessionHead
@@ -37,7 +37,9 @@ class SqlLeases(OnDatabase):
         return await self._find_in_turn(IS_RUNNING & free, columns.lease_expires_at, limit)
 
     async def find_due(self, *, limit: int = 100) -> list[SessionKey]:
-        return await self._find_in_turn(IS_DUE & (sessions.c.due_at <= database_now()), sessions.c.due_at, limit)
+        # A query of its own, which is run once: PostgreSQL would ask the clock again for each session that may be due.
+        now = select(database_now()).scalar_subquery()
+        return await self._find_in_turn(IS_DUE & (sessions.c.due_at <= now), sessions.c.due_at, limit)
 
     async def _find_in_turn(self, condition: Any, since: ColumnElement[Any], limit: int) -> list[SessionKey]:
         only = true() if self._only is None else is_one_of([self._only])
@@ -139,4 +141,12 @@ def split_keys(keys: Iterable[SessionKey]) -> Iterator[list[SessionKey]]:
 
 
 def is_one_of(keys: Iterable[SessionKey]) -> Any:
-    return _SESSION_NAME.in_([(key.tenant, key.id) for key in keys])
+    """The condition that a session is one of these.
+
+    Tenant by tenant: for a long list of pairs SQLite reads all sessions and looks each up in the list.
+    """
+    names = dict[str, list[str]]()
+    for key in keys:
+        names.setdefault(key.tenant, []).append(key.id)
+    columns = sessions.c
+    return or_(false(), *(and_(columns.tenant == tenant, columns.id.in_(ids)) for tenant, ids in names.items()))

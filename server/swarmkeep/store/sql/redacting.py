@@ -15,6 +15,7 @@ from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.counting.totals import Growth, count_change, measure_session
 from swarmkeep.store.sql.counting.usage import rewrite_usage
 from swarmkeep.store.sql.heads import AppendPlan
+from swarmkeep.store.sql.indexes.usage_days import change_days, read_session_sums
 from swarmkeep.store.sql.prepared import MAX_PARAMETERS
 from swarmkeep.store.sql.tables import blobs, creations, events, idempotency, of_session
 from swarmkeep.store.sql.writes import collect_blob_names, insert_append, replace_labels
@@ -44,6 +45,7 @@ def redact(
     """Give events their new payloads, and remove every other copy in this session; and record that."""
     before = measure_session(connection, plan.key)
     insert_append(connection, plan)
+    used = read_session_sums(connection, plan.key)
     replace_labels(connection, plan)
     mine = of_session(events, plan.key)
     for event in redacted:
@@ -61,6 +63,7 @@ def redact(
     own = "" if plan.idempotency is None else plan.idempotency.key
     connection.execute(update(idempotency).where(*records, idempotency.c.key != own).values(digest=""))
     count_change(connection, plan.key, Growth(bytes=measure_session(connection, plan.key) - before))
+    change_days(connection, plan.key, used, read_session_sums(connection, plan.key))
 
 
 def _delete_unnamed_blobs(connection: Connection, key: SessionKey, named: Collection[str]) -> None:

@@ -59,10 +59,11 @@ def _make_event(
     return RecordedEvent(
         session_id=session_id,
         seq=seq,
-        type=unescape(type_),
+        # Looked at here, because nearly all are as they were given, and there are three of them in each row.
+        type=unescape(type_) if type_.startswith('"') else type_,
         version=version,
-        run_id=run_id and unescape(run_id),
-        agent=unescape(agent),
+        run_id=unescape(run_id) if run_id is not None and run_id.startswith('"') else run_id,
+        agent=unescape(agent) if agent.startswith('"') else agent,
         at=at,
         hash=digest,
         payload=payload,

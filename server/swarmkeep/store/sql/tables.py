@@ -22,10 +22,11 @@ metadata = MetaData(
     }
 )
 
-# The conditions of three indexes, for statements that are to use them. The migrations set them: said of an index here,
+# The conditions of five indexes, for statements that are to use them. The migrations set them: said of an index here,
 # they would load both dialects wherever a statement is made.
 IS_RUNNING = text("status = 'running'")
 IS_DUE = text("due_at IS NOT NULL")
+IS_BUSY = text("status <> 'idle'")
 IS_FIRST = text("seq = 1")
 
 sessions = Table(
@@ -49,7 +50,12 @@ sessions = Table(
         Verbatim,
         comment="what its model has said so far (JSON); empty while a server that is to end its run waits for that",
     ),
+    # Ranges that lists are read from (see session_search). Most sessions are idle most of the time, and only those that
+    # are not stand in the last two: a turn changes them twice, and they stay small.
     Index("ix_sessions_created", "tenant", "created_at", "id"),
+    Index("ix_sessions_agent", "tenant", "agent", "created_at", "id"),
+    Index("ix_sessions_busy", "tenant", "status", "created_at", "id"),
+    Index("ix_sessions_busy_agent", "tenant", "agent", "status", "created_at", "id"),
     # For renewing a process's leases and for finding those that nobody renews. The expiry stays out of it: it changes
     # with every append, and PostgreSQL keeps updates of unindexed columns within the page.
     Index("ix_sessions_running", "lease_owner"),
@@ -63,7 +69,8 @@ session_labels = Table(
     Column("tenant", Verbatim, primary_key=True),
     Column("session_id", Verbatim, primary_key=True),
     Column("label", LargeBinary, primary_key=True, comment="digest of a metadata key and its value's text"),
-    Index("ix_session_labels_label", "tenant", "label"),
+    Column("created_at", Verbatim, nullable=False, server_default="", comment="the session's: lists are in its order"),
+    Index("ix_session_labels_label", "tenant", "label", "created_at", "session_id"),
     comment="an index of sessions by metadata; it can be rebuilt from the events",
 )
 
@@ -153,6 +160,7 @@ usage = Table(
     Column("model_ms", Double, nullable=False),
     Column("tool_ms", Double, nullable=False),
     Index("ix_usage_day", "tenant", "day"),
+    Index("ix_usage_run", "tenant", "run_id"),
     comment="what each model and tool call took; an index of the events that can be rebuilt",
 )
 
@@ -168,6 +176,26 @@ totals = Table(
     comment="what each tenant has stored and used, for its quotas; sessions and bytes can be counted again",
 )
 
+usage_days = Table(
+    "usage_days",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("day", Verbatim, primary_key=True),
+    Column("agent", Verbatim, primary_key=True),
+    Column("model", Verbatim, primary_key=True),
+    Column("part", Integer, primary_key=True, autoincrement=False, comment="one of a few: not all wait for one row"),
+    Column("model_calls", BigInteger, nullable=False),
+    Column("tool_calls", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("total_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("reasoning_tokens", BigInteger, nullable=False),
+    Column("model_ms", Double, nullable=False),
+    Column("tool_ms", Double, nullable=False),
+    comment="sums of usage, kept with each change of it; they can be rebuilt",
+)
+
 api_keys = Table(
     "api_keys",
     metadata,
@@ -180,6 +208,7 @@ api_keys = Table(
     Column("role", Text, nullable=False, server_default="write"),
     Column("last_used_at", Text),
     Column("expires_at", Text),
+    Index("ix_api_keys_tenant", "tenant", "created_at", "id"),
 )
 
 SESSION_TABLES = (events, blobs, idempotency, creations, session_labels, usage)

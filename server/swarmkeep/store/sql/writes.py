@@ -19,9 +19,10 @@ from swarmkeep.store.ports.totals import StorageQuota
 from swarmkeep.store.sql.audit_log import record_action
 from swarmkeep.store.sql.columns import as_bytes, escape
 from swarmkeep.store.sql.counting.totals import Growth, count_change, count_tokens, measure_events, measure_session
-from swarmkeep.store.sql.counting.usage import record_usage
+from swarmkeep.store.sql.counting.usage import Row, record_usage
 from swarmkeep.store.sql.heads import AppendPlan, advance_head, insert_head, is_head, plan_append
 from swarmkeep.store.sql.idempotency import insert_creation_record, insert_idempotency_record
+from swarmkeep.store.sql.indexes.usage_days import change_days, read_session_sums, sum_rows
 from swarmkeep.store.sql.prepared import MAX_PARAMETERS, PreparedStatement, prepare_insert_if_absent
 from swarmkeep.store.sql.tables import (
     SESSION_TABLES,
@@ -38,26 +39,28 @@ _SLICE_EVENTS = 200
 
 def append(connection: Connection, plan: AppendPlan) -> Lease | None:
     """Record what is planned, and grant, renew or end the lease. Raises QuotaExceeded if the plan has a quota."""
-    lease, text_bytes = insert_append(connection, plan)
+    lease, text_bytes, calls = insert_append(connection, plan)
     recorded = [one.event for one in plan.sealed]
     day, tokens = count_tokens(recorded)
     growth = Growth(
         sessions=int(plan.base.seq == 0), bytes=measure_events(recorded) + text_bytes, day=day, tokens=tokens
     )
+    # Always in this order: whoever changes two rows that others change, too, would wait for them for ever otherwise.
     count_change(connection, plan.key, growth, plan.quota)
+    change_days(connection, plan.key, {}, sum_rows(calls))
     return lease
 
 
-def insert_append(connection: Connection, plan: AppendPlan) -> tuple[Lease | None, int]:
-    """`append`, but for the tenant's totals; gives the bytes of new texts, too."""
+def insert_append(connection: Connection, plan: AppendPlan) -> tuple[Lease | None, int, list[Row]]:
+    """`append`, but for the tenant's totals and sums; gives the bytes of new texts and the rows of usage, too."""
     if plan.idempotency is not None:
         insert = insert_creation_record if plan.base.seq == 0 else insert_idempotency_record
         insert(connection, plan.key, plan.idempotency, plan.state.seq)
     lease = insert_head(connection, plan) if plan.base.seq == 0 else advance_head(connection, plan)
-    text_bytes = sum(_insert_batch(connection, plan.key, batch) for batch in _cut(plan.sealed, plan.blobs))
+    calls, text_bytes = _insert_batches(connection, plan.key, _cut(plan.sealed, plan.blobs))
     if plan.state.metadata is not plan.base.metadata:
         replace_labels(connection, plan)
-    return lease, text_bytes
+    return lease, text_bytes, calls
 
 
 def fork(connection: Connection, source: SessionKey, plan: AppendPlan, redacted: int) -> None:
@@ -103,10 +106,11 @@ def delete_session(
         if expected is None or connection.scalar(select(sessions.c.head_seq).where(*this)) is None:
             raise SessionNotFound(key.id)
         raise SeqConflict(key.id, expected.seq)
-    freed = measure_session(connection, key)
+    freed, used = measure_session(connection, key), read_session_sums(connection, key)
     for table in SESSION_TABLES:
         connection.execute(delete(table).where(*of_session(table, key)))
     count_change(connection, key, Growth(sessions=-1, bytes=-freed))
+    change_days(connection, key, used, {})
     deleted = {"session_id": key.id, "seq": last.head_seq, "hash": as_bytes(last.head_hash).hex()}
     record_action(connection, key.tenant, action, deleted, at)
 
@@ -117,16 +121,19 @@ def _cut(sealed: Sequence[SealedEvent], texts: Mapping[str, str] | None = None) 
     return [SealedBatch((), texts), *rest] if texts else rest
 
 
-def _insert_batch(connection: Connection, key: SessionKey, batch: SealedBatch) -> int:
-    """Events, their usage, and the texts that they name; gives the bytes of the texts that were not there."""
-    _insert_events(connection, key, batch.events)
-    record_usage(connection, key, (one.event for one in batch.events))
-    statement, text_bytes = prepare_insert_if_absent(blobs, connection.dialect.name), 0
-    for name, text in batch.blobs.items():
-        row = {**session_columns(key), "hash": name, "text": text}
-        if statement.execute(connection, row):
-            text_bytes += len(escape(text).encode())
-    return text_bytes
+def _insert_batches(connection: Connection, key: SessionKey, batches: Iterable[SealedBatch]) -> tuple[list[Row], int]:
+    """Events, their usage, and the texts that they name; gives the rows of usage, and the bytes of new texts."""
+    calls: list[Row] = []
+    text_bytes = 0
+    statement = prepare_insert_if_absent(blobs, connection.dialect.name)
+    for batch in batches:
+        _insert_events(connection, key, batch.events)
+        calls += record_usage(connection, key, (one.event for one in batch.events))
+        for name, text in batch.blobs.items():
+            row = {**session_columns(key), "hash": name, "text": text}
+            if statement.execute(connection, row):
+                text_bytes += len(escape(text).encode())
+    return calls, text_bytes
 
 
 def _insert_events(connection: Connection, key: SessionKey, sealed: Sequence[SealedEvent]) -> None:
@@ -158,7 +165,8 @@ def replace_labels(connection: Connection, plan: AppendPlan) -> None:
     """Make a session's labels those of the plan's metadata."""
     if plan.base.seq:
         connection.execute(delete(session_labels).where(*of_session(session_labels, plan.key)))
-    rows = [{**session_columns(plan.key), "label": label} for label in labels_of(plan.state.metadata)]
+    made = {**session_columns(plan.key), "created_at": plan.state.created_at}
+    rows = [{**made, "label": label} for label in labels_of(plan.state.metadata)]
     if rows:
         connection.execute(_INSERT_LABEL, rows)
 
@@ -229,12 +237,12 @@ def plan_restore(
 def restore(connection: Connection, plan: RestorePlan, action: AuditAction, at: str) -> None:
     """Record a planned session, which must be new.
 
-    That it was done is recorded last: until then nobody who adds to the audit log has to wait.
+    That it was done is recorded last: until then nobody who adds to the audit log or to the tenant's sums has to wait.
     """
     key, state = plan.head.key, plan.head.state
     insert_head(connection, plan.head)
-    for batch in plan.slices:
-        _insert_batch(connection, key, batch)
+    _insert_batches(connection, key, plan.slices)
     replace_labels(connection, plan.head)
     _count_new_session(connection, key, plan.head.quota)
+    change_days(connection, key, {}, read_session_sums(connection, key))
     record_action(connection, key.tenant, action, {"session_id": key.id, "seq": state.seq, "hash": state.hash}, at)

@@ -5,18 +5,14 @@ It can be rebuilt. A call is counted where it was made: what a fork shares with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-from sqlalchemy import Connection, delete, func, insert, literal, select, tuple_
+from sqlalchemy import Connection, delete, insert
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import CompletionRecord, MessageAdded, SessionForked
-from swarmkeep.domain.usage import UsageGroup, UsagePage, UsageQuery, UsageRow
-from swarmkeep.store.cursors import encode_cursor, parse_cursor
 from swarmkeep.store.ports.keys import SessionKey
-from swarmkeep.store.sql.database import OnDatabase
 from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.tables import of_session, session_columns, usage
 
@@ -24,34 +20,15 @@ Row = dict[str, Any]
 # Above what any call can take; a sum of many still fits a database's integer.
 _MAX_FIGURE = 2**40
 
-
-_COLUMNS = {
-    "day": usage.c.day,
-    "agent": usage.c.agent,
-    "model": usage.c.model,
-    "session": usage.c.session_id,
-    "run": usage.c.run_id,
-}
-_FIELDS = {"session": "session_id", "run": "run_id"}
-_MAY_BE_NULL = ("model", "run")
-_SUMS = (
+SUMS = (
     "model_calls", "tool_calls", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens",
     "reasoning_tokens", "model_ms", "tool_ms",
 )  # fmt: skip
 _INSERT = PreparedStatement(insert(usage), [column.name for column in usage.c])
 
 
-class SqlUsageIndex(OnDatabase):
-    """UsageIndex on a Database."""
-
-    async def sum_usage(self, tenant: str, query: UsageQuery) -> UsagePage:
-        return await self.database.read(
-            lambda connection: sum_usage(connection, tenant, query), seconds=self.read_seconds
-        )
-
-
-def record_usage(connection: Connection, key: SessionKey, events: Iterable[RecordedEvent]) -> None:
-    """Write the rows of these events, which have just been recorded."""
+def record_usage(connection: Connection, key: SessionKey, events: Iterable[RecordedEvent]) -> list[Row]:
+    """Write the rows of these events, which have just been recorded, and return them."""
     rows: list[Row] = []
     for event in events:
         if isinstance(event.fact, SessionForked):
@@ -62,6 +39,7 @@ def record_usage(connection: Connection, key: SessionKey, events: Iterable[Recor
             rows.append({**session_columns(key), **row})
     if rows:
         _INSERT.execute_many(connection, rows)
+    return rows
 
 
 def rewrite_usage(connection: Connection, key: SessionKey, events: Iterable[RecordedEvent]) -> None:
@@ -78,7 +56,7 @@ def make_usage_row(event: RecordedEvent) -> Row | None:
     if not isinstance(fact, MessageAdded) or (fact.completion is None and fact.tool is None):
         return None
     row: Row = {"seq": event.seq, "day": event.at[:10], "run_id": event.run_id or "", "agent": event.agent, "model": ""}
-    row |= dict.fromkeys(_SUMS, 0)
+    row |= dict.fromkeys(SUMS, 0)
     if fact.completion is not None:
         row |= _count_model_call(fact.completion)
     elif fact.tool is not None:
@@ -108,35 +86,3 @@ def _read_count(reported: object, name: str) -> int:
 
 def _read_duration(milliseconds: float) -> float:
     return max(0.0, min(float(milliseconds), float(_MAX_FIGURE)))
-
-
-def sum_usage(connection: Connection, tenant: str, query: UsageQuery) -> UsagePage:
-    """One page of a tenant's groups, in the order of what they are grouped by."""
-    by = query.by
-    chosen = [_COLUMNS[name] for name in by]
-    sums = [func.sum(usage.c[name]).label(name) for name in _SUMS]
-    statement = select(*chosen, *sums).where(usage.c.tenant == tenant)
-    for name, value in query.only.items():
-        statement = statement.where(_COLUMNS[name] == value)
-    if query.first_day is not None:
-        statement = statement.where(usage.c.day >= query.first_day)
-    if query.last_day is not None:
-        statement = statement.where(usage.c.day <= query.last_day)
-    if chosen:
-        if query.cursor is not None:
-            values = zip(parse_cursor(query.cursor, len(by)), chosen, strict=True)
-            last = [literal(value, column.type) for value, column in values]
-            statement = statement.where(tuple_(*chosen) > tuple_(*last))
-        statement = statement.group_by(*chosen).order_by(*chosen).limit(query.limit + 1)
-    rows = connection.execute(statement).all()
-    shown = rows[: query.limit]
-    following = encode_cursor(shown[-1][: len(by)]) if len(rows) > query.limit else None
-    return UsagePage([_make_result_row(by, row) for row in shown], following)
-
-
-def _make_result_row(by: Sequence[UsageGroup], row: Any) -> UsageRow:
-    values = list(zip(by, row, strict=False))
-    groups = {_FIELDS.get(name, name): (value or None if name in _MAY_BE_NULL else value) for name, value in values}
-    counts = dict(zip(_SUMS, (value or 0 for value in row[len(by) :]), strict=True))
-    figures = {name: round(float(n), 3) if name.endswith("_ms") else int(n) for name, n in counts.items()}
-    return msgspec.convert({**groups, **figures}, UsageRow)

@@ -1,0 +1,107 @@
+"""Fills an empty database with many sessions by SQL alone: through the server it would take hours."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, text
+
+from swarmkeep.store.labels import label_of
+
+_START = 1_767_225_600
+_SECONDS_BETWEEN = 20
+_ROWS_AT_ONCE = 200_000
+
+TENANT, AGENT, RARE_AGENT = "default", "Triage", "Rare"
+# Of the sessions each one, every third and every 3,000th have this metadata, with the value "yes".
+LABELS = {"common": 1, "often": 3, "rare": 3_000}
+
+# What the two databases write differently.
+_WORDS = {
+    "sqlite": {
+        "time": "strftime('%Y-%m-%dT%H:%M:%S.000000Z', {0}, 'unixepoch')",
+        "digest": "CAST({0} || '-32-bytes-that-look-like-a-hash!' AS BLOB)",
+        "pad": "printf('%0{1}d', {0})",
+        "bytes": "X'{0}'",
+        "now": "(julianday('now') - 2440587.5) * 86400.0",
+    },
+    "postgresql": {
+        "time": "to_char(to_timestamp({0}) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')",
+        "digest": "convert_to({0} || '-32-bytes-that-look-like-a-hash!', 'UTF8')",
+        "pad": "lpad(({0})::text, {1}, '0')",
+        "bytes": "decode('{0}', 'hex')",
+        "now": "extract(epoch FROM clock_timestamp())",
+    },
+}
+
+
+def fill_database(connection: Connection, sessions: int, events_per_session: int, calls_per_session: int) -> None:
+    """Sessions of two tenants; one in 1,000 is running, one in 50 waits, and one in 5,000 has the rare agent."""
+    words = _WORDS[connection.dialect.name]
+
+    def say(word: str, *values: object) -> str:
+        return words[word].format(*values)
+
+    tenant = f"CASE WHEN n % 20 = 7 THEN 'other' ELSE '{TENANT}' END"
+    name = f"'s' || {say('pad', 'n', 9)}"
+    created = say("time", f"{_START} + n * {_SECONDS_BETWEEN}")
+    agent = f"CASE WHEN n % 5000 = 3 THEN '{RARE_AGENT}' WHEN n % 10 = 0 THEN 'Refunds' ELSE '{AGENT}' END"
+    status = "CASE WHEN n % 1000 = 1 THEN 'running' WHEN n % 50 = 2 THEN 'waiting' ELSE 'idle' END"
+    held = "n % 1000 = 1 AND n % 30000 <> 1"
+    session = f"""
+        INSERT INTO sessions (tenant, id, head_seq, head_hash, agent, status, created_at, updated_at, view,
+            lease_owner, lease_epoch, lease_expires_at, due_at)
+        SELECT {tenant}, {name}, {events_per_session}, {say("digest", name)}, {agent}, {status}, {created}, {created},
+            '{{"metadata":{{}},"words":"' || {say("pad", "n", 400)} || '"}}',
+            CASE WHEN {held} THEN 'another-server' END, 1, CASE WHEN {held} THEN {say("now")} + 86400 END,
+            CASE WHEN n % 10000 = 2 THEN 1.0 WHEN n % 50 = 2 THEN {say("now")} + 86400 END
+        FROM numbers
+    """
+    labels = " UNION ALL ".join(
+        f"SELECT {say('bytes', label_of(key, 'yes').hex())} AS label, {every} AS every" for key, every in LABELS.items()
+    )
+    label = f"""
+        INSERT INTO session_labels (tenant, session_id, label, created_at)
+        SELECT {tenant}, {name}, label, {created} FROM numbers CROSS JOIN ({labels}) AS labels WHERE n % every = 0
+    """
+    in_session = "SELECT n / {0} AS s, n % {0} + 1 AS seq FROM numbers"
+    run = f"'run_' || {say('pad', 'CAST(s AS BIGINT) * 7919 % 1000003', 8)} || {say('pad', 'seq', 8)}"
+    of_session = tenant.replace("n %", "s %"), f"'s' || {say('pad', 's', 9)}"
+    day = f"substr({say('time', f'{_START} + s * {_SECONDS_BETWEEN}')}, 1, 10)"
+    event = f"""
+        INSERT INTO events (tenant, session_id, seq, run_id, type, version, agent, recorded_at, payload, salt,
+            commitment, hash)
+        SELECT {", ".join(of_session)}, seq, {run}, 'message.added', 1, '{AGENT}',
+            {say("time", f"{_START} + s * {_SECONDS_BETWEEN}")},
+            '{{"message":{{"role":"user","content":"' || {say("pad", "seq", 60)} || '"}}}}',
+            {say("digest", "''")}, {say("digest", "''")}, {say("digest", "s || '-' || seq")}
+        FROM ({in_session.format(events_per_session)}) AS placed
+    """
+    call = f"""
+        INSERT INTO usage (tenant, session_id, seq, day, run_id, agent, model, model_calls, tool_calls, prompt_tokens,
+            completion_tokens, total_tokens, cached_tokens, reasoning_tokens, model_ms, tool_ms)
+        SELECT {", ".join(of_session)}, seq, {day}, {run}, '{AGENT}', 'model', 1, 0, 900, 20, 920, 0, 0, 800.5, 0
+        FROM ({in_session.format(calls_per_session)}) AS placed
+    """
+    creation = (
+        f"INSERT INTO creations (tenant, key, session_id) SELECT {tenant}, 'made-' || {name}, {name} FROM numbers"
+    )
+    record = f"""
+        INSERT INTO idempotency (tenant, session_id, key, digest, run_id, seq)
+        SELECT {tenant}, {name}, 'made-' || {name}, 'digest', NULL, 1 FROM numbers
+    """
+    for statement, rows in (
+        (session, sessions),
+        (creation, sessions),
+        (record, sessions),
+        (label, sessions),
+        (event, sessions * events_per_session),
+        (call, sessions * calls_per_session),
+    ):
+        _insert_numbered(connection, statement, rows)
+
+
+def _insert_numbered(connection: Connection, statement: str, rows: int) -> None:
+    # In parts, because the driver of one database gives a statement no more than a minute.
+    for first in range(0, rows, _ROWS_AT_ONCE):
+        last = min(first + _ROWS_AT_ONCE, rows) - 1
+        numbers = f"RECURSIVE numbers(n) AS (SELECT {first} UNION ALL SELECT n + 1 FROM numbers WHERE n < {last})"
+        connection.execute(text(f"WITH {numbers} {statement}".replace(":", "\\:")))

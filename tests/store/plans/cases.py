@@ -1,0 +1,264 @@
+"""The table of the store's statements: calls that run all of them, and what bounds those that no index bounds alone.
+
+A place of `store/sql` that runs a statement which no case reaches fails `test_plans.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from benchmarks.large_database import AGENT, RARE_AGENT, TENANT
+from sqlalchemy import update
+
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.errors import DomainError
+from swarmkeep.domain.events import (
+    CompletionRecord,
+    MessageAdded,
+    RequestRecord,
+    SessionForked,
+    SessionRedacted,
+    SessionUpdated,
+)
+from swarmkeep.domain.redaction import redact_payload
+from swarmkeep.domain.request import digest
+from swarmkeep.domain.state import State
+from swarmkeep.domain.usage import UsageQuery
+from swarmkeep.store.cursors import encode_cursor
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.ports import Claim, IdempotencyRecord, Lease, SealedBatch, SessionKey
+from swarmkeep.store.ports.audit import AuditAction
+from swarmkeep.store.ports.idempotency import IdempotencyRecordExists
+from swarmkeep.store.sql.api_keys import SqlApiKeys
+from swarmkeep.store.sql.counting.recount import recount_totals
+from swarmkeep.store.sql.tables import totals
+from tests.store.calls import REPLY, make_tool_result
+from tests.store.sessions import draft_creation, draft_user_messages
+
+BY_SESSION = "what one session has"
+BY_PAGE = "what a page shows"
+
+
+class Case(msgspec.Struct, frozen=True):
+    """A call. `sorts` and `filters` say what bounds the rows that are sorted, or read and left out again."""
+
+    run: Callable[[SqlStore], Awaitable[Any]]
+    sorts: str = ""
+    filters: str = ""
+    in_order: str = ""
+    """Why an index is read by the tenant alone: a page of it, in its order."""
+    across: str = ""
+    """Why rows of several tenants may be read."""
+    whole: str = ""
+    """Why whole tables may be read."""
+
+
+# A session among the many, and pages from the middle of lists.
+KEY = SessionKey(TENANT, "s000000001")
+MIDDLE = encode_cursor(("2026-01-01T06:00:00.000000Z", "s"))
+LEASES = {
+    SessionKey(TENANT if number % 2 else "other", f"s{number:09d}"): Lease("another-server", 1) for number in range(250)
+}
+
+
+# The texts that a request was made of, which a fork copies.
+TEXT = "Be kind."
+REQUEST = RequestRecord(instructions=digest(TEXT))
+
+
+def _list(**filters: Any) -> Callable[[SqlStore], Awaitable[Any]]:
+    return lambda store: store.list_sessions(TENANT, **filters)
+
+
+def _sum(*by: Any, **query: Any) -> Callable[[SqlStore], Awaitable[Any]]:
+    return lambda store: store.sum_usage(TENANT, UsageQuery(by=by, **query))
+
+
+_SOME = "500 sessions of the walked range"
+_WALKED: Mapping[str, Any] = {"sorts": _SOME, "filters": _SOME}
+_SOME_CALLS = "the calls that the filters leave; SWARMKEEP_READ_SECONDS ends it"
+_PART: Mapping[str, Any] = {"sorts": _SOME_CALLS, "filters": _SOME_CALLS, "in_order": _SOME_CALLS}
+_DAYS = "a row for each day, agent and model, in 8 parts"
+_OPEN = "the sessions that run, or are due"
+_FEW: Mapping[str, Any] = {"sorts": _OPEN, "filters": _OPEN, "across": _OPEN}
+
+LISTS: Mapping[str, Case] = {
+    "list": Case(_list(), in_order=BY_PAGE),
+    "list, a later page": Case(_list(cursor=MIDDLE), in_order=BY_PAGE),
+    "agent": Case(_list(agent=AGENT)),
+    "agent, a later page": Case(_list(agent=AGENT, cursor=MIDDLE)),
+    "running": Case(_list(status="running"), **_FEW),
+    "waiting, a later page": Case(_list(status="waiting", cursor=MIDDLE)),
+    "idle": Case(_list(status="idle"), **_WALKED, in_order=BY_PAGE),
+    "agent and running": Case(_list(agent=AGENT, status="running"), **_FEW),
+    "agent and waiting, a later page": Case(_list(agent=AGENT, status="waiting", cursor=MIDDLE)),
+    "agent and idle": Case(_list(agent=AGENT, status="idle"), **_WALKED),
+    "label": Case(_list(metadata={"common": "yes"})),
+    "label, a later page": Case(_list(metadata={"common": "yes"}, cursor=MIDDLE)),
+    "two labels": Case(_list(metadata={"common": "yes", "often": "yes"}), **_WALKED),
+    "a rare label": Case(_list(metadata={"common": "yes", "rare": "yes"}), **_WALKED),
+    "label and status": Case(_list(metadata={"common": "yes"}, status="waiting"), **_WALKED),
+    "label and idle": Case(_list(metadata={"common": "yes"}, status="idle", cursor=MIDDLE), **_WALKED),
+    "label and agent": Case(_list(metadata={"common": "yes"}, agent=RARE_AGENT), **_WALKED),
+    "all filters": Case(_list(metadata={"common": "yes", "often": "yes"}, agent=AGENT, status="idle"), **_WALKED),
+}
+USAGE: Mapping[str, Case] = {
+    "sum": Case(_sum(), sorts=_DAYS),
+    "day": Case(_sum("day"), sorts=_DAYS),
+    "days": Case(_sum("day", first_day="2026-01-01", last_day="2026-01-02"), sorts=_DAYS),
+    "agent": Case(_sum("agent", only={"model": "model"}), sorts=_DAYS, filters=_DAYS),
+    "model, a later page": Case(_sum("model", cursor=encode_cursor(("a",))), sorts=_DAYS, filters=_DAYS),
+    "session": Case(_sum("session"), sorts=BY_PAGE, in_order=BY_PAGE),
+    "session, a later page": Case(_sum("session", cursor=encode_cursor((KEY.id,))), sorts=BY_PAGE),
+    "run": Case(_sum("run"), sorts=BY_PAGE, in_order=BY_PAGE),
+    "run, a later page": Case(_sum("run", cursor=encode_cursor(("run_0005",))), sorts=BY_PAGE),
+    "session and run": Case(_sum("session", "run"), sorts=BY_PAGE, in_order=BY_PAGE),
+    "runs of a session": Case(_sum("run", only={"session": KEY.id}), sorts=BY_SESSION, filters=BY_SESSION),
+    "sessions of a day": Case(_sum("session", first_day="2026-01-02"), **_PART),
+    "runs of an agent": Case(_sum("run", only={"agent": AGENT}), **_PART),
+}
+LEASING: Mapping[str, Case] = {
+    "abandoned": Case(lambda store: store.find_abandoned(), **_FEW),
+    "due": Case(lambda store: store.find_due(), **_FEW),
+    "renew": Case(lambda store: store.renew(LEASES, lease_seconds=15), **_FEW),
+    "heads": Case(lambda store: store.read_heads(LEASES)),
+    "ask for what is being said": Case(lambda store: store.ask_for_partial(KEY, "me"), **_FEW),
+    "answer": Case(lambda store: store.answer_partial(KEY, Lease("o", 1), "{}"), filters=BY_SESSION),
+    "clock": Case(lambda store: store.read_clock()),
+}
+READING: Mapping[str, Case] = {
+    "state": Case(lambda store: _refused(store.state(SessionKey(TENANT, "none"), at=3))),
+    "events": Case(lambda store: store.read(KEY, after=1, upto=3, limit=2, max_bytes=100)),
+    "events of a type": Case(
+        lambda store: store.read(KEY, types=["run.started"], limit=2, max_bytes=100), filters=BY_SESSION
+    ),
+    "sealed events": Case(lambda store: store.read_sealed(KEY, max_bytes=100)),
+    "blobs": Case(lambda store: store.read_blobs(KEY, ["x", "y"])),
+    "redacted payloads": Case(lambda store: store.read_redacted_payloads(KEY, upto=9), filters=BY_SESSION),
+    "idempotency key": Case(lambda store: store.find_idempotency_record(KEY, "k")),
+    "rows of a session": Case(
+        lambda store: store.read_snapshot(lambda db: (db.read_session_rows(KEY), db.find_replaced_tables())),
+        sorts=BY_SESSION,
+        filters=BY_SESSION,
+    ),
+    "usage of a session": Case(lambda store: store.read_snapshot(lambda db: db.read_usage_rows(KEY, after=0, upto=9))),
+    "forks": Case(lambda store: store.find_copies(KEY, {1: b"x", 2: b"y"}), filters=BY_SESSION),
+    "forks that there are": Case(lambda store: _find_forks(store), filters=BY_SESSION),
+    "audit log": Case(lambda store: store.read_audit_log(TENANT, after=1)),
+    "tenants": Case(lambda store: store.list_audit_log_tenants(), across="an offline command, a step for each tenant"),
+    "all sessions": Case(
+        lambda store: store.list_session_keys(), across="an offline command; pages in the order of the key"
+    ),
+    "all sessions, a later page": Case(
+        lambda store: store.list_session_keys(after=KEY), across="an offline command; pages in the order of the key"
+    ),
+    "sessions of a tenant": Case(lambda store: store.list_session_keys(TENANT, after=KEY)),
+}
+KEYS: Mapping[str, Case] = {
+    "make": Case(lambda store: SqlApiKeys(store.database).create(TENANT, name="k")),
+    "make once": Case(lambda store: _twice(lambda: SqlApiKeys(store.database).create_once(TENANT, "k"))),
+    "use": Case(lambda store: SqlApiKeys(store.database).note_use("key_1"), filters="one key"),
+    "are there any": Case(lambda store: SqlApiKeys(store.database).has_keys(), across="the first of any"),
+    "keys": Case(lambda store: _list_keys(store), filters=BY_PAGE),
+    "keys of all tenants": Case(
+        lambda store: SqlApiKeys(store.database).list_keys(), across="an offline command", sorts="an offline command"
+    ),
+    "revoke": Case(lambda store: _revoke(store), filters="one key"),
+}
+COUNTING: Mapping[str, Case] = {
+    "totals": Case(lambda store: store.read_totals(TENANT)),
+    "totals of all tenants": Case(lambda store: store.list_totals(), across="an offline command, 64 rows a tenant"),
+    "recount": Case(
+        lambda store: _recount(store), across="an offline command", whole="it counts everything", filters="one row"
+    ),
+}
+CHANGES: Mapping[str, Case] = {
+    "session": Case(lambda store: _change_session(store), sorts=BY_SESSION, filters=BY_SESSION),
+}
+CASES: Mapping[str, Mapping[str, Case]] = {
+    "lists": LISTS,
+    "usage": USAGE,
+    "leases": LEASING,
+    "reading": READING,
+    "keys": KEYS,
+    "counting": COUNTING,
+    "changes": CHANGES,
+}
+
+
+async def _refused(call: Awaitable[Any]) -> None:
+    with pytest.raises((DomainError, IdempotencyRecordExists)):
+        await call
+
+
+async def _twice(call: Callable[[], Awaitable[Any]]) -> None:
+    await call()
+    await call()
+
+
+async def _list_keys(store: SqlStore) -> None:
+    keys = SqlApiKeys(store.database)
+    made, _ = await keys.create(TENANT)
+    await keys.list_keys(tenant=TENANT, after=made.id, limit=50)
+
+
+async def _revoke(store: SqlStore) -> None:
+    keys = SqlApiKeys(store.database)
+    made, _ = await keys.create(TENANT)
+    await keys.revoke(made.id)
+
+
+async def _recount(store: SqlStore) -> None:
+    await store.append(SessionKey(TENANT, "counted"), State(), draft_creation())
+    await store.database.write(lambda connection: connection.execute(update(totals).values(bytes=0)))
+    assert await recount_totals(store.database, mend=True)
+
+
+async def _find_forks(store: SqlStore) -> None:
+    key, other = SessionKey(TENANT, "origin"), SessionKey(TENANT, "copy")
+    state = (await store.append(key, State(), draft_creation())).state
+    forked = SessionForked(from_session_id=key.id, from_seq=state.seq, from_hash=state.hash)
+    await store.fork(key, state, other, draft_events("Ann", [forked], None))
+    await store.find_copies(key, {1: b"x"})
+
+
+def draft_redaction(seq: int) -> EventDraft:
+    return EventDraft(SessionRedacted(seqs=(seq,), reason="r", by="me"), None, "Ann")
+
+
+async def _change_session(store: SqlStore) -> None:
+    """One after the other, all that changes the rows of a session."""
+    key, copy = SessionKey(TENANT, "changed"), SessionKey(TENANT, "changed-copy")
+    made = IdempotencyRecord(key="made", digest="d")
+    texts = {digest(TEXT): TEXT}
+    state = (await store.append(key, State(), draft_creation(), idempotency=made, blobs=texts)).state
+    await _refused(store.append(key, State(), draft_creation(), idempotency=made))
+    await _refused(store.append(SessionKey(TENANT, "again"), State(), draft_creation(), idempotency=made))
+    await _refused(store.append(key, State(), []))
+    reply = MessageAdded(message=REPLY, completion=CompletionRecord(model="x", request=REQUEST))
+    calls = draft_events("Ann", [reply, make_tool_result()], "r")
+    stale = state
+    state = (await store.append(key, state, calls, lease=Claim("me", 15.0))).state
+    await _refused(store.append(key, stale, calls))
+    await _refused(store.append(key, state, calls, lease=Lease("somebody", 7)))
+    named = SessionUpdated(metadata={"team": "a"})
+    used = IdempotencyRecord(key="used", digest="d")
+    state = (await store.append(key, state, draft_events("Ann", [named], None), idempotency=used)).state
+    await _refused(store.append(key, state, draft_user_messages("x"), idempotency=used))
+    forked = SessionForked(from_session_id=key.id, from_seq=state.seq, from_hash=state.hash)
+    drafts = draft_events("Ann", [forked], None)
+    await store.fork(key, state, copy, drafts, idempotency=IdempotencyRecord(key="fork", digest="d"))
+    sealed = await store.read_sealed(copy)
+    await store.delete(copy, by="me")
+    await _refused(store.delete(copy))
+    await _refused(store.delete(key, expected=stale))
+    batches = [SealedBatch(sealed, texts)]
+    await store.restore(copy, lambda: batches, finish=lambda _: [], action=AuditAction(type="session.imported"))
+    log = await store.read_sealed(key)
+    said = next(one.event for one in log if one.event.type == "message.added")
+    await store.redact(key, log, {said.seq: redact_payload(said)}, draft_redaction(said.seq))
+    await store.delete(key)

@@ -1,0 +1,154 @@
+"""Sessions share nothing: rows are keyed by tenant and session, and one transaction changes one session.
+
+So the tables can be distributed by tenant and session. What is keyed otherwise is named here, with its reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from sqlalchemy import Connection, inspect, select
+
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.events import SessionForked
+from swarmkeep.domain.redaction import redact_payload
+from swarmkeep.domain.state import State
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.ports import Claim, IdempotencyRecord, SealedBatch, SessionKey
+from swarmkeep.store.ports.audit import AuditAction
+from swarmkeep.store.sql.tables import SESSION_TABLES, metadata, sessions
+from tests.store.calls import make_reply
+from tests.store.plans.cases import CASES, draft_redaction
+from tests.store.plans.explaining import recorded_statements
+from tests.store.sessions import draft_creation
+
+# Their keys begin with the tenant alone, or not even with that.
+NOT_OF_A_SESSION = {
+    "creations": "one request makes one session of a tenant, whatever id it was sent with: see `creations` itself",
+    "trail": "a tenant's audit log tells of sessions that are gone",
+    "usage_days": "sums over a tenant's sessions, in parts",
+    "totals": "what a tenant's sessions come to, in slices",
+    "api_keys": "a key is found by its id before anybody knows its tenant",
+}
+# What one transaction may change beside the rows of one session.
+BESIDE = set(NOT_OF_A_SESSION)
+
+SCOPES = ("session", "tenant", "all")
+# The cases whose statements are about more than one session, and how much more.
+WIDER: dict[str, tuple[str, str]] = {
+    "lists": ("tenant", "a list is of a tenant"),
+    "usage": ("tenant", "sums are of a tenant"),
+    "usage, runs of a session": ("session", "it is asked for one"),
+    "keys, make": ("tenant", "the last entry of the audit log"),
+    "keys": ("all", "keys are found before their tenant is known"),
+    "leases, abandoned": ("all", "whoever is free takes over any tenant's session"),
+    "leases, due": ("all", "whoever is free goes on with any tenant's session"),
+    "leases, renew": ("tenant", "one statement for all leases of a process; each row by itself is as good"),
+    "leases, heads": ("tenant", "one statement for all sessions that are watched; each by itself is as good"),
+    "reading, all sessions": ("all", "an offline command"),
+    "reading, all sessions, a later page": ("all", "an offline command"),
+    "reading, sessions of a tenant": ("tenant", "an offline command"),
+    "reading, tenants": ("all", "an offline command"),
+    "reading, audit log": ("tenant", "of a tenant"),
+    "reading, forks": ("tenant", "a session and its forks begin with the same event"),
+    "reading, forks that there are": ("tenant", "a session and its forks begin with the same event"),
+    "counting, totals": ("tenant", "they are a tenant's"),
+    "counting": ("all", "offline commands"),
+    "changes, session": ("tenant", "the last entry of the audit log, which session a key made, and the sums"),
+}
+
+
+def test_primary_keys_begin_with_tenant_and_session() -> None:
+    found = {table.name: [column.name for column in table.primary_key][:2] for table in metadata.sorted_tables}
+    others = {name for name, key in found.items() if key not in (["tenant", "id"], ["tenant", "session_id"])}
+    assert others == set(NOT_OF_A_SESSION)
+    assert {name for name in others if found[name][0] != "tenant"} == {"api_keys"}
+    assert {table.name for table in (sessions, *SESSION_TABLES)} == set(found) - others | {"creations"}
+
+
+async def test_whatever_is_unique_is_unique_in_a_session(store: SqlStore) -> None:
+    def read(connection: Connection) -> dict[str, list[list[str | None]]]:
+        seen = inspect(connection)
+        return {
+            name: [one["column_names"] for one in seen.get_unique_constraints(name)]
+            + [one["column_names"] for one in seen.get_indexes(name) if one["unique"]]
+            for name in metadata.tables
+        }
+
+    unique = {name: columns for name, columns in (await store.database.read(read)).items() if columns}
+    assert set(unique) == {"api_keys"}
+    assert all(columns == ["key_hash"] for columns in unique["api_keys"]), "no two keys are the same secret"
+
+
+def find_scope(sql: str) -> str:
+    # Values may have the names of tables.
+    text = re.sub(r"'(?:[^']|'')*'", "?", " ".join(sql.split()))
+    if not any(re.search(rf"\b{name}\b", text) for name in metadata.tables):
+        return "session"
+    if text.startswith("INSERT") and "SELECT" not in text:
+        return "session"
+    if not re.search(r"\btenant = ", text):
+        return "all"
+    # Beside one session's, several by their names are still as many statements of one.
+    by_session = re.search(r"\b(session_id|sessions\.id) = ", text)
+    return "session" if by_session and not re.search(r" OR sessions\.tenant", text) else "tenant"
+
+
+async def test_statements_are_about_one_session(store: SqlStore) -> None:
+    found: dict[str, str] = {}
+    expected: dict[str, str] = {}
+    for group, cases in CASES.items():
+        for name, case in cases.items():
+            with recorded_statements() as statements:
+                await case.run(store)
+            place = f"{group}, {name}"
+            found[place] = max((find_scope(one.sql) for one in statements), key=SCOPES.index, default="session")
+            expected[place] = (WIDER.get(place) or WIDER.get(group) or ("session", ""))[0]
+    assert found == expected
+
+
+Rows = dict[str, set[tuple[Any, ...]]]
+
+
+def read_rows(connection: Connection) -> Rows:
+    return {name: {tuple(row) for row in connection.execute(select(table))} for name, table in metadata.tables.items()}
+
+
+def list_changed_sessions(before: Rows, after: Rows) -> set[SessionKey]:
+    """The sessions of which any row was added, changed or removed."""
+    changed = {name: before[name] ^ after[name] for name in metadata.tables if name not in BESIDE}
+    return {SessionKey(*row[:2]) for rows in changed.values() for row in rows}
+
+
+async def test_a_transaction_changes_one_session(store: SqlStore) -> None:
+    key, other, copy = (SessionKey("default", name) for name in ("a", "other", "copy"))
+    await store.append(other, State(), draft_creation(metadata={"team": "a"}), blobs={"name": "text"})
+    state = State()
+
+    async def changed_by(call: Callable[[], Awaitable[Any]]) -> Any:
+        before = await store.database.read(read_rows)
+        result = await call()
+        assert list_changed_sessions(before, await store.database.read(read_rows)) == {expected}
+        return result
+
+    expected = key
+    made = IdempotencyRecord(key="k", digest="d")
+    begun = draft_creation(metadata={"team": "a"})
+    state = (await changed_by(lambda: store.append(key, State(), begun, idempotency=made, blobs={"n": "t"}))).state
+    calls = draft_events("Ann", [make_reply("x", total_tokens=1)], "r")
+    state = (await changed_by(lambda: store.append(key, state, calls, lease=Claim("me", 15.0)))).state
+    forked = SessionForked(from_session_id=key.id, from_seq=state.seq, from_hash=state.hash)
+    drafts = draft_events("Ann", [forked], None)
+    expected = copy
+    await changed_by(lambda: store.fork(key, state, copy, drafts))
+    sealed = await store.read_sealed(copy)
+    await changed_by(lambda: store.delete(copy))
+    action = AuditAction(type="session.imported")
+    await changed_by(lambda: store.restore(copy, lambda: [SealedBatch(sealed)], finish=lambda _: [], action=action))
+    expected = key
+    log = await store.read_sealed(key)
+    said = next(one.event for one in log if one.event.type == "message.added")
+    await changed_by(lambda: store.redact(key, log, {said.seq: redact_payload(said)}, draft_redaction(said.seq)))
+    await changed_by(lambda: store.delete(key))

@@ -1,0 +1,142 @@
+"""Every statement of the store goes by an index to the rows that it is about, on both databases."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from benchmarks.large_database import fill_database
+from sqlalchemy import Connection
+
+from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.postgres.connections import connect
+from swarmkeep.store.sql.tables import metadata
+from swarmkeep.store.urls import PostgresServer, locate
+from tests.store.plans.cases import CASES, Case
+from tests.store.plans.explaining import (
+    STORE_SQL,
+    Access,
+    Plan,
+    Site,
+    Statement,
+    explain_on_postgres,
+    explain_on_sqlite,
+    recorded_statements,
+)
+
+# What an index has to be searched by, at least: or else other sessions' rows, or another tenant's, are read.
+KEYS: dict[str, tuple[set[str], ...]] = {
+    "sessions": ({"tenant", "id"}, {"tenant", "agent"}, {"tenant", "status"}),
+    "session_labels": ({"tenant", "session_id"}, {"tenant", "label"}),
+    "events": ({"tenant", "session_id"}, {"tenant", "hash"}),
+    "blobs": ({"tenant", "session_id"},),
+    "idempotency": ({"tenant", "session_id"},),
+    "creations": ({"tenant", "key"}, {"tenant", "session_id"}),
+    "usage": ({"tenant", "session_id"}, {"tenant", "run_id"}, {"tenant", "day"}),
+    "usage_days": ({"tenant"},),
+    "totals": ({"tenant"},),
+    "trail": ({"tenant"},),
+    "api_keys": ({"id"}, {"tenant"}, {"key_hash"}),
+}
+RUNS = {"execute", "execute_many", "fetch_all", "scalar", "scalars"}
+
+
+async def explain(store: SqlStore, statements: list[Statement], raw: Any) -> list[tuple[Statement, Plan]]:
+    """With each statement each plan that it may get. `raw` is a connection to PostgreSQL, or None on SQLite."""
+    if raw is None:
+
+        def ask(connection: Connection) -> list[tuple[Statement, Plan]]:
+            return [(one, explain_on_sqlite(connection, one)) for one in statements]
+
+        return await store.database.read(ask)
+    return [(one, await explain_on_postgres(raw, one, generic=way)) for one in statements for way in (False, True)]
+
+
+def select_planned(statements: list[Statement]) -> list[Statement]:
+    """Each once, but for inserts of values and commands, which read nothing."""
+    found = {one.sql: one for one in statements if not one.sql.startswith(("SET ", "INSERT")) or "SELECT" in one.sql}
+    return [one for one in found.values() if any(table in one.sql for table in metadata.tables)]
+
+
+def find_faults(case: Case, plan: Plan) -> Iterator[str]:
+    if plan.sorts and not case.sorts:
+        yield "sorts"
+    for access in plan.accesses:
+        if access.table not in metadata.tables:
+            continue
+        if access.index is None:
+            if not (case.whole or (case.across and access.table == "api_keys")):
+                yield f"reads all of {access.table}"
+        elif not is_by_key(access, case):
+            yield f"reads {access.index} by {sorted(access.columns)} only"
+        if access.filtered and not case.filters:
+            yield f"reads rows of {access.table} that it leaves out"
+
+
+def is_by_key(access: Access, case: Case) -> bool:
+    if case.across or (case.in_order and "tenant" in access.columns):
+        return True
+    return any(columns <= access.columns for columns in KEYS[access.table])
+
+
+async def check_plans(store: SqlStore, raw: Any = None) -> None:
+    faults: list[str] = []
+    for group, cases in CASES.items():
+        for name, case in cases.items():
+            with recorded_statements() as statements:
+                await case.run(store)
+            for statement, plan in await explain(store, select_planned(statements), raw):
+                text = " ".join(statement.sql.split())
+                faults += [f"{group}, {name}: {fault}: {text}: {plan}" for fault in find_faults(case, plan)]
+    assert not faults, "\n\n".join(faults)
+
+
+async def test_statements_go_by_an_index_on_sqlite(sqlite_ready: str) -> None:
+    # SQLite plans without knowing what there is.
+    store = open_store(sqlite_ready)
+    await store.database.write(lambda connection: fill_database(connection, 400, 3, 2))
+    await check_plans(store)
+    await store.close()
+
+
+@pytest.mark.long
+async def test_statements_go_by_an_index_on_postgres(postgres_ready: str) -> None:
+    store = open_store(postgres_ready)
+    await store.database.write(lambda connection: fill_database(connection, 20_000, 3, 2))
+    server = locate(postgres_ready)
+    assert isinstance(server, PostgresServer)
+    raw = await connect(server, {})
+    try:
+        await raw.execute("VACUUM ANALYZE")
+        # It reads small tables as a whole, and here some are empty: shown is what it does where it has a choice.
+        await raw.execute("SET enable_seqscan = off")
+        await check_plans(store, raw)
+    finally:
+        await raw.close()
+        await store.close()
+
+
+def list_places() -> set[tuple[str, int, int]]:
+    """Every call in `store/sql` that runs a statement: the module, its first line and its last."""
+    found: set[tuple[str, int, int]] = set()
+    for path in sorted(STORE_SQL.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in RUNS:
+                found.add((path.stem, node.lineno, node.end_lineno or node.lineno))
+    return {place for place in found if place[0] != "prepared"}
+
+
+async def test_every_statement_of_the_store_has_a_case(store: SqlStore) -> None:
+    with recorded_statements() as statements:
+        for cases in CASES.values():
+            for case in cases.values():
+                await case.run(store)
+    reached: set[Site] = {site for one in statements for site in one.sites}
+    missed = [
+        f"store/sql/{module}.py, line {first}"
+        for module, first, last in sorted(list_places())
+        if not any(Site(module, line) in reached for line in range(first, last + 1))
+    ]
+    assert not missed, "no case of tests/store/plans/cases.py runs the statement of " + "; ".join(missed)

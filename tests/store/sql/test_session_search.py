@@ -1,0 +1,104 @@
+"""A page of sessions by any filters is what reading all of them would give, whichever index it is read from."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from sqlalchemy import Connection, insert
+
+from swarmkeep.domain.state import SessionStatus
+from swarmkeep.store.labels import labels_of
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.sql.indexes.session_search import Found, Place, SessionFilter, Walk, find_sessions
+from swarmkeep.store.sql.tables import session_labels, sessions
+from tests.store.sessions import begin_session
+
+TENANT = "default"
+AGENTS = ("Triage", "Refunds", 'odd "\0')
+LABELS: tuple[dict[str, str], ...] = ({}, {"team": "a"}, {"team": "b"}, {"team": "a", "plan": "x"})
+FILTERS = [
+    SessionFilter(tenant=TENANT, agent=agent, status=status, metadata=metadata)
+    for agent, status, metadata in itertools.product(
+        (None, *AGENTS, "nobody"), (None, *get_args(SessionStatus)), (*LABELS, {"plan": "y"})
+    )
+]
+BARE = {"head_seq": 1, "head_hash": b"", "updated_at": "", "view": "{}", "lease_epoch": 0}
+# The usual one finds all of these at once.
+WALKS = (Walk(), Walk(sessions_at_once=3, sessions_for_a_page=6, small_range=2), Walk(1, 1, 1))
+
+
+async def begin_many(store: SqlStore) -> list[dict[str, Any]]:
+    """Sessions of every kind, newest first, among those of another tenant; as rows, for it is many."""
+    rows: list[dict[str, Any]] = []
+    labels: list[dict[str, Any]] = []
+    for number, (agent, status, metadata) in enumerate(itertools.product(AGENTS, get_args(SessionStatus), LABELS)):
+        place = {"tenant": "other" if number % 9 == 4 else TENANT, "created_at": f"2026-01-01T00:00:0{number % 7}Z"}
+        name = f"s{number * 37 % 100:02d}"
+        rows.append({**place, **BARE, "id": name, "agent": agent, "status": status})
+        labels += [{**place, "session_id": name, "label": label} for label in labels_of(metadata)]
+        rows[-1]["metadata"] = metadata
+
+    def write(connection: Connection) -> None:
+        columns = {column.name for column in sessions.c}
+        connection.execute(insert(sessions), [{name: row[name] for name in row if name in columns} for row in rows])
+        connection.execute(insert(session_labels), labels)
+
+    await store.database.write(write)
+    mine = [row for row in rows if row["tenant"] == TENANT]
+    return sorted(mine, key=lambda row: (row["created_at"], row["id"]), reverse=True)
+
+
+def choose(made: list[dict[str, Any]], wanted: SessionFilter) -> list[Place]:
+    return [
+        (session["created_at"], session["id"])
+        for session in made
+        if wanted.agent in (None, session["agent"])
+        and wanted.status in (None, session["status"])
+        and wanted.metadata.items() <= session["metadata"].items()
+    ]
+
+
+def describe(wanted: SessionFilter) -> str:
+    return repr(msgspec.to_builtins(wanted))
+
+
+@pytest.mark.parametrize("walk", WALKS, ids=repr)
+async def test_every_combination_of_filters_finds_what_there_is(store: SqlStore, walk: Walk) -> None:
+    made = await begin_many(store)
+
+    def list_pages(connection: Any, wanted: SessionFilter, limit: int) -> Iterator[Found]:
+        before: Place | None = None
+        while True:
+            page = find_sessions(connection, wanted, limit=limit, before=before, walk=walk)
+            yield page
+            if page.after is None:
+                return
+            assert before is None or page.after < before, "the cursor goes on"
+            before = page.after
+
+    def check(connection: Any) -> None:
+        for wanted in FILTERS:
+            pages = list(list_pages(connection, wanted, 4))
+            found = [place for page in pages for place in page.places]
+            assert found == choose(made, wanted), describe(wanted)
+            assert all(len(page.places) <= 4 for page in pages)
+
+    await store.database.read(check)
+
+
+async def test_a_page_that_looked_at_enough_ends_with_a_cursor(store: SqlStore) -> None:
+    keys = [SessionKey(TENANT, f"s{number:02d}") for number in range(30)]
+    for key in keys:
+        await begin_session(store, key, metadata={"team": "a", "rare": str(key.id == "s03")})
+    wanted = SessionFilter(tenant=TENANT, metadata={"team": "a", "rare": "True"})
+    walk = Walk(sessions_at_once=5, sessions_for_a_page=10, small_range=1)
+    first = await store.database.read(lambda db: find_sessions(db, wanted, limit=50, before=None, walk=walk))
+    assert (first.places, first.after and first.after[1]) == ([], "s20")
+    # With the usual bounds the rare one is looked for first, and found at once.
+    whole = await store.database.read(lambda db: find_sessions(db, wanted, limit=50, before=None))
+    assert ([name for _, name in whole.places], whole.after) == (["s03"], None)
