@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from swarmkeep.domain.chain import Chain
+from swarmkeep.domain.chain import Chain, SharedList
 from tests.support.hypothesis_profiles import examples
 
 Pair = tuple[Chain[Any], list[Any]]
@@ -125,7 +125,7 @@ def test_growing_shares_and_branching_does_not_show() -> None:
     assert len(left) == len(right) == 1001
 
 
-class RacedList(list[Any]):
+class RacedList(SharedList[Any]):
     """A list to which somebody else appends at the worst moment."""
 
     def append(self, item: Any) -> None:

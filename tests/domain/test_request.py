@@ -388,3 +388,40 @@ def test_a_message_is_encoded_as_it_is_sent() -> None:
         user_said(), model_reply(calling_message(tool_call("c1"))), tool_result("c1"), model_reply(answer_message())
     ).messages:
         assert entry.chat_json == encode(entry.chat_message)
+
+
+SOME_MESSAGES = st.sampled_from(
+    [
+        user_said("hello"),
+        user_said("ö"),
+        model_reply(answer_message()),
+        model_reply(calling_message(tool_call("c1"), tool_call("c2"))),
+        model_reply(calling_message(tool_call("c1"))),
+        tool_result("c1"),
+        tool_result("c2"),
+    ]
+)
+
+
+@settings(max_examples=examples(200))
+@for_any(st.lists(SOME_MESSAGES, max_size=30), st.data())
+def test_a_request_is_the_same_whatever_was_asked_before(facts: list[MessageAdded], data: st.DataObject) -> None:
+    """What earlier requests were made of is kept, for states that grew from one another in any way."""
+    states = [State()]
+    for fact in facts:
+        states.append(when(data.draw(st.sampled_from(states[-3:])), fact))
+        asked = data.draw(st.sampled_from(states))
+        anew = assemble_request(list(asked.messages), "Be kind.", None, {"model": "m"})
+        for _ in range(2):
+            request = assemble_request(asked.messages, "Be kind.", None, {"model": "m"})
+            assert (request.body(), request.entries) == (anew.body(), anew.entries)
+
+
+def test_a_long_history_is_not_gone_through_again() -> None:
+    state = given(*[fact for n in range(500) for fact in (user_said(str(n)), model_reply(answer_message()))])
+    assemble_request(state.messages, "Be kind.", None, {})
+    state = when(when(state, user_said("again")), model_reply(answer_message()))
+    request = assemble_request(state.messages, "Be kind.", None, {})
+    kept = [entry for entry in request.entries if "chat_json" in vars(entry)]
+    assert len(request.entries) == 1002
+    assert [entry.message["content"] for entry in kept] == ["again", answer_message()["content"]]

@@ -9,6 +9,19 @@ from typing import TypeVar, overload
 T = TypeVar("T")
 
 
+class SharedList(list[T]):
+    """The list of chains that grew from one another. `memo`: what was worked out of how many of its first items."""
+
+    memo: tuple[int, object] = (0, None)
+
+    def copy_first(self, length: int) -> SharedList[T]:
+        copied = SharedList(self[:length])
+        memo = self.memo
+        if memo[0] <= length:
+            copied.memo = memo
+        return copied
+
+
 class Chain(Sequence[T]):
     """An immutable sequence with an append that costs O(1) however long it is.
 
@@ -19,8 +32,17 @@ class Chain(Sequence[T]):
     __slots__ = ("_items", "_length")
 
     def __init__(self, items: Iterable[T] = ()) -> None:
-        self._items = list(items)
+        self._items: SharedList[T] = SharedList(items)
         self._length = len(self._items)
+
+    def recall(self) -> object:
+        """What `remember` was given for this chain, or for one with the same beginning; None if there is nothing."""
+        length, memo = self._items.memo
+        return memo if length <= self._length else None
+
+    def remember(self, memo: object, length: int) -> None:
+        """Keep what was worked out of the first `length` items, for all chains that begin with them."""
+        self._items.memo = (length, memo)
 
     def append(self, item: T) -> Chain[T]:
         items, length = self._items, self._length
@@ -28,20 +50,22 @@ class Chain(Sequence[T]):
             items.append(item)
             # Another thread may have appended between the two lines; whoever finds its item in place owns the list.
             if items[length] is not item:
-                items = [*items[:length], item]
+                items = items.copy_first(length)
+                items.append(item)
         else:
-            items = [*items[:length], item]
+            items = items.copy_first(length)
+            items.append(item)
         return Chain._sharing(items, length + 1)
 
     @staticmethod
-    def _sharing(items: list[T], length: int) -> Chain[T]:
+    def _sharing(items: SharedList[T], length: int) -> Chain[T]:
         chain: Chain[T] = Chain.__new__(Chain)
         chain._items, chain._length = items, length
         return chain
 
     def replace_at(self, index: int, item: T) -> Chain[T]:
         """A copy with one item exchanged; costs the length of the chain."""
-        items = self._items[: self._length]
+        items = SharedList(self._items[: self._length])
         items[index] = item
         return Chain._sharing(items, self._length)
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET
 
+from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.events import MessageAdded, RequestRecord, SessionEvent
 from swarmkeep.domain.messages import Entry, pair_results, to_chat_message
@@ -27,14 +28,37 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool = True
 
 
+class History(msgspec.Struct, frozen=True):
+    """What a model is sent of the first `upto` messages of a session, and its JSON, with commas in between."""
+
+    upto: int
+    entries: tuple[Entry, ...]
+    json: bytes
+
+    def extend(self, later: Sequence[Entry]) -> History:
+        """With the messages that follow. Right where a call is not parted from its results."""
+        added = tuple(pair_results(later))
+        parts = [self.json] if self.entries else []
+        json = b",".join([*parts, *(entry.chat_json for entry in added)])
+        return History(self.upto + len(later), self.entries + added, json)
+
+
+_NOTHING = History(0, (), b"")
+
+
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A Chat Completions request. `params` is all but messages and tools, in the order in which it is sent."""
 
     instructions: str
     tools: str | None
     params: Json
-    entries: tuple[Entry, ...]
+    history: History
     history_from: int | None = None
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The messages after the instructions."""
+        return self.history.entries
 
     @functools.cached_property
     def record(self) -> RequestRecord:
@@ -62,8 +86,8 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def body(self) -> bytes:
         """The exact bytes that are sent."""
         system = encode(to_chat_message({"role": "system", "content": self.instructions}))
-        messages = b",".join((system, *(entry.chat_json for entry in self.entries)))
-        parts = [b'"messages":[' + messages + b"]"]
+        history = (self.history.json,) if self.history.entries else ()
+        parts = [b'"messages":[' + b",".join((system, *history)) + b"]"]
         if self.tools is not None:
             parts.append(b'"tools":' + self.tools.encode())
         parts += [encode(key) + b":" + encode(value) for key, value in self.params.items()]
@@ -114,9 +138,27 @@ def assemble_request(
         instructions=instructions,
         tools=tools,
         params=params,
-        entries=tuple(pair_results(sent)),
+        history=_collect_history(sent),
         history_from=history_from,
     )
+
+
+def _collect_history(messages: Sequence[Entry]) -> History:
+    """What is sent of these messages. Of a session's own, all that came before the last user's message is kept with
+    them: however long it is, the next request costs what has been said since."""
+    if not isinstance(messages, Chain):
+        return _NOTHING.extend(messages)
+    kept = messages.recall()
+    known = kept if isinstance(kept, History) else _NOTHING
+    asked = next((at for at in range(len(messages) - 1, known.upto, -1) if messages[at].role == "user"), None)
+    if asked is not None:
+        # With a user's message the calls before it are over: what answers them later is not sent.
+        before, known = len(known.entries), known.extend(messages[known.upto : asked])
+        messages.remember(known, known.upto)
+        for entry in known.entries[before:]:
+            # It is in there now, and not kept twice.
+            vars(entry).pop("chat_json", None)
+    return known.extend(messages[known.upto :])
 
 
 def list_text_hashes(fact: SessionEvent) -> list[str]:
