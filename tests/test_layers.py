@@ -96,6 +96,7 @@ ALLOWED_OUTSIDE: dict[str, set[str]] = {
 ONLY_IN: dict[str, set[str]] = {
     "openai": {"engine"},
     "httpx2": {"engine"},
+    "aiohttp": {"engine"},
     "litestar": {"api", "app", "server"},
     "uvicorn": {"cli", "server", "connections"},
     "prometheus_client": {"api"},
