@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,13 +14,14 @@ from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import LeaseLost, QuotaExceeded, SeqConflict
 from swarmkeep.domain.events import CompletionRecord, MessageAdded, RunCompleted, SessionUpdated
 from swarmkeep.domain.state import State
-from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import Claim, IdempotencyRecord, IdempotencyRecordExists, Lease, StorageQuota
+from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.ports import AppendResult, Claim, IdempotencyRecord, IdempotencyRecordExists, Lease, StorageQuota
 from swarmkeep.store.sql import writes
 from swarmkeep.store.sql.appending.plain import is_plain
 from swarmkeep.store.sql.heads import AppendPlan, plan_append
 from swarmkeep.store.sql.tables import metadata
 from tests.store.sessions import KEY, begin_run, begin_session, draft_run_start, draft_user_messages, read_rows
+from tests.support.postgres import Postgres
 
 QUOTA = StorageQuota(max_sessions=10, max_bytes=1_000_000)
 RECORD = IdempotencyRecord(key='"quoted\0', digest="d", run_id="r1")
@@ -175,3 +177,35 @@ async def test_others_go_the_general_way(
     state = await begin_session(store)
     appended = await store.append(KEY, state, drafts, idempotency=RECORD)
     assert (appended.state.seq, statements.rows) == (1 + len(drafts), [])
+
+
+async def test_it_takes_no_named_statement_where_a_pooler_hands_connections_round(postgres_ready: str) -> None:
+    pooled = open_store(f"{postgres_ready}&prepared_statement_cache_size=0")
+    try:
+        counting: Any = CountingStatements(pooled.database)
+        pooled.database = counting
+        state = await begin_session(pooled)
+        for text in ("a", "b", "c"):
+            state = (await pooled.append(KEY, state, draft_user_messages(text), quota=QUOTA)).state
+        names = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE 'WITH head%'"
+        assert await pooled.database.read(lambda connection: connection.exec_driver_sql(names).scalar()) == 0
+        assert (counting.rows, state.seq) == ([[(1,)], [(2,)], [(3,)]], 4)
+    finally:
+        await pooled.close()
+
+
+async def test_of_racers_one_wins_whatever_isolation_is_the_default(postgres: Postgres, postgres_ready: str) -> None:
+    name = postgres_ready.partition("?")[0].rpartition("/")[2]
+    postgres.execute(f"ALTER DATABASE \"{name}\" SET default_transaction_isolation = 'serializable'")
+    store = open_store(postgres_ready)
+    try:
+        state = await begin_session(store)
+        for _ in range(5):
+            racers = (store.append(KEY, state, draft_user_messages("x")) for _ in range(8))
+            outcomes = await asyncio.gather(*racers, return_exceptions=True)
+            [won] = [each for each in outcomes if isinstance(each, AppendResult)]
+            assert [type(each) for each in outcomes if each is not won] == [SeqConflict] * 7
+            state = won.state
+    finally:
+        await store.close()
+        postgres.execute(f'ALTER DATABASE "{name}" RESET default_transaction_isolation')

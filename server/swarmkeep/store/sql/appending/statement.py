@@ -1,8 +1,8 @@
 """A plain append as one statement, for a database that changes several tables with one: PostgreSQL.
 
 It is made of the same inserts and updates as the general way (`writes`), each of which takes its rows from the head row
-that was moved on: without that, nothing is written. One round trip takes the place of eight, and of the transaction's
-two.
+that was moved on: without that, nothing is written. One round trip takes the place of six, and of the
+transaction's two.
 """
 
 from __future__ import annotations
@@ -69,13 +69,12 @@ def _build_head(shape: Shape) -> CTE:
     if shape.has_quota:
         stored = select(func.coalesce(func.sum(totals.c.bytes), 0)).where(totals.c.tenant == bindparam("tenant_"))
         statement = statement.where(stored.scalar_subquery() <= bindparam("spare_bytes", type_=BigInteger()))
-    return statement.returning(sessions.c.tenant, sessions.c.id, sessions.c.head_seq, sessions.c.lease_epoch).cte(
-        "head"
-    )
+    moved = sessions.c
+    return statement.returning(moved.tenant, moved.id, moved.head_seq, moved.lease_epoch).cte("head")
 
 
 def _build_inserts(into: Any, head: CTE, count: int) -> Any:
-    # Arrays would do for any number of rows, but the driver takes ten times as long to write one as its values.
+    # Arrays would do for any number of rows, but the driver examines every item of one by itself: 4 % of a turn.
     table, names = into.table, _name_columns(into.table)
     types = {name: table.c[name].type for name in names}
     rows = values(*(column(name, of) for name, of in types.items()), name=f"{table.name}_rows").data(
