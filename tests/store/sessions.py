@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import StartRun, create_session, start_run
@@ -70,13 +70,15 @@ async def begin_run(store: SqlStore, session: SessionKey = KEY, owner: str = "a"
 async def read_all_rows(store: SqlStore) -> dict[str, list[tuple[Any, ...]]]:
     """Every row of every table but Alembic's."""
 
-    def read(connection: Any) -> dict[str, list[tuple[Any, ...]]]:
-        return {
-            table.name: sorted((tuple(row) for row in connection.execute(select(table))), key=repr)
-            for table in metadata.tables.values()
-        }
+    return await store.database.read(read_rows)
 
-    return await store.database.read(read)
+
+def read_rows(connection: Connection) -> dict[str, list[tuple[Any, ...]]]:
+    """The same, by a connection."""
+    return {
+        table.name: sorted((tuple(row) for row in connection.execute(select(table))), key=repr)
+        for table in metadata.tables.values()
+    }
 
 
 async def list_filled_tables(store: SqlStore) -> set[str]:

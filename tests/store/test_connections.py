@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import Overloaded
+from swarmkeep.domain.events import SessionUpdated
 from swarmkeep.domain.state import State
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.ports import Lease, SchemaBehind, StoreUnavailable
+from swarmkeep.store.ports import Lease, OutcomeUnknown, SchemaBehind, StoreUnavailable
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, begin_session, draft_creation, draft_user_messages, list_seqs, new_key
 from tests.support.postgres import replace_database
@@ -132,13 +134,69 @@ async def test_a_commit_of_unknown_outcome_is_not_done_again(
             raise ConnectionResetError("cut after the commit")
 
         monkeypatch.setattr(Transaction, "commit", commit_then_break)
-        with pytest.raises(StoreUnavailable, match="not known whether the commit succeeded"):
-            await store.append(KEY, state, draft_user_messages("once"))
+        labelled = EventDraft(SessionUpdated(metadata={"n": 1}), None, "Triage")
+        with pytest.raises(OutcomeUnknown, match="not known whether the commit succeeded"):
+            await store.append(KEY, state, [labelled])
         monkeypatch.undo()
         assert (await store.state(KEY)).seq == 2
     finally:
         await store.close()
         await operator.close()
+
+
+async def test_nor_is_a_statement_that_commits_by_itself(postgres_ready: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from asyncpg import Connection
+
+    store = open_store(postgres_ready)
+    fetch: Any = Connection.fetch
+    sent: list[str] = []
+    try:
+        state = await begin_session(store)
+
+        async def fetch_then_break(self: Any, query: str, *values: Any) -> Any:
+            sent.append(query)
+            rows = await fetch(self, query, *values)
+            if len(sent) == 1:
+                self.terminate()
+                raise ConnectionResetError("cut after the commit")
+            return rows
+
+        monkeypatch.setattr(Connection, "fetch", fetch_then_break)
+        with pytest.raises(OutcomeUnknown, match="not known whether the commit succeeded") as unknown:
+            await store.append(KEY, state, draft_user_messages("once"))
+        monkeypatch.undo()
+        # Sent once more, it found the session moved on.
+        assert len(sent) == 2
+        assert unknown.value.appended is not None
+        assert (await store.state(KEY)) == unknown.value.appended.state
+        assert (await store.state(KEY)).seq == 2
+    finally:
+        await store.close()
+
+
+async def test_a_statement_that_was_never_done_is_sent_again(
+    postgres_ready: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from asyncpg import Connection
+
+    store = open_store(postgres_ready)
+    fetch: Any = Connection.fetch
+    breaks = iter([True])
+    try:
+        state = await begin_session(store)
+
+        async def break_then_fetch(self: Any, query: str, *values: Any) -> Any:
+            if next(breaks, False):
+                self.terminate()
+            return await fetch(self, query, *values)
+
+        monkeypatch.setattr(Connection, "fetch", break_then_fetch)
+        appended = await store.append(KEY, state, draft_user_messages("once"))
+        monkeypatch.undo()
+        assert await store.state(KEY) == appended.state
+        assert list_seqs(await store.read(KEY)) == [1, 2]
+    finally:
+        await store.close()
 
 
 async def test_more_writes_than_may_wait_are_refused_and_the_others_done(opener: Opener) -> None:

@@ -12,7 +12,9 @@ import pytest
 
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.postgres.notifications import CHANNEL, _decode_keys, _encode_payloads
+from swarmkeep.store.postgres.connections import connect
+from swarmkeep.store.postgres.notifications import CHANNEL, Notifications, _decode_keys, _encode_payloads
+from swarmkeep.store.urls import PostgresServer, locate
 from tests.store.sessions import KEY, OTHER, begin_session, draft_user_messages, new_key
 
 SECONDS = 20.0
@@ -56,7 +58,9 @@ async def open_listeners(url: str, count: int = 1) -> AsyncIterator[list[Listene
 
 async def wait_for_listeners(url: str, count: int) -> None:
     """Wait until so many connections to this database have asked for notifications."""
-    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+    # The last statement of one that listens: LISTEN, or the greeting behind it.
+    mine = "datname = current_database() AND query ~ '^(LISTEN|SELECT pg_notify)'"
+    query = f"SELECT count(*) FROM pg_stat_activity WHERE {mine}"
     connection = await asyncpg.connect(url)
     try:
         async with asyncio.timeout(SECONDS):
@@ -111,6 +115,31 @@ async def test_anybody_may_notify_anything(postgres_ready: str) -> None:
             await stranger.close()
         await ear.until(OTHER)
         assert ear.changed[-1] == OTHER
+
+
+async def test_to_nobody_nothing_is_sent(postgres_ready: str) -> None:
+    server = locate(postgres_ready)
+    assert isinstance(server, PostgresServer)
+    alone = Notifications(lambda: connect(server, {}), greeting_seconds=0.0)
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    stranger = await asyncpg.connect(postgres_ready)
+    listening: asyncio.Task[None] | None = None
+    try:
+        await stranger.add_listener(CHANNEL, lambda *given: heard.put_nowait(given[3]))
+        listening = asyncio.create_task(alone.run(lambda _: None))
+        async with asyncio.timeout(SECONDS):
+            assert await heard.get() == ""
+            # It has not heard of anybody: who never says a word is not known.
+            alone.notify(KEY)
+            await stranger.execute(f"SELECT pg_notify('{CHANNEL}', '')")
+            assert [await heard.get(), await heard.get()] == ["", ""]
+            alone.notify(OTHER)
+            assert list(_decode_keys(await heard.get())) == [OTHER]
+    finally:
+        if listening is not None:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+        await stranger.close()
 
 
 async def test_a_store_that_nobody_listens_with_keeps_nothing(store: SqlStore) -> None:

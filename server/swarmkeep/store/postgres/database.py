@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -14,9 +14,10 @@ from sqlalchemy.util import greenlet_spawn
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.store.ports import OutcomeUnknown, SessionKey, StoreUnavailable
 from swarmkeep.store.postgres.connections import connect, make_engine
-from swarmkeep.store.postgres.errors import is_connection_lost, is_server_read_only, raise_store_error
+from swarmkeep.store.postgres.errors import is_connection_lost, is_overtaken, is_server_read_only, raise_store_error
 from swarmkeep.store.postgres.notifications import Notifications
 from swarmkeep.store.postgres.snapshots import SnapshotThread
+from swarmkeep.store.postgres.statements import ConnectionBroken, Render, Rows, run_statement
 from swarmkeep.store.urls import PostgresServer
 
 T = TypeVar("T")
@@ -71,13 +72,22 @@ class PostgresDatabase:
         raise AssertionError
 
     async def write(self, job: Callable[[Connection], T], *, erases: bool = False) -> T:
+        return await self._finish_write(self._write(self._open_to_write(), job))
+
+    async def write_statement(self, render: Render) -> Rows:
+        return await self._finish_write(self._write_statement(self._open_to_write(), render))
+
+    def _open_to_write(self) -> AsyncEngine:
         engine = self._open_engines()[0]
         if self._read_only:
             raise StoreUnavailable(f"the database at {self._server.display} is open read-only")
         if len(self._writes) >= self._max_waiting:
             raise Overloaded
+        return engine
+
+    async def _finish_write(self, work: Coroutine[Any, Any, T]) -> T:
         # A task of its own: cancelled half way, nobody would know whether it was committed.
-        task = asyncio.get_running_loop().create_task(self._write(engine, job))
+        task = asyncio.get_running_loop().create_task(work)
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
         return await asyncio.shield(task)
@@ -126,9 +136,7 @@ class PostgresDatabase:
                 return await greenlet_spawn(transaction.run, engine.sync_engine)
             except Exception as error:
                 if transaction.committing and is_connection_lost(error):
-                    message = f"the connection to {self._server.display} broke during a commit; "
-                    message += "it is not known whether the commit succeeded"
-                    raise OutcomeUnknown(message) from error
+                    raise self._make_outcome_unknown() from error
                 # Before the commit nothing has happened, so to do it again is to do it once.
                 is_demoted = not self._read_only and is_server_read_only(error)
                 if is_demoted:
@@ -137,6 +145,33 @@ class PostgresDatabase:
                 if last or not (is_demoted or is_connection_lost(error)):
                     raise_store_error(error, self._server)
         raise AssertionError
+
+    async def _write_statement(self, engine: AsyncEngine, render: Render) -> Rows:
+        is_in_doubt = False
+        for last in (False, True):
+            try:
+                rows = await greenlet_spawn(run_statement, engine.sync_engine, render)
+            except Exception as error:
+                is_lost, is_demoted = isinstance(error, ConnectionBroken), is_server_read_only(error)
+                is_in_doubt |= isinstance(error, ConnectionBroken) and error.is_in_doubt
+                if is_demoted:
+                    await engine.dispose()
+                if is_overtaken(error) and not is_in_doubt:
+                    return ()
+                if not last and (is_lost or is_demoted):
+                    continue
+                if is_in_doubt:
+                    raise self._make_outcome_unknown() from error
+                raise_store_error(error, self._server)
+            # Done already, or refused: nobody can say.
+            if is_in_doubt and not rows:
+                raise self._make_outcome_unknown()
+            return rows
+        raise AssertionError
+
+    def _make_outcome_unknown(self) -> OutcomeUnknown:
+        message = f"the connection to {self._server.display} broke during a commit; "
+        return OutcomeUnknown(message + "it is not known whether the commit succeeded")
 
 
 def _query_in_time(query: Callable[[Connection], T], seconds: float, connection: Connection) -> T:

@@ -17,6 +17,10 @@ _NO_SCHEMA = {"42P01", "42703", "3F000"}
 _READ_ONLY = "25006"
 _TOO_SLOW = "57014"
 _BUSY = {"40001", "40P01", "55P03"}
+# Another transaction was there first, with the same key or the same row.
+_OVERTAKEN = {"23505", "40001", "40P01"}
+# The server ends the connection with these.
+_ENDING = {"57P01", "57P02", "57P03", "57P05", "25P03"}
 
 
 def raise_store_error(error: Exception, server: PostgresServer) -> NoReturn:
@@ -31,17 +35,18 @@ def translate_postgres_error(error: Exception, display: str) -> Exception:
     """The store's error for one of PostgreSQL's; anything else as it is."""
     if isinstance(error, PoolTimeout):
         return Overloaded()
-    if not isinstance(error, DBAPIError):
-        return StoreUnavailable(f"cannot use the database at {display}: {error}") if _is_network_error(error) else error
-    state = getattr(error.orig, "sqlstate", None) or ""
+    if _is_network_error(error):
+        return StoreUnavailable(f"cannot use the database at {display}: {error}")
+    state = _get_state(error)
     if state in _NO_SCHEMA:
         return missing_schema_error(display)
     if state in _BUSY:
         return Overloaded()
     if state == _TOO_SLOW:
         return Overloaded(detail=TOO_SLOW_DETAIL)
-    if error.connection_invalidated or state[:2] in _UNAVAILABLE:
-        return StoreUnavailable(f"cannot use the database at {display}: {error.orig}")
+    if is_connection_lost(error) or state[:2] in _UNAVAILABLE:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        return StoreUnavailable(f"cannot use the database at {display}: {cause}")
     return error
 
 
@@ -52,7 +57,24 @@ def is_connection_lost(error: Exception) -> bool:
 
 def is_server_read_only(error: Exception) -> bool:
     """Whether the connection leads to a server that takes no writes, as one does that was the primary before."""
-    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) == _READ_ONLY
+    return _get_state(error) == _READ_ONLY
+
+
+def is_overtaken(error: Exception) -> bool:
+    """Whether a statement was undone because another transaction was quicker."""
+    return _get_state(error) in _OVERTAKEN
+
+
+def breaks_connection(error: Exception) -> bool:
+    """Whether the driver's error, of a statement, says that there is nobody at the other end any more."""
+    state = _get_state(error)
+    return _is_network_error(error) or state[:2] == "08" or state in _ENDING
+
+
+def _get_state(error: Exception) -> str:
+    """The SQLSTATE of an error of the driver's, be it wrapped or not; empty for any other."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(cause, "sqlstate", None) or ""
 
 
 def _is_network_error(error: Exception) -> bool:

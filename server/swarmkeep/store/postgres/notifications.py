@@ -23,6 +23,10 @@ _SEND_INTERVAL_SECONDS = 0.01
 # Nobody else finds out that the other end is gone without a word.
 _CHECK_SECONDS = 15.0
 _SEND_TIMEOUT_SECONDS = 10.0
+# Who says nothing for this long listens no more: each says something every _CHECK_SECONDS.
+_SILENT_SECONDS = 2.5 * _CHECK_SECONDS
+# Within this time those who listen already have answered a greeting.
+_GREETING_SECONDS = 5.0
 _RETRY_SECONDS = (0.1, 5.0)
 
 Connect = Callable[[], Awaitable[Any]]
@@ -32,20 +36,39 @@ OnChange = Callable[[SessionKey], None]
 class Notifications:
     """Sends and receives which sessions changed, over one connection of its own that comes back when it breaks.
 
-    Never part of a transaction: a commit that notifies waits for every other one that does.
+    Never part of a transaction: a commit that notifies waits for every other one that does. And nothing is sent where
+    nobody else listens: it would come back to this very process. So each greets the others, with an empty payload, when
+    it begins, when it hears of a new one, and every few seconds.
     """
 
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, connect: Connect, *, greeting_seconds: float = _GREETING_SECONDS) -> None:
         self._connect = connect
+        self._greeting_seconds = greeting_seconds
         self._pending: dict[SessionKey, None] = {}
         self._wake = asyncio.Event()
         self._open = False
+        self._silent_at: dict[int, float] = {}
+        """When each of the others, by its backend, is taken to listen no more."""
+        self._greeted_at = 0.0
 
     def notify(self, key: SessionKey) -> None:
-        """Notify other processes that a session changed; forgotten while there is no connection."""
-        if self._open:
+        """Notify other processes that a session changed; forgotten while there is no connection, or nobody else."""
+        if self._open and self._has_listeners():
             self._pending[key] = None
             self._wake.set()
+
+    def _has_listeners(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        for pid in [pid for pid, at in self._silent_at.items() if at <= now]:
+            del self._silent_at[pid]
+        # Until there was time to answer nobody knows.
+        return bool(self._silent_at) or now < self._greeted_at + self._greeting_seconds
+
+    def _note_listener(self, pid: int) -> None:
+        if pid not in self._silent_at:
+            # It may not know of this one.
+            self._wake.set()
+        self._silent_at[pid] = asyncio.get_running_loop().time() + _SILENT_SECONDS
 
     async def run(self, on_change: OnChange) -> None:
         """Send and receive until cancelled."""
@@ -69,16 +92,20 @@ class Notifications:
 
             def receive(_: Any, pid: int, channel: str, payload: str) -> None:
                 if pid != mine:
+                    self._note_listener(pid)
                     for key in _decode_keys(payload):
                         on_change(key)
 
             connection.add_termination_listener(lambda _: self._wake.set())
             await connection.add_listener(CHANNEL, receive)
+            self._greeted_at = asyncio.get_running_loop().time()
             self._open = True
+            self._wake.set()
             yield connection
         finally:
             self._open = False
             self._pending.clear()
+            self._silent_at.clear()
             connection.terminate()
 
     async def _send_until_closed(self, connection: Any) -> None:

@@ -92,6 +92,11 @@ def record_action(connection: Connection, tenant: str, action: AuditAction, data
         raise AuditLogConflict(tenant)
 
 
+def has_deeds(sealed: Sequence[SealedEvent]) -> bool:
+    """Whether `record_deeds` has anything to add."""
+    return any(isinstance(one.event.fact, ApprovalDecided | SessionRedacted) for one in sealed)
+
+
 def record_deeds(connection: Connection, key: SessionKey, sealed: Sequence[SealedEvent]) -> None:
     """Add an entry for each event that somebody has to answer for, in the transaction that records it.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Dialect
 
 from swarmkeep.store.ports.keys import SessionKey
 
@@ -39,6 +39,15 @@ class Database(Protocol):
         What it raises undoes all it did, and nothing else. A caller that is cancelled while it waits does not stop
         the job. `erases`: what it removes must not stay readable in the database's files.
         Raises OutcomeUnknown when nobody can say whether it was committed.
+        """
+        ...
+
+    async def write_statement(self, render: Callable[[Dialect], tuple[str, Sequence[Any]]]) -> Sequence[Sequence[Any]]:
+        """Run one statement that is a transaction of its own, and return its rows.
+
+        No rows: it changed nothing, or it cannot be done so on this database, and a job is to be written instead, which
+        finds out why. It must find nothing to change where it was done before, because it is done again when the
+        connection breaks. As for the rest, see `write`.
         """
         ...
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, bindparam, null, or_, select, update
+from sqlalchemy import Connection, Update, bindparam, null, or_, select, update
 
 from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.errors import LeaseLost, SeqConflict
@@ -54,6 +54,10 @@ class AppendPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_running(self) -> bool:
         return self.state.status == "running"
+
+    def make_lease(self, epoch: int) -> Lease | None:
+        """What is granted with the epoch that the head row has after it."""
+        return Lease(self.lease.owner, epoch) if self.lease is not None and self.is_running else None
 
     def make_result(self, lease: Lease | None) -> AppendResult:
         return AppendResult([one.event for one in self.sealed], self.state, lease)
@@ -125,16 +129,22 @@ def insert_head(connection: Connection, plan: AppendPlan) -> Lease | None:
 
 def advance_head(connection: Connection, plan: AppendPlan) -> Lease | None:
     """Move a session from the plan's base to its state, if it still is there and the lease allows."""
+    statement = _prepare_head_update(plan.lease_mode, plan.is_running)
+    advanced = statement.fetch_all(connection, make_advance_row(plan))
+    if not advanced:
+        raise _find_refusal(connection, plan)
+    [[epoch]] = advanced
+    return plan.make_lease(epoch)
+
+
+def make_advance_row(plan: AppendPlan) -> Row:
+    """The parameters of `build_head_update`."""
     row = _make_head_row(plan) | {"base_seq": plan.base.seq, "base_hash": bytes.fromhex(plan.base.hash)}
     if isinstance(plan.lease, Lease):
         row |= {"owner": plan.lease.owner, "epoch": plan.lease.epoch, "seconds": plan.lease_seconds}
     elif plan.lease is not None:
         row |= {"owner": plan.lease.owner, "seconds": plan.lease.lease_seconds}
-    advanced = _prepare_head_update(plan.lease_mode, plan.is_running).fetch_all(connection, row)
-    if not advanced:
-        raise _find_refusal(connection, plan)
-    [[epoch]] = advanced
-    return Lease(plan.lease.owner, epoch) if plan.lease is not None and plan.is_running else None
+    return row
 
 
 def _find_refusal(connection: Connection, plan: AppendPlan) -> SeqConflict | LeaseLost:
@@ -173,6 +183,11 @@ def _prepare_head_insert(dialect: str, claimed: bool) -> PreparedStatement:
 
 @functools.cache
 def _prepare_head_update(mode: LeaseMode, running: bool) -> PreparedStatement:
+    return PreparedStatement(build_head_update(mode, running).returning(sessions.c.lease_epoch))
+
+
+def build_head_update(mode: LeaseMode, running: bool) -> Update:
+    """The update that moves a session on: no row if it is not at the base any more, or the lease is another's."""
     columns = sessions.c
     statement = update(sessions).where(
         columns.tenant == bindparam("tenant_"),
@@ -199,4 +214,4 @@ def _prepare_head_update(mode: LeaseMode, running: bool) -> PreparedStatement:
         values |= {"lease_expires_at": _build_expiry()}
     elif mode in ("claim", "take_over"):
         values |= {"lease_owner": owner, "lease_expires_at": _build_expiry(), "lease_epoch": columns.lease_epoch + 1}
-    return PreparedStatement(statement.values(**values).returning(columns.lease_epoch))
+    return statement.values(**values)

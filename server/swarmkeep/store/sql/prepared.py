@@ -68,6 +68,11 @@ class PreparedStatement:
         else:
             connection.exec_driver_sql(compiled.sql, values)
 
+    def render(self, dialect: Dialect, row: Row) -> tuple[str, tuple[Any, ...]]:
+        """The SQL and its parameters, as the database's driver takes them."""
+        compiled = self._get_compiled(dialect)
+        return compiled.sql, compiled.values(row)
+
     def _run(self, connection: Connection, row: Row) -> Any:
         compiled = self._get_compiled(connection.dialect)
         if connection.dialect.name == "sqlite":

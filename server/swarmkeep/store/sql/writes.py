@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Insert, bindparam, delete, func, insert, literal, select
@@ -40,15 +41,18 @@ _SLICE_EVENTS = 200
 def append(connection: Connection, plan: AppendPlan) -> Lease | None:
     """Record what is planned, and grant, renew or end the lease. Raises QuotaExceeded if the plan has a quota."""
     lease, text_bytes, calls = insert_append(connection, plan)
-    recorded = [one.event for one in plan.sealed]
-    day, tokens = count_tokens(recorded)
-    growth = Growth(
-        sessions=int(plan.base.seq == 0), bytes=measure_events(recorded) + text_bytes, day=day, tokens=tokens
-    )
     # Always in this order: whoever changes two rows that others change, too, would wait for them for ever otherwise.
-    count_change(connection, plan.key, growth, plan.quota)
+    count_change(connection, plan.key, measure_growth(plan, text_bytes), plan.quota)
     change_days(connection, plan.key, {}, sum_rows(calls))
     return lease
+
+
+def measure_growth(plan: AppendPlan, text_bytes: int = 0) -> Growth:
+    """By how much the tenant's totals change, if these are the bytes of new texts."""
+    recorded = [one.event for one in plan.sealed]
+    day, tokens = count_tokens(recorded)
+    size = measure_events(recorded) + text_bytes
+    return Growth(sessions=int(plan.base.seq == 0), bytes=size, day=day, tokens=tokens)
 
 
 def insert_append(connection: Connection, plan: AppendPlan) -> tuple[Lease | None, int, list[Row]]:
@@ -137,7 +141,12 @@ def _insert_batches(connection: Connection, key: SessionKey, batches: Iterable[S
 
 
 def _insert_events(connection: Connection, key: SessionKey, sealed: Sequence[SealedEvent]) -> None:
-    rows = [
+    if sealed:
+        _INSERT_EVENT.execute_many(connection, make_event_rows(key, sealed))
+
+
+def make_event_rows(key: SessionKey, sealed: Sequence[SealedEvent]) -> list[dict[str, Any]]:
+    return [
         {
             **session_columns(key),
             "seq": one.event.seq,
@@ -153,8 +162,6 @@ def _insert_events(connection: Connection, key: SessionKey, sealed: Sequence[Sea
         }
         for one in sealed
     ]
-    if rows:
-        _INSERT_EVENT.execute_many(connection, rows)
 
 
 _INSERT_EVENT = PreparedStatement(insert(events), [column.name for column in events.c])

@@ -7,12 +7,12 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Dialect
 
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.store.ports import OutcomeUnknown, SessionKey, StoreUnavailable
@@ -112,6 +112,10 @@ class SqliteDatabase:
         self._jobs.put(waiting)
         result: T = await waiting.future
         return result
+
+    async def write_statement(self, render: Callable[[Dialect], tuple[str, Sequence[Any]]]) -> Sequence[Sequence[Any]]:
+        """Nothing is done: SQLite changes one table with a statement, and a job costs no round trips here."""
+        return ()
 
     async def write_from_anywhere(self, job: Callable[[Connection], T]) -> T:
         # The thread that writes answers each caller in the loop that it came from.

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterable
 from datetime import UTC, datetime, time, timedelta
 from importlib import import_module
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, bindparam, case, func, select
@@ -67,19 +68,27 @@ def count_change(connection: Connection, key: SessionKey, growth: Growth, quota:
     """Count what this transaction changes in a session. Raises QuotaExceeded where that is more than there may be."""
     if growth == Growth():
         return
-    row = {"tenant": key.tenant, "slice": zlib.crc32(key.id.encode()) % _SLICES, **msgspec.structs.asdict(growth)}
-    _prepare_count(connection.dialect.name).execute(connection, row)
+    _prepare_count(connection.dialect.name).execute(connection, make_totals_row(key, growth))
     if quota is not None:
         quota.check(sum_totals(connection, key.tenant), is_new_session=growth.sessions > 0)
+
+
+def make_totals_row(key: SessionKey, growth: Growth) -> dict[str, Any]:
+    return {"tenant": key.tenant, "slice": zlib.crc32(key.id.encode()) % _SLICES, **msgspec.structs.asdict(growth)}
 
 
 @functools.cache
 def _prepare_count(dialect: str) -> PreparedStatement:
     given = import_module(f"sqlalchemy.dialects.{dialect}").insert(totals)
+    return PreparedStatement(add_to_totals(given), [column.name for column in totals.c])
+
+
+def add_to_totals(given: Any) -> Any:
+    """Have an insert of a dialect's own add to the row that is there."""
     new, old = given.excluded, totals.c
     # Of a day that is over nothing is kept, and what comes late of it is not counted any more.
     tokens = case((new.day == old.day, old.tokens + new.tokens), (new.day > old.day, new.tokens), else_=old.tokens)
-    statement = given.on_conflict_do_update(
+    return given.on_conflict_do_update(
         index_elements=[old.tenant, old.slice],
         set_={
             "sessions": old.sessions + new.sessions,
@@ -88,7 +97,6 @@ def _prepare_count(dialect: str) -> PreparedStatement:
             "tokens": tokens,
         },
     )
-    return PreparedStatement(statement, [column.name for column in totals.c])
 
 
 def sum_totals(connection: Connection, tenant: str, day: str = _NO_DAY) -> TenantTotals:

@@ -62,14 +62,15 @@ def change_days(connection: Connection, key: SessionKey, before: Sums, after: Su
         if old != new:
             changes[group] = [value - taken for value, taken in zip(new, old, strict=True)]
     if changes:
-        rows = _make_rows(key, changes)
+        rows = make_day_rows(key, changes)
         _prepare_addition(connection.dialect.name).execute_many(connection, rows)
         if before:
             # Of what is gone not even the names are left.
             _DELETE_EMPTY.execute_many(connection, rows)
 
 
-def _make_rows(key: SessionKey, sums: Sums) -> list[dict[str, Any]]:
+def make_day_rows(key: SessionKey, sums: Sums) -> list[dict[str, Any]]:
+    """The rows by which these sums are added to those that there are."""
     part = zlib.crc32(key.id.encode("utf-8", "surrogatepass")) % PARTS
     return [
         {"tenant": key.tenant, "day": day, "agent": agent, "model": model, "part": part}
@@ -82,9 +83,13 @@ def _make_rows(key: SessionKey, sums: Sums) -> list[dict[str, Any]]:
 @functools.cache
 def _prepare_addition(dialect: str) -> PreparedStatement:
     insert = import_module(f"sqlalchemy.dialects.{dialect}").insert(usage_days)
+    return PreparedStatement(add_to_days(insert), [column.name for column in usage_days.c])
+
+
+def add_to_days(insert: Any) -> Any:
+    """An insert of rows, in a dialect that can, which adds them to those that are there."""
     added = {name: usage_days.c[name] + insert.excluded[name] for name in SUMS}
-    statement = insert.on_conflict_do_update(index_elements=list(usage_days.primary_key), set_=added)
-    return PreparedStatement(statement, [column.name for column in usage_days.c])
+    return insert.on_conflict_do_update(index_elements=list(usage_days.primary_key), set_=added)
 
 
 _DELETE_EMPTY = PreparedStatement(
