@@ -19,6 +19,10 @@ from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed
 from swarmkeep.engine.policy import LoopPolicy
 from swarmkeep.engine.tool_runners import ToolRunner
 
+# Of no more, all is encoded within a few milliseconds.
+_FEW_MESSAGES = 500
+_FEW_BYTES = 200_000
+
 # Raises TurnFailed where the agent cannot be asked.
 Prepare = Callable[[State], Awaitable[tuple[Agent, Profile]]]
 
@@ -49,7 +53,18 @@ class ModelTurn:
         except QuotaExceeded as error:
             raise TurnFailed(RunError(code=error.code, message=str(error), retryable=True)) from error
         self.agent, self.profile = await prepare(self.state)
-        self.request = build_request(self.state, self.profile, stream=self.is_streamed)
+        await self._build_request()
+
+    async def _build_request(self, turns: int | None = None) -> None:
+        def build() -> ModelRequest:
+            request = build_request(self.state, self.profile, stream=self.is_streamed, turns=turns)
+            for entry in request.entries:
+                # Kept with the message: the body is put together from it.
+                _ = entry.chat_json
+            return request
+
+        is_long = len(self.state.messages) > _FEW_MESSAGES or self.state.size > _FEW_BYTES
+        self.request = await self._policy.run_aside(build) if is_long else build()
 
     @asynccontextmanager
     async def send(self, model: Model) -> AsyncGenerator[AsyncGenerator[Delta | Reply]]:
@@ -65,7 +80,7 @@ class ModelTurn:
             turns = self._reduce_turns(request, failure)
             if turns is None:
                 raise
-            self.request = build_request(self.state, self.profile, stream=self.is_streamed, turns=turns)
+            await self._build_request(turns)
 
     def _reduce_turns(self, request: ModelRequest, failure: TurnFailed) -> int | None:
         """How much of the history to try next with a model that it was too long for: half, down to the last turn."""
