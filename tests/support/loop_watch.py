@@ -22,9 +22,10 @@ _SAMPLE_SECONDS = 0.004
 
 
 class LoopWatch:
-    """The callbacks that took the most, and where they were when looked at."""
+    """How many callbacks there were, which took the most, and where it was when looked at."""
 
     def __init__(self) -> None:
+        self.count = 0
         self.longest_seconds = 0.0
         self.longest = ""
         self._thread = threading.get_ident()
@@ -37,6 +38,7 @@ class LoopWatch:
         if threading.get_ident() != self._thread:
             # Another thread's own loop.
             return run(handle)
+        self.count += 1
         self._samples, self._collected = [], 0.0
         began = time.thread_time()
         self._began = time.monotonic()
