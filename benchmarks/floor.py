@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from litestar import Litestar, post
+from litestar.response import ServerSentEvent
 from openai import AsyncOpenAI
 
 from benchmarks.team import TOOL, look_up_order, make_history, system
@@ -31,6 +33,20 @@ async def turn(data: dict[str, Any]) -> dict[str, Any]:
     return {"text": message.content}
 
 
+@post("/stream", status_code=200)
+async def stream(data: dict[str, Any]) -> ServerSentEvent:
+    async def events() -> AsyncGenerator[dict[str, str]]:
+        messages = [system, {"role": "user", "content": data["input"]}]
+        chunks = await client.chat.completions.create(
+            model="stub", messages=[], stream=True, extra_body={"messages": messages}
+        )
+        async for chunk in chunks:
+            if chunk.choices and chunk.choices[0].delta.content:
+                yield {"event": "message.delta", "data": json.dumps({"content": chunk.choices[0].delta.content})}
+
+    return ServerSentEvent(events())
+
+
 async def _ask(messages: list[dict[str, Any]], tool: bool) -> Any:
     extra: dict[str, Any] = {"messages": messages}
     if tool:
@@ -39,4 +55,4 @@ async def _ask(messages: list[dict[str, Any]], tool: bool) -> Any:
     return completion.choices[0].message
 
 
-app = Litestar([turn], openapi_config=None)
+app = Litestar([turn, stream], openapi_config=None)

@@ -1,8 +1,13 @@
-"""A Chat Completions server that answers at once: a tool call to a question that brings tools, text to all else."""
+"""A Chat Completions server that answers at once: a tool call to a question that brings tools, text to all else.
+
+A request for a stream gets as many chunks as its last input names, each in a write of its own.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -26,10 +31,32 @@ async def app(
         message = await receive()
         body += message.get("body", b"")
         more = message.get("more_body", False)
+    if b'"stream":true' in body.replace(b" ", b""):
+        await _stream(body, send)
+        return
     answer = _make_answer(body)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": answer})
+
+
+_CHUNK = (
+    b'data: {"id":"cmpl-1","object":"chat.completion.chunk","created":1,"model":"stub",'
+    b'"choices":[{"index":0,"delta":%b,"finish_reason":%b}]}\n\n'
+)
+_WANTED = re.compile(rb"(\d+) chunks every (\d+) ms")
+
+
+async def _stream(body: bytes, send: Callable[[Any], Awaitable[None]]) -> None:
+    count, pause_ms = map(int, _WANTED.findall(body)[-1])
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+    for number in range(count):
+        if number:
+            await asyncio.sleep(pause_ms / 1000)
+        piece = _CHUNK % (b'{"content":"word "}', b"null")
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    last = _CHUNK % (b"{}", b'"stop"') + b"data: [DONE]\n\n"
+    await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
 def _make_answer(body: bytes) -> bytes:

@@ -180,7 +180,7 @@ async def test_a_reader_that_falls_behind_costs_little_and_misses_no_event(ready
     got = [await anext(reader)]
     for number in range(60):
         await engine.sessions.update(key, metadata={"text": str(number) * 10_000})
-    (feed,) = engine.hub._feeds[key]
+    (feed,) = engine.hub._list_feeds(key)
     assert sum(len(item.payload) for item in feed._items if isinstance(item, RecordedEvent)) <= 50_000
     while not (got and isinstance(got[-1], RecordedEvent) and got[-1].seq == 61):
         got.append(await anext(reader))

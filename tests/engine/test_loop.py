@@ -47,8 +47,8 @@ class RememberingLog(MemorySessionLog):
     def events(self) -> list[RecordedEvent]:
         return [event for commit in self.commits for event in commit]
 
-    async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[RecordedEvent]:
-        events = await super().commit(decide, blobs)
+    async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None, **how: Any) -> list[RecordedEvent]:
+        events = await super().commit(decide, blobs, **how)
         if events:
             self.commits.append(events)
         return events
@@ -105,6 +105,9 @@ class FixedPolicy:
 
     def should_stream(self, run: Run) -> bool:
         return self._streams
+
+    async def run_aside(self, work: Callable[[], Any]) -> Any:
+        return work()
 
     async def check_tokens_left(self) -> None:
         """As many as it takes."""
@@ -253,9 +256,11 @@ async def test_a_reply_names_the_exact_request_behind_it() -> None:
     kept: dict[str, str] = {}
 
     class Blobs(RememberingLog):
-        async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[RecordedEvent]:
+        async def commit(
+            self, decide: Decide, blobs: Mapping[str, str] | None = None, **how: Any
+        ) -> list[RecordedEvent]:
             kept.update(blobs or {})
-            return await super().commit(decide, blobs)
+            return await super().commit(decide, blobs, **how)
 
     def look() -> str:
         """Look."""

@@ -13,7 +13,7 @@ from litestar.events import BaseEventEmitterBackend
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
-from litestar.types import ControllerRouterHandler
+from litestar.types import ControllerRouterHandler, Message, Scope
 
 import swarmkeep
 from swarmkeep.api.access.request_log import RequestLog
@@ -111,7 +111,7 @@ def build_api(
             *page.ROUTES,
         ],
         before_request=refuse_unknown_parameters,
-        before_send=[count_answer, log_refusal, add_security_headers],
+        before_send=[_note_beginning],
         cors_config=_cors_config(cors_origins) if cors_origins else None,
         event_emitter_backend=_NoEventEmitter,
         dependencies={"principal": Provide(identify_principal, sync_to_thread=False)},
@@ -139,6 +139,14 @@ def build_api(
     # Around all of it: middleware of the framework's own does not see what no route answers.
     app.asgi_handler = RequestLog(app.asgi_handler, writes_lines=access_log)
     return app
+
+
+async def _note_beginning(message: Message, scope: Scope) -> None:
+    """What is done with the beginning of each answer, and not with every piece of a stream."""
+    if message["type"] != "http.response.body":
+        await count_answer(message, scope)
+        await log_refusal(message, scope)
+        await add_security_headers(message, scope)
 
 
 class _NoEventEmitter(BaseEventEmitterBackend):

@@ -72,10 +72,14 @@ class Metrics:
 
     def observe_event(self, event: RecordedEvent) -> None:
         """Count what an event that this server has recorded tells."""
+        fact = event.fact
+        if isinstance(fact, MessageAdded) and fact.completion is None and fact.tool is None:
+            # Nothing to count, and a run may begin with thousands.
+            return
         kind, _, what = event.type.partition(".")
         if kind == "run":
             self._runs.labels(what).inc()
-        match event.fact:
+        match fact:
             case MessageAdded(completion=completion) if completion is not None and completion.request is not None:
                 self._model_seconds.observe(completion.duration_ms / 1000)
                 for name in ("prompt_tokens", "completion_tokens"):

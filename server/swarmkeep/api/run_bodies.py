@@ -14,14 +14,13 @@ from swarmkeep.api.bodies import Body
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import OnBusy, StartRun
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer
+from swarmkeep.domain.decisions.sizes import is_heavy
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import Decision, RunOptions
 from swarmkeep.domain.inputs import check_messages, check_object
 from swarmkeep.engine.idempotency import IdempotentRequest
 from swarmkeep.engine.reader import RunPosition
 from swarmkeep.store.ports import SessionKey
-
-_FEW_MESSAGES = 100
 
 
 class NewRun(Body, frozen=True, kw_only=True):
@@ -48,9 +47,9 @@ class NewRun(Body, frozen=True, kw_only=True):
 
         Raises InvalidRequest and TooLarge.
         """
-        if len(self.input) <= _FEW_MESSAGES or isinstance(self.input, str):
-            return self._check(idempotency, max_messages, by)
-        return await asyncio.to_thread(self._check, idempotency, max_messages, by)
+        if is_heavy(self.input, self.context_variables):
+            return await asyncio.to_thread(self._check, idempotency, max_messages, by)
+        return self._check(idempotency, max_messages, by)
 
     def _check(self, idempotency: IdempotentRequest | None, max_messages: int, by: str | None) -> StartRun:
         if self.stream and self.background:

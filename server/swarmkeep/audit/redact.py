@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from itertools import chain
 
@@ -22,6 +23,7 @@ from swarmkeep.domain.events import SessionRedacted
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.redaction import redact_payload
 from swarmkeep.domain.request import digest
+from swarmkeep.domain.state import State
 from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.attempts import ConflictCounter
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
@@ -106,28 +108,40 @@ async def _redact_session(
     conflicts = ConflictCounter(key.id)
     while True:
         log = await read_whole_log(store, key)
-        state = fold(one.event for one in log)
-        refuse_if_busy(state)
-        known = {one.event.seq: one for one in log}
-        for seq in seqs:
-            if seq not in known:
-                raise EventNotFound.out_of_range(key.id, state.seq, seq)
-        chosen = sorted({seq for seq in seqs if known[seq].salt is not None})
-        if not chosen:
+        plan = await asyncio.to_thread(_plan, key, log, seqs)
+        if not plan.texts:
             await _refuse_other_use(store, key, idempotency)
             return None
-        texts = {seq: redact_payload(known[seq].event) for seq in chosen}
-        kept = tuple(digest(texts[seq]) for seq in chosen)
-        fact = SessionRedacted(seqs=tuple(chosen), reason=reason, by=by, kept=kept)
+        kept = tuple(map(digest, plan.texts.values()))
+        fact = SessionRedacted(seqs=tuple(plan.texts), reason=reason, by=by, kept=kept)
         mark = None if idempotency is None else idempotency.make_record()
         try:
-            made = await store.redact(key, log, texts, EventDraft(fact, None, state.agent), idempotency=mark)
+            made = await store.redact(key, log, plan.texts, EventDraft(fact, None, plan.state.agent), idempotency=mark)
         except SeqConflict:
-            conflicts.count_conflict(state)
+            conflicts.count_conflict(plan.state)
             continue
         if publish is not None:
             publish(key, made.events)
         return made
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """A session, and what is to stand in the place of its payloads, by seq."""
+
+    state: State
+    texts: dict[int, str]
+
+
+def _plan(key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]) -> _Plan:
+    """Raises SessionBusy and EventNotFound."""
+    state = fold(one.event for one in log)
+    refuse_if_busy(state)
+    known = {one.event.seq: one for one in log}
+    for seq in seqs:
+        if seq not in known:
+            raise EventNotFound.out_of_range(key.id, state.seq, seq)
+    chosen = sorted({seq for seq in seqs if known[seq].salt is not None})
+    return _Plan(state, {seq: redact_payload(known[seq].event) for seq in chosen})
 
 
 async def _refuse_other_use(store: Archive, key: SessionKey, idempotency: IdempotentRequest | None) -> None:

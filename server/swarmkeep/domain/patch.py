@@ -56,6 +56,9 @@ def _diff(before: Json, after: Json, patch: Json, nulls: list[str], path: list[s
             patch[key] = None
     for key, value in after.items():
         old = before.get(key)
+        if old is value and value is not None:
+            # What a patch has left alone, the very same object.
+            continue
         if value is None:
             if key not in before or old is not None:
                 nulls.append(_make_pointer([*path, key]))

@@ -86,12 +86,16 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def body(self) -> bytes:
         """The exact bytes that are sent."""
         system = encode(to_chat_message({"role": "system", "content": self.instructions}))
-        history = (self.history.json,) if self.history.entries else ()
-        parts = [b'"messages":[' + b",".join((system, *history)) + b"]"]
+        # Joined once: each copy of a long history takes its time.
+        parts = [b'{"messages":[' + system]
+        if self.history.entries:
+            parts.append(self.history.json)
+        parts[-1] += b"]"
         if self.tools is not None:
             parts.append(b'"tools":' + self.tools.encode())
         parts += [encode(key) + b":" + encode(value) for key, value in self.params.items()]
-        return b"{" + b",".join(parts) + b"}"
+        parts[-1] += b"}"
+        return b",".join(parts)
 
 
 def build_request(state: State, profile: Profile, *, stream: bool = False, turns: int | None = None) -> ModelRequest:
@@ -143,13 +147,23 @@ def assemble_request(
     )
 
 
+def measure_new_history(state: State) -> tuple[int, int]:
+    """How many messages the next request has to encode, because none before it did, and about how many bytes."""
+    known = _recall_history(state.messages)
+    return len(state.messages) - known.upto, state.size - len(known.json)
+
+
+def _recall_history(messages: Chain[Entry]) -> History:
+    kept = messages.recall()
+    return kept if isinstance(kept, History) else _NOTHING
+
+
 def _collect_history(messages: Sequence[Entry]) -> History:
     """What is sent of these messages. Of a session's own, all that came before the last user's message is kept with
     them: however long it is, the next request costs what has been said since."""
     if not isinstance(messages, Chain):
         return _NOTHING.extend(messages)
-    kept = messages.recall()
-    known = kept if isinstance(kept, History) else _NOTHING
+    known = _recall_history(messages)
     asked = next((at for at in range(len(messages) - 1, known.upto, -1) if messages[at].role == "user"), None)
     if asked is not None:
         # With a user's message the calls before it are over: what answers them later is not sent.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,6 +13,7 @@ from swarmkeep.agent import Agent, Tool
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.settling import find_outside_step
+from swarmkeep.domain.decisions.sizes import is_heavy
 from swarmkeep.domain.decisions.steps import CallTool
 from swarmkeep.domain.decisions.turns import (
     ToolOutcome,
@@ -33,6 +35,8 @@ from swarmkeep.engine.policy import Decide, LoopPolicy, RunTimedOut, SessionLog
 from swarmkeep.engine.tool_calls import fit_outcome, make_unknown_outcome, perform_call
 from swarmkeep.engine.tool_runners import ToolRunner
 from swarmkeep.engine.turn import ModelTurn, Prepare, prepare_turn
+
+T = TypeVar("T")
 
 
 class MessageStarted(msgspec.Struct, frozen=True):
@@ -134,7 +138,8 @@ class Loop:
     async def _record_reply(self, turn: ModelTurn, reply: Reply) -> list[RecordedEvent]:
         assert turn.request is not None
         taken = _list_call_ids(self._log.state) if reply.message.get("tool_calls") else ()
-        message = normalise_message(self._policy.secrets.mask(reply.message), turn.agent.name, taken)
+        aside = is_heavy(reply.message)
+        message = normalise_message(await self._mask(reply.message, aside), turn.agent.name, taken)
         approvals = {name for name, tool in turn.agent.tools().items() if tool.requires_approval}
         expires_at = await self._policy.approval_expires_at() if approvals else None
 
@@ -145,7 +150,7 @@ class Loop:
             return record_reply(run, message, reply.completion, needs_approval=approvals, expires_at=expires_at)
 
         try:
-            return await self._commit(_restrict_to_run(turn.run, decide), turn.request.blobs)
+            return await self._commit(_restrict_to_run(turn.run, decide), turn.request.blobs, aside=aside)
         except InvalidRequest as refused:
             text = f"the model's answer cannot be recorded: {refused}"
             error = RunError(code=MalformedReply.code, message=text, retryable=MalformedReply.retryable)
@@ -157,19 +162,20 @@ class Loop:
         else:
             error, text = RunError(code="run_timeout", message=str(failure), retryable=True), turn.text
         error = msgspec.structs.replace(error, message=self._policy.secrets.mask(error.message))
-        partial = turn.make_partial(self._policy.secrets.mask(text))
+        aside = is_heavy(text)
+        partial = turn.make_partial(await self._mask(text, aside))
 
         def decide(state: State, run: Run) -> list[SessionEvent]:
             return end_run(state, run, RunFailed, "error", error, partial=partial)
 
-        return await self._commit(_restrict_to_run(turn.run, decide))
+        return await self._commit(_restrict_to_run(turn.run, decide), aside=aside)
 
     async def _run_call(self, run: Run, call: ToolCall) -> list[RecordedEvent]:
         agent = self._find_calling_agent(call.agent or self._log.state.agent)
         tool = None if agent is None else agent.tools().get(call.name)
         if (call.id, call.attempts) in self._own_starts:
             self._own_starts.discard((call.id, call.attempts))
-            outcome = self._mask(await self._perform(self._log.state, agent, tool, call))
+            outcome = await self._mask_outcome(await self._perform(self._log.state, agent, tool, call))
             reach(TOOL_DONE)
         elif tool is not None and tool.idempotent:
             return await self._commit(_restrict_to_run(run, await self._decide_restart(tool, call), call.agent))
@@ -179,13 +185,18 @@ class Loop:
         def decide(state: State, run: Run) -> list[SessionEvent]:
             return record_result(state, run, call, fit_outcome(state, call, outcome, self._policy.sizes))
 
-        return await self._commit(_restrict_to_run(run, decide))
+        changes = outcome.patch or outcome.nulls
+        aside = is_heavy(outcome) or (bool(changes) and is_heavy(self._log.state.context_variables))
+        return await self._commit(_restrict_to_run(run, decide), aside=aside)
 
-    def _mask(self, outcome: ToolOutcome) -> ToolOutcome:
-        mask = self._policy.secrets.mask
-        return msgspec.structs.replace(
-            outcome, content=mask(outcome.content), patch=mask(outcome.patch), nulls=tuple(map(mask, outcome.nulls))
-        )
+    async def _mask(self, value: T, aside: bool) -> T:
+        mask = partial(self._policy.secrets.mask, value)
+        return await self._policy.run_aside(mask) if aside else mask()
+
+    async def _mask_outcome(self, outcome: ToolOutcome) -> ToolOutcome:
+        parts: list[Any] = [outcome.content, outcome.patch, list(outcome.nulls)]
+        content, patch, nulls = await self._mask(parts, is_heavy(parts))
+        return msgspec.structs.replace(outcome, content=content, patch=patch, nulls=tuple(nulls))
 
     async def _decide_restart(self, tool: Tool, call: ToolCall) -> Callable[[State, Run], list[SessionEvent]]:
         """Start an idempotent call again, once it is approved if that is needed by now."""
@@ -200,8 +211,8 @@ class Loop:
             return self._asking_agent
         return self._registry.get_active(name) if name in self._registry else None
 
-    async def _commit(self, decide: Decide, blobs: Json | None = None) -> list[RecordedEvent]:
-        return self._note_starts(await self._log.commit(decide, blobs))
+    async def _commit(self, decide: Decide, blobs: Json | None = None, *, aside: bool = False) -> list[RecordedEvent]:
+        return self._note_starts(await self._log.commit(decide, blobs, aside=aside))
 
     def _note_starts(self, events: list[RecordedEvent]) -> list[RecordedEvent]:
         self._own_starts |= _find_started_calls(events)

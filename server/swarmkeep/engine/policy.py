@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
@@ -14,6 +14,8 @@ from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.events import RunError, StopReason
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.models.secrets import Secrets
+
+T = TypeVar("T")
 
 Decide = Callable[[State], Sequence[EventDraft] | None]
 
@@ -43,10 +45,13 @@ class SessionLog(Protocol):
         """The session as far as this process knows it."""
         ...
 
-    async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[RecordedEvent]:
+    async def commit(
+        self, decide: Decide, blobs: Mapping[str, str] | None = None, *, aside: bool = False
+    ) -> list[RecordedEvent]:
         """Record what `decide` makes of the state, and what follows from that by itself; nothing if it says None.
 
-        If the session has moved on meanwhile, `decide` is asked again with the newer state.
+        If the session has moved on meanwhile, `decide` is asked again with the newer state. One that takes long is
+        asked `aside`: in a thread, where an event loop would wait for it.
         """
         ...
 
@@ -63,6 +68,10 @@ class RunTimedOut(Exception):
 
 
 class LoopPolicy(Protocol):
+    async def run_aside(self, work: Callable[[], T]) -> T:
+        """Do what takes long where nobody else waits for it."""
+        ...
+
     def should_stream(self, run: Run) -> bool:
         """Whether anybody looks on as the model speaks."""
         ...

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from swarmkeep.domain.decisions.commands import StartRun, cancel_run, start_run
 from swarmkeep.domain.decisions.partial import NOTHING_SAID
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
+from swarmkeep.domain.decisions.sizes import is_heavy
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import Draining, RunNotFound
 from swarmkeep.domain.events import RunEnded, RunStarted, RunWaiting
@@ -29,8 +30,6 @@ from swarmkeep.store.ports import EventStore, IdempotencyRecord, SessionKey, Sto
 
 if TYPE_CHECKING:
     from swarmkeep.engine.tracing.tracing import Tracing
-
-_FEW_MESSAGES = 100
 
 
 class Runs:
@@ -80,21 +79,22 @@ class Runs:
 
         # What an interrupted run's model was just saying is kept with it.
         said = await self._worker.partials.find(key) if command.on_busy == "interrupt" else NOTHING_SAID
-        return await self._begin_once(key, decide, command.run_id, idempotency)
+        aside = is_heavy(command.messages, command.context_variables)
+        return await self._begin_once(key, decide, command.run_id, idempotency, aside)
 
     async def _check_sizes(self, command: StartRun) -> None:
         check = partial(self._sizes.check_messages, command.messages, "/input")
-        if len(command.messages) <= _FEW_MESSAGES:
-            check()
-        else:
+        if is_heavy(command.messages):
             await asyncio.to_thread(check)
+        else:
+            check()
 
     def _apply_limits(self, command: StartRun) -> StartRun:
         options = replace(command.options, loop_turns=self._limits.loop_turns, history_turns=self._limits.history_turns)
         return replace(command, options=options)
 
     async def _begin_once(
-        self, key: SessionKey, decide: Decide, run_id: str, idempotency: IdempotentRequest | None
+        self, key: SessionKey, decide: Decide, run_id: str, idempotency: IdempotentRequest | None, aside: bool
     ) -> RunPosition:
         """Start or resume a run; where an earlier request has done so already, its run is the answer."""
 
@@ -105,7 +105,7 @@ class Runs:
                 check_active_runs(self._worker.tasks.count_tenant(key.tenant), self._limits)
             await check_tokens_left(self._store, key.tenant, self._limits)
             mark = None if idempotency is None else idempotency.make_record(run_id)
-            return await self._commit_change(key, decide, mark, self._limits.storage_quota)
+            return await self._commit_change(key, decide, mark, self._limits.storage_quota, aside=aside)
 
         begun = await run_once(self._store, key, idempotency, begin)
         if isinstance(begun, IdempotencyRecord):
@@ -121,11 +121,13 @@ class Runs:
         decide: Decide,
         mark: IdempotencyRecord | None = None,
         quota: StorageQuota | None = None,
+        *,
+        aside: bool = False,
     ) -> list[RecordedEvent]:
         """Commit a decision, and drive what it set going."""
         remembered = await self._store.state(key, fresh=False)
         session_log = self._worker.open_session_log(key, remembered, is_remembered=True)
-        events = await session_log.commit(decide, mark=mark, quota=quota)
+        events = await session_log.commit(decide, mark=mark, quota=quota, aside=aside)
         if _has_ended_active_run(events, session_log.state):
             self._worker.abandon(key)
         self._worker.continue_session(session_log, events)
@@ -187,8 +189,12 @@ class Runs:
         Raises RunNotWaiting, AlreadyDecided, InvalidRequest, RunNotFound, AgentUnavailable, Draining, TooLarge,
         QuotaExceeded.
         """
-        for place, answer in enumerate(tool_results):
-            self._sizes.check_content(answer.content, f"/tool_results/{place}/content")
+
+        def check() -> None:
+            for place, answer in enumerate(tool_results):
+                self._sizes.check_content(answer.content, f"/tool_results/{place}/content")
+
+        await asyncio.to_thread(check) if is_heavy(tool_results) else check()
 
         # Whether it is too late for a decision says the clock that says it to every server.
         now = await self._store.read_clock() if approvals else None
@@ -199,7 +205,7 @@ class Runs:
             check_session_quotas(state, drafts, self._limits)
             return drafts
 
-        return await self._begin_once(key, decide, run_id, idempotency)
+        return await self._begin_once(key, decide, run_id, idempotency, is_heavy(tool_results))
 
 
 def _view_if_over(key: SessionKey, state: State, run_id: str) -> RunView | None:

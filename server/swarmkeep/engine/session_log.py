@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -73,6 +74,7 @@ class StoreSessionLog:
         *,
         mark: IdempotencyRecord | None = None,
         quota: StorageQuota | None = None,
+        aside: bool = False,
     ) -> list[RecordedEvent]:
         """As SessionLog says, with `mark` in the same transaction.
 
@@ -83,7 +85,7 @@ class StoreSessionLog:
         new = {name: text for name, text in (blobs or {}).items() if name not in self._stored_blobs}
         self.is_committing = True
         try:
-            return await self._keep_trying(decide, new, mark, quota)
+            return await self._keep_trying(partial(self._draft, decide, aside), new, mark, quota)
         finally:
             self.is_committing = False
 
@@ -92,7 +94,7 @@ class StoreSessionLog:
 
     async def _keep_trying(
         self,
-        decide: Decide,
+        draft: Callable[[], Awaitable[list[EventDraft] | None]],
         blobs: Mapping[str, str],
         mark: IdempotencyRecord | None,
         quota: StorageQuota | None,
@@ -106,7 +108,7 @@ class StoreSessionLog:
                     await self._reload()
                     drafts, is_stale = None, False
                 # Decided once for each state: an attempt in doubt is known by its very drafts.
-                drafts = await self._draft(decide) if drafts is None else drafts
+                drafts = await draft() if drafts is None else drafts
                 if drafts is None or not (drafts or mark):
                     return []
                 return await self._append_once(drafts, blobs, mark, quota, attempts)
@@ -122,24 +124,25 @@ class StoreSessionLog:
                     raise
                 is_stale = True
 
-    async def _draft(self, decide: Decide) -> list[EventDraft] | None:
-        decided = decide(self.state)
+    async def _draft(self, decide: Decide, aside: bool) -> list[EventDraft] | None:
+        decided = await asyncio.to_thread(decide, self.state) if aside else decide(self.state)
         if decided is None:
             return None
-        drafts = await self._settle(decided, None)
+        aside = aside or len(decided) > _FEW_EVENTS
+        drafts = await self._settle(decided, None, aside)
         # Seldom is anything asked for here: the time is not looked up for all the others.
         if any(isinstance(draft.fact, ApprovalRequested) for draft in drafts[len(decided) :]):
-            drafts = await self._settle(decided, await self._rules.expires_at())
+            drafts = await self._settle(decided, await self._rules.expires_at(), aside)
         return drafts
 
-    async def _settle(self, decided: Sequence[EventDraft], expires_at: str | None) -> list[EventDraft]:
+    async def _settle(self, decided: Sequence[EventDraft], expires_at: str | None, aside: bool) -> list[EventDraft]:
         approvals = self._rules.make_approvals(expires_at)
 
         def add_follow_ups() -> list[EventDraft]:
             return settle(self.state, decided, may_start_queued=self._may_start_queued, approvals=approvals)
 
         # A run may begin with thousands of messages: others do not wait until all of them are folded.
-        return add_follow_ups() if len(decided) <= _FEW_EVENTS else await asyncio.to_thread(add_follow_ups)
+        return await asyncio.to_thread(add_follow_ups) if aside else add_follow_ups()
 
     async def _append_once(
         self,

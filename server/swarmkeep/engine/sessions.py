@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.decisions.commands import create_session, update_session
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
+from swarmkeep.domain.decisions.sizes import is_heavy
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import SeqConflict, SeqMismatch, SessionExists
 from swarmkeep.domain.events import MessageAdded, SessionEvent
@@ -21,8 +23,6 @@ from swarmkeep.engine.stored_sessions import choose_key, delete_session, fork_se
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.ports import AppendResult, IdempotencyRecord, SessionKey
-
-_FEW_MESSAGES = 100
 
 
 class Sessions:
@@ -56,10 +56,7 @@ class Sessions:
         name = self._registry.get(agent).name if agent is not None else self._registry.default
         key = choose_key(tenant, session_id, idempotency)
         history = await self._check_history(messages or [])
-        context = check_object(context_variables or {}, "/context_variables")
-        labels = check_object(metadata or {}, "/metadata")
-        self._sizes.check_context(context)
-        self._sizes.check_metadata(labels)
+        context, labels = await self._check_state(context_variables or {}, metadata or {})
         facts = create_session(name, context, labels, history)
         drafts = draft_events(name, facts, None)
         mark = None if idempotency is None else idempotency.make_record()
@@ -74,7 +71,7 @@ class Sessions:
         return await view_change(self._store, key, made), True
 
     async def _check_history(self, messages: list[Json]) -> tuple[Json, ...]:
-        """The messages, if they can be a history. Of more than a few in a thread: others do not wait for that."""
+        """The messages, if they can be a history. Large ones in a thread: others do not wait for that."""
 
         def check() -> tuple[Json, ...]:
             history = check_messages(messages, "/messages", self._limits.max_messages)
@@ -82,7 +79,16 @@ class Sessions:
             refuse_stray_results(history, "/messages")
             return history
 
-        return check() if len(messages) <= _FEW_MESSAGES else await asyncio.to_thread(check)
+        return await asyncio.to_thread(check) if is_heavy(messages) else check()
+
+    async def _check_state(self, context_variables: Json, metadata: Json) -> tuple[Json, Json]:
+        def check() -> tuple[Json, Json]:
+            context, labels = check_objects(context_variables, metadata)
+            self._sizes.check_context(context)
+            self._sizes.check_metadata(labels)
+            return context, labels
+
+        return await asyncio.to_thread(check) if is_heavy(context_variables, metadata) else check()
 
     async def _view_existing(self, key: SessionKey, facts: Sequence[SessionEvent]) -> SessionView:
         events = await self._store.read(key, upto=len(facts) + 1)
@@ -109,8 +115,9 @@ class Sessions:
         """
         if agent is not None:
             agent = self._registry.get(agent).name
-        context = check_object(context_variables or {}, "/context_variables")
-        labels = check_object(metadata or {}, "/metadata")
+        check = partial(check_objects, context_variables or {}, metadata or {})
+        aside = is_heavy(context_variables, metadata)
+        context, labels = await asyncio.to_thread(check) if aside else check()
 
         def decide(state: State) -> Sequence[EventDraft]:
             if if_match is not None and state.seq != if_match:
@@ -126,7 +133,7 @@ class Sessions:
         mark = None if idempotency is None else idempotency.make_record()
 
         async def change() -> list[RecordedEvent]:
-            return await session_log.commit(decide, mark=mark, quota=self._quota)
+            return await session_log.commit(decide, mark=mark, quota=self._quota, aside=aside)
 
         changed = await run_once(self._store, key, idempotency, change)
         if isinstance(changed, IdempotencyRecord):
@@ -174,3 +181,7 @@ class Sessions:
         """See `delete_session`."""
         await delete_session(self._store, key, force=force, if_match=if_match, by=by, reason=reason)
         self._worker.abandon(key)
+
+
+def check_objects(context_variables: Json, metadata: Json) -> tuple[Json, Json]:
+    return check_object(context_variables, "/context_variables"), check_object(metadata, "/metadata")

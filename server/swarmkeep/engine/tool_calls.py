@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
 from swarmkeep.agent import Agent, NotJsonError, Result, Tool, ToolArgumentsError, to_result
 from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.decisions.sizes import SizeLimits
+from swarmkeep.domain.decisions.sizes import SizeLimits, is_heavy
 from swarmkeep.domain.decisions.turns import ToolOutcome
 from swarmkeep.domain.errors import TooLarge
 from swarmkeep.domain.patch import apply, diff
@@ -21,6 +22,8 @@ from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.policy import LoopPolicy, RunTimedOut
 from swarmkeep.engine.tool_runners import ToolRunner, ToolTimeout, is_loop_running
 from swarmkeep.logs.context import log_fields
+
+T = TypeVar("T")
 
 
 async def perform_call(
@@ -83,6 +86,12 @@ async def call_tool(
     `seconds` limits it when the tool sets no time-out of its own.
     """
     started = time.perf_counter()
+    is_large = is_heavy(context)
+
+    async def do(work: Callable[[], T]) -> T:
+        # A large context takes a while to be copied and compared.
+        done: T = await runner(work, is_async=False, seconds=None) if is_large else work()
+        return done
 
     def outcome(status: Any, content: str, after: Json | None = None) -> ToolOutcome:
         duration = round((time.perf_counter() - started) * 1000, 3)
@@ -91,11 +100,15 @@ async def call_tool(
 
     limit = tool.timeout or seconds
     try:
-        copy = copy_plain_object(context)
-        bound = tool.bind(call.arguments, context_variables=copy, tool_call_id=call.id)
-        result = to_result(await runner(bound, is_async=tool.is_async, seconds=limit))
-        after = copy_plain_object({**copy, **result.context_variables}, "context_variables")
-        return outcome("ok", result.value, after), result
+        copy = await do(partial(copy_plain_object, context))
+        is_large = is_large or is_heavy(call.arguments)
+        bound = await do(lambda: tool.bind(call.arguments, context_variables=copy, tool_call_id=call.id))
+        value = await runner(bound, is_async=tool.is_async, seconds=limit)
+        is_large = is_large or is_heavy(value, copy)
+        result = await do(lambda: to_result(value))
+        is_large = is_large or is_heavy(result.context_variables)
+        after = await do(lambda: copy_plain_object({**copy, **result.context_variables}, "context_variables"))
+        return await do(lambda: outcome("ok", result.value, after)), result
     except ToolArgumentsError as error:
         return outcome("error", f"Error: {error}"), Result()
     except ToolTimeout:

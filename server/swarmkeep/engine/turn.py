@@ -9,7 +9,7 @@ from swarmkeep.agent import Agent, FunctionSchemaError, InvalidFunctionError
 from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
 from swarmkeep.domain.errors import AgentUnavailable, QuotaExceeded
 from swarmkeep.domain.events import RunError
-from swarmkeep.domain.request import ModelRequest, Profile, build_request
+from swarmkeep.domain.request import ModelRequest, Profile, build_request, measure_new_history
 from swarmkeep.domain.state import Run, State
 from swarmkeep.domain.window import count_turns
 from swarmkeep.engine.agents.registry import Registry
@@ -18,6 +18,10 @@ from swarmkeep.engine.models.failures import CONTEXT_TOO_LONG
 from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed
 from swarmkeep.engine.policy import LoopPolicy
 from swarmkeep.engine.tool_runners import ToolRunner
+
+# Of no more, all is encoded within a few milliseconds.
+_FEW_MESSAGES = 500
+_FEW_BYTES = 200_000
 
 # Raises TurnFailed where the agent cannot be asked.
 Prepare = Callable[[State], Awaitable[tuple[Agent, Profile]]]
@@ -49,7 +53,15 @@ class ModelTurn:
         except QuotaExceeded as error:
             raise TurnFailed(RunError(code=error.code, message=str(error), retryable=True)) from error
         self.agent, self.profile = await prepare(self.state)
-        self.request = build_request(self.state, self.profile, stream=self.is_streamed)
+        await self._build_request()
+
+    async def _build_request(self, turns: int | None = None) -> None:
+        def build() -> ModelRequest:
+            return build_request(self.state, self.profile, stream=self.is_streamed, turns=turns)
+
+        messages, size = measure_new_history(self.state)
+        is_long = messages > _FEW_MESSAGES or size > _FEW_BYTES
+        self.request = await self._policy.run_aside(build) if is_long else build()
 
     @asynccontextmanager
     async def send(self, model: Model) -> AsyncGenerator[AsyncGenerator[Delta | Reply]]:
@@ -65,7 +77,7 @@ class ModelTurn:
             turns = self._reduce_turns(request, failure)
             if turns is None:
                 raise
-            self.request = build_request(self.state, self.profile, stream=self.is_streamed, turns=turns)
+            await self._build_request(turns)
 
     def _reduce_turns(self, request: ModelRequest, failure: TurnFailed) -> int | None:
         """How much of the history to try next with a model that it was too long for: half, down to the last turn."""

@@ -96,7 +96,9 @@ class RecordedLog:
         """Note a difference that shows at the upcoming event."""
         self.findings.add(self.next_event.seq, kind, recorded, actual)
 
-    async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[RecordedEvent]:
+    async def commit(
+        self, decide: Decide, blobs: Mapping[str, str] | None = None, *, aside: bool = False
+    ) -> list[RecordedEvent]:
         """Go on to where the recorded log has what `decide` makes of the state; differences are noted.
 
         Raises EndOfRecordedLog, also when the two have come apart.

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 from swarmkeep.agent import Agent
 from swarmkeep.audit.replay.divergences import DivergenceKind, Replayed, ReplayFindings, compare_requests
@@ -92,6 +92,9 @@ def _make_replay_loop(recording: RecordedLog, registry: Registry, texts: Mapping
         prepare=requests.prepare,
         perform=calls.perform,
     )
+
+
+T = TypeVar("T")
 
 
 class _CurrentRequests:
@@ -185,6 +188,9 @@ class _RecordedPolicy:
 
     async def check_tokens_left(self) -> None:
         """As many as it takes."""
+
+    async def run_aside(self, work: Callable[[], T]) -> T:
+        return work()
 
     def time_limit(self, run: Run) -> AbstractAsyncContextManager[None]:
         return nullcontext()

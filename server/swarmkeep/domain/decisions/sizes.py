@@ -1,4 +1,7 @@
-"""How large what is kept of a session may be: its context, its metadata, each message."""
+"""How large what is kept of a session may be: its context, its metadata, each message; and what counts as large.
+
+What is heavy takes long to encode, copy and check, and is not worked on where others wait, such as an event loop.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,10 @@ from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.errors import TooLarge
 from swarmkeep.domain.patch import merge
 from swarmkeep.domain.state import State
+
+# Of either, what is encoded, copied and checked within a few milliseconds.
+_LIGHT_VALUES = 2_000
+_LIGHT_CHARACTERS = 200_000
 
 
 class SizeLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,3 +95,24 @@ def _refuse_larger(what: str, value: Any, limit: int, setting: str, before: Json
     size = len(value) if isinstance(value, str) and len(value) > limit else len(encode(value))
     if size > limit and (before is None or size > len(encode(before))):
         raise TooLarge(f"{what} would have {size} bytes as JSON; at most {limit} are allowed ({setting})")
+
+
+def is_heavy(*values: object) -> bool:
+    """Whether JSON values, or facts that hold them, are large. Looks no further than to where that is known."""
+    values_left, characters_left = _LIGHT_VALUES, _LIGHT_CHARACTERS
+    pending = list(values)
+    while pending and values_left >= 0 and characters_left >= 0:
+        value = pending.pop()
+        if isinstance(value, str):
+            characters_left -= len(value)
+        elif isinstance(value, dict):
+            values_left -= len(value)
+            if values_left >= 0:
+                pending += value.values()
+        elif isinstance(value, list | tuple):
+            values_left -= len(value)
+            if values_left >= 0:
+                pending += value
+        elif isinstance(value, msgspec.Struct):
+            pending += [getattr(value, name) for name in value.__struct_fields__]
+    return values_left < 0 or characters_left < 0

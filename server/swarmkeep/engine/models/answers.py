@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
 
 from swarmkeep.domain.codec import Json, decode
@@ -17,6 +18,7 @@ from swarmkeep.engine.models.reply_errors import (
 from swarmkeep.engine.models.reply_limits import ReplyLimits
 
 CHAT_PATH = "/chat/completions"
+_CHUNKS_IN_A_ROW = 100
 
 
 class LineSplitter:
@@ -64,11 +66,16 @@ async def parse_stream(kind: str, pieces: AsyncIterable[bytes], limits: ReplyLim
         yield END_OF_STREAM
         return
     lines = LineSplitter(limits.bytes)
+    count = 0
     async for data in pieces:
         for chunk in parse_lines(lines.feed(data)):
             yield chunk
             if chunk is END_OF_STREAM:
                 return
+            count += 1
+            if count % _CHUNKS_IN_A_ROW == 0:
+                # Thousands may come in one piece, and each goes all the way to its readers.
+                await asyncio.sleep(0)
     for chunk in parse_lines([lines.rest]):
         yield chunk
 

@@ -6,6 +6,8 @@ send, and is shown each answer that is no success.
 
 from __future__ import annotations
 
+import asyncio
+import io
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -19,12 +21,15 @@ from swarmkeep.engine.models.bounded_client import ENCODINGS, bound_body, refuse
 from swarmkeep.engine.models.reply_limits import ReplyLimits
 
 if TYPE_CHECKING:
+    import ssl
+
     import aiohttp
     import httpx2
     from openai import AsyncOpenAI
 
 # As many as the official client opens at most.
 _MAX_CONNECTIONS = 1000
+_SMALL_BODY_BYTES = 1_000_000
 
 
 class _Template(msgspec.Struct, frozen=True):
@@ -74,9 +79,10 @@ class DirectTransport:
 
         template = self._templates.get(stream) or await self._make_template(stream)
         try:
+            session = self._session or await self._open_session()
             with _translate_errors():
-                answer = await self._get_session().post(
-                    template.url, data=request.body(), headers=template.headers, allow_redirects=False
+                answer = await session.post(
+                    template.url, data=await _make_body(request), headers=template.headers, allow_redirects=False
                 )
         except httpx2.HTTPError as error:
             raise _make_connection_error(error) from error
@@ -140,7 +146,9 @@ class DirectTransport:
                 stream_cls=openai.AsyncStream[object],
             )
 
-    def _get_session(self) -> aiohttp.ClientSession:
+    async def _open_session(self) -> aiohttp.ClientSession:
+        # Every authority's certificate is read, which others need not wait for.
+        context = await asyncio.to_thread(_make_ssl_context)
         if self._session is None:
             import aiohttp
             import httpx2
@@ -148,7 +156,7 @@ class DirectTransport:
             timeout = self._client.timeout
             assert isinstance(timeout, httpx2.Timeout)
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=_MAX_CONNECTIONS, ssl=httpx2.create_ssl_context()),
+                connector=aiohttp.TCPConnector(limit=_MAX_CONNECTIONS, ssl=context),
                 # Of one conversation nothing is kept for the next.
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
@@ -158,6 +166,21 @@ class DirectTransport:
                 ),
             )
         return self._session
+
+
+def _make_ssl_context() -> ssl.SSLContext:
+    # Needed next, and slow to load.
+    import aiohttp  # noqa: F401
+    import httpx2
+
+    return httpx2.create_ssl_context()
+
+
+async def _make_body(request: ModelRequest) -> bytes | io.BytesIO:
+    """The body; a large one is put together in a thread, and sent piece by piece."""
+    if len(request.history.json) <= _SMALL_BODY_BYTES:
+        return request.body()
+    return io.BytesIO(await asyncio.to_thread(request.body))
 
 
 async def _iterate(answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:

@@ -30,7 +30,7 @@ class Feed:
         self._size = size
         self._max_characters = max_characters
         self._character_count = 0
-        self._arrived = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
         self._log_has_changed = False
 
     def put(self, item: Item) -> None:
@@ -38,7 +38,7 @@ class Feed:
         self._character_count += _count_characters(item)
         while len(self._items) > self._size or (self._character_count > self._max_characters and len(self._items) > 1):
             self._take_oldest()
-        self._arrived.set()
+        self._wake()
 
     def close(self) -> None:
         """Get nothing more. One that is closed already stays so."""
@@ -48,7 +48,11 @@ class Feed:
     def signal_log_change(self) -> None:
         """Send the reader to the log."""
         self._log_has_changed = True
-        self._arrived.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def take_before(self, seq: int) -> Iterator[Item]:
         """What came first and belongs before event `seq`."""
@@ -63,16 +67,24 @@ class Feed:
     async def get(self, seconds: float) -> Item | LogChange | None:
         """The next item, LOG_CHANGED when it is time to read the log, or None when nothing came within that time."""
         if not (self._items or self._log_has_changed):
-            self._arrived.clear()
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._arrived.wait()
-            except TimeoutError:
+            await self._wait(seconds)
+            if not (self._items or self._log_has_changed):
                 return None
         if self._log_has_changed:
             self._log_has_changed = False
             return LOG_CHANGED
         return self._take_oldest()
+
+    async def _wait(self, seconds: float) -> None:
+        # For each piece of a message anew, and cheaper than an event in a time-out.
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = loop.call_later(seconds, self._wake)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
 
 
 def _count_characters(item: Item) -> int:

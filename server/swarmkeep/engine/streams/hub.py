@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import zip_longest
-from weakref import WeakSet
+from weakref import ref
 
 import msgspec
 
@@ -48,7 +48,8 @@ class Hub:
     def __init__(
         self, *, feed_size: int = 4096, feed_characters: int = 1_000_000, secrets: Secrets = NO_SECRETS
     ) -> None:
-        self._feeds: dict[SessionKey, WeakSet[Feed]] = {}
+        # To go through a WeakSet takes longer than what is done for each piece.
+        self._feeds: dict[SessionKey, list[ref[Feed]]] = {}
         self._partial_items: dict[SessionKey, list[Item]] = {}
         self._feed_size = feed_size
         self._feed_characters = feed_characters
@@ -60,11 +61,12 @@ class Hub:
         self._observers.append(observer)
 
     def publish(self, key: SessionKey, item: Item) -> None:
-        self._keep_partial(key, item)
+        if isinstance(item, MessageDelta | MessageStarted) or key in self._partial_items:
+            self._keep_partial(key, item)
         if isinstance(item, RecordedEvent):
             for observer in self._observers:
                 observer(item)
-        for feed in self._feeds.get(key, ()):
+        for feed in self._list_feeds(key):
             feed.put(item)
 
     def _keep_partial(self, key: SessionKey, item: Item) -> None:
@@ -91,11 +93,14 @@ class Hub:
 
     def signal_log_change(self, key: SessionKey) -> None:
         """Have the session's readers look into the log: another process has added to it."""
-        for feed in self._feeds.get(key, ()):
+        for feed in self._list_feeds(key):
             feed.signal_log_change()
 
     def has_readers(self, key: SessionKey) -> bool:
-        return bool(self._feeds.get(key))
+        return bool(self._list_feeds(key))
+
+    def _list_feeds(self, key: SessionKey) -> list[Feed]:
+        return [feed for known in self._feeds.get(key, ()) if (feed := known()) is not None]
 
     def list_watched_keys(self) -> Iterable[SessionKey]:
         """Those that somebody looks at."""
@@ -104,21 +109,21 @@ class Hub:
 
     @property
     def reader_count(self) -> int:
-        return sum(map(len, self._feeds.values()))
+        return sum(len(self._list_feeds(key)) for key in self._feeds)
 
     def open_feed(self, key: SessionKey) -> Feed:
         """A feed from now on, beginning with the message in progress; whoever opens it closes it."""
         feed = Feed(self._feed_size, self._feed_characters, partial(self._close_feed, key))
         for item in _merge_deltas(self._partial_items.get(key, [])):
             feed.put(item)
-        self._feeds.setdefault(key, WeakSet()).add(feed)
+        self._feeds.setdefault(key, []).append(ref(feed))
         return feed
 
     def _close_feed(self, key: SessionKey, feed: Feed) -> None:
         if key in self._feeds:
-            self._feeds[key].discard(feed)
+            self._feeds[key] = [known for known in self._feeds[key] if known() is not feed]
             self._forget_unread()
 
     def _forget_unread(self) -> None:
-        for key in [key for key, feeds in self._feeds.items() if not feeds]:
+        for key in [key for key in self._feeds if not self._list_feeds(key)]:
             del self._feeds[key]

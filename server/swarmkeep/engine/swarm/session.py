@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.domain.codec import Json
@@ -24,6 +24,8 @@ from swarmkeep.engine.models.secrets import NO_SECRETS
 from swarmkeep.engine.policy import Decide, decide_nothing
 from swarmkeep.engine.tool_runners import ToolRunner
 
+T = TypeVar("T")
+
 
 class SwarmRunError(RuntimeError):
     """The run could not go on: `code` says why. What a client raises is raised as it is, not as this."""
@@ -39,7 +41,9 @@ class MemorySessionLog:
     def __init__(self) -> None:
         self.state = State()
 
-    async def commit(self, decide: Decide, blobs: Mapping[str, str] | None = None) -> list[RecordedEvent]:
+    async def commit(
+        self, decide: Decide, blobs: Mapping[str, str] | None = None, *, aside: bool = False
+    ) -> list[RecordedEvent]:
         drafts = decide(self.state)
         return [] if drafts is None else self.record(settle(self.state, drafts))
 
@@ -85,6 +89,9 @@ class MemorySession:
 
     def should_stream(self, run: Run) -> bool:
         return run.options.stream
+
+    async def run_aside(self, work: Callable[[], T]) -> T:
+        return work()
 
     async def approval_expires_at(self) -> str | None:
         return None

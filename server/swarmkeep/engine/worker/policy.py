@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
 
 from swarmkeep.domain.state import Run
 from swarmkeep.engine.agents.approvals import ApprovalRules
@@ -14,6 +15,8 @@ from swarmkeep.engine.models.secrets import Secrets
 from swarmkeep.engine.policy import RunTimedOut
 from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.store.ports import SessionKey, TotalsReader
+
+T = TypeVar("T")
 
 
 class SessionPolicy:
@@ -40,6 +43,9 @@ class SessionPolicy:
         self.sizes = limits.sizes
         self._began: tuple[str, str] | None = None
         self._ends_at = 0.0
+
+    async def run_aside(self, work: Callable[[], T]) -> T:
+        return await asyncio.to_thread(work)
 
     def should_stream(self, run: Run) -> bool:
         return run.options.stream or self._hub.has_readers(self._key)

@@ -117,8 +117,9 @@ class Worker:
 
         `state` is the session's after them, where it is known.
         """
+        if events:
+            self._watcher.note_seen(key, events[-1])
         for event in events:
-            self._watcher.note_seen(key, event)
             self._hub.publish(key, event)
             if isinstance(event.fact, RunEnded | RunWaiting):
                 self.waiters.wake(key, event.run_id, state)

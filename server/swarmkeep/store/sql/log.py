@@ -10,7 +10,8 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.decisions.sizes import is_heavy
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import InvalidRequest, SeqConflict, SessionNotFound
 from swarmkeep.domain.events import SessionRedacted
 from swarmkeep.domain.fold import fold
@@ -27,7 +28,7 @@ from swarmkeep.store.sql.audit_log import record_deeds, write_with_audit
 from swarmkeep.store.sql.columns import escape
 from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.heads import AppendPlan, plan_append
-from swarmkeep.store.sql.reader import SqlEventReader, read_head_seq, run_off_loop
+from swarmkeep.store.sql.reader import MANY_EVENTS, SqlEventReader, read_head_seq, run_off_loop
 from swarmkeep.store.sql.redacting import find_idempotency_keys, redact, replace_payloads
 from swarmkeep.store.sql.writes import RestorePlan, plan_restore
 
@@ -84,7 +85,8 @@ class SqlEventLog(SqlEventReader):
                     quota=quota,
                 )
 
-            return await self._append(await run_off_loop(len(drafts), make_plan))
+            count = MANY_EVENTS if is_heavy(*(draft.fact for draft in drafts)) else len(drafts)
+            return await self._append(await run_off_loop(count, make_plan))
 
     async def _append(self, plan: AppendPlan) -> AppendResult:
         try:
@@ -116,7 +118,11 @@ class SqlEventLog(SqlEventReader):
         quota: StorageQuota | None = None,
     ) -> AppendResult:
         _refuse_long_keys(target, idempotency)
-        plan = plan_append(target, base, self._seal(target, base, drafts), idempotency=idempotency, quota=quota)
+
+        def make_plan() -> AppendPlan:
+            return plan_append(target, base, self._seal(target, base, drafts), idempotency=idempotency, quota=quota)
+
+        plan = await run_off_loop(MANY_EVENTS if is_heavy(*(draft.fact for draft in drafts)) else 1, make_plan)
         await self.database.write(lambda connection: writes.fork(connection, source, plan, redacted))
         self._cache_state(plan)
         return plan.make_result(None)
@@ -153,10 +159,14 @@ class SqlEventLog(SqlEventReader):
         idempotency: IdempotencyRecord | None = None,
     ) -> AppendResult:
         _refuse_long_keys(key, idempotency)
-        events = replace_payloads(log, stand_ins)
-        base, redacted = fold(events), [event for event in events if event.seq in stand_ins]
-        plan = plan_append(key, base, self._seal(key, base, [draft]), idempotency=idempotency)
-        used_keys = find_idempotency_keys(log, stand_ins)
+
+        def make_plan() -> tuple[AppendPlan, list[RecordedEvent], list[str]]:
+            events = replace_payloads(log, stand_ins)
+            base, redacted = fold(events), [event for event in events if event.seq in stand_ins]
+            plan = plan_append(key, base, self._seal(key, base, [draft]), idempotency=idempotency)
+            return plan, redacted, find_idempotency_keys(log, stand_ins)
+
+        plan, redacted, used_keys = await asyncio.to_thread(make_plan)
         self._cache.drop(key)
 
         def job(connection: Connection) -> None:

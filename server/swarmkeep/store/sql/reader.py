@@ -28,6 +28,10 @@ T = TypeVar("T")
 
 MAX_BIGINT = 2**63 - 1
 _FEW_EVENTS = 100
+MANY_EVENTS = _FEW_EVENTS + 1
+# One with so much to decode is counted as another one.
+_BYTES_PER_EVENT = 4096
+_PAYLOAD = EVENT_COLUMNS.index(events.c.payload)
 _PAGE_EVENTS = 500
 _PAGE_BYTES = 1_000_000
 
@@ -72,7 +76,8 @@ class SqlEventReader(OnDatabase):
             rows = await self._read_all_rows(key, after, upto, types)
         else:
             rows = await self.database.read(query)
-        return await run_off_loop(len(rows), lambda: decode_events(key, rows))
+        work = sum(len(row[_PAYLOAD]) for row in rows) // _BYTES_PER_EVENT + len(rows)
+        return await run_off_loop(work, lambda: decode_events(key, rows))
 
     async def _read_all_rows(
         self, key: SessionKey, after: int, upto: int | None, types: Sequence[str]
@@ -119,14 +124,14 @@ class SqlEventReader(OnDatabase):
         if known is not None:
             tail = await self.read(key, after=known.seq - 1)
             if can_continue(known, tail):
-                state = await run_off_loop(len(tail), lambda: fold(tail[1:], known))
+                state = await run_off_loop(_count_work(tail), lambda: fold(tail[1:], known))
                 self._cache.put(key, state)
                 return state
             self._cache.drop(key)
         events = await self.read(key)
         if not events:
             return None
-        state = await run_off_loop(len(events), lambda: fold(events))
+        state = await run_off_loop(_count_work(events), lambda: fold(events))
         self._cache.put(key, state)
         return state
 
@@ -138,11 +143,16 @@ class SqlEventReader(OnDatabase):
         events = await self.read(key, upto=at) if at > 0 else []
         # One that is missing before it is damage, which `verify` names; the rest can be shown.
         if events and events[-1].seq == at:
-            return await run_off_loop(len(events), lambda: fold(events))
+            return await run_off_loop(_count_work(events), lambda: fold(events))
         last = await self.database.read(lambda connection: read_head_seq(connection, key))
         if last is None:
             raise SessionNotFound(key.id)
         raise EventNotFound.out_of_range(key.id, last, at)
+
+
+def _count_work(events: Sequence[RecordedEvent]) -> int:
+    """How many events these are, a large one taken for several."""
+    return len(events) + sum(len(event.payload) for event in events) // _BYTES_PER_EVENT
 
 
 async def run_off_loop(count: int, work: Callable[[], T]) -> T:

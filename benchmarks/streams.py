@@ -1,0 +1,141 @@
+"""`python -m benchmarks.streams`: what a piece of a stream costs, from the provider's bytes to the reader's.
+
+The server and a bare floor, which passes the openai client's stream on, in processes of their own against the same stub
+model, in rounds. CPU time of the process per piece, the time to the first piece, and how long the health check takes
+while many slow streams are read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx2
+
+from benchmarks.processes import Process, start_floor, start_server, start_stub_model
+
+PIECE = b"event: message.delta"
+
+
+# Reads a stream of so many pieces, so many milliseconds apart; gives the seconds to the first piece.
+class Read(Protocol):
+    async def __call__(self, count: int, pause_ms: int, begun: asyncio.Event | None = None) -> float: ...
+
+
+def read_server(client: httpx2.AsyncClient, url: str) -> Read:
+    async def read(count: int, pause_ms: int, begun: asyncio.Event | None = None) -> float:
+        made = await client.post(f"{url}/v1/sessions", json={"agent": "Plain"})
+        body = {"input": f"{count} chunks every {pause_ms} ms", "stream": True}
+        return await _read_pieces(client, f"{url}/v1/sessions/{made.json()['id']}/runs", body, count, begun)
+
+    return read
+
+
+def read_floor(client: httpx2.AsyncClient, url: str) -> Read:
+    async def read(count: int, pause_ms: int, begun: asyncio.Event | None = None) -> float:
+        return await _read_pieces(
+            client, f"{url}/stream", {"input": f"{count} chunks every {pause_ms} ms"}, count, begun
+        )
+
+    return read
+
+
+async def _read_pieces(
+    client: httpx2.AsyncClient, url: str, body: dict[str, Any], count: int, begun: asyncio.Event | None
+) -> float:
+    began, first, found, rest = time.perf_counter(), 0.0, 0, b""
+    async with client.stream("POST", url, json=body) as answer:
+        async for data in answer.aiter_raw():
+            rest += data
+            found += rest.count(PIECE)
+            first = first or (time.perf_counter() - began if found else 0.0)
+            if found and begun is not None:
+                begun.set()
+            rest = rest[max(0, rest.rfind(b"\n\n")) :] if rest.rfind(b"\n\n") > rest.rfind(PIECE) else rest
+            rest = rest.replace(PIECE, b"")
+    if found != count:
+        raise RuntimeError(f"{url} gave {found} pieces of {count}")
+    return first
+
+
+async def measure_piece_us(process: Process, read: Read, pieces: int, streams: int) -> float:
+    """CPU microseconds for each piece: of long streams, less what as many short ones take."""
+    long = await _measure_cpu(process, read, pieces, streams)
+    short = await _measure_cpu(process, read, 1, streams)
+    return (long - short) * 1e6 / ((pieces - 1) * streams)
+
+
+async def _measure_cpu(process: Process, read: Read, pieces: int, streams: int) -> float:
+    before = process.cpu_seconds
+    for _ in range(streams):
+        await read(pieces, 2)
+    return process.cpu_seconds - before
+
+
+async def measure_first_ms(read: Read, times: int) -> float:
+    return 1000 * statistics.median([await read(1, 0) for _ in range(times)])
+
+
+async def measure_health_ms(client: httpx2.AsyncClient, url: str, read: Read, streams: int) -> float:
+    """The 99th percentile of the health check while that many streams are read, each a piece every 200 ms."""
+    begun = [asyncio.Event() for _ in range(streams)]
+    reading = [asyncio.create_task(read(100, 200, event)) for event in begun]
+    await asyncio.gather(*(event.wait() for event in begun))
+    taken = []
+    while not any(task.done() for task in reading):
+        began = time.perf_counter()
+        (await client.get(f"{url}/health/live")).raise_for_status()
+        taken.append(1000 * (time.perf_counter() - began))
+        await asyncio.sleep(0.01)
+    await asyncio.gather(*reading)
+    return statistics.quantiles(taken, n=100)[98]
+
+
+async def run(rounds: int, pieces: int, streams: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        database = f"sqlite:///{Path(folder) / 'bench.db'}"
+        limits = httpx2.Limits(max_connections=None)
+        with start_stub_model() as model, start_floor(model.url) as bare, start_server(model.url, database) as ours:
+            async with httpx2.AsyncClient(timeout=120, limits=limits) as client:
+                mine, theirs = read_server(client, ours.url), read_floor(client, bare.url)
+                for read in (mine, theirs):
+                    # Imports, connections, caches.
+                    await measure_first_ms(read, 5)
+                pairs = []
+                for _ in range(rounds):
+                    piece = [await measure_piece_us(*one, pieces, 4) for one in ((ours, mine), (bare, theirs))]
+                    first = [await measure_first_ms(read, 20) for read in (mine, theirs)]
+                    pairs.append((*piece, piece[0] / piece[1], *first, first[0] / first[1]))
+                    print(f"{piece[0]:.0f} µs, floor {piece[1]:.0f} µs", file=sys.stderr, flush=True)
+                health = await measure_health_ms(client, ours.url, mine, streams)
+    names = ("piece_us", "floor_piece_us", "piece_ratio", "first_ms", "floor_first_ms", "first_ratio")
+    medians = [statistics.median(column) for column in zip(*pairs, strict=True)]
+    return {**dict(zip(names, medians, strict=True)), "health_p99_ms": health, "streams_at_once": streams}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.streams", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each kind, of which the median counts")
+    parser.add_argument("--pieces", type=int, default=500, help="pieces of a long stream")
+    parser.add_argument("--streams", type=int, default=200, help="slow streams at once beside the health check")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    arguments = parser.parse_args()
+    found = asyncio.run(run(arguments.rounds, arguments.pieces, arguments.streams))
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+        return
+    for what, name, unit in (("CPU per piece", "piece", "us"), ("first piece", "first", "ms")):
+        mine, theirs, ratio = found[f"{name}_{unit}"], found[f"floor_{name}_{unit}"], found[f"{name}_ratio"]
+        print(f"{what:<16} server {mine:7.1f} {unit}   floor {theirs:7.1f} {unit}   × {ratio:.2f}")
+    print(f"health, p99      {found['health_p99_ms']:.1f} ms beside {found['streams_at_once']} streams")
+
+
+if __name__ == "__main__":
+    main()
