@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -39,8 +40,8 @@ class Process:
 
     @property
     def cpu_seconds(self) -> float:
-        times = self._usage.cpu_times()
-        return float(times.user + times.system)
+        """Of the process, and of its workers if it has some."""
+        return measure_cpu_seconds(self._usage)
 
     def __enter__(self) -> Process:
         deadline = time.monotonic() + 30
@@ -60,6 +61,16 @@ class Process:
         self._log.close()
 
 
+def measure_cpu_seconds(process: psutil.Process) -> float:
+    """Of a process and of all that it has started, those included that have ended."""
+    total = 0.0
+    for one in [process, *process.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = one.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
 def start_stub_model() -> Process:
     port = free_port()
     return Process(["uvicorn", "benchmarks.stub_model:app", "--port", str(port), "--log-level", "warning"], port)
@@ -71,12 +82,13 @@ def start_floor(model_url: str) -> Process:
     return Process(arguments, port, {"OPENAI_BASE_URL": f"{model_url}/v1"})
 
 
-def start_server(model_url: str, database_url: str) -> Process:
-    port = free_port()
+def start_server(model_url: str, database_url: str, *, workers: int = 1, port: int | None = None) -> Process:
+    port = port or free_port()
     arguments = ["swarmkeep", "serve", "--agents", str(Path(__file__).with_name("team.py")), "--port", str(port)]
     env = {
         "OPENAI_BASE_URL": f"{model_url}/v1",
         "OPENAI_API_KEY": "bench",
         "SWARMKEEP_DATABASE_URL": database_url,
+        "SWARMKEEP_WORKERS": str(workers),
     }
     return Process(arguments, port, env)
