@@ -55,6 +55,17 @@ class Process:
         self._log.seek(0)
         raise RuntimeError(f"{self._process.args} did not start:\n{self._log.read().decode()}")
 
+    @property
+    def log(self) -> str:
+        """What it has written so far."""
+        return os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0).decode(errors="replace")
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
     def __exit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._process.terminate()
         self._process.wait()

@@ -27,7 +27,9 @@ from benchmarks.__main__ import Scenario
 from benchmarks.processes import Process, measure_cpu_seconds, start_server, start_stub_model
 from swarmkeep.store.schema import upgrade
 
-AT_ONCE = 32
+# Turns at the same time: so many for each worker, so that each has as much to do at once as one alone has.
+PER_WORKER = 16
+ON_A_FILE = 32
 TURNS = 640
 
 
@@ -39,19 +41,26 @@ class Arrangement:
     """
 
     def __init__(
-        self, name: str, servers: Sequence[Process], database: psutil.Process | None, *, mixed: bool = False
+        self,
+        name: str,
+        servers: Sequence[Process],
+        database: psutil.Process | None,
+        at_once: int,
+        *,
+        mixed: bool = False,
     ) -> None:
         self.name = name
         self.servers = servers
         self._database = database
+        self._at_once = at_once
         self._mixed = mixed
-        self._scenario = Scenario(name, at_once=AT_ONCE)
+        self._scenario = Scenario(name, at_once=at_once)
         self.rounds: list[dict[str, float]] = []
 
     async def prepare(self) -> None:
         async with httpx2.AsyncClient(timeout=120) as client:
             await self._scenario.prepare(client, self.servers[0].url)
-        await self.measure(AT_ONCE * 4)
+        await self.measure(self._at_once * 4)
         self.rounds.clear()
 
     async def measure(self, turns: int) -> None:
@@ -80,20 +89,23 @@ class Arrangement:
                 for _ in numbers:
                     await scenario.server_turn(client, url)
 
-        urls = [self.servers[place % len(self.servers)].url for place in range(AT_ONCE)]
+        urls = [self.servers[place % len(self.servers)].url for place in range(self._at_once)]
         await asyncio.gather(*map(talk, self._share_sessions(), urls))
 
     def _share_sessions(self) -> list[Scenario]:
         if self._mixed:
-            return [self._scenario] * AT_ONCE
-        shares = [Scenario(self.name) for _ in range(AT_ONCE)]
+            return [self._scenario] * self._at_once
+        shares = [Scenario(self.name) for _ in range(self._at_once)]
         for place, session in enumerate(self._scenario.sessions):
-            shares[place % AT_ONCE].sessions.append(session)
+            shares[place % self._at_once].sessions.append(session)
         return shares
 
-    def summarize(self) -> dict[str, Any]:
+    def summarize(self, first: Arrangement) -> dict[str, Any]:
+        """Medians over the rounds; `ratio` is that of the server's CPU per turn to the first arrangement's."""
         medians = {name: statistics.median(one[name] for one in self.rounds) for name in self.rounds[0]}
-        return {"arrangement": self.name, **medians}
+        pairs = zip(self.rounds, first.rounds, strict=True)
+        ratio = statistics.median(mine["server_ms"] / theirs["server_ms"] for mine, theirs in pairs)
+        return {"arrangement": self.name, "at_once": self._at_once, "ratio": ratio, **medians}
 
 
 async def run(rounds: int, turns: int) -> list[dict[str, Any]]:
@@ -106,7 +118,7 @@ async def run(rounds: int, turns: int) -> list[dict[str, Any]]:
             for arrangement in arrangements:
                 await arrangement.measure(turns)
             print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-        return [arrangement.summarize() for arrangement in arrangements]
+        return [arrangement.summarize(arrangements[0]) for arrangement in arrangements]
 
 
 def _arrange(stack: ExitStack, model_url: str) -> list[Arrangement]:
@@ -118,13 +130,14 @@ def _arrange(stack: ExitStack, model_url: str) -> list[Arrangement]:
         upgrade(url)
         server = stack.enter_context(start_server(model_url, url, workers=count))
         name = f"PostgreSQL, {count} worker{'s' if count > 1 else ''}"
-        found.append(Arrangement(name, [server], psutil.Process(postgres.pid)))
+        database = psutil.Process(postgres.pid)
+        found.append(Arrangement(name, [server], database, count * PER_WORKER))
         if count > 1:
-            found.append(Arrangement(f"{name}, mixed", [server], psutil.Process(postgres.pid), mixed=True))
+            found.append(Arrangement(f"{name}, mixed", [server], database, count * PER_WORKER, mixed=True))
     for count in (1, 2):
         url = f"sqlite:///{folder / f'{count}.db'}"
         servers = [stack.enter_context(start_server(model_url, url)) for _ in range(count)]
-        found.append(Arrangement(f"SQLite, {count} server{'s' if count > 1 else ''}", servers, None))
+        found.append(Arrangement(f"SQLite, {count} server{'s' if count > 1 else ''}", servers, None, ON_A_FILE))
     return found
 
 
@@ -138,10 +151,11 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(figures, indent=2))
         return
-    print(f"plain turns, {AT_ONCE} at once: CPU per turn of the server and of the database, turns per second")
+    print("plain turns: CPU per turn of the server (× that of the first line) and of the database, turns per second")
     for row in figures:
-        cost = f"server {row['server_ms']:6.2f} ms   database {row['database_ms']:6.2f} ms"
-        print(f"{row['arrangement']:<28} {cost}   {row['turns_per_second']:6.0f}/s")
+        cost = f"server {row['server_ms']:6.2f} ms ×{row['ratio']:.2f}   database {row['database_ms']:6.2f} ms"
+        name = f"{row['arrangement']}, {row['at_once']} at once"
+        print(f"{name:<40} {cost}   {row['turns_per_second']:6.0f}/s")
 
 
 if __name__ == "__main__":
