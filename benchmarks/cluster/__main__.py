@@ -138,7 +138,7 @@ async def _measure_turns(cluster: Cluster, url: str, seconds: float) -> dict[str
     servers, database = cluster.measure_cpu()
     before, began = load.run_count, time.monotonic()
     await asyncio.sleep(seconds)
-    count, took = load.run_count - before, time.monotonic() - began
+    count, took = max(1, load.run_count - before), time.monotonic() - began
     servers_after, database_after = cluster.measure_cpu()
     await load.stop()
     return {

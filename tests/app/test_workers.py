@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,17 @@ class WorkersProcess(ServeProcess):
 
     def find_worker(self, connection: http.client.HTTPConnection) -> int:
         """The process that has accepted a connection."""
-        own = connection.sock.getsockname()[1]
-        for worker in self.list_workers():
-            for other in worker.net_connections("tcp"):
-                if other.raddr and other.raddr.port == own and other.laddr.port == self.port:
-                    return worker.pid
-        raise AssertionError("nobody has it")
+        return self.find_workers([connection])[0]
+
+    def find_workers(self, connections: Sequence[http.client.HTTPConnection]) -> list[int]:
+        # To list them takes a moment, so it is done once for all.
+        accepted = {
+            found.raddr.port: worker.pid
+            for worker in self.list_workers()
+            for found in worker.net_connections("tcp")
+            if found.raddr and found.laddr.port == self.port
+        }
+        return [accepted[connection.sock.getsockname()[1]] for connection in connections]
 
     def connect_to_each(self, stack: ExitStack) -> list[http.client.HTTPConnection]:
         """A connection to every worker."""
@@ -124,7 +129,7 @@ def test_a_burst_of_connections_is_shared(tmp_path: Path, postgres_ready: str) -
             connection.connect()
         for connection in connections:
             assert ask(connection, "GET", "/health/live")[0] == 200
-        shares = Counter(server.find_worker(connection) for connection in connections)
+        shares = Counter(server.find_workers(connections))
         # With one that took all that wait in one go, it would be 40 and 0.
         assert len(shares) == 2, shares
         assert min(shares.values()) >= 12, shares
