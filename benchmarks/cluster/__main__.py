@@ -15,6 +15,7 @@ import asyncio
 import json
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -220,6 +221,8 @@ def main() -> None:
     parser.add_argument("--no-kills", action="store_true", help="measure only")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON only")
     arguments = parser.parse_args()
+    # What it has started ends with it, also when it is told to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     found = asyncio.run(run(arguments.seconds, not arguments.no_kills))
     print(json.dumps(found, indent=2))
     if not arguments.json:
