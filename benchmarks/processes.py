@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -10,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -41,19 +41,14 @@ NOTHING = _Nothing()
 
 
 class ProcessFamily:
-    """A process and its children; those that end in between take their time with them."""
+    """A process and its children."""
 
     def __init__(self, pid: int) -> None:
         self._parent = psutil.Process(pid)
 
     @property
     def cpu_seconds(self) -> float:
-        total = 0.0
-        for process in (self._parent, *self._parent.children(recursive=True)):
-            with suppress(psutil.NoSuchProcess):
-                times = process.cpu_times()
-                total += times.user + times.system
-        return total
+        return measure_cpu_seconds(self._parent)
 
 
 class Process:
@@ -74,8 +69,8 @@ class Process:
 
     @property
     def cpu_seconds(self) -> float:
-        times = self._usage.cpu_times()
-        return float(times.user + times.system)
+        """Of the process, and of its workers if it has some."""
+        return measure_cpu_seconds(self._usage)
 
     def __enter__(self) -> Process:
         deadline = time.monotonic() + 30
@@ -95,9 +90,30 @@ class Process:
             self._process.send_signal(by)
         self._process.wait()
 
+    @property
+    def log(self) -> str:
+        """What it has written so far."""
+        return os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0).decode(errors="replace")
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
     def __exit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.stop()
         self._log.close()
+
+
+def measure_cpu_seconds(process: psutil.Process) -> float:
+    """Of a process and of all that it has started, those included that have ended."""
+    total = 0.0
+    for one in [process, *process.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = one.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
 
 
 def start_stub_model() -> Process:
@@ -111,14 +127,17 @@ def start_floor(model_url: str) -> Process:
     return Process(arguments, port, {"OPENAI_BASE_URL": f"{model_url}/v1"})
 
 
-def start_server(model_url: str, database_url: str, *, under: Sequence[str] = ()) -> Process:
+def start_server(
+    model_url: str, database_url: str, *, workers: int = 1, port: int | None = None, under: Sequence[str] = ()
+) -> Process:
     """The server as it is by default, but without a line in its log for each request, as the floor is."""
-    port = free_port()
+    port = port or free_port()
     arguments = ["swarmkeep", "serve", "--agents", str(Path(__file__).with_name("team.py")), "--port", str(port)]
     env = {
         "OPENAI_BASE_URL": f"{model_url}/v1",
         "OPENAI_API_KEY": "bench",
         "SWARMKEEP_DATABASE_URL": database_url,
         "SWARMKEEP_ACCESS_LOG": "false",
+        "SWARMKEEP_WORKERS": str(workers),
     }
     return Process(arguments, port, env, under=under)

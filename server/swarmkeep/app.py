@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ import swarmkeep
 from swarmkeep.api.application import build_api
 from swarmkeep.api.auth.keyring import Keyring
 from swarmkeep.api.auth.rate_limits import RateLimiter
+from swarmkeep.api.auth.refusal_log import LINES_PER_MINUTE, RefusalLog
 from swarmkeep.api.limits import ServerLimits
 from swarmkeep.api.metrics import Metrics
 from swarmkeep.api.service import Service
@@ -21,6 +23,7 @@ from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.build import build_engine, list_secrets
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.tracing.opening import TracesError, open_tracing
+from swarmkeep.processes.metrics import WorkerMetrics
 from swarmkeep.settings import Settings, is_loopback
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.schema import upgrade
@@ -46,23 +49,37 @@ class ServeError(Exception):
     """Why the server does not start, in a sentence for whoever started it."""
 
 
-def create_app(settings: Settings, limits: ServerLimits = LIMITS) -> Litestar:
+def create_app(
+    settings: Settings, limits: ServerLimits = LIMITS, worker_metrics: WorkerMetrics | None = None
+) -> Litestar:
     """The application for any ASGI server. What it opens, it opens when it starts.
+
+    With several workers it is the application of one of them, with a share of what the settings promise of a server.
 
     Raises as `lifespan_of` does.
     """
+    settings = _take_share(settings)
     return build_api(
-        lifespan=lifespan_of(settings, limits),
+        lifespan=lifespan_of(settings, limits, worker_metrics),
         max_body_bytes=settings.max_body_bytes,
         max_body_values=settings.max_body_values,
         max_import_bytes=settings.max_import_bytes,
         cors_origins=settings.cors_origins,
         access_log=settings.access_log,
+        workers=settings.workers,
     )
 
 
+def _take_share(settings: Settings) -> Settings:
+    """What each worker of a server allows, so that together they allow what is promised of the server."""
+    names = ("max_runs_per_tenant", "max_forks_per_minute", "rate_limit_per_minute")
+    whole = {name: getattr(settings, name) for name in names}
+    shares = {name: math.ceil(limit / settings.workers) for name, limit in whole.items() if limit is not None}
+    return settings.model_copy(update=shares)
+
+
 def lifespan_of(
-    settings: Settings, limits: ServerLimits = LIMITS
+    settings: Settings, limits: ServerLimits = LIMITS, worker_metrics: WorkerMetrics | None = None
 ) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     """All that the routes answer from: opened when the application starts, closed when it stops.
 
@@ -85,7 +102,7 @@ def lifespan_of(
         if isinstance(location, SqliteFile) and (exposed := find_exposed_files(location.path)):
             log.warning("%s", describe_exposure(exposed))
         async with _trace(app, settings) as tracing:
-            metrics = _build_metrics(settings)
+            metrics = _build_metrics(settings, worker_metrics)
             store = open_store(
                 settings.database_url, on_append=metrics.observe_append, read_seconds=settings.read_seconds
             )
@@ -101,7 +118,8 @@ def lifespan_of(
                 await engine.start()
                 app.state.service = _build_service(settings, engine, keyring, limits)
                 app.state.metrics = metrics
-                yield
+                async with metrics.answer_workers():
+                    yield
             finally:
                 await engine.stop()
 
@@ -147,12 +165,13 @@ def _build_service(settings: Settings, engine: Engine, keyring: Keyring, limits:
         address_limiter=None if rate is None else RateLimiter(rate),
         limits=limits,
         separate_approvers=settings.separate_approvers,
+        refusals=RefusalLog(max(1, LINES_PER_MINUTE // settings.workers)),
     )
 
 
-def _build_metrics(settings: Settings) -> Metrics:
+def _build_metrics(settings: Settings, worker_metrics: WorkerMetrics | None) -> Metrics:
     token = settings.metrics_token
-    return Metrics(None if token is None else token.get_secret_value())
+    return Metrics(None if token is None else token.get_secret_value(), worker_metrics)
 
 
 def _connect_metrics(metrics: Metrics, engine: Engine, store: SqlStore) -> None:

@@ -1,57 +1,75 @@
-"""The process that serves the application over HTTP: it listens, logs, and stops in two steps."""
+"""The process that serves the application over HTTP, or starts those that do, and says why it cannot."""
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
-import signal
-import socket
+import os
 import sys
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from functools import partial
-from types import FrameType
-from typing import Any, cast
 
-from litestar import Litestar
-from uvicorn import Config, Server
-from uvicorn.server import HANDLED_SIGNALS
-
-from swarmkeep.api.limits import ServerLimits
-from swarmkeep.api.service import Service
-from swarmkeep.app import LIMITS, ServeError, bracket_host, create_app, resolve_address
-from swarmkeep.connections import BoundedConnection, BoundedWebSocket
+from swarmkeep.app import ServeError, create_app, resolve_address
 from swarmkeep.engine.agents.registry import AgentsError
 from swarmkeep.engine.build import list_secrets
+from swarmkeep.http_server import (
+    StoppableServer,
+    bind_socket,
+    build_http_config,
+    make_listen_error,
+    run_loop,
+    serve_app,
+)
 from swarmkeep.logs.formatters import JsonFormatter, TextFormatter
+from swarmkeep.processes.supervisor import WorkersFailed
 from swarmkeep.settings import Settings
-from swarmkeep.starts import StartRecord
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
-from swarmkeep.store.urls import BadDatabaseUrl
+from swarmkeep.store.urls import BadDatabaseUrl, SqliteFile, locate
+from swarmkeep.workers import serve_with_workers
 
 log = logging.getLogger(__name__)
 
-# How long answers may take to reach their clients once the last run has ended.
-_CLOSING_SECONDS = 5
+
+class WorkersRefused(Exception):
+    """Why there cannot be several workers here, in a sentence for whoever asked for them."""
 
 
 def serve(settings: Settings, notes: Iterable[str] = ()) -> None:
     """Run the server until it is told to stop (SIGTERM, SIGINT), and return once it has.
 
     `notes` are the first lines of its log. Prints one line when it accepts connections. Raises ServeError when it
-    cannot start.
+    cannot start, and WorkersRefused for several workers where there can be one only.
     """
+    if settings.workers > 1:
+        _refuse_workers(settings)
     _configure_logging(settings)
     for note in notes:
         log.info("%s", note)
     address = resolve_address(settings)
     try:
-        app = create_app(settings)
-        with _bind_socket(settings, address) as listener:
-            config = build_http_config(app, settings)
-            _run_loop(config, _serve_app(app, settings, StoppableServer(config, app, settings.host), listener))
+        if settings.workers > 1:
+            serve_with_workers(settings, address, partial(_explain_error, settings=settings))
+        else:
+            _serve_alone(settings, address)
     except Exception as error:
         raise _explain_error(error, settings) from error
+
+
+def _refuse_workers(settings: Settings) -> None:
+    if isinstance(locate(settings.database_url), SqliteFile):
+        raise WorkersRefused(
+            "several workers need PostgreSQL: a SQLite file takes one writer at a time, so that more processes gain "
+            "next to nothing; leave --workers out, or name a PostgreSQL database with --database-url"
+        )
+    if not hasattr(os, "fork"):
+        raise WorkersRefused("several workers need a system that can fork; leave --workers out")
+
+
+def _serve_alone(settings: Settings, address: tuple[str, int]) -> None:
+    app = create_app(settings)
+    with bind_socket(settings, address) as listener:
+        config = build_http_config(app, settings)
+        run_loop(config, serve_app(app, settings, StoppableServer(config, app, settings.host), listener))
 
 
 def _configure_logging(settings: Settings) -> None:
@@ -65,115 +83,11 @@ def _configure_logging(settings: Settings) -> None:
         logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
 
 
-def build_http_config(app: Litestar, settings: Settings, limits: ServerLimits = LIMITS) -> Config:
-    """How the application is served over HTTP."""
-    connection = partial(BoundedConnection, head_seconds=limits.head_seconds, stalled_seconds=limits.stalled_seconds)
-    live = partial(BoundedWebSocket, stalled_seconds=limits.stalled_seconds)
-    return Config(
-        app,
-        http=cast(type[BoundedConnection], connection),
-        ws=cast(type[BoundedWebSocket], live),
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        # Who calls is told by the connection; by `X-Forwarded-For` only where a proxy is said to stand.
-        proxy_headers=bool(settings.forwarded_allow_ips),
-        forwarded_allow_ips=list(settings.forwarded_allow_ips),
-        # Clients keep connections; one that closes just as a request is sent would make that request fail.
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=_CLOSING_SECONDS,
-        # A larger frame ends the connection; one between the two is refused by name, and it goes on.
-        ws_max_size=2 * settings.max_body_bytes,
-        ws_ping_interval=15,
-    )
-
-
 def _explain_error(error: Exception, settings: Settings) -> Exception:
     """The error in a sentence, if it is one that whoever starts the server can do something about."""
-    if isinstance(error, AgentsError | BadDatabaseUrl | SchemaBehind | StoreUnavailable):
+    if isinstance(error, AgentsError | BadDatabaseUrl | SchemaBehind | StoreUnavailable | WorkersFailed):
         return ServeError(str(error))
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         # Two that start at once may both bind the port; one of them gets to listen.
-        return _make_listen_error(settings, error)
+        return make_listen_error(settings, error)
     return error
-
-
-def _make_listen_error(settings: Settings, error: OSError) -> ServeError:
-    hint = "; stop what listens there, or choose another --port" if error.errno == errno.EADDRINUSE else ""
-    return ServeError(
-        f"cannot listen on {bracket_host(settings.host)}:{settings.port}: {error.strerror or error}{hint}"
-    )
-
-
-def _run_loop(config: Config, main: Coroutine[Any, Any, None]) -> None:
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(main)
-
-
-async def _serve_app(app: Litestar, settings: Settings, server: StoppableServer, listener: socket.socket) -> None:
-    # Opened here rather than by the server, which would turn an error into a log of its own and exit code 3.
-    async with app.lifespan():
-        service: Service = app.state.service
-        record = StartRecord(service.engine.store)
-        address = f"{bracket_host(settings.host)}:{listener.getsockname()[1]}"
-        await record.record_start(settings, address, needs_keys=await service.keyring.is_locked())
-        try:
-            await server.serve(sockets=[listener])
-        finally:
-            await record.record_stop()
-
-
-class StoppableServer(Server):
-    """Stops in two steps: while running runs have their grace time it still answers, so that a load balancer sees
-    that it is not ready and callers get their results; then it closes. Asked twice, it ends at once."""
-
-    def __init__(self, config: Config, app: Litestar, host: str) -> None:
-        super().__init__(config)
-        self._app = app
-        self._host = host
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._draining: asyncio.Task[None] | None = None
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)
-        assert sockets
-        port = sockets[0].getsockname()[1]
-        print(f"Swarmkeep is listening on http://{bracket_host(self._host)}:{port}", flush=True)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # From now on signals do what they do by themselves. What was committed survives that, too.
-        for number in HANDLED_SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
-        if self._loop is None:
-            self.should_exit = True
-        else:
-            self._loop.call_soon_threadsafe(self.drain)
-
-    def drain(self) -> None:
-        """Begin to stop."""
-        if self._draining is None:
-            self._draining = asyncio.create_task(self._drain())
-
-    async def _drain(self) -> None:
-        try:
-            await self._app.state.service.drain()
-        except Exception:
-            log.exception("running runs could not be brought to an end; another server takes them over")
-        finally:
-            self.should_exit = True
-
-
-def _bind_socket(settings: Settings, address: tuple[str, int]) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        # A port that an ended server's connections still linger on may be taken, one that is listened on may not.
-        if sys.platform != "win32":
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        raise _make_listen_error(settings, error) from error
-    return listener

@@ -56,6 +56,13 @@ class Settings(BaseSettings):
         default="127.0.0.1", description="The address to listen on; as long as there is no API key, a loopback one."
     )
     port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on; 0 takes any free one.")
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=256,
+        description="How many processes serve the port, each with a share of the requests; more than one on PostgreSQL "
+        "only.",
+    )
     model: str | None = Field(default=None, description="The model for agents that do not name one.")
     offline: bool = Field(
         default=False, description="Use the built-in offline model. It is not an LLM and needs no key."

@@ -44,14 +44,17 @@ def _counts(name: str) -> bool:
 
 
 class StartRecord:
-    """One server's entries. They are in the log of the tenant `default`, whichever tenants there are.
+    """One server's entries, or those of one of its workers, who is told by its number. They are in the log of the
+    tenant `default`, whichever tenants there are.
 
     A server that cannot write them, as on a read-only database, works as it does without.
     """
 
-    def __init__(self, audit_log: AuditLog) -> None:
+    def __init__(self, audit_log: AuditLog, worker: int | None = None) -> None:
         self._audit_log = audit_log
         self._server = {"server": f"srv_{uuid4().hex}", "version": __version__}
+        if worker is not None:
+            self._server["worker"] = str(worker)
 
     async def record_start(self, settings: Settings, address: str, *, needs_keys: bool) -> None:
         described = {"address": address, "api_keys": needs_keys, "settings": describe_settings(settings)}

@@ -175,11 +175,16 @@ class PrivatePostgres(Postgres):
         super().__init__(cluster.get_uri())
         self._cluster = cluster
 
-    def stop_immediately(self) -> None:
-        """Stop it as a crash would: every connection is cut, nothing is flushed, the next start recovers."""
+    @property
+    def pid(self) -> int:
+        """The process that has started all its others."""
         pid = self._cluster.get_pid()
         assert pid is not None
-        os.kill(pid, signal.SIGQUIT)
+        return pid
+
+    def stop_immediately(self) -> None:
+        """Stop it as a crash would: every connection is cut, nothing is flushed, the next start recovers."""
+        os.kill(self.pid, signal.SIGQUIT)
         # It waits for a server that is going down already, and returns once the process is gone.
         self._cluster.stop()
 
@@ -204,6 +209,8 @@ def _load_wheel() -> ModuleType:
 
 # What a test commits has to survive the server's end, not the machine's.
 PRIVATE = ("fsync = off", "full_page_writes = off", "max_connections = 200")
+# As it is where it is used.
+DURABLE = ("max_connections = 200",)
 # What is shared nobody kills.
 SHARED = (*PRIVATE, "synchronous_commit = off", "max_connections = 400", "wal_level = minimal", "max_wal_senders = 0")
 
@@ -229,11 +236,14 @@ def new_home() -> Path:
 
 
 @contextmanager
-def private_postgres() -> Iterator[PrivatePostgres]:
-    """Start a PostgreSQL of one's own, on a socket in a temporary folder. Takes a few seconds."""
+def private_postgres(*, durable: bool = False) -> Iterator[PrivatePostgres]:
+    """Start a PostgreSQL of one's own, on a socket in a temporary folder. Takes a few seconds.
+
+    Unless it is `durable` it does not wait for the disk.
+    """
     home = new_home()
     try:
-        cluster = _start(home / "data", PRIVATE, cleanup_mode="stop")
+        cluster = _start(home / "data", DURABLE if durable else PRIVATE, cleanup_mode="stop")
         try:
             postgres = PrivatePostgres(cluster)
             try:

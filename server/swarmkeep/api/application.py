@@ -76,8 +76,13 @@ def build_api(
     max_import_bytes: int = 0,
     cors_origins: Sequence[str] = (),
     access_log: bool = True,
+    workers: int = 1,
 ) -> Litestar:
-    """The application. `lifespan` sets `app.state.service` before the first request."""
+    """The application. `lifespan` sets `app.state.service` before the first request.
+
+    `workers` is how many processes of this application share the machine's memory.
+    """
+    large_bodies = max(1, _LARGE_BODIES_AT_ONCE // workers)
     imports = Router(
         "/", route_handlers=transfer.IMPORT_ROUTES, request_max_body_size=max_import_bytes or max_body_bytes
     )
@@ -132,7 +137,7 @@ def build_api(
             render_plugins=[JsonRenderPlugin(path="/openapi.json")],
         ),
         request_class=JsonRequest,
-        state=State({"body_limits": BodyLimits(_LARGE_BODIES_AT_ONCE * max_body_bytes, max_body_values)}),
+        state=State({"body_limits": BodyLimits(large_bodies * max_body_bytes, max_body_values)}),
         request_max_body_size=max_body_bytes,
         response_class=JsonResponse,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from litestar import Litestar
 from litestar.types import Message, Scope
@@ -13,6 +14,7 @@ import swarmkeep
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, Overloaded, SeqConflict
 from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed
+from swarmkeep.processes.metrics import WorkerMetrics
 
 _MODEL_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
 _TOOL_BUCKETS = (0.01, 0.1, 0.5, 1, 5, 10, 60, 300)
@@ -23,11 +25,13 @@ _OUTCOMES: dict[type[BaseException], str] = {SeqConflict: "conflict", LeaseLost:
 class Metrics:
     """One server's counts, in a registry of their own. They begin anew with the process.
 
-    `token` is what whoever reads them has to show; without one they are open as long as the server is.
+    `token` is what whoever reads them has to show; without one they are open as long as the server is. `workers` are
+    those that share the port with this one, and answer for one another.
     """
 
-    def __init__(self, token: str | None = None) -> None:
+    def __init__(self, token: str | None = None, workers: WorkerMetrics | None = None) -> None:
         self.token = token
+        self._workers = workers
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         GCCollector(registry=registry)
@@ -98,7 +102,16 @@ class Metrics:
         outcome = "ok" if error is None else _OUTCOMES.get(type(error), "error")
         self._append_seconds.labels(outcome).observe(seconds)
 
-    def render(self) -> bytes:
+    async def render(self) -> bytes:
+        """All that the server counts, in Prometheus' text format."""
+        own = self._render_own()
+        return own if self._workers is None else await self._workers.combine(own)
+
+    def answer_workers(self) -> AbstractAsyncContextManager[None]:
+        """Tell the other workers what this one counts, for as long as the block lasts."""
+        return nullcontext() if self._workers is None else self._workers.answer(self._render_own)
+
+    def _render_own(self) -> bytes:
         return generate_latest(self.registry)
 
 

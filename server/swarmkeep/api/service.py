@@ -32,6 +32,7 @@ class Service:
         address_limiter: RateLimiter | None = None,
         limits: ServerLimits | None = None,
         separate_approvers: bool = False,
+        refusals: RefusalLog | None = None,
     ) -> None:
         self.engine = engine
         self.keyring = keyring
@@ -41,7 +42,7 @@ class Service:
         self.address_limiter = address_limiter
         self.separate_approvers = separate_approvers
         self.limits = limits or ServerLimits()
-        self.refusals = RefusalLog()
+        self.refusals = refusals or RefusalLog()
         self.stopping = asyncio.Event()
         self.drained = asyncio.Event()
 

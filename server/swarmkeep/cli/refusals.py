@@ -24,7 +24,11 @@ _REFUSED = {
 # Writing to a stream names no file.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _KEY_HINT = "; give a key of this server in SWARMKEEP_API_KEY or with --api-key"
-_WRONG_USE = {"swarmkeep.store.urls": ("BadDatabaseUrl",), "swarmkeep.evals.cases": ("InvalidCases",)}
+_WRONG_USE = {
+    "swarmkeep.store.urls": ("BadDatabaseUrl",),
+    "swarmkeep.evals.cases": ("InvalidCases",),
+    "swarmkeep.server": ("WorkersRefused",),
+}
 
 
 @dataclass(frozen=True)

@@ -131,13 +131,22 @@ class StormClient:
 
 
 class Storm:
-    def __init__(self, cluster: ServerCluster, *, servers: int, talkers: int, kills: int, seed: int) -> None:
+    def __init__(
+        self,
+        cluster: ServerCluster,
+        *,
+        servers: int,
+        talkers: int,
+        kills: int,
+        seed: int,
+        open_slot: Callable[[ServerCluster], ServerSlot] = ServerSlot,
+    ) -> None:
         self.cluster = cluster
         self.size = servers
         self.kills = kills
         self.seed = seed
         self.ended = threading.Event()
-        self.slots = [ServerSlot(cluster) for _ in range(servers)]
+        self.slots = [open_slot(cluster) for _ in range(servers)]
         self._clients = [cluster.client(slot.server) for slot in self.slots]
         self._talkers = [StormClient(self, number) for number in range(talkers)]
         self._remaining_kills = threading.Semaphore(kills)

@@ -55,6 +55,13 @@ def test_an_old_sqlite_is_warned_of(
     assert checks(result)["sqlite"][0] == status
 
 
+def test_workers_on_a_file_are_found_before_the_server_refuses_them(cli: CommandLine, healthy: list[str]) -> None:
+    (cli.folder / ".env").write_text("SWARMKEEP_WORKERS=2\n")
+    result = cli(*healthy, "--json")
+    assert result.code == 1
+    assert checks(result)["workers"][0] == "wrong"
+
+
 def test_a_setting_that_is_misspelt_is_told(cli: CommandLine, healthy: list[str]) -> None:
     # As editors on Windows save it.
     (cli.folder / ".env").write_bytes(b"\xef\xbb\xbfSWARMKEEP_AGENST=shop.py\r\nSWARMKEEP_LOG_LEVEL=debug\r\n")

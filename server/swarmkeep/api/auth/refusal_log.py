@@ -11,6 +11,7 @@ from cachetools import LRUCache
 log = logging.getLogger(__name__)
 
 REFUSALS = {401: "unauthenticated", 403: "forbidden", 429: "too many requests"}
+LINES_PER_MINUTE = 10
 _PERIOD_SECONDS = 60.0
 _MAX_ADDRESSES = 10_000
 
@@ -18,7 +19,7 @@ _MAX_ADDRESSES = 10_000
 class RefusalLog:
     """Up to `lines` a minute for each address; what comes beyond is counted, and told with its next line."""
 
-    def __init__(self, lines: int = 10, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, lines: int = LINES_PER_MINUTE, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._lines = lines
         self._clock = clock
         # When the minute began, and how many there were in it.

@@ -28,7 +28,7 @@ async def get_metrics(request: Request[Any, Any, Any]) -> Response[str]:
     counts: Metrics = request.app.state.metrics
     if counts.token is not None or await service.keyring.is_locked():
         _require_token(counts.token, request.headers.get("authorization", ""))
-    return Response[Any](counts.render(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    return Response[Any](await counts.render(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 def _require_token(token: str | None, authorization: str) -> None:

@@ -54,6 +54,8 @@ def run_checks(settings: Settings, *, online: bool) -> Iterator[CheckResult]:
     else:
         yield _check_sqlite(location)
         yield from _check_database(settings, location)
+        if settings.workers > 1 and isinstance(location, SqliteFile):
+            yield CheckResult("workers", "wrong", "several workers need PostgreSQL; set SWARMKEEP_WORKERS to 1")
     registry, finding = _check_agents(settings)
     yield finding
     yield from _check_model(settings, registry, online=online)

@@ -27,6 +27,7 @@ def register(app: typer.Typer) -> None:
           OPENAI_API_KEY=… swarmkeep serve --agents my_agents.py
           OPENAI_BASE_URL=http://127.0.0.1:11434/v1 swarmkeep serve --agents my_agents.py --model llama3.2
           swarmkeep serve --agents sales --agents support --database-url postgresql://user@host/swarmkeep
+          swarmkeep serve --agents my_agents.py --database-url postgresql://user@host/swarmkeep --workers 4
         """,
     )(serve)
 
@@ -43,6 +44,15 @@ def serve(
     port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, metavar="PORT", help="The port; 0 takes a free one. [env: SWARMKEEP_PORT]"),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=256,
+            metavar="COUNT",
+            help="How many processes serve the port; more than one on PostgreSQL only. [env: SWARMKEEP_WORKERS]",
+        ),
     ] = None,
     database_url: StoreUrl = None,
     offline: Offline = False,
@@ -83,6 +93,7 @@ def serve(
         agents=agents,
         host=host,
         port=port,
+        workers=workers,
         database_url=database_url,
         offline=offline,
         model=model,

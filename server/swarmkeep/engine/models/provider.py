@@ -39,6 +39,14 @@ def make_model_client(settings: ModelSettings) -> AsyncOpenAI:
     return make_provider_client(settings, timeout_seconds=settings.model_timeout_seconds)
 
 
+def load_model_client(settings: ModelSettings) -> None:
+    """Load what `make_model_client` needs, and make nothing: for a process that forks those that will."""
+    from swarmkeep.engine.models import offline  # noqa: F401
+
+    if not settings.offline:
+        from openai import AsyncOpenAI, DefaultAioHttpClient  # noqa: F401
+
+
 def make_provider_client(
     settings: ModelSettings, *, timeout_seconds: float, limits: ReplyLimits | None = None
 ) -> AsyncOpenAI:

@@ -1,0 +1,66 @@
+"""Behind a pooler that lends out connections by transaction, as pgbouncer does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from swarmkeep.domain.state import State
+from swarmkeep.store.opening import open_store
+from swarmkeep.store.ports import SessionKey
+from tests.store.sessions import KEY, draft_creation
+from tests.support.transaction_pooler import TransactionPooler
+
+
+async def test_appends_and_reads_work_whichever_connection_they_get(postgres_ready: str) -> None:
+    async with TransactionPooler(postgres_ready) as pooler:
+        store = open_store(pooler.url)
+        try:
+            appended = await store.append(KEY, State(), draft_creation())
+            head = await store.read_head(KEY)
+            assert head is not None
+            assert head.seq == appended.state.seq == 1
+            assert [event.seq for event in await store.read(KEY)] == [1]
+            await store.ping()
+        finally:
+            await store.close()
+
+
+async def test_many_at_once_get_their_own_answers(postgres_ready: str) -> None:
+    """What one has prepared on a connection must not be run by another who gets it next."""
+    keys = [SessionKey(KEY.tenant, f"s-{number}") for number in range(20)]
+    async with TransactionPooler(postgres_ready, connections=4) as pooler:
+        store = open_store(pooler.url)
+        try:
+
+            async def use(key: SessionKey) -> None:
+                created = (await store.append(key, State(), draft_creation())).state
+                for _ in range(5):
+                    head = await store.read_head(key)
+                    assert head is not None
+                    assert (head.seq, head.hash) == (1, created.hash)
+                    (event,) = await store.read(key)
+                    assert event.seq == 1
+                    assert await store.read_heads([key])
+                    await store.find_abandoned()
+
+            await asyncio.gather(*map(use, keys))
+        finally:
+            await store.close()
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_a_store_that_only_reads_does_too(postgres_ready: str, read_only: bool) -> None:
+    writer = open_store(postgres_ready)
+    try:
+        await writer.append(KEY, State(), draft_creation())
+    finally:
+        await writer.close()
+    async with TransactionPooler(postgres_ready) as pooler:
+        store = open_store(pooler.url, read_only=read_only)
+        try:
+            heads = await asyncio.gather(*(store.read_head(KEY) for _ in range(20)))
+            assert [head.seq for head in heads if head is not None] == [1] * 20
+        finally:
+            await store.close()
