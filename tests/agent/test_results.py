@@ -72,6 +72,7 @@ def test_any_other_value_becomes_text(value: object, text: str) -> None:
     assert to_result(Result(value=value)).value == text
 
 
+@pytest.mark.long
 @given(st.lists(JSON) | st.dictionaries(TEXT, JSON))
 def test_json_comes_back_from_its_text(value: Any) -> None:
     assert json.loads(to_result(value).value) == value

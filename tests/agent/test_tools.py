@@ -351,6 +351,7 @@ def test_any_json_as_arguments_is_bound_or_refused(value: Any) -> None:
             assert str(error).encode("utf-8", "surrogatepass")  # noqa: PT017
 
 
+@pytest.mark.long
 @given(st.dictionaries(TEXT, JSON))
 def test_kwargs_take_every_name_but_the_contexts(given_arguments: dict[str, Any]) -> None:
     given_arguments.pop("context_variables", None)

@@ -41,6 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
         assert "Traceback" not in running.output()
 
 
+@pytest.mark.long
 def test_nothing_that_is_sent_breaks_the_server(server: ServeProcess) -> None:
     url = f"http://127.0.0.1:{server.port}"
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")

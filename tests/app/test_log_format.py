@@ -46,6 +46,7 @@ def read_lines(process: Process) -> list[Json]:
     return found
 
 
+@pytest.mark.long
 def test_every_line_is_an_object_that_says_what_it_belongs_to(tmp_path: Path) -> None:
     (tmp_path / "team.py").write_text(TEAM)
     with ScriptedModel() as model:

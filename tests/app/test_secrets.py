@@ -66,6 +66,7 @@ def test_secrets_that_are_sent_back_are_taken_out(tmp_path: Path) -> None:
         assert CANARY not in place
 
 
+@pytest.mark.long
 def test_what_people_write_is_kept_as_it_is(tmp_path: Path) -> None:
     """Only what models and tools send back is looked at: texts of people come back exactly as they were accepted."""
     with ServeProcess(tmp_path, BANK_TOKEN=BANK_TOKEN) as server:

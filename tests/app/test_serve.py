@@ -99,6 +99,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.long
 def test_it_says_one_line_keeps_sessions_and_ends_with_0(tmp_path: Path) -> None:
     with ServeProcess(tmp_path) as server:
         assert server.request("GET", "/health/ready") == (200, {"status": "ok"})

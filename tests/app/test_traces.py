@@ -139,6 +139,7 @@ def test_without_the_extra_a_server_that_is_to_make_traces_does_not_start(tmp_pa
     assert server.output() == "refused: traces need one more library: pip install 'swarmkeep[otel]'\n"
 
 
+@pytest.mark.long
 def test_without_the_extra_a_collector_in_the_environment_stops_nobody(tmp_path: Path) -> None:
     with AlteredServer(tmp_path, WITHOUT_THE_EXTRA, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9") as server:
         assert server.request("POST", "/v1/sessions", {"id": "s"})[0] == 201
@@ -151,6 +152,7 @@ def test_without_the_extra_a_collector_in_the_environment_stops_nobody(tmp_path:
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "environment", [{}, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "SWARMKEEP_TRACES": "off"}]
 )

@@ -77,6 +77,7 @@ def model() -> Iterator[ScriptedModel]:
         yield scripted
 
 
+@pytest.mark.long
 def test_it_says_one_line_serves_and_ends_with_0(tmp_path: Path, postgres_ready: str) -> None:
     with WorkersProcess(tmp_path, postgres_ready) as server:
         workers = server.list_workers()
@@ -135,6 +136,7 @@ def test_a_burst_of_connections_is_shared(tmp_path: Path, postgres_ready: str) -
         assert min(shares.values()) >= 12, shares
 
 
+@pytest.mark.long
 def test_a_run_is_one_run_whichever_worker_is_asked(tmp_path: Path, postgres_ready: str, model: ScriptedModel) -> None:
     model.hang("Half of ", then="it.")
     with WorkersProcess(tmp_path, postgres_ready, **model_environment(model)) as server, ExitStack() as stack:
@@ -158,6 +160,7 @@ def test_a_run_is_one_run_whichever_worker_is_asked(tmp_path: Path, postgres_rea
         assert model.request_count == 1
 
 
+@pytest.mark.long
 def test_a_cancel_reaches_the_worker_that_has_the_run(
     tmp_path: Path, postgres_ready: str, model: ScriptedModel
 ) -> None:

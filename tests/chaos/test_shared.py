@@ -13,6 +13,7 @@ from tests.chaos.reader import BackgroundReader
 SOON = 8.0
 
 
+@pytest.mark.long
 @run_in_parallel
 def test_a_run_that_was_cancelled_elsewhere_does_not_delay_the_next_one(cluster: ServerCluster) -> None:
     one, other = cluster.server(), cluster.server()
@@ -37,6 +38,7 @@ def test_whoever_waits_for_a_run_is_told_that_it_was_cancelled_elsewhere(cluster
     cluster.read_checked_log("s")
 
 
+@pytest.mark.long
 @run_in_parallel
 def test_what_was_queued_runs_although_whoever_cancelled_the_run_before_it_died(cluster: ServerCluster) -> None:
     one, other = cluster.server(), cluster.server(kill_at="run.cancelled")

@@ -31,6 +31,7 @@ def test_many_small_values_are_heavy_together() -> None:
     assert is_heavy(*[[1, 2, 3]] * 1000)
 
 
+@pytest.mark.long
 def test_the_rest_of_a_heavy_value_is_not_looked_at() -> None:
     seen = []
 
