@@ -77,6 +77,7 @@ FAILURES: dict[str, Callable[[ScriptedModel], None]] = {
     "too long": lambda model: model.fail(400, message="this model's maximum context length is 8 tokens"),
     "busy": lambda model: model.fail(429, headers={"retry-after": "7"}),
     "down": lambda model: model.fail(503),
+    "a header beyond ASCII": lambda model: model.fail(500, headers={"x-trace": "\xff\xed\xa0"}),
     "redirect": lambda model: model.raw(b"", status=307, headers={"location": "http://127.0.0.1:9/"}),
     "a page": lambda model: model.raw(b"<title>Welcome</title>", status=502, headers={"content-type": "text/html"}),
     "silence": lambda model: model.hang(),

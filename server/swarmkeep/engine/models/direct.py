@@ -104,8 +104,9 @@ class DirectTransport:
         except httpx2.HTTPError as error:
             raise _make_connection_error(error) from error
         # It was read as it is, inflated and cut to what is kept of an error.
-        dropped = ("content-encoding", "content-length", "transfer-encoding")
-        headers = [(name, value) for name, value in answer.headers.items() if name.lower() not in dropped]
+        dropped = (b"content-encoding", b"content-length", b"transfer-encoding")
+        # As bytes: a server may put any into them.
+        headers = [(name, value) for name, value in answer.raw_headers if name.lower() not in dropped]
         await self._ask_client(
             lambda asked: httpx2.Response(answer.status, headers=headers, content=body, request=asked), stream=False
         )
