@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
 
 from swarmkeep.domain.codec import Json, decode
 from swarmkeep.engine.models.assembly import END_OF_STREAM
-from swarmkeep.engine.models.failures import is_web_page, read_page_title
+from swarmkeep.engine.models.failures import read_page_title
+from swarmkeep.engine.models.media_types import is_web_page, may_be_stream
 from swarmkeep.engine.models.reply_errors import (
     MalformedReply,
     NonJsonReply,
@@ -48,11 +49,6 @@ class LineSplitter:
         return [line.decode(errors="replace") for line in ended]
 
 
-def is_stream(kind: str) -> bool:
-    """Whether an answer of this content type to a request for a stream is one; some servers send the whole at once."""
-    return kind.partition(";")[0].strip().lower() not in ("application/json", "text/html")
-
-
 def parse_completion(kind: str, body: bytes) -> Json:
     if is_web_page(kind):
         raise WebPageReply(f"the model's address gave {read_page_title(body.decode(errors='replace'))}")
@@ -61,7 +57,7 @@ def parse_completion(kind: str, body: bytes) -> Json:
 
 async def parse_stream(kind: str, pieces: AsyncIterable[bytes], limits: ReplyLimits) -> AsyncGenerator[Json]:
     """The chunks of an answer to a request for a stream; END_OF_STREAM where the server says that it is over."""
-    if not is_stream(kind):
+    if not may_be_stream(kind):
         yield parse_completion(kind, b"".join([piece async for piece in pieces]))
         yield END_OF_STREAM
         return

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from swarmkeep.engine.models.media_types import is_event_stream
 from swarmkeep.engine.models.reply_errors import OversizedReply, RedirectedReply, UnreadableReply
 from swarmkeep.engine.models.reply_limits import ReplyLimits
 
@@ -65,7 +66,7 @@ async def bound_body(
     pieces: AsyncIterable[bytes], headers: Mapping[str, str], limits: ReplyLimits, *, is_error: bool
 ) -> AsyncGenerator[bytes]:
     """A body as it arrives, inflated, and no more of it than may be read: of an error's description, its beginning."""
-    most = limits.stream_bytes if is_event_stream(headers) else limits.bytes
+    most = limits.stream_bytes if is_event_stream(headers.get("content-type", "")) else limits.bytes
     room = _ERROR_BYTES if is_error else most
     inflate = _Inflate() if _check_encoding(headers) else None
     async for data in pieces:
@@ -76,10 +77,6 @@ async def bound_body(
             if room < 0:
                 raise OversizedReply(f"the model sent more than {most:,} bytes for one answer")
             yield piece
-
-
-def is_event_stream(headers: Mapping[str, str]) -> bool:
-    return headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream"
 
 
 class _Inflate:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from swarmkeep.domain.events import RunError
+from swarmkeep.engine.models.media_types import is_web_page
 from swarmkeep.engine.models.reply_errors import MalformedReply, ReportedError
 
 CONTEXT_TOO_LONG = "context_length_exceeded"
@@ -150,11 +151,6 @@ def _get_message(error: Any) -> str:
         kind = error.response.headers.get("content-type", "")
         text = read_page_title(error.response.text) if is_web_page(kind) else None
     return text if isinstance(text, str) and text else str(error)
-
-
-def is_web_page(kind: str) -> bool:
-    """Whether an answer of this content type is a web page, which no model sends but many a proxy does."""
-    return kind.partition(";")[0].strip().lower() == "text/html"
 
 
 def read_page_title(text: str) -> str:

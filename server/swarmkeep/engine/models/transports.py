@@ -12,13 +12,13 @@ from swarmkeep.domain.request import ModelRequest
 from swarmkeep.engine.models.answers import (
     CHAT_PATH,
     LineSplitter,
-    is_stream,
     parse_completion,
     parse_lines,
     parse_stream,
 )
 from swarmkeep.engine.models.assembly import END_OF_STREAM
 from swarmkeep.engine.models.direct import DirectTransport
+from swarmkeep.engine.models.media_types import may_be_stream
 from swarmkeep.engine.models.reply_errors import MalformedReply
 from swarmkeep.engine.models.reply_limits import ReplyLimits
 
@@ -102,7 +102,7 @@ class SyncOpenAITransport:
             stream_cls=openai.Stream[object],
         )
         try:
-            if not is_stream(_get_kind(response)):
+            if not may_be_stream(_get_kind(response)):
                 yield parse_completion(_get_kind(response), response.read())
                 yield END_OF_STREAM
                 return
