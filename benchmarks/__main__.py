@@ -18,18 +18,20 @@ import msgspec
 from benchmarks.databases import MeasuredDatabase, open_postgres, open_sqlite
 from benchmarks.machine import describe_machine
 from benchmarks.processes import start_floor, start_server, start_stub_model
-from benchmarks.scenarios import Figures, make_scenarios, measure, measure_growth
+from benchmarks.scenarios import Figures, Growth, make_scenarios, measure, measure_growth
+from swarmkeep.cli.progress import INTERRUPTED, show_progress
+from swarmkeep.cli.terminal import say
 
-_GROWTH_TURNS = [10, 100, 200, 400]
+_GROWTH_TURNS = [10, 100, 400, 1_000]
 
 
 class Results(msgspec.Struct, frozen=True):
-    """`growth`: bytes per turn of a session up to that turn, from the one before; empty where it is not measured."""
+    """`growth` is empty where it is not measured."""
 
     machine: dict[str, object]
     database: str
     turns: list[Figures]
-    growth: list[tuple[int, float]]
+    growth: list[Growth]
 
 
 async def run(database: MeasuredDatabase, kind: str, rounds: int, only: str | None) -> Results:
@@ -41,11 +43,12 @@ async def run(database: MeasuredDatabase, kind: str, rounds: int, only: str | No
     ):
         async with httpx2.AsyncClient(timeout=120) as client:
             turns: list[Figures] = []
-            for scenario in make_scenarios():
-                if only is None or only in scenario.name:
+            chosen = [scenario for scenario in make_scenarios() if only is None or only in scenario.name]
+            with show_progress("measuring", "scenarios", len(chosen)) as progress:
+                for scenario in progress.track(chosen):
                     turns.append(await measure(client, scenario, ours, database.meter, bare, rounds))
-                    print(_format_row(turns[-1]), file=sys.stderr, flush=True)
-            growth: list[tuple[int, float]] = []
+                    say(_format_row(turns[-1]))
+            growth: list[Growth] = []
             if database.measure_size is not None:
                 growth = await measure_growth(client, ours, database.measure_size, _GROWTH_TURNS)
     return Results(machine, kind, turns, growth)
@@ -67,7 +70,11 @@ def main() -> None:
     arguments = parser.parse_args()
     with open_postgres() if arguments.postgres else open_sqlite() as database:
         kind = "PostgreSQL" if arguments.postgres else "SQLite"
-        results = asyncio.run(run(database, kind, arguments.rounds, arguments.only))
+        try:
+            results = asyncio.run(run(database, kind, arguments.rounds, arguments.only))
+        except KeyboardInterrupt:
+            say("interrupted: the lines above are what was measured; nothing was drawn")
+            sys.exit(INTERRUPTED)
     if arguments.svg is not None:
         from benchmarks.charts import draw_charts
 
@@ -83,8 +90,10 @@ def main() -> None:
     print("CPU per turn (user + system, medians)")
     for row in results.turns:
         print(_format_row(row))
-    for turn, size in results.growth:
-        print(f"bytes per turn up to turn {turn:<6,} {size:8,.0f}")
+    for growth in results.growth:
+        print(f"bytes per turn up to turn {growth.last_turn:<6,} {growth.size:8,.0f}")
+    for name, size in sorted(results.growth[-1].parts.items(), key=lambda part: -part[1]) if results.growth else ():
+        print(f"    {name:<32} {size:8,.0f}")
 
 
 if __name__ == "__main__":

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scenarios import Figures
+from benchmarks.scenarios import Figures, Growth
 
 Point = tuple[float, float]
 
 
-def draw_charts(folder: Path, figures: Sequence[Figures], growth: Sequence[tuple[int, float]]) -> list[Path]:
+def draw_charts(folder: Path, figures: Sequence[Figures], growth: Sequence[Growth]) -> list[Path]:
     """Write the SVG files, and return them. A chart with fewer than two points is left out."""
     folder.mkdir(parents=True, exist_ok=True)
     plain = [each for each in figures if each.scenario != "turn with a tool"]
@@ -20,7 +20,7 @@ def draw_charts(folder: Path, figures: Sequence[Figures], growth: Sequence[tuple
     charts = [
         ("cost-by-history", "messages in the session", "CPU ms a turn", _make_lines(by_history)),
         ("cost-by-concurrency", "turns at once", "CPU ms a turn", _make_lines(by_concurrency)),
-        ("bytes-by-turn", "turn", "bytes a turn", {"database": [(float(turn), size) for turn, size in growth]}),
+        ("bytes-by-turn", "turn", "bytes a turn", {"database": [(float(one.last_turn), one.size) for one in growth]}),
     ]
     return [_draw(folder / f"{name}.svg", *rest) for name, *rest in charts if len(next(iter(rest[-1].values()))) > 1]
 

@@ -14,11 +14,11 @@ from benchmarks.processes import NOTHING, Meter, ProcessFamily
 
 
 class MeasuredDatabase(msgspec.Struct, frozen=True):
-    """`meter` is the CPU time of its own processes; `measure_size` gives the bytes that it has on disk."""
+    """`meter` is the CPU time of its own processes; `measure_size` gives the bytes of each table and index."""
 
     url: str
     meter: Meter
-    measure_size: Callable[[], int] | None
+    measure_size: Callable[[], dict[str, int]] | None
 
 
 @contextmanager
@@ -26,11 +26,11 @@ def open_sqlite() -> Iterator[MeasuredDatabase]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "bench.db"
 
-        def measure_size() -> int:
-            """The size once the write-ahead log is folded in."""
+        def measure_size() -> dict[str, int]:
+            """The pages that each has, once the write-ahead log is folded in."""
             with closing(sqlite3.connect(file)) as connection:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            return file.stat().st_size
+                return dict(connection.execute("SELECT name, sum(pgsize) FROM dbstat GROUP BY name").fetchall())
 
         yield MeasuredDatabase(f"sqlite:///{file}", NOTHING, measure_size)
 

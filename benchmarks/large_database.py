@@ -45,11 +45,13 @@ def fill_database(connection: Connection, sessions: int, events_per_session: int
     created = say("time", f"{_START} + n * {_SECONDS_BETWEEN}")
     agent = f"CASE WHEN n % 5000 = 3 THEN '{RARE_AGENT}' WHEN n % 10 = 0 THEN 'Refunds' ELSE '{AGENT}' END"
     status = "CASE WHEN n % 1000 = 1 THEN 'running' WHEN n % 50 = 2 THEN 'waiting' ELSE 'idle' END"
+    last_run = "CASE WHEN n % 100 = 4 THEN 'failed' WHEN n % 5000 = 6 THEN 'interrupted' ELSE 'completed' END"
     held = "n % 1000 = 1 AND n % 30000 <> 1"
     session = f"""
-        INSERT INTO sessions (tenant, id, head_seq, head_hash, agent, status, created_at, updated_at, view,
-            lease_owner, lease_epoch, lease_expires_at, due_at)
-        SELECT {tenant}, {name}, {events_per_session}, {say("digest", name)}, {agent}, {status}, {created}, {created},
+        INSERT INTO sessions (tenant, id, head_seq, head_hash, agent, status, created_at, updated_at, active_at,
+            last_run, view, lease_owner, lease_epoch, lease_expires_at, due_at)
+        SELECT {tenant}, {name}, {events_per_session}, {say("digest", name)}, {agent}, {status},
+            {created}, {created}, {created}, {last_run},
             '{{"metadata":{{}},"words":"' || {say("pad", "n", 400)} || '"}}',
             CASE WHEN {held} THEN 'another-server' END, 1, CASE WHEN {held} THEN {say("now")} + 86400 END,
             CASE WHEN n % 10000 = 2 THEN 1.0 WHEN n % 50 = 2 THEN {say("now")} + 86400 END

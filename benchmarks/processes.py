@@ -73,7 +73,7 @@ class Process:
         return measure_cpu_seconds(self._usage)
 
     def __enter__(self) -> Process:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
                 httpx2.get(self.url, timeout=1)

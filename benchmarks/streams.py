@@ -1,8 +1,8 @@
 """`python -m benchmarks.streams`: what a piece of a stream costs, from the provider's bytes to the reader's.
 
 The server and a bare floor, which passes the openai client's stream on, in processes of their own against the same stub
-model, in rounds. CPU time of the process per piece, the time to the first piece, and how long the health check takes
-while many slow streams are read.
+model, in rounds. CPU time of the process per piece, of one stream alone and of forty at once, the time to the first
+piece, and how long the health check takes while many slow streams are read.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import multiprocessing
 import statistics
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -79,23 +81,45 @@ async def _measure_cpu(process: Process, read: Read, pieces: int, streams: int) 
     return process.cpu_seconds - before
 
 
+async def measure_busy_us(process: Process, read: Read, pieces: int, streams: int) -> float:
+    """As `measure_piece_us`, with that many streams at once, each a piece every 40 ms."""
+    before = process.cpu_seconds
+    await asyncio.gather(*(read(pieces, 40) for _ in range(streams)))
+    between = process.cpu_seconds
+    await asyncio.gather(*(read(1, 0) for _ in range(streams)))
+    return (2 * between - before - process.cpu_seconds) * 1e6 / ((pieces - 1) * streams)
+
+
 async def measure_first_ms(read: Read, times: int) -> float:
     return 1000 * statistics.median([await read(1, 0) for _ in range(times)])
 
 
-async def measure_health_ms(client: httpx2.AsyncClient, url: str, read: Read, streams: int) -> float:
+async def measure_health_ms(url: str, read: Read, streams: int) -> float:
     """The 99th percentile of the health check while that many streams are read, each a piece every 200 ms."""
     begun = [asyncio.Event() for _ in range(streams)]
     reading = [asyncio.create_task(read(100, 200, event)) for event in begun]
     await asyncio.gather(*(event.wait() for event in begun))
-    taken = []
-    while not any(task.done() for task in reading):
-        began = time.perf_counter()
-        (await client.get(f"{url}/health/live")).raise_for_status()
-        taken.append(1000 * (time.perf_counter() - began))
-        await asyncio.sleep(0.01)
+    # Who asks has a process to himself: in this one he would wait for those who read.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes:
+        taken = await asyncio.get_running_loop().run_in_executor(processes, _ask_health, url, 10)
+    if any(task.done() for task in reading):
+        raise RuntimeError("a stream ended while the health check was asked")
     await asyncio.gather(*reading)
     return statistics.quantiles(taken, n=100)[98]
+
+
+def _ask_health(url: str, seconds: float) -> list[float]:
+    """The milliseconds that each answer took, for so long."""
+    taken = []
+    with httpx2.Client(base_url=url) as client:
+        client.get("/health/live").raise_for_status()
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            began = time.perf_counter()
+            client.get("/health/live").raise_for_status()
+            taken.append(1000 * (time.perf_counter() - began))
+            time.sleep(0.01)
+    return taken
 
 
 async def run(rounds: int, pieces: int, streams: int) -> dict[str, Any]:
@@ -111,11 +135,13 @@ async def run(rounds: int, pieces: int, streams: int) -> dict[str, Any]:
                 pairs = []
                 for _ in range(rounds):
                     piece = [await measure_piece_us(*one, pieces, 4) for one in ((ours, mine), (bare, theirs))]
+                    busy = [await measure_busy_us(*one, 50, 40) for one in ((ours, mine), (bare, theirs))]
                     first = [await measure_first_ms(read, 20) for read in (mine, theirs)]
-                    pairs.append((*piece, piece[0] / piece[1], *first, first[0] / first[1]))
+                    pairs.append(tuple(each for one, two in (piece, busy, first) for each in (one, two, one / two)))
                     print(f"{piece[0]:.0f} µs, floor {piece[1]:.0f} µs", file=sys.stderr, flush=True)
-                health = await measure_health_ms(client, ours.url, mine, streams)
-    names = ("piece_us", "floor_piece_us", "piece_ratio", "first_ms", "floor_first_ms", "first_ratio")
+                health = await measure_health_ms(ours.url, mine, streams)
+    kinds = (("piece", "us"), ("busy_piece", "us"), ("first", "ms"))
+    names = [each for name, unit in kinds for each in (f"{name}_{unit}", f"floor_{name}_{unit}", f"{name}_ratio")]
     medians = [statistics.median(column) for column in zip(*pairs, strict=True)]
     return {**dict(zip(names, medians, strict=True)), "health_p99_ms": health, "streams_at_once": streams}
 
@@ -131,7 +157,11 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(found, indent=2))
         return
-    for what, name, unit in (("CPU per piece", "piece", "us"), ("first piece", "first", "ms")):
+    for what, name, unit in (
+        ("CPU per piece", "piece", "us"),
+        ("40 at once", "busy_piece", "us"),
+        ("first piece", "first", "ms"),
+    ):
         mine, theirs, ratio = found[f"{name}_{unit}"], found[f"floor_{name}_{unit}"], found[f"{name}_ratio"]
         print(f"{what:<16} server {mine:7.1f} {unit}   floor {theirs:7.1f} {unit}   × {ratio:.2f}")
     print(f"health, p99      {found['health_p99_ms']:.1f} ms beside {found['streams_at_once']} streams")

@@ -25,13 +25,13 @@ from swarmkeep.domain.events import (
     MessageAdded,
     RequestRecord,
     RunCompleted,
-    RunOptions,
     RunStarted,
     SessionEvent,
     ToolRecord,
     ToolStarted,
 )
 from swarmkeep.domain.request import digest
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store

@@ -23,8 +23,8 @@ import httpx2
 import psutil
 from tests.support.postgres import private_postgres
 
-from benchmarks.__main__ import Scenario
 from benchmarks.processes import Process, measure_cpu_seconds, start_server, start_stub_model
+from benchmarks.scenarios import Scenario
 from swarmkeep.store.schema import upgrade
 
 # Turns at the same time: so many for each worker, so that each has as much to do at once as one alone has.

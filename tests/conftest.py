@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ from typing import Any
 import pytest
 
 from swarmkeep.store.schema import upgrade
-from tests.support import hypothesis_profiles, scratch
+from tests.support import hypothesis_profiles, scheduling, scratch
 from tests.support import postgres as support
+from tests.support.one_database import is_wanted, split_cases
 from tests.support.postgres import Postgres
 
 hypothesis_profiles.load()
@@ -20,17 +23,24 @@ hypothesis_profiles.load()
 # The folder of the PostgreSQL server that all processes of a test run share.
 POSTGRES_HOME = pytest.StashKey[Path]()
 
-# What these share is started once and used by all of their tests: that wants one process. The largest groups are begun
-# with, so that the single tests fill up what they leave.
-ONE_PROCESS_FOLDERS = ("chaos", "web")
+# Of one test, in the short run.
+SHORT_CASES = 8
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     # Where pytest makes the tests' folders; those of its workers are in the first process's.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(scratch.root()))
+    # Nothing here is encrypted, and each new client reads every authority's certificate, which takes longer than most
+    # tests. This is one authority, whose key nobody has. Processes that are started have it from here.
+    os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "support" / "authority.pem")
     worker = getattr(config, "workerinput", None)
     config.stash[POSTGRES_HOME] = Path(worker["postgres_home"]) if worker else support.new_home()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return scheduling.make_scheduler(config, log)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -44,13 +54,43 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         support.end(config.stash[POSTGRES_HOME])
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a folder in one process where that spares more time than it costs."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, and leave to the long run what a short one shows already.
+
+    Outside of the store, one test of a module tells whether it works on PostgreSQL, and of a test with many cases the
+    first tell whether it works.
+    """
+    scheduling.put_first(items)
     tests = Path(__file__).parent
+    seen: set[Path] = set()
+    cases: Counter[str] = Counter()
     for item in items:
         folder = item.path.relative_to(tests).parts[0]
-        if folder in ONE_PROCESS_FOLDERS:
-            item.add_marker(pytest.mark.xdist_group(folder))
+        if folder not in ("store", "support") and _is_on_postgres(item):
+            if item.path in seen:
+                item.add_marker(pytest.mark.long)
+            elif item.get_closest_marker("long") is None:
+                seen.add(item.path)
+        if item.get_closest_marker("long") is None:
+            name = item.nodeid.partition("[")[0]
+            cases[name] += 1
+            if cases[name] > SHORT_CASES:
+                item.add_marker(pytest.mark.long)
+    if is_wanted(config):
+        items[:], left = split_cases(items)
+        config.hook.pytest_deselected(items=left)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what stays to the end: thousands of tests, and every module."""
+    gc.collect()
+    gc.freeze()
+
+
+def _is_on_postgres(item: pytest.Item) -> bool:
+    """Whether it is the PostgreSQL half of a test of both databases."""
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and "postgres" in callspec.params.values()
 
 
 @pytest.fixture(scope="session")

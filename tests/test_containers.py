@@ -61,6 +61,8 @@ def test_the_server_and_its_migration_are_told_the_same_by_names_that_there_are(
     migrate, server = (compose["services"][name] for name in ("migrate", "server"))
     assert (migrate["environment"], migrate["image"]) == (server["environment"], server["image"])
     assert set(server["environment"]) <= SETTINGS
+    # What a model needs is passed on from here: whose it is, which one, and to do without.
+    assert {"OPENAI_API_KEY", "OPENAI_BASE_URL", "SWARMKEEP_MODEL", "SWARMKEEP_OFFLINE"} <= set(server["environment"])
     assert set(re.findall(r"\bSWARMKEEP_[A-Z_]+", DOCKERFILE)) <= SETTINGS
     # No password stands in the file, and an empty one is refused.
     text = json.dumps(compose)
@@ -84,3 +86,6 @@ def test_the_image_starts_once_there_is_a_key_and_is_healthy_then(tmp_path: Path
         program = [sys.executable, "-c", json.loads(check[1])]
         healthy = subprocess.run(program, env={"SWARMKEEP_PORT": str(server.port)}, check=False, timeout=60)
         assert healthy.returncode == 0
+    # An empty setting counts as absent, for the check as for the server.
+    unset = subprocess.run(program, env={"SWARMKEEP_PORT": ""}, capture_output=True, text=True, check=False, timeout=60)
+    assert "ValueError" not in unset.stderr

@@ -1,9 +1,10 @@
 """Teams of agents to read, to run and to start from. Each is a module that `swarmkeep serve --agents` takes.
 
 They use only what `swarmkeep` exports. What the functions of acme, basic, triage and weather do, they do to context
-variables alone; those of airline, personal_shopper and support_bot write rows into a SQLite file, see `records`.
-Nothing is bought, repaired or sent beyond that. Names are unique within a team, not between teams: acme and triage
-both have a "Triage Agent", so a server takes one of the two.
+variables alone; those of airline, personal_shopper and support_bot write rows into a SQLite file, see `records`. The
+librarian's tools are an MCP server's, a program that keeps notes in its memory. Nothing is bought, repaired or sent
+beyond that. Names are unique within a team, not between teams: acme and triage both have a "Triage Agent", so a
+server takes one of the two.
 """
 
 import json
@@ -18,6 +19,7 @@ TEAMS: Mapping[str, str] = MappingProxyType(
         "acme": "swarmkeep_agents.acme",
         "airline": "swarmkeep_agents.airline",
         "basic": "swarmkeep_agents.basic",
+        "librarian": "swarmkeep_agents.librarian",
         "personal_shopper": "swarmkeep_agents.personal_shopper",
         "support_bot": "swarmkeep_agents.support_bot",
         "triage": "swarmkeep_agents.triage",

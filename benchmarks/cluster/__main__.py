@@ -5,6 +5,9 @@ whose requests are balanced by session. Then it kills the servers one by one und
 one, kills the primary, promotes the replica and re-points pgbouncer. In the end it checks that nothing acknowledged is
 lost, that no function that must not has started twice, and that every session verifies and goes on.
 
+With `--upgrade-from` servers of an older commit take the load, the database is migrated, and servers of this release
+take their places; then the same is checked.
+
 It needs Debian's packages haproxy, pgbouncer and postgresql, and rights to run programs as the user `postgres`.
 """
 
@@ -13,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import re
 import shutil
 import signal
 import sys
@@ -27,94 +29,10 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.cluster.load import Load, find_problems
-from benchmarks.cluster.services import DATABASE, Balancer, Pooler, PostgresNode, find_programs, make_folder
-from benchmarks.processes import Process, free_port, start_stub_model
-from swarmkeep.store.schema import upgrade
+from benchmarks.cluster.servers import Cluster
+from benchmarks.cluster.upgrade import Release, upgrade_under_load
 
 CALLERS = 12
-TEAM = Path(__file__).with_name("team.py")
-_COMPLAINT = re.compile(r"\S+ \S+ (?=(WARNING|ERROR|CRITICAL) )")
-_NUMBER = re.compile(r"[\w-]*\d[\w-]*")
-
-
-class Cluster:
-    """Everything that runs. Servers have places, and each place a port of its own."""
-
-    def __init__(self, stack: ExitStack, folder: Path) -> None:
-        programs = find_programs()
-        self.effects = folder / "effects"
-        self.primary = PostgresNode(programs, make_folder(folder, "primary"))
-        stack.callback(lambda: self.primary.end())
-        self.primary.sql(f"CREATE DATABASE {DATABASE}")
-        # Through a pooler servers cannot ask for these themselves.
-        for name in ("idle_in_transaction_session_timeout", "lock_timeout"):
-            self.primary.sql(f"ALTER DATABASE {DATABASE} SET {name} = '5s'")
-        upgrade(self.primary.url)
-        self.replica = PostgresNode(programs, make_folder(folder, "replica"), self.primary)
-        stack.callback(self.replica.end)
-        self.primary.wait_for_replica()
-        self.pooler = Pooler(make_folder(folder, "pooler"), self.primary)
-        stack.callback(self.pooler.end)
-        self._model = stack.enter_context(start_stub_model())
-        self.ports = [free_port() for _ in range(3)]
-        self.servers: list[Process | None] = [None] * 3
-        stack.callback(self._end_servers)
-        self._complaints: Counter[str] = Counter()
-        self.balancer = Balancer(make_folder(folder, "balancer"), self.ports)
-        stack.callback(self.balancer.end)
-
-    def start_server(self, place: int) -> None:
-        env = {
-            "OPENAI_BASE_URL": f"{self._model.url}/v1",
-            "OPENAI_API_KEY": "bench",
-            "CLUSTER_EFFECTS": str(self.effects),
-            "SWARMKEEP_DATABASE_URL": self.pooler.url,
-            "SWARMKEEP_LEASE_SECONDS": "5",
-            "SWARMKEEP_LOG_LEVEL": "warning",
-            "PYTHONPATH": str(TEAM.parents[2]),
-        }
-        arguments = ["swarmkeep", "serve", "--agents", str(TEAM), "--port", str(self.ports[place])]
-        self.servers[place] = Process(arguments, self.ports[place], env).__enter__()
-
-    def kill_server(self, place: int) -> None:
-        server = self.servers[place]
-        assert server is not None
-        self._note_log(server)
-        server.kill()
-        self.servers[place] = None
-
-    def stop_server(self, place: int) -> None:
-        """As an operator does, for an upgrade."""
-        server = self.servers[place]
-        assert server is not None
-        self._note_log(server)
-        server.__exit__()
-        self.servers[place] = None
-
-    def fail_over(self) -> None:
-        self.primary.kill()
-        self.replica.promote()
-        self.pooler.lead_to(self.replica)
-
-    def count_log_lines(self) -> dict[str, int]:
-        """What servers have complained of, and how often."""
-        for server in self.servers:
-            if server is not None:
-                self._note_log(server)
-        return dict(self._complaints)
-
-    def _note_log(self, server: Process) -> None:
-        lines = (line.partition(" [")[0] for line in server.log.splitlines() if _COMPLAINT.match(line))
-        self._complaints.update(_NUMBER.sub("…", _COMPLAINT.sub("", line))[:160] for line in lines)
-
-    def _end_servers(self) -> None:
-        for server in self.servers:
-            if server is not None:
-                server.__exit__()
-
-    def measure_cpu(self) -> tuple[float, float]:
-        """Of the servers, and of the primary."""
-        return sum(server.cpu_seconds for server in self.servers if server), self.primary.cpu_seconds
 
 
 async def measure(cluster: Cluster, seconds: float) -> dict[str, Any]:
@@ -186,20 +104,21 @@ async def break_everything(cluster: Cluster, seconds: float, report: Callable[[s
 
 
 async def run(seconds: float, kills: bool) -> dict[str, Any]:
-    def report(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
     with _make_home() as folder, ExitStack() as stack:
         cluster = await asyncio.to_thread(Cluster, stack, folder)
         figures = []
         for place in range(len(cluster.servers)):
             await asyncio.to_thread(cluster.start_server, place)
-            report(f"{place + 1} of {len(cluster.servers)} servers")
+            _report(f"{place + 1} of {len(cluster.servers)} servers")
             # The balancer has seen it by then.
             await asyncio.sleep(2)
             figures.append(await measure(cluster, seconds))
-        broken = {"broken": await break_everything(cluster, seconds, report)} if kills else {}
+        broken = {"broken": await break_everything(cluster, seconds, _report)} if kills else {}
         return {"throughput": figures, **broken}
+
+
+def _report(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -213,16 +132,31 @@ def _make_home() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+async def run_upgrade(commit: str, callers: int, seconds: float) -> dict[str, Any]:
+    with _make_home() as folder, ExitStack() as stack:
+        old = Release(folder / "old", commit)
+        cluster = await asyncio.to_thread(Cluster, stack, folder, old.migrate)
+        return await upgrade_under_load(cluster, old, callers, seconds, _report)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.cluster", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=20.0, help="of load in each part")
+    parser.add_argument("--callers", type=int, default=CALLERS, help="at once, with `--upgrade-from`")
     parser.add_argument("--no-kills", action="store_true", help="measure only")
+    parser.add_argument(
+        "--upgrade-from", metavar="COMMIT", help="do something else: replace servers of an older commit under load"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON only")
     arguments = parser.parse_args()
     # What it has started ends with it, also when it is told to end.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if arguments.upgrade_from is not None:
+        upgraded = asyncio.run(run_upgrade(arguments.upgrade_from, arguments.callers, arguments.seconds))
+        print(json.dumps(upgraded, indent=2))
+        sys.exit(bool(upgraded["problems"] or upgraded["double_starts"] or upgraded["left_after_recount"]))
     found = asyncio.run(run(arguments.seconds, not arguments.no_kills))
     print(json.dumps(found, indent=2))
     if not arguments.json:

@@ -6,11 +6,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from swarmkeep.agent import Agent, Response, Result, ToolCallId, function_schema, tool
+    from swarmkeep.agent import (
+        Agent,
+        Compaction,
+        File,
+        MCPServer,
+        Refusal,
+        Response,
+        Result,
+        ToolCallId,
+        function_schema,
+        tool,
+    )
     from swarmkeep.engine.swarm.swarm import AsyncSwarm, Swarm
 
-__version__ = "0.1.0"
-__all__ = ["Agent", "AsyncSwarm", "Response", "Result", "Swarm", "ToolCallId", "function_schema", "tool"]
+__version__ = "0.2.0"
+__all__ = [
+    "Agent",
+    "AsyncSwarm",
+    "Compaction",
+    "File",
+    "MCPServer",
+    "Refusal",
+    "Response",
+    "Result",
+    "Swarm",
+    "ToolCallId",
+    "function_schema",
+    "tool",
+]
 
 
 def __getattr__(name: str) -> Any:

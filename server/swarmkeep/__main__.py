@@ -2,13 +2,31 @@
 
 import atexit
 import gc
+import os
 import sys
+
+
+def open_standard_streams() -> None:
+    """Those that whoever started this has closed (`>&-`) are open again, to nothing.
+
+    The next file, a database even, would get their number, and what is printed would be written into that.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # It gets the lowest number that is free, which is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False, encoding="utf-8"))
 
 
 def main() -> None:
     """Run the command line. Ctrl-C ends it at any moment, without a traceback."""
     # The interpreter's last collection would go through all that was loaded, to free what goes with the process anyway.
     atexit.register(gc.freeze)
+    open_standard_streams()
     try:
         # Loading takes long enough for somebody to think better of it.
         from swarmkeep.cli.app import main as run

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from litestar import Litestar
@@ -19,16 +20,19 @@ from swarmkeep.api.auth.refusal_log import LINES_PER_MINUTE, RefusalLog
 from swarmkeep.api.limits import ServerLimits
 from swarmkeep.api.metrics import Metrics
 from swarmkeep.api.service import Service
+from swarmkeep.audit.prices import PricesError, read_prices
+from swarmkeep.domain.costs.prices import PriceTable
 from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.build import build_engine, list_secrets
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.tracing.opening import TracesError, open_tracing
 from swarmkeep.processes.metrics import WorkerMetrics
-from swarmkeep.settings import Settings, is_loopback
+from swarmkeep.settings import Settings
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.schema import upgrade
 from swarmkeep.store.sql.api_keys import SqlApiKeys
 from swarmkeep.store.sqlite.privacy import describe_exposure, find_exposed_files
+from swarmkeep.store.sqlite.writable import refuse_read_only
 from swarmkeep.store.urls import SqliteFile, locate
 
 if TYPE_CHECKING:
@@ -83,12 +87,13 @@ def lifespan_of(
 ) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     """All that the routes answer from: opened when the application starts, closed when it stops.
 
-    Raises AgentsError, BadDatabaseUrl, and ServeError if no model is configured.
+    Raises AgentsError, BadDatabaseUrl, and ServeError if no model is configured or the prices are none.
     """
     if not settings.agents:
         raise ServeError("there are no agents to serve; name a file, folder or module that defines some with --agents")
     registry = load_registry(settings.agents, model=settings.model)
     location = locate(settings.database_url)
+    prices = _read_prices(settings)
     if not (settings.offline or settings.openai_api_key or settings.openai_base_url):
         raise ServeError(
             "no model is configured: set OPENAI_API_KEY, or OPENAI_BASE_URL for a server that speaks Chat "
@@ -99,6 +104,9 @@ def lifespan_of(
     async def lifespan(app: Litestar) -> AsyncGenerator[None]:
         if settings.migrate or isinstance(location, SqliteFile):
             await asyncio.to_thread(upgrade, settings.database_url)
+        if isinstance(location, SqliteFile):
+            # It would start, and refuse the first message.
+            refuse_read_only(location)
         if isinstance(location, SqliteFile) and (exposed := find_exposed_files(location.path)):
             log.warning("%s", describe_exposure(exposed))
         async with _trace(app, settings) as tracing:
@@ -116,7 +124,7 @@ def lifespan_of(
                 if "*" in settings.cors_origins and not await keyring.is_locked():
                     log.warning(_OPEN_TO_ALL_PAGES)
                 await engine.start()
-                app.state.service = _build_service(settings, engine, keyring, limits)
+                app.state.service = _build_service(settings, engine, keyring, limits, prices)
                 app.state.metrics = metrics
                 async with metrics.answer_workers():
                     yield
@@ -146,14 +154,23 @@ async def _trace(app: Litestar, settings: Settings) -> AsyncGenerator[Tracing | 
 
 
 async def _refuse_to_be_open(settings: Settings, keyring: Keyring) -> None:
-    if not (is_loopback(resolve_address(settings)[0]) or await keyring.is_locked()):
+    if not (ip_address(resolve_address(settings)[0]).is_loopback or await keyring.is_locked()):
         raise ServeError(
             f"without API keys the server is open to whoever reaches it, so it does not listen on {settings.host}; "
             "make a key with `swarmkeep keys create`, or listen on 127.0.0.1"
         )
 
 
-def _build_service(settings: Settings, engine: Engine, keyring: Keyring, limits: ServerLimits) -> Service:
+def _read_prices(settings: Settings) -> PriceTable | None:
+    try:
+        return read_prices(settings.prices, settings.currency)
+    except PricesError as error:
+        raise ServeError(str(error)) from None
+
+
+def _build_service(
+    settings: Settings, engine: Engine, keyring: Keyring, limits: ServerLimits, prices: PriceTable | None
+) -> Service:
     own = {bracket_host(settings.host), *settings.allowed_hosts}
     rate = settings.rate_limit_per_minute
     return Service(
@@ -165,6 +182,9 @@ def _build_service(settings: Settings, engine: Engine, keyring: Keyring, limits:
         address_limiter=None if rate is None else RateLimiter(rate),
         limits=limits,
         separate_approvers=settings.separate_approvers,
+        is_offline=settings.offline,
+        session_headers=tuple(settings.openai_session_headers),
+        prices=prices,
         refusals=RefusalLog(max(1, LINES_PER_MINUTE // settings.workers)),
     )
 
@@ -179,7 +199,14 @@ def _connect_metrics(metrics: Metrics, engine: Engine, store: SqlStore) -> None:
     metrics.add_gauge(
         "swarmkeep_sessions_driven", "Sessions that this server has the lease of.", engine.active_session_count
     )
-    metrics.add_gauge("swarmkeep_stream_readers", "Open streams.", lambda: engine.hub.reader_count)
+    metrics.add_gauge(
+        "swarmkeep_search_sessions_behind",
+        "Sessions that are not found yet by all that is in them, as far as they are counted (1000).",
+        lambda: engine.indexing.sessions_behind,
+    )
+    metrics.add_gauge(
+        "swarmkeep_stream_readers", "Open streams.", lambda: engine.hub.reader_count + engine.changes.reader_count
+    )
     metrics.add_gauge(
         "swarmkeep_writes_waiting", "Writes that wait for the database.", lambda: store.database.waiting_writes
     )

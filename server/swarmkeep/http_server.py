@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import signal
 import socket
@@ -93,6 +94,9 @@ async def serve_app(
         record = StartRecord(service.engine.store, worker)
         address = f"{bracket_host(settings.host)}:{listener.getsockname()[1]}"
         await record.record_start(settings, address, needs_keys=await service.keyring.is_locked())
+        # What is loaded by now stays for good, and whatever runs would wait each time that the collector goes through
+        # it: a long session that is read brings that about.
+        gc.freeze()
         try:
             await server.serve(sockets=[listener])
         finally:

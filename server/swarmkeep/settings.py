@@ -7,7 +7,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -22,7 +22,9 @@ from pydantic_settings import (
 
 Seconds = Annotated[float, Field(gt=0)]
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+")
+_LISTS = ("agents", "allowed_hosts", "blob_types", "forwarded_allow_ips", "cors_origins", "openai_session_headers")
 Names = Annotated[tuple[str, ...], NoDecode]
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")]
 
 
 class Settings(BaseSettings):
@@ -112,6 +114,9 @@ class Settings(BaseSettings):
     read_seconds: Seconds = Field(
         default=10.0, description="How long a list, a sum or a search may take in the database; then 503 `overloaded`."
     )
+    search: Literal["on", "off"] = Field(
+        default="on", description="Whether sessions are found by what was said: `on` indexes it, a moment behind."
+    )
     # Streams give their signs of life at a poll, and owe one every 15 seconds.
     poll_seconds: float = Field(
         default=0.5, gt=0, le=7, description="How soon, at the latest, a stream shows what another server has recorded."
@@ -123,22 +128,21 @@ class Settings(BaseSettings):
     max_messages: int = Field(
         default=10_000, ge=1, description="How many messages a new session's history, or a run's input, may have."
     )
-    max_context_bytes: int = Field(
-        default=1_000_000, ge=2, description="How large the context variables of a session may be, as JSON."
-    )
-    max_metadata_bytes: int = Field(
-        default=65_536, ge=2, description="How large the metadata of a session may be, as JSON."
-    )
+    max_context_bytes: int = Field(default=1_000_000, ge=2, description="How large a session's context may be (JSON).")
+    max_metadata_bytes: int = Field(default=65_536, ge=2, description="How large a session's metadata may be, as JSON.")
     max_message_bytes: int = Field(
         default=8_000_000, ge=1, description="How large a message may be, as JSON: one sent in, or a tool's result."
     )
+    max_blob_bytes: int = Field(default=5_000_000, ge=1, le=40_000_000, description="The largest file in a message.")
+    max_message_blob_bytes: int = Field(default=20_000_000, ge=1, description="How large a message's files may be.")
+    max_message_blobs: int = Field(default=100, ge=1, description="How many files and pictures a message may have.")
+    blob_types: Names = Field(
+        default=("image/png", "image/jpeg", "image/gif", "image/webp", "audio/*", "text/*", "application/*"),
+        description="The media types of files that messages may have, separated by commas; `audio/*` is all of audio.",
+    )
     max_queued_runs: int = Field(default=100, ge=1, description="How many runs may wait in a session's queue.")
-    max_runs_per_tenant: int = Field(
-        default=1_000, ge=1, description="How many runs of one tenant may be active on each server."
-    )
-    max_forks_per_minute: int = Field(
-        default=600, ge=1, description="How many forks one tenant may make in a minute, on each server."
-    )
+    max_runs_per_tenant: int = Field(default=1_000, ge=1, description="How many runs of a tenant a server may run.")
+    max_forks_per_minute: int = Field(default=600, ge=1, description="How many forks a minute a tenant may make.")
     max_session_events: int = Field(
         default=1_000_000, ge=1, description="How many events a session may have before it takes nothing more."
     )
@@ -153,6 +157,8 @@ class Settings(BaseSettings):
         default=None,
         description="How many tokens the model calls of a tenant may take in a day of UTC; no limit by default.",
     )
+    prices: str | None = Field(default=None, description="What models cost: JSON, or a file (`.json`, `.toml`).")
+    currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$", description="The currency of the prices.")
     max_import_bytes: int = Field(default=1_000_000_000, ge=1, description="The largest file that is imported.")
     rate_limit_per_minute: int | None = Field(
         default=None,
@@ -172,6 +178,11 @@ class Settings(BaseSettings):
         default=(),
         description="Addresses or networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed, "
         "separated by commas; by default none.",
+    )
+    openai_session_headers: Annotated[tuple[HeaderName, ...], NoDecode] = Field(
+        default=(),
+        description="Request headers that name the session of a chat completion, beside `X-Session-Id` and "
+        "`X-OpenWebUI-Chat-Id`, separated by commas.",
     )
     metrics_token: SecretStr | None = Field(
         default=None,
@@ -210,12 +221,13 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         def read_file() -> dict[str, Any]:
             found = dotenv_settings()
-            _check_destination({**env_settings(), **init_settings()}, found)
+            if found:
+                _check_destination({**env_settings(), **init_settings()}, found)
             return found
 
         return init_settings, env_settings, cast(PydanticBaseSettingsSource, read_file)
 
-    @field_validator("agents", "allowed_hosts", "forwarded_allow_ips", "cors_origins", mode="before")
+    @field_validator(*_LISTS, mode="before")
     @classmethod
     def _split_names(cls, value: object, info: Any) -> object:
         if not isinstance(value, str):
@@ -263,7 +275,7 @@ class Settings(BaseSettings):
     def _read_none(cls, value: object) -> object:
         return None if isinstance(value, str) and value.strip().lower() == "none" else value
 
-    @field_validator("log_level", "log_format", "traces", mode="before")
+    @field_validator("log_level", "log_format", "traces", "search", mode="before")
     @classmethod
     def _lower_case(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
@@ -283,8 +295,3 @@ def _check_destination(given: Mapping[str, Any], file: Mapping[str, Any]) -> Non
             f"the file .env sets {place}, and the key in the environment's {key} would be sent there; set {place} in "
             "the environment, too, or put a key for it into .env and unset the one in the environment"
         )
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach an IP address."""
-    return ip_address(address).is_loopback

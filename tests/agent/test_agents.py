@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from swarmkeep.agent import Agent, InvalidFunctionError, function_schema
+from swarmkeep.agent import Agent, Compaction, InvalidFunctionError, function_schema
 
 
 def look_up(key: str) -> str:
@@ -51,7 +51,7 @@ def named(name: str) -> Callable[[], None]:
     return function
 
 
-def test_an_agent_has_swarms_fields_and_defaults() -> None:
+def test_an_agent_has_swarms_fields_and_defaults_and_its_own() -> None:
     assert Agent().model_dump() == {
         "name": "Agent",
         "model": "gpt-4o",
@@ -59,6 +59,15 @@ def test_an_agent_has_swarms_fields_and_defaults() -> None:
         "functions": [],
         "tool_choice": None,
         "parallel_tool_calls": True,
+        "concurrent_tools": False,
+        "model_settings": {},
+        "output_type": None,
+        "output_mode": "response_format",
+        "output_retries": 2,
+        "compaction": None,
+        "mcp_servers": [],
+        "input_guardrails": [],
+        "output_guardrails": [],
     }
 
 
@@ -313,3 +322,9 @@ def test_the_room_imports_no_more_than_it_needs() -> None:
     code = f"import sys, swarmkeep.agent; print([m for m in {heavy} if m in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("wrong", [{"at": 0}, {"at": 1.1}, {"of_tokens": 0}, {"keep_turns": 0}, {"every": 3}])
+def test_settings_of_a_compaction_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Compaction(**wrong)

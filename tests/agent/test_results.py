@@ -169,5 +169,5 @@ def test_an_object_that_fails_when_asked_for_its_parts_is_a_value() -> None:
 
 
 def test_a_response_has_swarms_fields_and_defaults() -> None:
-    assert Response().model_dump() == {"messages": [], "agent": None, "context_variables": {}}
+    assert Response().model_dump() == {"messages": [], "agent": None, "context_variables": {}, "output": None}
     assert Response(messages=[{"role": "user"}], agent=sales, context_variables={"a": 1}).agent is sales

@@ -41,6 +41,9 @@ def test_a_team_is_talked_through_to_its_ends(name: str, tmp_path: Path) -> None
             used += [event.data["tool"] for event in session.events(type="message.added") if "tool" in event.data]
     assert [tool for tool in used if tool["status"] != "ok"] == []
     offered = {tool for agent in load_registry([module]) for tool in agent.tools() if not tool.startswith("transfer")}
+    if name == "librarian":
+        # Its tools are a server's.
+        offered = {"read_note", "write_note", "throw_away"}
     if name != "basic":
         # Its conversations are with its first agent, which has no functions.
         assert offered - {tool["name"] for tool in used} == set()

@@ -51,6 +51,7 @@ FIRST = {
     "acme": "Triage Agent",
     "airline": "Airline Triage Agent",
     "basic": "Agent",
+    "librarian": "Librarian",
     "personal_shopper": "Shop Triage Agent",
     "support_bot": "Front Desk Agent",
     "triage": "Triage Agent",

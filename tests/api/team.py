@@ -37,5 +37,6 @@ front = Agent(
     instructions=instructions,
     functions=[get_weather, remember, refund, transfer_to_sales],
     parallel_tool_calls=False,
+    model_settings={"temperature": 0.5},
 )
 sales = Agent(name="Sales / EU ☃", instructions="Sell.", model="sales-model")

@@ -67,6 +67,7 @@ async def test_a_body_of_too_many_parts_is_refused_by_the_name_of_the_limit(plai
     assert (await plain.get("/v1/sessions")).json()["data"] == []
 
 
+@pytest.mark.long
 async def test_as_many_messages_as_are_allowed_are_a_history_and_an_input(plain: RunningServer) -> None:
     messages = [{"role": "user", "content": ""}] * 10_000
     session = await plain.session(messages=messages)

@@ -18,12 +18,15 @@ CODES = {
     400: {"invalid_request", "invalid_import"},
     401: {"unauthenticated"},
     403: {"forbidden"},
-    404: {"not_found", "session_not_found", "run_not_found", "agent_not_found", "event_not_found", "key_not_found"},
+    404: {
+        "not_found", "session_not_found", "run_not_found", "agent_not_found", "event_not_found", "key_not_found",
+        "blob_not_found",
+    },
     405: {"method_not_allowed"},
     408: {"request_timeout"},
     409: {
         "session_busy", "session_exists", "already_decided", "run_not_waiting", "agent_unavailable",
-        "request_not_kept", "session_damaged",
+        "request_not_kept", "session_damaged", "not_taken_over", "taken_over",
     },
     412: {"seq_mismatch"},
     413: {"too_large"},
@@ -31,6 +34,7 @@ CODES = {
     422: {"idempotency_mismatch"},
     429: {"rate_limited", "quota_exceeded"},
     500: {"internal_error"},
+    501: {"search_off"},
     503: {"draining", "overloaded", "store_unavailable", "schema_behind"},
 }  # fmt: skip
 

@@ -17,6 +17,7 @@ from swarmkeep.domain.state import State
 from swarmkeep.store.ports import SessionKey
 from tests.api.server import RunningServer, scripted, start_server
 from tests.support.loop_watch import measure_limit, watch_callbacks
+from tests.support.pictures import hash_content, make_inline_picture, make_message, make_png
 from tests.support.scripted import ScriptedModel
 
 KEY = SessionKey("default", "long")
@@ -60,6 +61,12 @@ class WatchedServer:
         self._client.close()
 
 
+# The store encodes and decodes beside the loop whichever the database: one is enough for what is not about its rows.
+ON_SQLITE, ON_POSTGRES = (
+    pytest.mark.parametrize("ready_url", [kind], indirect=True) for kind in ("sqlite", "postgres")
+)
+
+
 @pytest.fixture
 async def watched(ready_url: str, model: ScriptedModel) -> AsyncIterator[WatchedServer]:
     measure_limit()
@@ -87,6 +94,7 @@ async def test_a_long_session_is_shown_run_and_redacted(watched: WatchedServer, 
 
 
 @pytest.mark.long
+@ON_SQLITE
 async def test_a_long_session_becomes_documents_and_streams(watched: WatchedServer) -> None:
     await watched.fill(3_000)
     for form in ("markdown", "html"):
@@ -101,6 +109,7 @@ async def test_a_long_session_becomes_documents_and_streams(watched: WatchedServ
 
 
 @pytest.mark.long
+@ON_POSTGRES
 async def test_a_wide_context_is_made_changed_and_given_to_a_tool(watched: WatchedServer, model: ScriptedModel) -> None:
     made = await watched.ask("POST", "/v1/sessions", {"context_variables": WIDE})
     session = f"/v1/sessions/{made.json()['id']}"
@@ -116,6 +125,7 @@ async def test_a_wide_context_is_made_changed_and_given_to_a_tool(watched: Watch
 
 
 @pytest.mark.long
+@ON_POSTGRES
 async def test_as_many_messages_as_may_be_begin_sessions_and_runs(watched: WatchedServer, model: ScriptedModel) -> None:
     made = await watched.ask("POST", "/v1/sessions", {"messages": MESSAGES})
     model.say("All of it.")
@@ -123,6 +133,34 @@ async def test_as_many_messages_as_may_be_begin_sessions_and_runs(watched: Watch
 
 
 @pytest.mark.long
+@ON_SQLITE
+async def test_a_chat_sends_as_many_messages_as_may_be_each_time(watched: WatchedServer, model: ScriptedModel) -> None:
+    path, headers = "/openai/v1/chat/completions", {"X-Session-Id": "chat"}
+    for more in ({}, {"store": False}, {"stream": True}):
+        model.say("All of it.")
+        body = {"model": "Front", "messages": MESSAGES, **more}
+        answer = await watched.ask("POST", path, body, headers=headers)
+        assert "All of it." in answer.text or '"of "' in answer.text
+    calls: list[Any] = []
+    for number in range(4_999):
+        function = {"name": "open_door", "arguments": "{}"}
+        call = {"id": f"c{number}", "type": "function", "function": function}
+        calls.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        calls.append({"role": "tool", "tool_call_id": f"c{number}", "content": "open"})
+    for answered in ([], [{"role": "assistant", "content": "All open."}]):
+        model.say("All open.")
+        body = {"model": "Front", "messages": [*calls, *answered, {"role": "user", "content": "Well?"}]}
+        await watched.ask("POST", path, body, headers={"X-Session-Id": "doors"})
+    model.say("Yes.")
+    parts = [{"type": "text", "text": "y"}] * 60_000
+    await watched.ask("POST", path, {"model": "Front", "messages": [{"role": "user", "content": parts}]})
+    model.say(["piece "] * 10_000)
+    answer = await watched.ask("POST", path, {"model": "Front", "messages": MESSAGES[:1], "stream": True})
+    assert answer.text.count('"content":"piece "') == 10_000
+
+
+@pytest.mark.long
+@ON_SQLITE
 async def test_a_model_may_send_large_calls_and_many_pieces(watched: WatchedServer, model: ScriptedModel) -> None:
     session = await watched.server.session()
     model.call("get_weather", {"city": [[1]] * 60_000})
@@ -131,7 +169,38 @@ async def test_a_model_may_send_large_calls_and_many_pieces(watched: WatchedServ
     model.say(["piece "] * 10_000)
     answer = await watched.ask("POST", f"{session}/runs", {"input": "Tell me.", "stream": True})
     assert answer.text.count("event: message.delta") == 10_000
+    for large in ("[" + "1," * 19_990 + "1]", "[" + "1," * 1_000_000 + "1]"):
+        model.say(large)
+        asked = {"input": "Tell me.", "response_format": {"type": "json_object"}}
+        ran = await watched.ask("POST", f"{session}/runs", asked)
+        assert (ran.json()["output"] is None) is (len(large) > 1_000_000)
+    for _ in range(8):
+        model.say("[" + "1," * 19_990 + "1]")
+        await watched.ask("POST", f"{session}/runs", {"input": "x", "response_format": {"type": "json_object"}})
+    assert len((await watched.ask("GET", f"{session}/runs")).json()["data"]) >= 8
     model.say("x" * 5_000_000)
     await watched.ask("POST", f"{session}/runs", {"input": "Tell me more."})
     model.say("Yes.")
     await watched.ask("POST", f"{session}/runs", {"input": "y" * 5_000_000})
+
+
+@pytest.mark.long
+@ON_POSTGRES
+async def test_large_pictures_go_in_are_sent_and_come_out(watched: WatchedServer, model: ScriptedModel) -> None:
+    session = (await watched.ask("POST", "/v1/sessions", {})).json()["id"]
+    path, last = f"/v1/sessions/{session}", 0
+    for seed in range(3):
+        picture = make_png(4_900_000, seed)
+        model.say("A cat.")
+        await watched.ask("POST", f"{path}/runs", {"input": [make_message(make_inline_picture(picture))]})
+    await watched.ask("GET", f"{path}/blobs/{hash_content(picture)}")
+    for event in (await watched.ask("GET", f"{path}/events?type=message.added&limit=200")).json()["data"]:
+        last = event["seq"]
+    await watched.ask("GET", f"{path}/events/{last}/request")
+    await watched.ask("GET", f"{path}/verify")
+    await watched.ask("GET", f"{path}/events", headers={"Accept": "application/x-ndjson"})
+    await watched.ask("POST", f"{path}/fork", {})
+    for limit in (1, 100):
+        await watched.ask("GET", f"/openai/v1/conversations/{session}/items?limit={limit}")
+    await watched.ask("POST", f"{path}/redact", {"seqs": [last - 1], "reason": "private"})
+    await watched.ask("DELETE", path)

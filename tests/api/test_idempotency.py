@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from uuid import NAMESPACE_URL, uuid5
 
 import pytest
+from sqlalchemy import Connection, update
 
 from swarmkeep.domain.codec import Json
+from swarmkeep.store.sql.tables import SESSION_TABLES, sessions
 from tests.api.server import RunningServer
 from tests.support.scripted import ScriptedModel
 
@@ -128,6 +131,27 @@ async def test_another_body_under_the_same_key_is_refused(
         model.say("Done.")
     assert (await send(f"{session}{path}", first, headers=KEY)).status_code in (200, 201)
     refused = await send(f"{session}{path}", other, headers=KEY)
+    assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_mismatch")
+
+
+async def rename_session(service: RunningServer, session_id: str, name: str) -> None:
+    def rename(connection: Connection) -> None:
+        for table, column in [*((each, each.c.session_id) for each in SESSION_TABLES), (sessions, sessions.c.id)]:
+            connection.execute(update(table).where(column == session_id).values({column: name}))
+
+    await service.engine.store.database.write(rename)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("made_by", ["create", "fork"])
+async def test_a_key_still_finds_what_it_made_when_ids_were_longer(service: RunningServer, made_by: str) -> None:
+    path = await make_source(service, made_by)
+    first = (await service.post(path, {}, headers=KEY)).json()
+    older = "sess_" + uuid5(NAMESPACE_URL, "default/key-1").hex
+    assert len(first["id"]) < len(older)
+    await rename_session(service, first["id"], older)
+    again = await service.post(path, {}, headers=KEY)
+    assert (again.status_code, again.json()["id"]) == (201, older)
+    refused = await service.post(path, {"metadata": {"a": 1}}, headers=KEY)
     assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_mismatch")
 
 

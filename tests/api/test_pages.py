@@ -11,6 +11,8 @@ from swarmkeep.domain.codec import Json
 from tests.api.server import RunningServer, scripted, start_server
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 PAGE_BYTES = 2_000
 LARGE = "ä" * 600
 

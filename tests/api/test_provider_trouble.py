@@ -10,6 +10,8 @@ import pytest
 from tests.api.server import RunningServer, scripted, start_server
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 
 @pytest.fixture
 async def patient(ready_url: str, model: ScriptedModel) -> AsyncIterator[RunningServer]:

@@ -13,6 +13,8 @@ import pytest
 from tests.api.server import RunningServer, check_problem, scripted, server_settings, start_server
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 LINES = {"Content-Type": "application/x-ndjson"}
 LARGE = "x" * 200
 CONTEXT, METADATA, MESSAGE = "MAX_CONTEXT_BYTES", "MAX_METADATA_BYTES", "MAX_MESSAGE_BYTES"

@@ -6,15 +6,21 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import CodeType, FrameType
 
 import httpx2
 import pytest
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from swarmkeep.api.sse import frame
+from swarmkeep.api.sse import frame, item_frame
 from swarmkeep.domain.codec import decode, encode
+from swarmkeep.engine.loop import MessageDelta
+from swarmkeep.engine.models.chunks import read_text_chunk
+from swarmkeep.engine.streams.feed import Feed
+from swarmkeep.store.ports import SessionKey
 from tests.api.server import RunningServer, scripted, start_server
+from tests.api.test_streams import wait_until
 from tests.support.loop_watch import watch_callbacks
 from tests.support.scripted import ScriptedModel
 
@@ -67,9 +73,41 @@ async def test_a_piece_is_decoded_once_encoded_once_and_a_frame_of_its_own(
         assert text.count("event: message.delta\n") == pieces
         calls.append(counted)
     few, many = calls
-    for function in (decode, encode, frame):
+    for function in (read_text_chunk, encode, frame):
         code = function.__code__
         assert many[code] - few[code] == PIECES, function
+    # As a plain object only what is not a piece of text.
+    assert many[decode.__code__] - few[decode.__code__] < 10
+
+
+async def test_pieces_that_wait_are_sent_at_once_and_written_once_for_all_readers(server: RunningServer) -> None:
+    session = await server.session()
+    key = SessionKey("default", session.rpartition("/")[2])
+    path = f"{session}/events"
+    async with server.stream(path) as one, server.stream(path) as other:
+        for stream in (one, other):
+            assert (await stream.next()).event == "session.created"
+        await wait_until(lambda: server.engine.hub.reader_count == 2)
+        with count_calls() as counted:
+            for number in range(50):
+                server.engine.hub.publish(key, MessageDelta("r", "A", 1, {"content": f"{number} "}))
+            for stream in (one, other):
+                said = [(await stream.next()).data["content"] for _ in range(50)]
+                assert said == [f"{number} " for number in range(50)]
+    assert counted[item_frame.__code__] == 50
+    # For each of the two.
+    assert counted[RequestResponseCycle.send.__code__] == 2
+
+
+async def test_a_reader_sets_one_timer_however_many_pieces_come() -> None:
+    with closing(Feed(10, 1000)) as feed, count_calls() as counted:
+        for _ in range(PIECES):
+            waiting = asyncio.create_task(feed.wait(60))
+            await asyncio.sleep(0)
+            feed.put(MessageDelta("r", "A", 1, {"content": "word "}))
+            await waiting
+            assert feed.take() is not None
+    assert counted[Feed._set_timer.__code__] == 1
 
 
 async def test_a_piece_takes_three_turns_of_the_event_loop_at_most(server: RunningServer, model: ScriptedModel) -> None:

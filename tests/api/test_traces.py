@@ -17,6 +17,8 @@ from tests.engine.cluster import wait_until
 from tests.support.scripted import ScriptedModel
 from tests.support.spans import CaughtSpans, get_attributes, get_id, get_trace_id, list_links
 
+pytestmark = pytest.mark.one_database
+
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 RUNS = "POST /v1/sessions/{session_id}/runs"
 

@@ -34,13 +34,17 @@ try:
 except ServeError as refused:
     sys.exit(f"refused: {refused}")
 """
+COUNTING_PROGRAM = f"""{PROGRAM}
+import gc
+print("the collector has set aside", gc.get_freeze_count(), "and goes through", len(gc.get_objects()))
+"""
 LISTENING = re.compile(r"^Swarmkeep is listening on http://127\.0\.0\.1:(\d+)$", re.MULTILINE)
 
 
 class ServeProcess(Process):
-    """The server in a process of its own, on a free port."""
+    """The server in a process of its own, on a free port. What warns is an error; from a `cold` start on."""
 
-    def __init__(self, folder: Path, **environment: str) -> None:
+    def __init__(self, folder: Path, program: str = PROGRAM, *, cold: bool = False, **environment: str) -> None:
         defaults = {
             "SWARMKEEP_OFFLINE": "true",
             "SWARMKEEP_PORT": "0",
@@ -48,7 +52,11 @@ class ServeProcess(Process):
             "SWARMKEEP_DATABASE_URL": f"sqlite:///{folder / 'swarmkeep.db'}",
             "SWARMKEEP_LOG_LEVEL": "warning",
         }
-        super().__init__([sys.executable, "-W", "error", "-c", PROGRAM], folder=folder, env=defaults | environment)
+        command = [sys.executable, "-W", "error", "-c", program]
+        if not cold:
+            # A process that has everything loaded cannot be told by an option any more.
+            command = [sys.executable, "-c", f"import warnings\nwarnings.simplefilter('error')\n{program}"]
+        super().__init__(command, folder=folder, env=defaults | environment, cold=cold)
         self.ports: list[str] = []
 
     @property
@@ -101,7 +109,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 @pytest.mark.long
 def test_it_says_one_line_keeps_sessions_and_ends_with_0(tmp_path: Path) -> None:
-    with ServeProcess(tmp_path) as server:
+    with ServeProcess(tmp_path, cold=True) as server:
         assert server.request("GET", "/health/ready") == (200, {"status": "ok"})
         assert server.request("POST", "/v1/sessions", {"id": "s"})[0] == 201
         assert server.request("POST", "/v1/sessions/s/runs", {"input": "hello"})[1]["status"] == "completed"
@@ -113,6 +121,17 @@ def test_it_says_one_line_keeps_sessions_and_ends_with_0(tmp_path: Path) -> None
         assert server.wait() == 0
 
 
+@pytest.mark.long
+def test_the_collector_does_not_go_through_all_that_is_loaded(tmp_path: Path) -> None:
+    with ServeProcess(tmp_path, COUNTING_PROGRAM, cold=True) as server:
+        assert server.request("POST", "/v1/sessions", {"id": "s"})[0] == 201
+        assert server.stop() == 0
+        counts = re.search(r"set aside (\d+) and goes through (\d+)", server.output())
+        assert counts is not None
+        assert int(counts[1]) > 5 * int(counts[2]), server.output()
+
+
+@pytest.mark.long
 def test_it_warns_of_a_file_that_others_may_read(tmp_path: Path) -> None:
     (tmp_path / "swarmkeep.db").touch(0o644)
     (tmp_path / "swarmkeep.db").chmod(0o644)
@@ -120,6 +139,7 @@ def test_it_warns_of_a_file_that_others_may_read(tmp_path: Path) -> None:
         assert "WARNING swarmkeep.app: other users of this machine may read or change" in server.output()
 
 
+@pytest.mark.long
 def test_it_warns_when_every_page_may_use_it(tmp_path: Path) -> None:
     with ServeProcess(tmp_path, SWARMKEEP_CORS_ORIGINS="*") as server:
         assert "SWARMKEEP_CORS_ORIGINS=* every web page" in server.output()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import SettingsError
 
-from swarmkeep.settings import Settings, is_loopback
+from swarmkeep.settings import Settings
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +82,7 @@ def test_limits_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )  # fmt: skip
 def test_addresses_of_this_machine_are_known_by_any_name(host: str, loopback: bool) -> None:
-    assert is_loopback(Settings(host=host).resolve_address()[0]) is loopback
+    assert ip_address(Settings(host=host).resolve_address()[0]).is_loopback is loopback
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,14 @@ def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
 def test_origins_are_taken_as_browsers_send_them() -> None:
     given = ("https://desk.example", "http://127.0.0.1:5173", "http://[::1]:80", "*", "chrome-extension://abc")
     assert Settings(cors_origins=",".join(given)).cors_origins == given  # type: ignore[arg-type]
+
+
+def test_names_of_headers_are_checked() -> None:
+    given = Settings(openai_session_headers="X-Chat, x_thread!")  # type: ignore[arg-type]
+    assert given.openai_session_headers == ("X-Chat", "x_thread!")
+    for name in ("X Chat", "X-Chat:", "é", "x" * 101):
+        with pytest.raises(ValidationError, match="openai_session_headers"):
+            Settings(openai_session_headers=f"X-Fine,{name}")  # type: ignore[arg-type]
 
 
 def test_secrets_are_not_shown() -> None:

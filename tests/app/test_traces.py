@@ -110,6 +110,7 @@ def test_a_run_that_outlives_its_server_links_to_its_first_trace(
     assert resumed.trace_id != TRACE
 
 
+@pytest.mark.long
 def test_what_is_not_sent_yet_is_sent_when_the_server_stops(tmp_path: Path, collector: Collector) -> None:
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "3600000"}
     with ServeProcess(tmp_path, OTEL_SERVICE_NAME="mine", **environment) as server:
@@ -132,6 +133,7 @@ def test_a_collector_that_is_away_holds_up_nobody(tmp_path: Path) -> None:
         assert time.monotonic() - began < 10
 
 
+@pytest.mark.long
 def test_without_the_extra_a_server_that_is_to_make_traces_does_not_start(tmp_path: Path) -> None:
     server = AlteredServer(tmp_path, WITHOUT_THE_EXTRA, SWARMKEEP_TRACES="on")
     super(ServeProcess, server).start()

@@ -99,6 +99,7 @@ def test_a_sqlite_file_is_refused_with_the_reason(tmp_path: Path, arguments: tup
     assert list(tmp_path.glob("*.db")) == []
 
 
+@pytest.mark.long
 def test_what_keeps_it_from_starting_is_said_once_with_the_exit_code_of_one_server(tmp_path: Path) -> None:
     process = WorkersProcess(tmp_path, "postgresql://u:sk-secret@127.0.0.1:1/d")
     with pytest.raises(AssertionError, match="did not begin to listen"):
@@ -224,6 +225,7 @@ def test_one_that_is_killed_is_replaced_while_the_other_serves(tmp_path: Path, p
         assert server.stop() == 0
 
 
+@pytest.mark.long
 def test_metrics_are_those_of_all_workers_and_each_has_its_number(tmp_path: Path, postgres_ready: str) -> None:
     with WorkersProcess(tmp_path, postgres_ready) as server, ExitStack() as stack:
         for connection, count in zip(server.connect_to_each(stack), (1, 2), strict=True):

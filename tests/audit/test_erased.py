@@ -12,9 +12,9 @@ from swarmkeep.audit.redact import redact
 from swarmkeep.engine.stored_sessions import delete_session
 from swarmkeep.store import schema
 from swarmkeep.store.opening import open_store
-from swarmkeep.store.sql.tables import SESSION_TABLES, sessions
+from swarmkeep.store.sql.tables import SEARCH_TABLES, SESSION_TABLES, sessions
 from swarmkeep.store.urls import PostgresServer, locate
-from tests.audit.test_redact import CANARY, put_canary_everywhere
+from tests.audit.test_redact import WORD, put_canary_everywhere
 from tests.store.sessions import KEY, OTHER
 from tests.support.postgres import private_postgres
 
@@ -37,7 +37,7 @@ def find_canary_files(directory: Path) -> list[str]:
     found = []
     for file in (directory / "base").rglob("*"):
         try:
-            if file.is_file() and CANARY.encode() in file.read_bytes():
+            if file.is_file() and WORD.encode() in file.read_bytes():
                 found.append(file.name)
         except FileNotFoundError:
             continue
@@ -59,6 +59,6 @@ def test_tables_that_were_vacuumed_hold_nothing_of_what_was_removed() -> None:
         url = server.url
         schema.upgrade(url)
         asyncio.run(_remove_all(url))
-        tables = ", ".join(table.name for table in (sessions, *SESSION_TABLES))
+        tables = ", ".join(table.name for table in (sessions, *SESSION_TABLES, *SEARCH_TABLES))
         directory = Path(asyncio.run(_execute(url, f"VACUUM FULL {tables}", "CHECKPOINT")))
         assert find_canary_files(directory) == []

@@ -12,6 +12,7 @@ from swarmkeep.audit.redact import MAX_SEQS, redact
 from swarmkeep.audit.verify.audit_log import verify_audit_log
 from swarmkeep.audit.verify.problems import Head
 from swarmkeep.audit.verify.session import verify, verify_all
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import (
     EventNotFound,
@@ -28,8 +29,8 @@ from swarmkeep.domain.events import (
     RequestRecord,
     RunCompleted,
     RunError,
-    RunOptions,
     RunQueued,
+    RunResumed,
     RunStarted,
     SessionCreated,
     SessionRedacted,
@@ -38,6 +39,7 @@ from swarmkeep.domain.events import (
     ToolStarted,
 )
 from swarmkeep.domain.request import digest
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.engine.idempotency import IdempotentRequest
 from swarmkeep.engine.stored_sessions import delete_session, fork_session
@@ -47,9 +49,11 @@ from swarmkeep.store.ports import IdempotencyRecord, SessionKey
 from swarmkeep.store.sql.tables import audit_log, events, idempotency
 from tests.audit.verify.rows import change_row, make_other_value, read_rows, remove_row
 from tests.golden.make import FORK, SHOP, fill_store
-from tests.store.sessions import KEY, OTHER, begin_session, draft_run_start, draft_user_messages
+from tests.store.sessions import KEY, OTHER, begin_session, draft_run_start, draft_user_messages, make_picture_part
 
-CANARY = "canary-7f3a9c"
+# The index of words has this by itself.
+WORD = "7f3a9c"
+CANARY = f"canary-{WORD}"
 LONG = f"{CANARY} " * 500
 # A key makes one session of a tenant.
 MADE_BY = {KEY: "make", OTHER: "make the other"}
@@ -67,10 +71,12 @@ async def put_canary_everywhere(store: SqlStore, key: SessionKey = KEY) -> State
     state = (
         await store.append(key, State(), first, idempotency=IdempotencyRecord(key=MADE_BY[key], digest=digest(CANARY)))
     ).state
+    picture = make_picture_part(LONG.encode())
+    said = [{"type": "text", "text": LONG}, {**picture, "blob": {**picture["blob"], "name": CANARY}}]
     story = [
         RunQueued(options=RunOptions(model=f"{CANARY} x"), messages=({"role": "user", "content": LONG},)),
         RunStarted(options=RunOptions(), idempotency_key=CANARY),
-        MessageAdded(message={"role": "user", "content": LONG, "sender": CANARY, "name": CANARY}),
+        MessageAdded(message={"role": "user", "content": said, "sender": CANARY, "name": CANARY}),
         MessageAdded(message={"role": "assistant", "content": LONG, "tool_calls": calls}, completion=completion),
         ToolStarted(tool_call_id="c1", name="f", arguments=LONG),
         MessageAdded(
@@ -83,7 +89,10 @@ async def put_canary_everywhere(store: SqlStore, key: SessionKey = KEY) -> State
     ]
     drafts = draft_events("A", story, "r1")
     mark = IdempotencyRecord(key=CANARY, digest=digest(LONG), run_id="r1")
-    return (await store.append(key, state, drafts, blobs={digest(instructions): instructions}, idempotency=mark)).state
+    blobs = {digest(instructions): instructions, picture["blob"]["sha256"]: LONG.encode()}
+    state = (await store.append(key, state, drafts, blobs=blobs, idempotency=mark)).state
+    await store.index_some()
+    return state
 
 
 async def dump_database(store: SqlStore) -> str:
@@ -91,7 +100,7 @@ async def dump_database(store: SqlStore) -> str:
 
     def read(connection: Any) -> str:
         kind = connection.dialect.name
-        names = "SELECT name FROM sqlite_master WHERE type = 'table'"
+        names = "SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'search_index'"
         if kind == "postgresql":
             names = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
         tables = [row[0] for row in connection.execute(text(names))]
@@ -102,11 +111,11 @@ async def dump_database(store: SqlStore) -> str:
 
 async def test_nothing_of_what_was_redacted_can_be_read_any_more(store: SqlStore) -> None:
     state = await put_canary_everywhere(store)
-    assert CANARY in await dump_database(store)
+    assert WORD in await dump_database(store)
     hashes = [event.hash for event in await store.read(KEY)]
     done = await redact(store, KEY, range(1, state.seq + 1), "asked for", by="Lee")
     assert (done.seqs, done.seq, done.forks) == (list(range(1, state.seq + 1)), state.seq + 1, [])
-    assert CANARY not in await dump_database(store)
+    assert WORD not in await dump_database(store)
     # Nor guessed: the salts are gone, and no digest of it is left.
     assert digest(CANARY) not in await dump_database(store)
     assert {row["salt"] for row in (await read_rows(store, events))[:-1]} == {None}
@@ -123,7 +132,7 @@ async def test_a_file_does_not_hold_what_was_redacted(sqlite_ready: str) -> None
     path = Path(sqlite_ready.removeprefix("sqlite:///"))
 
     def holding() -> list[str]:
-        return [file.name for file in path.parent.iterdir() if CANARY.encode() in file.read_bytes()]
+        return [file.name for file in path.parent.iterdir() if WORD.encode() in file.read_bytes()]
 
     store = open_store(sqlite_ready)
     state = await put_canary_everywhere(store)
@@ -150,6 +159,24 @@ async def test_only_what_was_named_is_gone(store: SqlStore) -> None:
     # And the conversation goes on.
     state = await store.state(KEY)
     assert (await store.append(KEY, state, draft_user_messages("four"))).state.seq == 7
+
+
+async def test_what_a_run_was_asked_for_with_goes_with_all_of_it(store: SqlStore) -> None:
+    options = RunOptions(instructions=CANARY)
+    question: Json = {"role": "user", "content": "one"}
+    events = [
+        RunQueued(options=options, messages=(question,)),
+        RunStarted(options=options),
+        MessageAdded(message=question),
+        RunResumed(reason="tool_results", options=options),
+        RunCompleted(stop_reason="end_turn"),
+    ]
+    first = draft_events("A", [SessionCreated(agent="A")], None)
+    await store.append(KEY, State(), [*first, *draft_events("A", events, "r1"), *draft_events("A", events, "r2")])
+    assert (await redact(store, KEY, [3], "asked for")).seqs == [2, 3, 5]
+    assert (await redact(store, KEY, [9], "asked for")).seqs == [7, 9]
+    assert "one" not in (await store.read(KEY, after=6, upto=7))[0].payload
+    assert (await store.read(KEY, after=7, upto=8))[0].payload.count(CANARY) == 1
 
 
 async def test_other_processes_do_not_serve_it_from_memory(kind: str, store: SqlStore, request: Any) -> None:
@@ -287,6 +314,23 @@ async def test_forks_and_what_they_are_from_can_be_redacted_with_it(store: SqlSt
     assert all([verification.valid async for _, verification in verify_all(store)])
     again = await redact(store, SessionKey("default", start), [1, 2], "asked for", include_forks=True)
     assert (again.seqs, again.forks) == ([], [])
+
+
+async def test_a_fork_that_holds_no_more_than_a_copy_is_redacted(store: SqlStore) -> None:
+    state = await begin_session(store)
+    message: Json = {"role": "user", "content": CANARY}
+    queued = RunQueued(options=RunOptions(), messages=(message,))
+    state = (await store.append(KEY, state, draft_events(state.agent, [queued], "r1"))).state
+    await fork_session(store, KEY, at=2, session_id="early")
+    facts = (RunStarted(options=RunOptions()), MessageAdded(message=message), RunCompleted(stop_reason="end_turn"))
+    await store.append(KEY, state, draft_events(state.agent, facts, "r1"))
+    planned = await redact(store, KEY, [4], "asked for", dry_run=True)
+    assert [(copy.session_id, copy.seqs) for copy in planned.forks] == [("early", [2])]
+    await redact(store, KEY, [4], "asked for")
+    # Asked for later, it is still known which event was a copy of that.
+    done = await redact(store, KEY, [4], "asked for", include_forks=True)
+    assert [(copy.session_id, copy.seqs, copy.redacted) for copy in done.forks] == [("early", [2], True)]
+    assert CANARY not in await dump_database(store)
 
 
 async def test_a_busy_fork_is_named_and_left(store: SqlStore) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ import httpx2
 
 from swarmkeep_client import Client, ConnectionFailed, Event, Run, Session, StreamItem
 from tests.chaos.plans import PATIENCE_SECONDS, PlannedModel, wait_until
-from tests.chaos.records import Effects, LogRows, read_log
+from tests.chaos.records import Effects, LogRows, read_logs
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 
@@ -129,7 +129,11 @@ class ServerCluster:
         return 0.0 if left is None else float(left)
 
     def log(self, session_id: str) -> LogRows:
-        return read_log(self.url, session_id)
+        (log,) = self.logs([session_id])
+        return log
+
+    def logs(self, session_ids: Iterable[str]) -> list[LogRows]:
+        return read_logs(self.url, session_ids)
 
     def read_checked_log(self, session_id: str, *, at_rest: bool = True) -> LogRows:
         """The session's log, which breaks no promise."""

@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 60.0
 
 def say_step(text: str, **options: Any) -> Json:
     """A step: these words. `hold` names a gate that the first reply to come there waits at; so does `pause`, but after
-    the first word of a stream. With `always` every reply waits."""
+    the first word of a stream. With `always` every reply waits. `again`: what later replies there say instead."""
     return {"say": text, **options}
 
 
@@ -62,8 +62,11 @@ class PlannedModel:
             )
         name = step.get("hold") or step.get("pause")
         gate = None if name is None else self._note_arrival(name, always=step.get("always", False))
+        said = step.get("say")
+        if name is not None and self._arrived[name] > 1:
+            said = step.get("again", said)
         return Completion(
-            pieces=split_pieces(step["say"]) if "say" in step else (),
+            pieces=() if said is None else split_pieces(said),
             calls=[Call(name, arguments) for name, arguments in step.get("calls", ())],
             gate=gate if "hold" in step else None,
             pause=gate if "pause" in step else None,

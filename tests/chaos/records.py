@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from swarmkeep.domain.codec import Json
@@ -14,7 +14,7 @@ from swarmkeep.domain.request import Profile, build_request
 from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import GENESIS, SealedEvent, commitment_of, header_of, link
 from swarmkeep.store.opening import open_store
-from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
+from swarmkeep.store.ports import DEFAULT_TENANT, EventStore, SessionKey
 from tests.support.rules import find_faults
 
 PROFILE = Profile(name="Clerk", model="m", instructions="Do as you are told.")
@@ -129,21 +129,25 @@ _TRANSITIONS = {
 }
 
 
-def read_log(url: str, session_id: str) -> LogRows:
-    """A session's log, past the server."""
-    return asyncio.run(_read(url, session_id))
+def read_logs(url: str, session_ids: Iterable[str]) -> list[LogRows]:
+    """Sessions' logs, past the server."""
+    return asyncio.run(_read(url, session_ids))
 
 
-async def _read(url: str, session_id: str) -> LogRows:
+async def _read(url: str, session_ids: Iterable[str]) -> list[LogRows]:
     store = open_store(url, read_only=True)
-    key = SessionKey(DEFAULT_TENANT, session_id)
-    rows: list[SealedEvent] = []
     try:
-        while page := await store.read_sealed(key, after=len(rows), limit=PAGE_SIZE):
-            rows += page
+        return [LogRows(session_id, await _read_rows(store, session_id)) for session_id in session_ids]
     finally:
         await store.close()
-    return LogRows(session_id, rows)
+
+
+async def _read_rows(store: EventStore, session_id: str) -> list[SealedEvent]:
+    key = SessionKey(DEFAULT_TENANT, session_id)
+    rows: list[SealedEvent] = []
+    while page := await store.read_sealed(key, after=len(rows), limit=PAGE_SIZE):
+        rows += page
+    return rows
 
 
 class Effects:
@@ -164,4 +168,6 @@ class Effects:
 
     def list_repeated(self) -> list[str]:
         """Calls that began twice and must not have."""
-        return [call_id for call_id, count in self.count("begin", "pay", "visit", "refund").items() if count > 1]
+        return [
+            call_id for call_id, count in self.count("begin", "pay", "visit", "refund", "wash").items() if count > 1
+        ]

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from swarmkeep import Agent, Result, ToolCallId, tool
+from swarmkeep import Agent, Refusal, Result, ToolCallId, tool
 
 EFFECTS = Path(os.environ["CHAOS_EFFECTS"])
 DOORS = Path(os.environ["CHAOS_DOORS"])
@@ -78,6 +78,38 @@ def refund(what: str, tool_call_id: ToolCallId) -> str:
     return f"refunded {what}"
 
 
+def refuse_classified(passing: Any, context_variables: dict[str, Any]) -> Refusal | None:
+    return Refusal("Not here.") if "classified" in json.dumps(passing) else None
+
+
+def refuse_secret_input(messages: Any, context_variables: dict[str, Any]) -> Refusal | None:
+    return Refusal("Not here.") if "top secret" in json.dumps(messages) else None
+
+
+@tool(guardrails=[refuse_classified], idempotent=True)
+def publish(what: str, tool_call_id: ToolCallId) -> str:
+    """Something that must not happen to everything."""
+    record_effect(tool_call_id, "publish", "begin")
+    record_effect(tool_call_id, "publish", "end")
+    return f"published {what}"
+
+
+@tool(concurrent=True)
+def wash(what: str, tool_call_id: ToolCallId) -> Result:
+    """Something that must not happen twice, and may happen beside others."""
+    record_effect(tool_call_id, "wash", "begin")
+    record_effect(tool_call_id, "wash", "end")
+    return Result(f"washed {what}", context_variables={what: "washed", "last": what})
+
+
+@tool(concurrent=True, idempotent=True)
+def dry(what: str, tool_call_id: ToolCallId) -> Result:
+    """Something that may happen twice, and beside others."""
+    record_effect(tool_call_id, "dry", "begin")
+    record_effect(tool_call_id, "dry", "end")
+    return Result(f"dried {what}", context_variables={what: "dried", "last": what})
+
+
 def to_clerk() -> Agent:
     """Hand over to the clerk."""
     return clerk
@@ -88,6 +120,13 @@ def to_boss() -> Agent:
     return boss
 
 
-TOOLS = [pay, put, visit, remember, refund, to_clerk, to_boss]
-clerk = Agent(name="Clerk", instructions="Do as you are told.", functions=TOOLS)
+TOOLS = [pay, put, visit, remember, refund, publish, to_clerk, to_boss]
+clerk = Agent(name="Clerk", instructions="Do as you are told.", functions=TOOLS, input_guardrails=[refuse_secret_input])
 boss = Agent(name="Boss", instructions="Do as you are told, but slowly.", functions=TOOLS)
+crew = Agent(name="Crew", instructions="Do it all at once.", functions=[wash, dry], concurrent_tools=True)
+lead = Agent(
+    name="Lead",
+    instructions="Ask others.",
+    functions=[clerk.as_tool("ask_clerk", "Ask the clerk.", concurrent=True)],
+    concurrent_tools=True,
+)

@@ -1,4 +1,4 @@
-"""Thirty-two want to run in one session at the same moment, half of them on another server."""
+"""Sixteen want to run in one session at the same moment, half of them on another server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.chaos.plans import call_step, make_plan, say_step, wait_until
 
 pytestmark = pytest.mark.long
 
-RACERS = 32
+RACERS = 16
 
 
 def race(cluster: ServerCluster, attempt: Callable[[int, Session], Run | Exception]) -> list[Run | Exception]:

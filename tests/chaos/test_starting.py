@@ -14,8 +14,8 @@ from tests.chaos.plans import make_plan, say_step
 
 pytestmark = pytest.mark.long
 
-STARTERS = 6
-QUEUED = 5
+STARTERS = 4
+QUEUED = 3
 
 
 @pytest.fixture

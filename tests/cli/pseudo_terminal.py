@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import pty
 import select
+import termios
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tests.cli.command_line import PATIENCE_SECONDS
 from tests.support.processes import clean_environment, start
@@ -54,6 +55,17 @@ class Terminal:
         self._process.kill()
         self._process.wait()
         os.close(self._ours)
+
+    def resize(self, lines: int, columns: int) -> None:
+        """What a person does who makes the window larger."""
+        termios.tcsetwinsize(self._ours, (lines, columns))
+
+    def signal(self, number: int) -> None:
+        os.kill(self._process.pid, number)
+
+    def settings(self) -> list[Any]:
+        """How the terminal passes on what is typed."""
+        return termios.tcgetattr(self._ours)
 
     def type(self, text: str) -> None:
         os.write(self._ours, text.encode())

@@ -142,6 +142,7 @@ def test_a_session_that_is_not_there_cannot_be_gone_on_with(cli: CommandLine) ->
     assert "'nobody'" in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [["sessions", "list"], ["events", "one"], ["chat"]], ids=" ".join)
 def test_a_server_that_does_not_answer_is_named(cli: CommandLine, command: list[str]) -> None:
     assert "http://127.0.0.1:1" in cli.expect_refusal(*command, env={"SWARMKEEP_URL": "http://127.0.0.1:1"})
@@ -162,13 +163,3 @@ def test_input_that_is_no_text_is_named(process: CommandLine) -> None:
     assert told.code == 1, told
     assert "Traceback" not in told.err
     assert "error: the input is not valid ascii" in told.err
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
-@pytest.mark.parametrize("command", [["export"], ["events"]])
-def test_an_output_that_is_full_is_told(process: CommandLine, command: list[str]) -> None:
-    assert process("chat", "--offline", "--agents", ACME, text="Hello!\n").code == 0
-    (session,) = process("sessions", "list", "--json").json
-    with Path("/dev/full").open("w") as full:
-        told = process.to(full.fileno(), *command, session["id"])
-    assert (told.code, told.err) == (1, "error: cannot write the output: No space left on device\n")

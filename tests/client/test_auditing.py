@@ -20,6 +20,9 @@ def test_the_answers_are_values(server: StubServer) -> None:
     server.script(
         make_json_reply(samples.make_session()),
         make_json_reply(DONE),
+        make_json_reply({**DONE, "seq": None}),
+        make_json_reply(samples.make_page([samples.make_session(id="s2")], "c")),
+        make_json_reply(samples.make_page([samples.make_session(id="s3")])),
         make_json_reply(VALID),
         make_json_reply(samples.make_page([ENTRY])),
         make_json_reply(VALID),
@@ -29,6 +32,8 @@ def test_the_answers_are_values(server: StubServer) -> None:
         done = session.redact([3, 4], "asked for", include_forks=True)
         assert (done.session.seq, done.seqs, done.seq) == (5, [3, 4], 5)
         assert done.forks == [RedactedCopy(session_id="s2", seqs=[3])]
+        assert session.redact([3], "asked for", dry_run=True).seq is None
+        assert [fork.id for fork in session.forks(page_size=1)] == ["s2", "s3"]
         assert session.verify(head=Head(seq=1, hash="h")).head == Head(seq=1, hash="h")
         (entry,) = client.audit.list(after=0)
         assert (entry.by, entry.data) == ("Lee", {"session_id": "s1"})
@@ -36,6 +41,9 @@ def test_the_answers_are_values(server: StubServer) -> None:
     assert server.lines == [
         "GET /v1/sessions/s1",
         "POST /v1/sessions/s1/redact",
+        "POST /v1/sessions/s1/redact",
+        "GET /v1/sessions/s1/forks?limit=1",
+        "GET /v1/sessions/s1/forks?limit=1&cursor=c",
         "GET /v1/sessions/s1/verify?head=1%3Ah",
         "GET /v1/audit?after=0",
         "GET /v1/audit/verify?head=1%3Ah",
@@ -46,6 +54,8 @@ async def test_the_answers_are_values_in_async_too(server: StubServer) -> None:
     server.script(
         make_json_reply(samples.make_session()),
         make_json_reply(DONE),
+        make_json_reply({**DONE, "seq": None}),
+        make_json_reply(samples.make_page([samples.make_session(id="s2")])),
         make_json_reply(VALID),
         make_json_reply(samples.make_page([ENTRY])),
         make_json_reply(VALID),
@@ -53,6 +63,8 @@ async def test_the_answers_are_values_in_async_too(server: StubServer) -> None:
     async with AsyncClient(server.url, api_key=None) as client:
         session = await client.sessions.get("s1")
         assert (await session.redact([3, 4], "asked for")).seqs == [3, 4]
+        assert (await session.redact([3], "asked for", dry_run=True)).seq is None
+        assert [fork.id async for fork in session.forks()] == ["s2"]
         assert (await session.verify(head=Head(seq=1, hash="h"))).valid
         assert [entry.seq async for entry in client.audit.list()] == [1]
         assert (await client.audit.verify()).valid

@@ -19,6 +19,13 @@ QUOTAS = {
     "tokens_today": {"used": 7, "limit": None},
     "day_ends_in_seconds": 60,
 }
+COUNTS = {"status": {"waiting": {"count": 2, "more": False}}, "last_run": {"failed": {"count": 1000, "more": True}}}
+ME = {
+    "tenant": "acme",
+    "key": {"id": "key_1", "name": "n", "expires_at": None},
+    "role": "read",
+    "permissions": ["read"],
+}
 
 
 def script_answers(server: StubServer) -> None:
@@ -27,6 +34,9 @@ def script_answers(server: StubServer) -> None:
         make_json_reply(samples.make_page([KEY])),
         make_json_reply({**KEY, "revoked_at": "later"}),
         make_json_reply(QUOTAS),
+        make_json_reply(COUNTS),
+        make_json_reply({"currency": "EUR", "data": [{"model": "m*", "input": 2, "cached_input": 1, "output": 3}]}),
+        make_json_reply(ME),
     )
 
 
@@ -39,7 +49,22 @@ def test_the_answers_are_values(server: StubServer, client: Client) -> None:
     assert [key.name for key in client.keys.list(page_size=5)] == ["n"]
     assert client.keys.revoke("key_1").revoked_at == "later"
     assert client.quotas().tokens_today.limit is None
-    assert server.lines == ["POST /v1/keys", "GET /v1/keys?limit=5", "POST /v1/keys/key_1/revoke", "GET /v1/quotas"]
+    counts = client.sessions.counts(children=True)
+    assert (counts.status["waiting"].count, counts.last_run["failed"].more) == (2, True)
+    prices = client.prices()
+    assert (prices.currency, prices.data[0].model, prices.data[0].cached_input) == ("EUR", "m*", 1.0)
+    me = client.me()
+    assert me.key is not None
+    assert (me.tenant, me.key.name, me.role, me.permissions) == ("acme", "n", "read", ["read"])
+    assert server.lines == [
+        "POST /v1/keys",
+        "GET /v1/keys?limit=5",
+        "POST /v1/keys/key_1/revoke",
+        "GET /v1/quotas",
+        "GET /v1/counts?children=true",
+        "GET /v1/prices",
+        "GET /v1/me",
+    ]
     assert server.received[0].json == {"name": "n", "role": "read", "expires_at": "2026-12-31T00:00:00+00:00"}
     assert server.received[0].headers["idempotency-key"]
 
@@ -50,6 +75,9 @@ async def test_the_answers_are_values_in_async_too(server: StubServer, async_cli
     assert [key.role async for key in async_client.keys.list()] == ["read"]
     assert (await async_client.keys.revoke("key_1")).revoked_at == "later"
     assert (await async_client.quotas()).sessions.used == 3
+    assert (await async_client.sessions.counts()).status["waiting"].count == 2
+    assert (await async_client.prices()).currency == "EUR"
+    assert (await async_client.me()).tenant == "acme"
     assert server.received[0].headers["idempotency-key"] == "k"
 
 

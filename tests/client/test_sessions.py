@@ -18,6 +18,7 @@ from swarmkeep_client import (
     Client,
     Done,
     Event,
+    MCPServerInfo,
     Origin,
     Session,
     Sessions,
@@ -132,6 +133,9 @@ VERBS: list[tuple[Callable[[Session], object], Reply, str, Any]] = [
             model="m",
             max_turns=2,
             execute_tools=False,
+            model_settings={"seed": 1},
+            instructions="Be brief.",
+            response_format={"type": "json_object"},
             on_busy="queue",
             idempotency_key="k",
         ),
@@ -145,6 +149,9 @@ VERBS: list[tuple[Callable[[Session], object], Reply, str, Any]] = [
             "model": "m",
             "max_turns": 2,
             "execute_tools": False,
+            "model_settings": {"seed": 1},
+            "instructions": "Be brief.",
+            "response_format": {"type": "json_object"},
             "on_busy": "queue",
         },
     ),
@@ -183,12 +190,39 @@ VERBS: list[tuple[Callable[[Session], object], Reply, str, Any]] = [
         {"at": 3, "id": "s2", "metadata": {"a": 1}},
     ),
     (
+        lambda s: s.compact(keep_turns=2, instructions="In French.").summary,
+        make_json_reply({"session": samples.make_session(), "summary": "s", "first_seq": 2, "last_seq": 7}),
+        "POST /v1/sessions/s1/compact",
+        {"keep_turns": 2, "instructions": "In French."},
+    ),
+    (
+        lambda s: s.take_over(note="angry", force=True).taken_over.by,
+        make_json_reply(samples.make_session(taken_over={"by": "Ann", "at": "", "note": "angry"})),
+        "POST /v1/sessions/s1/takeover",
+        {"note": "angry", "force": True},
+    ),
+    (
+        lambda s: s.answer("Hello.")["person"],
+        make_json_reply(samples.make_page([{"role": "assistant", "content": "Hello.", "person": "Ann"}])),
+        "POST /v1/sessions/s1/answer",
+        {"content": "Hello."},
+    ),
+    (lambda s: s.hand_back(), make_json_reply(samples.make_session()), "POST /v1/sessions/s1/handback", {}),
+    (lambda s: s.remove_message(7), NOTHING, "DELETE /v1/sessions/s1/messages/7", None),
+    (
+        lambda s: s.remove_message(7, tool_call_id="c 1"),
+        NOTHING,
+        "DELETE /v1/sessions/s1/messages/7?tool_call_id=c+1",
+        None,
+    ),
+    (
         lambda s: s.redact((3, 4), "asked for"),
         make_json_reply({"session": samples.make_session(), "seqs": [3, 4], "seq": 5, "forks": []}),
         "POST /v1/sessions/s1/redact",
         {"seqs": [3, 4], "reason": "asked for"},
     ),
     (lambda s: s.request(4)["model"], make_json_reply({"model": "m"}), "GET /v1/sessions/s1/events/4/request", None),
+    (lambda s: s.blob("ab" * 32)[:1] == b"{", make_json_reply({}), f"GET /v1/sessions/s1/blobs/{'ab' * 32}", None),
     (lambda s: s.replay().divergences[0].actual, make_json_reply(REPLAY), "POST /v1/sessions/s1/replay", None),
     (lambda s: s.request_body(4)[:1] == b"{", make_json_reply({"a": 1}), "GET /v1/sessions/s1/events/4/request", None),
     (
@@ -312,6 +346,29 @@ def test_a_list_has_the_contexts_only_if_it_asks_for_them(server: StubServer, cl
     assert [request.query for request in server.received] == [{}, {"include": "context_variables"}]
 
 
+def test_a_list_is_asked_for_in_its_order(server: StubServer, client: Client) -> None:
+    listed = {**samples.make_session(), "last_run_status": "failed"}
+    server.answer = lambda request: make_json_reply(samples.make_page([listed]))
+    found = client.sessions.list(last_run="failed", order="activity")
+    assert [session.last_run_status for session in found] == ["failed"]
+    assert [request.query for request in server.received] == [{"last_run": "failed", "order": "activity"}]
+
+
+def test_a_search_says_where(server: StubServer, client: Client) -> None:
+    match = {"seq": 2, "snippet": "a refund", "ranges": [[2, 8]]}
+    listed = {**samples.make_session(), "title": "How it began", "matches": [match]}
+    server.answer = lambda request: make_json_reply(samples.make_page([listed]))
+    (found,) = client.sessions.list(q="refund", active_after="2026-01-01", active_before="2026-02-01")
+    (place,) = found.matches
+    assert (found.title, place.seq, [place.snippet[begin:end] for begin, end in place.ranges]) == (
+        "How it began",
+        2,
+        ["refund"],
+    )
+    asked = {"q": "refund", "active_after": "2026-01-01", "active_before": "2026-02-01"}
+    assert [request.query for request in server.received] == [asked]
+
+
 async def test_async_lists_are_fetched_page_by_page_as_needed(server: StubServer, async_client: AsyncClient) -> None:
     server.answer = reply_with_page
     found = async_client.sessions.list()
@@ -347,7 +404,15 @@ def test_empty_id_is_refused_because_it_would_name_the_list(client: Client) -> N
 
 def test_agents_are_listed(server: StubServer, client: Client) -> None:
     server.script(make_json_reply(samples.make_page([{"name": "A", "instructions": "Be kind."}, {"name": "B"}])))
-    assert client.agents.list() == [AgentInfo(name="A"), AgentInfo(name="B")]
+    assert client.agents.list() == [AgentInfo(name="A", instructions="Be kind."), AgentInfo(name="B")]
+
+
+def test_an_agent_is_told_with_what_its_server_says(server: StubServer, client: Client) -> None:
+    said = {"name": "A", "asks": {"ask_b": "B"}, "concurrent_tools": ["look"], "mcp_servers": [{"name": "files"}]}
+    server.script(make_json_reply(said))
+    agent = client.agents.get("A")
+    assert (agent.asks, agent.concurrent_tools) == ({"ask_b": "B"}, ["look"])
+    assert agent.mcp_servers == [MCPServerInfo(name="files")]
 
 
 def test_health_is_told_and_not_raised(server: StubServer, client: Client) -> None:

@@ -13,6 +13,7 @@ from swarmkeep_client import (
     ApiError,
     AsyncClient,
     AsyncSession,
+    ChangedSession,
     Client,
     ConnectionFailed,
     Done,
@@ -24,8 +25,10 @@ from swarmkeep_client import (
     RunNotFound,
     Session,
     SessionBusy,
+    SessionChanges,
     SessionNotFound,
     StreamItem,
+    Unauthenticated,
 )
 from swarmkeep_client._retries import LONGEST_PAUSE_SECONDS, Retries
 from swarmkeep_client._streams import GOOD_AFTER_SECONDS, EventStream
@@ -143,6 +146,7 @@ def test_stream_cut_after_any_byte_gives_each_event_once(
             assert second.last_event_id in (2, 3, 4, 5)
 
 
+@pytest.mark.long
 async def test_async_stream_cut_after_any_byte_gives_each_event_once(
     server: StubServer, async_session: AsyncSession
 ) -> None:
@@ -399,6 +403,28 @@ async def test_session_is_followed_in_async_too(server: StubServer, async_sessio
 
     async with aclosing(async_session.follow()) as follow:
         assert await first(3, follow) == [1, 2, 3]
+
+
+async def test_changes_of_sessions_are_followed_over_broken_connections(
+    server: StubServer, client: Client, async_client: AsyncClient
+) -> None:
+    begin = passing_frame("sessions.changed", {"sessions": [], "deleted": [], "more": True})
+    changed = {"id": "s1", "status": "idle", "last_run_status": "failed", "added_later": 1}
+    told = passing_frame("sessions.changed", {"sessions": [changed], "deleted": ["s2"], "more": False})
+    expected = [
+        SessionChanges(more=True),
+        SessionChanges(sessions=(ChangedSession(id="s1", status="idle", last_run_status="failed"),), deleted=("s2",)),
+        SessionChanges(more=True),
+    ]
+    server.script(make_sse_reply(begin, told), make_sse_reply(begin), make_problem_reply(401, "unauthenticated"))
+    follow = client.sessions.follow()
+    assert [next(follow) for _ in range(3)] == expected
+    with pytest.raises(Unauthenticated):
+        next(follow)
+    assert {(one.path, one.headers["accept"]) for one in server.received} == {("/v1/sessions", "text/event-stream")}
+    server.script(make_sse_reply(begin, told), make_sse_reply(begin))
+    async with aclosing(async_client.sessions.follow()) as items:
+        assert [await anext(items) for _ in range(3)] == expected
 
 
 def test_session_that_is_made_anew_is_given_from_its_beginning(server: StubServer, session: Session) -> None:

@@ -37,6 +37,7 @@ def use_client() -> None:
         assert_type(session.usage, Usage)
         assert_type(session.context_variables, dict[str, Any])
         assert_type(session.run("Hi", max_turns=3, on_busy="queue"), Run)
+        assert_type(session.run("Hi", model_settings={"seed": 1}, response_format={"type": "text"}).output, Any)
         assert_type(session.stream("Hi"), Generator[StreamItem, None, None])
         assert_type(session.events(), Iterator[Event])
         assert_type(session.messages(), list[dict[str, Any]])

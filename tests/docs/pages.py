@@ -39,6 +39,7 @@ def read_sections(page: Path) -> dict[str, str]:
     return found
 
 
+@cache
 def _read_headings(page: Path) -> list[tuple[int, int, str]]:
     """Level, line and text of each heading, in order."""
     tokens = MarkdownIt().parse(read_page(page))

@@ -13,7 +13,6 @@ from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.events import (
     CompletionRecord,
     MessageAdded,
-    RunOptions,
     RunQueued,
     RunStarted,
     SessionCreated,
@@ -25,14 +24,20 @@ from swarmkeep.domain.events import (
     ToolRecord,
     UnknownFact,
 )
+from swarmkeep.domain.facts.history import MessageRemoved
+from swarmkeep.domain.facts.takeovers import SessionHandedBack, SessionTakenOver
 from swarmkeep.domain.fold import evolve
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import Run, State
 from tests.support.logs import record_draft
 
 RUN, OTHER, THIRD = "run_a", "run_b", "run_c"
 AT = "2026-01-01T00:00:00.000000Z"
 CREATED = SessionCreated(agent="triage")
-_FACTS_OUTSIDE_RUNS = (SessionCreated, SessionForked, SessionImported, SessionUpdated, SessionRedacted, UnknownFact)
+_FACTS_OUTSIDE_RUNS = (
+    SessionCreated, SessionForked, SessionImported, SessionUpdated, SessionRedacted, MessageRemoved, UnknownFact,
+    SessionTakenOver, SessionHandedBack,
+)  # fmt: skip
 
 
 def given(*facts: SessionEvent | EventDraft) -> State:

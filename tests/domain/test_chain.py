@@ -54,6 +54,12 @@ class ChainsAndLists(RuleBasedStateMachine):
         changed[index] = "new"
         return self._both(chain.replace_at(index, "new"), changed)
 
+    @rule(pair=pairs, data=st.data())
+    def remember(self, pair: Pair, data: st.DataObject) -> None:
+        chain, plain = pair
+        length = data.draw(st.integers(0, len(plain)))
+        chain.remember(plain[:length], length)
+
     @rule(pair=pairs, start=st.integers(-6, 6), stop=st.integers(-6, 6), step=st.sampled_from((1, 2, -1)))
     def slice(self, pair: Pair, start: int, stop: int, step: int) -> None:
         chain, plain = pair
@@ -79,6 +85,8 @@ class ChainsAndLists(RuleBasedStateMachine):
             assert len(chain) == len(plain)
             assert list(chain) == plain
             assert list(reversed(chain)) == plain[::-1]
+            memo = chain.recall()
+            assert memo is None or memo == plain[: len(memo)]  # type: ignore[arg-type]
 
 
 ChainsAndLists.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=25)
@@ -125,6 +133,23 @@ def test_growing_shares_and_branching_does_not_show() -> None:
     assert len(left) == len(right) == 1001
 
 
+def test_what_was_worked_out_of_the_beginning_outlives_what_is_exchanged_behind_it() -> None:
+    chain = Chain([1, 2, 3])
+    chain.remember("of two", 2)
+    assert chain.replace_at(2, 4).recall() == "of two"
+    assert chain.replace_at(1, 4).recall() is None
+    assert chain.recall() == "of two"
+
+
+def test_exchanging_all_items_of_a_chain_one_by_one_copies_nothing() -> None:
+    chain = Chain(range(1000))
+    shared = chain._items
+    for index in range(1000):
+        chain = chain.replace_at(index, -index)
+    assert chain._items is shared
+    assert list(chain) == [-index for index in range(1000)]
+
+
 class RacedList(SharedList[Any]):
     """A list to which somebody else appends at the worst moment."""
 
@@ -149,7 +174,7 @@ def grow_by_threads(base: Chain[Any]) -> dict[int, list[Chain[Any]]]:
         chain, made = base, []
         ready.wait()
         for number in range(50):
-            chain = chain.append((name, number))
+            chain = chain.append((name, 0)).replace_at(100 + number, (name, number))
             made.append(chain)
         grown[name] = made
 

@@ -18,7 +18,7 @@ from swarmkeep.domain.events import (
     ApprovalRequested,
     CompletionRecord,
     ContextUpdated,
-    Fact,
+    GuardrailTripped,
     HandoffIgnored,
     HandoffMade,
     MessageAdded,
@@ -28,8 +28,8 @@ from swarmkeep.domain.events import (
     RunCompleted,
     RunError,
     RunFailed,
+    RunHidden,
     RunInterrupted,
-    RunOptions,
     RunQueued,
     RunResumed,
     RunStarted,
@@ -44,6 +44,12 @@ from swarmkeep.domain.events import (
     UnknownFact,
     Usage,
 )
+from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
+from swarmkeep.domain.facts.fact import Fact
+from swarmkeep.domain.facts.history import MessageRemoved
+from swarmkeep.domain.facts.takeovers import SessionHandedBack, SessionTakenOver
+from swarmkeep.domain.facts.tools import ListedTool, ToolsListed
+from swarmkeep.domain.run_options import RunOptions
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import any_logs, record_draft
 
@@ -65,6 +71,8 @@ EXAMPLES: list[tuple[str, Fact, set[str]]] = [
         {"source", "digest", "last_seq", "by"},
     ),
     ("session.updated", SessionUpdated(metadata={"k": None}, agent="b"), {"metadata", "agent"}),
+    ("session.taken_over", SessionTakenOver(by="Lee", note="angry"), {"by", "note"}),
+    ("session.handed_back", SessionHandedBack(by="Lee", note="be kind"), {"by", "note"}),
     ("session.redacted", SessionRedacted(seqs=(2, 3), reason="asked to"), {"seqs", "reason", "by", "kept"}),
     (
         "run.queued",
@@ -76,6 +84,11 @@ EXAMPLES: list[tuple[str, Fact, set[str]]] = [
         "message.added",
         MessageAdded(message=USER, completion=CompletionRecord(), tool=ToolRecord(name="f", status="ok")),
         {"message", "completion", "tool"},
+    ),
+    (
+        "message.removed",
+        MessageRemoved(message_seq=3, tool_call_id="c", seqs=(3, 4), by="Lee", content=True),
+        {"message_seq", "tool_call_id", "seqs", "by", "content"},
     ),
     (
         "tool.started",
@@ -92,19 +105,53 @@ EXAMPLES: list[tuple[str, Fact, set[str]]] = [
     ),
     (
         "approval.decided",
-        ApprovalDecided(tool_call_id="c", decision="deny", reason="no", by="me"),
-        {"tool_call_id", "decision", "reason", "by"},
+        ApprovalDecided(tool_call_id="c", decision="approve", reason="no", by="me", arguments="{}"),
+        {"tool_call_id", "decision", "reason", "by", "arguments"},
     ),
     (
         "run.waiting",
         RunWaiting(pending=(PendingCall(tool_call_id="c", name="f", arguments="{}", reason="approval"),)),
         {"pending"},
     ),
+    (
+        "guardrail.tripped",
+        GuardrailTripped(stage="input", name="f", message="no", error="x", messages=(3,), tool_call_id="c", digest="d"),
+        {"stage", "name", "message", "error", "messages", "tool_call_id", "digest"},
+    ),
     ("run.resumed", RunResumed(reason="recovery"), {"reason"}),
     ("run.completed", RunCompleted(**ENDING), {"stop_reason", "usage", "error"}),
     ("run.failed", RunFailed(**ENDING), {"stop_reason", "usage", "error"}),
     ("run.cancelled", RunCancelled(**ENDING), {"stop_reason", "usage", "error"}),
     ("run.interrupted", RunInterrupted(**ENDING), {"stop_reason", "usage", "error"}),
+    ("run.hidden", RunHidden(by="Lee", part=1), {"by", "part"}),
+    (
+        "tools.listed",
+        ToolsListed(server="files", tools=(ListedTool(name="read"),), schemas="ab"),
+        {"server", "tools", "schemas"},
+    ),
+    (
+        "compaction.started",
+        CompactionStarted(reason="tokens", keep_turns=2, last_seq=7, shortened=(3,), by="Lee"),
+        {
+            "reason",
+            "keep_turns",
+            "of_tokens",
+            "prompt_tokens",
+            "estimated",
+            "last_seq",
+            "shortened",
+            "result_characters",
+            "piece_characters",
+            "instructions",
+            "by",
+        },
+    ),
+    (
+        "compaction.summarised",
+        CompactionSummarised(first_seq=2, last_seq=7, summary="s", characters=100, completion=CompletionRecord()),
+        {"first_seq", "last_seq", "summary", "characters", "completion"},
+    ),
+    ("compaction.failed", CompactionFailed(code="x", message="y"), {"code", "message"}),
 ]
 each_fact = pytest.mark.parametrize(("type_", "fact", "keys"), EXAMPLES, ids=[type_ for type_, _, _ in EXAMPLES])
 

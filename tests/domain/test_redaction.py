@@ -21,7 +21,6 @@ from swarmkeep.domain.events import (
     RequestRecord,
     RunCompleted,
     RunError,
-    RunOptions,
     RunQueued,
     RunStarted,
     SessionCreated,
@@ -34,6 +33,7 @@ from swarmkeep.domain.events import (
 from swarmkeep.domain.fold import evolve, fold
 from swarmkeep.domain.redaction import REDACTED, redact_payload
 from swarmkeep.domain.request import build_request
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from tests.support.logs import any_logs, profiles
 from tests.support.rules import find_body_faults
@@ -105,6 +105,7 @@ def test_a_message_keeps_what_holds_a_conversation_together() -> None:
         finish_reason="stop",
         usage={"prompt_tokens": 7, "note": CANARY},
         duration_ms=1.5,
+        time_to_first_token_ms=0.5,
         request=RequestRecord(instructions=CANARY, params={CANARY: CANARY}),
     )
     found = redact_fact(MessageAdded(message={**message, "tool_calls": [call]}, completion=record))
@@ -117,6 +118,7 @@ def test_a_message_keeps_what_holds_a_conversation_together() -> None:
     }
     assert found["completion"]["usage"] == {"prompt_tokens": 7}
     assert (found["completion"]["model"], found["completion"]["duration_ms"]) == ("gpt-4o", 1.5)
+    assert found["completion"]["time_to_first_token_ms"] == 0.5
 
 
 def test_what_stands_for_a_name_and_is_none_goes() -> None:

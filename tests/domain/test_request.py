@@ -44,6 +44,7 @@ from tests.support.logs import (
 from tests.support.rules import find_body_faults, find_faults, is_same, parse_strict_json
 
 PROFILE = Profile(name="triage", model="m", instructions="You help.")
+OUTPUT = '{"type":"function"}'
 TOOLS = '[{"type":"function","function":{"name":"look_up","parameters":{}}}]'
 
 
@@ -425,3 +426,19 @@ def test_a_long_history_is_not_gone_through_again() -> None:
     kept = [entry for entry in request.entries if "chat_json" in vars(entry)]
     assert len(request.entries) == 1002
     assert [entry.message["content"] for entry in kept] == ["again", answer_message()["content"]]
+
+
+def test_a_forced_choice_holds_once_where_the_run_has_a_format_of_its_own() -> None:
+    profile = Profile(
+        name="triage",
+        model="m",
+        instructions="",
+        tools=TOOLS,
+        tool_choice="required",
+        output_tool=OUTPUT,
+    )
+    turn = (model_reply(calling_message(tool_call("c1"))), tool_result("c1"))
+    asked = given(make_run_started(), user_said(), *turn)
+    assert build_request(asked, profile).params["tool_choice"] == "required"
+    asked = given(make_run_started(response_format={"type": "json_object"}), user_said(), *turn)
+    assert build_request(asked, profile).params["tool_choice"] == "auto"

@@ -18,7 +18,6 @@ from swarmkeep.domain.events import (
     RunError,
     RunFailed,
     RunInterrupted,
-    RunOptions,
     RunQueued,
     RunResumed,
     RunWaiting,
@@ -30,6 +29,7 @@ from swarmkeep.domain.events import (
     UnknownFact,
     Usage,
 )
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import Origin, State
 from tests.domain.given import (
     OTHER,

@@ -15,11 +15,11 @@ from swarmkeep.domain.events import (
     RunCompleted,
     RunError,
     RunFailed,
-    RunOptions,
     RunQueued,
     RunWaiting,
     SessionForked,
 )
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import RunView, collect_runs, find_run, view_run, view_session
 from tests.domain.given import (
@@ -40,11 +40,11 @@ from tests.domain.given import (
 
 SESSION_KEYS = (
     "id", "status", "agent", "context_variables", "metadata", "seq", "hash", "active_run_id", "message_count", "usage",
-    "forked_from", "created_at", "updated_at",
+    "forked_from", "created_at", "updated_at", "last_run_status", "title",
 )  # fmt: skip
 RUN_KEYS = (
-    "id", "session_id", "status", "stop_reason", "agent", "messages", "output_text", "context_variables", "usage",
-    "error", "pending", "first_seq", "last_seq", "created_at", "finished_at",
+    "id", "session_id", "status", "stop_reason", "agent", "messages", "output_text", "output", "context_variables",
+    "usage", "error", "pending", "first_seq", "last_seq", "created_at", "finished_at",
 )  # fmt: skip
 
 

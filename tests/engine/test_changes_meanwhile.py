@@ -11,7 +11,8 @@ import pytest
 from swarmkeep import Agent, Result, tool
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer
-from swarmkeep.domain.events import ContextUpdated, MessageAdded, RunOptions, ToolStarted
+from swarmkeep.domain.events import ContextUpdated, MessageAdded, ToolStarted
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.engine import Engine
 from tests.engine.cluster import (
     KEY,
@@ -26,6 +27,8 @@ from tests.engine.cluster import (
     wait_for_end,
 )
 from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
 
 BEFORE: Json = {"name": "Ann", "cart": {"tea": 1, "milk": 2}, "note": "old", "gone": True, "none": None}
 

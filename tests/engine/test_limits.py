@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from swarmkeep import Agent, tool
 from swarmkeep.domain.errors import AlreadyDecided
-from swarmkeep.domain.events import ApprovalDecided, Fact, MessageAdded, RunOptions, RunStarted
+from swarmkeep.domain.events import ApprovalDecided, Fact, MessageAdded, RunStarted
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.engine import Engine
 from tests.engine.cluster import (
     KEY,
@@ -27,6 +28,8 @@ from tests.engine.cluster import (
 )
 from tests.engine.test_runs import approve
 from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
 
 F = TypeVar("F", bound=Fact)
 TOO_LONG = {"code": "context_length_exceeded", "message": "too long"}

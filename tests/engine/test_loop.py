@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from swarmkeep import Agent, Result, ToolCallId, tool
+from swarmkeep.domain.checking.files import FileLimits
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import StartRun, create_session, start_run
 from swarmkeep.domain.decisions.drafts import draft_events
@@ -17,16 +18,17 @@ from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
 from swarmkeep.domain.decisions.settling import settle
 from swarmkeep.domain.decisions.sizes import UNBOUNDED
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
-from swarmkeep.domain.events import CompletionRecord, RunError, RunOptions, RunResumed
+from swarmkeep.domain.events import CompletionRecord, RunError, RunResumed
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.messages import INTERRUPTED
 from swarmkeep.domain.request import ModelRequest
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted, make_loop
 from swarmkeep.engine.models.model import Delta, Reply, TurnFailed
 from swarmkeep.engine.models.secrets import NO_SECRETS
-from swarmkeep.engine.policy import Decide, RunTimedOut
+from swarmkeep.engine.policy import AskedAgents, Decide, NobodyAsked, RunTimedOut
 from swarmkeep.engine.swarm.session import MemorySessionLog
 from swarmkeep.engine.tool_runners import InlineRunner
 from tests.support.rules import find_body_faults
@@ -76,6 +78,7 @@ class FixedPolicy:
     """A policy with fixed answers."""
 
     tool_seconds = None
+    compacts_history = True
 
     def __init__(
         self,
@@ -89,6 +92,7 @@ class FixedPolicy:
         self._expires_at = expires_at
         self._seconds = seconds
         self.shortens_history = shortens
+        self.agents: AskedAgents = NobodyAsked()
 
     @asynccontextmanager
     async def time_limit(self, run: Run) -> AsyncGenerator[None]:
@@ -102,6 +106,7 @@ class FixedPolicy:
 
     secrets = NO_SECRETS
     sizes = UNBOUNDED
+    files = FileLimits()
 
     def should_stream(self, run: Run) -> bool:
         return self._streams

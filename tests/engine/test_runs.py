@@ -22,7 +22,7 @@ from swarmkeep.domain.errors import (
     SessionBusy,
     SessionNotFound,
 )
-from swarmkeep.domain.events import RunOptions
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loop import MessageDelta
@@ -48,6 +48,8 @@ from tests.engine.cluster import (
 )
 from tests.support.rules import find_body_faults
 from tests.support.scripted import USAGE, ScriptedModel
+
+pytestmark = pytest.mark.one_database
 
 STREAM = RunOptions(stream=True)
 NO_TOOLS = RunOptions(execute_tools=False)
@@ -733,6 +735,27 @@ async def test_the_stream_of_a_run_ends_where_it_waits_and_goes_on_after(
     assert [event.seq for event in pick_recorded(await collect_stream(engine))] == [
         event.seq for event in [*before, *after]
     ]
+
+
+async def test_a_reader_who_began_before_the_wait_sees_the_end_of_a_run_that_went_on(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    rocket = Rocket()
+    engine = await rocket.run_until_waiting(cluster, model)
+    model.hang(then="Launched.")
+    await engine.runs.resume(KEY, "r1", approvals=[approve("c1"), approve("c2")])
+    await model.wait_for_requests_async(2)
+    position = await engine.reader.find_position(KEY, "r1")
+    async with asyncio.timeout(20), aclosing(engine.reader.follow_run(KEY, position)) as items:
+        # It is seen to be under way; by the time that the reader comes to its wait, it is over.
+        seen = await take_items(items, 1)
+        model.release()
+        await wait_for_end(engine)
+        seen += [item async for item in items if item is not None]
+    types = [event.type for event in pick_recorded(seen)]
+    assert types[0] == "run.started"
+    assert types.count("run.waiting") == 1
+    assert types[-1] == "run.completed"
 
 
 # Streams.

@@ -22,7 +22,7 @@ from swarmkeep.domain.errors import (
     SessionExists,
     SessionNotFound,
 )
-from swarmkeep.domain.events import RunOptions
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import Origin
 from swarmkeep.engine.engine import Engine
 from swarmkeep.store.ports import SessionKey
@@ -41,6 +41,8 @@ from tests.engine.cluster import (
     wait_for_end,
 )
 from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
 
 OTHER = SessionKey("default", "s2")
 

@@ -18,13 +18,13 @@ from swarmkeep.domain.events import (
     MessageAdded,
     RunCancelled,
     RunCompleted,
-    RunOptions,
     RunStarted,
 )
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
 from swarmkeep.engine.streams.feed import Feed
-from swarmkeep.engine.streams.following import follow
+from swarmkeep.engine.streams.following import flatten, follow_batches
 from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
@@ -53,6 +53,12 @@ def make_event(seq: int, fact: Any = None, run_id: str | None = "r1") -> Recorde
     return record_draft(EventDraft(fact or ContextUpdated(patch={}), run_id, "A"), seq - 1, "")
 
 
+async def get(feed: Feed, seconds: float) -> Item | None:
+    """The next item, if one comes within that time."""
+    assert await feed.wait(seconds) is None
+    return feed.take()
+
+
 def make_delta(text: str, seq: int = 1, run_id: str = "r1") -> MessageDelta:
     return MessageDelta(run_id, "A", seq, {"content": text})
 
@@ -65,16 +71,16 @@ REPLY = MessageAdded(message={"role": "assistant", "content": "hi"}, completion=
 
 async def test_a_feed_gives_what_it_got_in_order() -> None:
     feed = Feed(10, 1000)
-    assert await feed.get(0) is None
+    assert await get(feed, 0) is None
     feed.put(make_delta("a"))
     feed.put(make_delta("b"))
-    assert [await feed.get(SECONDS), await feed.get(SECONDS)] == [make_delta("a"), make_delta("b")]
-    assert await feed.get(0) is None
+    assert [await get(feed, SECONDS), await get(feed, SECONDS)] == [make_delta("a"), make_delta("b")]
+    assert await get(feed, 0) is None
 
 
 async def test_a_feed_wakes_its_reader() -> None:
     feed = Feed(10, 1000)
-    reader = asyncio.create_task(feed.get(SECONDS))
+    reader = asyncio.create_task(get(feed, SECONDS))
     await asyncio.sleep(0)
     feed.put(make_delta("a"))
     assert await reader == make_delta("a")
@@ -84,8 +90,8 @@ async def test_a_feed_is_bounded_and_loses_the_oldest() -> None:
     feed = Feed(3, 1000)
     for n in range(100):
         feed.put(make_delta(str(n)))
-    assert [await feed.get(SECONDS) for _ in range(3)] == [make_delta("97"), make_delta("98"), make_delta("99")]
-    assert await feed.get(0) is None
+    assert [await get(feed, SECONDS) for _ in range(3)] == [make_delta("97"), make_delta("98"), make_delta("99")]
+    assert await get(feed, 0) is None
 
 
 async def test_a_hub_forgets_readers_that_left() -> None:
@@ -95,7 +101,7 @@ async def test_a_hub_forgets_readers_that_left() -> None:
         assert hub.has_readers(KEY)
         assert hub.reader_count == 2
         hub.publish(KEY, make_delta("a"))
-        assert await one.get(0) == await other.get(0) == make_delta("a")
+        assert one.take() == other.take() == make_delta("a")
     assert not hub.has_readers(KEY)
     assert hub.reader_count == 0
 
@@ -108,7 +114,7 @@ async def test_who_joins_gets_the_message_in_progress() -> None:
     assert hub.get_partial(KEY).text == "ab"
     assert hub.get_partial(KEY).run_id == "r1"
     with closing(hub.open_feed(KEY)) as feed:
-        assert [await feed.get(0) for _ in range(2)] == [begun, make_delta("ab")]
+        assert [await get(feed, 0) for _ in range(2)] == [begun, make_delta("ab")]
 
 
 async def test_a_message_that_is_whole_is_not_in_progress() -> None:
@@ -149,7 +155,7 @@ class ListedLog:
 
 
 def follow_shelf(shelf: ListedLog, hub: Hub, after: int = 0, poll: float = SECONDS) -> AsyncGenerator[Item | None]:
-    return follow(shelf, hub, KEY, after=after, poll_seconds=poll)  # type: ignore[arg-type]
+    return flatten(follow_batches(shelf, hub, KEY, after=after, poll_seconds=poll))  # type: ignore[arg-type]
 
 
 async def test_what_is_in_the_log_comes_first_and_then_what_happens() -> None:
@@ -282,7 +288,7 @@ def list_seqs(items: list[Item]) -> list[int]:
 
 
 async def follow_all(engine: Engine, upto: int) -> list[int]:
-    items = follow(engine.store, engine.hub, KEY, after=0, poll_seconds=0.01)
+    items = flatten(follow_batches(engine.store, engine.hub, KEY, after=0, poll_seconds=0.01))
     async with aclosing(items):
         found: list[int] = []
         async with asyncio.timeout(SECONDS):

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
 from openai import AsyncOpenAI
 
 from swarmkeep import Agent
-from tests.engine.cluster import EngineCluster, open_session, run_to_end
+from swarmkeep.engine.ids import make_id
+from swarmkeep.store.ports import SessionKey
+from tests.engine.cluster import EngineCluster, make_start_run, open_session, run_to_end, wait_for_end
 from tests.support.round_trips import count_round_trips
 from tests.support.scripted import ScriptedModel
 
@@ -90,3 +97,58 @@ async def test_there_a_tool_adds_two(
     postgres_ready: str, async_client: AsyncOpenAI, model: ScriptedModel, tmp_path: Path
 ) -> None:
     assert await count_turn_on_the_wire(postgres_ready, async_client, model, tmp_path, with_tool=True) == 4
+
+
+async def test_there_a_session_that_is_made_with_its_first_turn_is_eight(
+    postgres_ready: str, async_client: AsyncOpenAI, model: ScriptedModel, tmp_path: Path
+) -> None:
+    async with (
+        count_round_trips(postgres_ready, tmp_path) as counted,
+        EngineCluster(counted.url, async_client) as cluster,
+    ):
+        engine = await cluster.open_engine(Agent(name="A"), start=False)
+        before = 0
+        for name in ("s1", "s2"):
+            before = counted.count
+            model.say("Hello.")
+            key = SessionKey("default", name)
+            await engine.runs.start(key, make_start_run(), plan=await engine.sessions.plan())
+            assert (await wait_for_end(engine, key=key)).status == "completed"
+        assert counted.count - before == 8
+
+
+TEXT = "Where is my order number 17? It should have been here last week, and nobody has written to me. " * 3
+
+
+async def fill_turns(cluster: EngineCluster, model: ScriptedModel, path: Path, upto: Sequence[int]) -> list[int]:
+    """The database's bytes after each of these numbers of turns, each of two messages of 200 characters."""
+    engine = await cluster.open_engine(Agent(name="A"), start=False)
+    # As long as the ids that the server makes: they are in every row.
+    key = await open_session(engine, SessionKey("default", make_id("sess")))
+    sizes, done = [], 0
+    for turns in upto:
+        for _ in range(turns - done):
+            model.say(TEXT[:200])
+            run = await run_to_end(engine, TEXT[:200], make_id("run"), key)
+            assert run.status == "completed"
+        done = turns
+        sizes.append(measure_used_bytes(path))
+    return sizes
+
+
+def measure_used_bytes(path: Path) -> int:
+    """What rows and their indexes take of the file's pages, as far as these are full."""
+    with closing(sqlite3.connect(path)) as connection:
+        used: int = connection.execute("SELECT sum(pgsize - unused) FROM dbstat").fetchone()[0]
+    return used
+
+
+async def test_a_turn_takes_as_many_bytes_however_long_the_session_is(
+    sqlite_ready: str, async_client: AsyncOpenAI, model: ScriptedModel
+) -> None:
+    path = Path(sqlite_ready.removeprefix("sqlite:///"))
+    async with EngineCluster(sqlite_ready, async_client) as cluster:
+        sizes = await fill_turns(cluster, model, path, [10, 50, 190, 230])
+    early, _, late = [more - less for less, more in itertools.pairwise(sizes)]
+    assert late == pytest.approx(early, rel=0.02)
+    assert max(early, late) < 2260 * 40

@@ -83,6 +83,14 @@ BAD = {
         "cases:\n  - name: one\n    conversation: [Hi]\n    expect:\n      arguments: {a: 1}\n",
         ", line 5, /cases/0/expect/arguments: name the function",
     ),
+    "settings made elsewhere": (
+        CASE + "    model_settings:\n      tools: []\n",
+        ", line 6, /cases/0/model_settings/tools: model_settings cannot set tools",
+    ),
+    "settings of what is recorded": (
+        "cases:\n  - name: one\n    recorded: a\n    model_settings: {seed: 1}\n",
+        ", line 4, /cases/0/model_settings: no model is asked",
+    ),
     "no turns": (CASE + "    max_turns: 0\n", ", line 5, /cases/0/max_turns: must be at least 1"),
     "unknown kind": (
         "cases:\n  - name: one\n    recorded: a\n    ignore: [moods]\n",

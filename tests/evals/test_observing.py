@@ -13,6 +13,8 @@ OBSERVED = Observation(
     agent="Sales",
     context_variables={"order": {"id": 7, "paid": True}, "cart": []},
     transcript="",
+    output={"sku": "A", "count": 2},
+    guardrails=("polite", "short"),
 )
 
 HOLDING = [
@@ -27,6 +29,8 @@ HOLDING = [
     Expect(text="BOUGHT"),
     Expect(text=("5 euros", r"/\d euros\.\nbought/")),
     Expect(no_text="sold"),
+    Expect(output={"count": 2}),
+    Expect(guardrail=("polite", "short"), no_guardrail="other"),
 ]
 FAILING = [
     (Expect(function="sell"), "sell was not called; calls: find, buy, buy, broken"),
@@ -40,6 +44,11 @@ FAILING = [
     (Expect(context={"order": {"when": 1}}), "the context variables.order: 'when' is missing"),
     (Expect(context={"refund": 1}), "the context variables: 'refund' is missing"),
     (Expect(text="sold"), "expected 'sold', but the answer was 'It costs 5 euros. Bought.'"),
+    (Expect(output={"count": 3}), "the output.count: '2', not 3"),
+    (Expect(output={"price": 3}), "the output: 'price' is missing"),
+    (Expect(guardrail=("short", "polite")), "the guardrail polite refused nothing in this order; guardrails that did"),
+    (Expect(guardrail="other"), "the guardrail other refused nothing; guardrails that did: polite, short"),
+    (Expect(no_guardrail="short"), "the guardrail short refused something"),
     (Expect(no_text="/b.ught/"), "'/b.ught/' must not be said"),
 ]
 

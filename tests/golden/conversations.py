@@ -21,7 +21,6 @@ from swarmkeep.domain.events import (
     RunError,
     RunFailed,
     RunInterrupted,
-    RunOptions,
     RunQueued,
     RunResumed,
     RunStarted,
@@ -35,6 +34,7 @@ from swarmkeep.domain.events import (
     Usage,
 )
 from swarmkeep.domain.request import digest
+from swarmkeep.domain.run_options import RunOptions
 
 INSTRUCTIONS = "You are a clerk at a bookshop."
 TOOLS = '[{"type":"function","function":{"name":"refund","description":"Give money back.","parameters":{}}}]'

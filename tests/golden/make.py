@@ -1,13 +1,15 @@
 """`python -m tests.golden.make`: a golden database for the present version, made once, at its release.
 
 Beside the SQLite file stand the rows of every table as JSON, for PostgreSQL, and what this version made of the events:
-the state after each one. A later version that reads anything else from them is wrong.
+the state after each one, and exports of both kinds: of all sessions, and of one alone. A later version that reads
+anything else from them is wrong.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import json
 import shutil
 import sqlite3
@@ -21,23 +23,34 @@ from typing import Any
 from msgspec.structs import replace
 
 import swarmkeep
-from swarmkeep.audit.redact import read_whole_log
-from swarmkeep.domain.codec import encode
+from swarmkeep.audit.redact import read_whole_log, redact
+from swarmkeep.audit.transfer.export import filter_sessions, iterate_keys, write_export
+from swarmkeep.domain.codec import decode, encode
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.events import SessionRedacted
+from swarmkeep.domain.files.facts import list_fact_files
 from swarmkeep.domain.redaction import redact_payload
-from swarmkeep.domain.request import digest
+from swarmkeep.domain.request import digest, list_text_hashes
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import collect_runs, view_run, view_session
 from swarmkeep.engine.stored_sessions import fork_session
+from swarmkeep.engine.teams.links import derive_child, make_parent
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
 from swarmkeep.store.sql.tables import metadata
 from tests.golden.conversations import BLOBS, make_shop
+from tests.golden.telling import WORKSHOP_BLOBS, Session
+from tests.golden.workshop import make_guarded, make_letters, make_shortened, make_taken_over
+from tests.golden.workshop_calls import make_calls, make_child
 
 SHOP, FORK = SessionKey("default", "shop"), SessionKey("default", "shop:fork")
+CALLS, CHILD_CALL = SessionKey("default", "calls"), "w4"
+GUARDED, TAKEN_OVER = SessionKey("default", "guarded"), SessionKey("default", "taken-over")
+SHORTENED, LETTERS = SessionKey("default", "shortened"), SessionKey("default", "letters")
 FORKED_AT = 12
+# Of `make_shortened`: the result of a call, and a summary.
+REDACTED = (10, 16)
 MARKS = {
     0: IdempotencyRecord(key="key-0", digest="c" * 64),
     1: IdempotencyRecord(key="key-1", digest="d" * 64, run_id="run_1"),
@@ -69,6 +82,33 @@ async def fill_store(store: SqlStore) -> None:
     await fork_session(store, SHOP, at=FORKED_AT, session_id=FORK.id, metadata={"fork": 1})
 
 
+async def fill_golden(store: SqlStore) -> None:
+    """All that a golden database holds: what 0.1.0 could do, and what can be done since."""
+    await fill_store(store)
+    created = make_calls("")[0]
+    state = (await store.append(CALLS, State(), created)).state
+    child = derive_child(CALLS, state, "run_w", CHILD_CALL)
+    parent = make_parent(CALLS, state, "run_w", CHILD_CALL)
+    await tell(store, child, make_child(parent))
+    await tell(store, CALLS, make_calls(child.id)[1:], state)
+    for key, told in (
+        (GUARDED, make_guarded()),
+        (TAKEN_OVER, make_taken_over()),
+        (SHORTENED, make_shortened()),
+        (LETTERS, make_letters()),
+    ):
+        await tell(store, key, told)
+    await redact(store, SHORTENED, REDACTED, "asked to be forgotten", by="Lee")
+
+
+async def tell(store: SqlStore, key: SessionKey, told: Session, state: State | None = None) -> None:
+    state = state or State()
+    for drafts in told:
+        named = {name for draft in drafts for name in (*list_text_hashes(draft.fact), *list_fact_files(draft.fact))}
+        blobs = {name: WORKSHOP_BLOBS[name] for name in sorted(named)}
+        state = (await store.append(key, state, drafts, blobs=blobs)).state
+
+
 async def redact_events(store: SqlStore, draft: EventDraft) -> State:
     """Do what the draft says: the texts of its events go."""
     assert isinstance(draft.fact, SessionRedacted)
@@ -78,13 +118,31 @@ async def redact_events(store: SqlStore, draft: EventDraft) -> State:
     return (await store.redact(SHOP, log, texts, EventDraft(fact, draft.run_id, draft.agent))).state
 
 
+async def list_keys(store: SqlStore) -> list[SessionKey]:
+    """All sessions, children included, in the order of their names."""
+    return sorted([key async for key in filter_sessions(store, SHOP.tenant)], key=lambda key: key.id)
+
+
+async def write_exports(store: SqlStore, folder: Path) -> None:
+    every = [piece async for piece in write_export(store, iterate_keys(await list_keys(store)))]
+    one = [piece async for piece in write_export(store, iterate_keys([CALLS]), alone=True)]
+    (folder / "export.jsonl").write_bytes(b"".join(every))
+    (folder / "export-alone.jsonl").write_bytes(b"".join(one))
+
+
 async def list_states(store: SqlStore) -> dict[str, Any]:
     """What each session looks like after each of its events."""
     seen: dict[str, Any] = {}
-    for key in (SHOP, FORK):
+    for key in await list_keys(store):
         last = (await store.state(key)).seq
         seen[key.id] = [describe_state(key.id, await store.state(key, at=seq)) for seq in range(1, last + 1)]
     return seen
+
+
+def read_states(release: Path) -> Any:
+    """What a release made of its events."""
+    packed = release / "states.json.gz"
+    return decode(gzip.decompress(packed.read_bytes()) if packed.exists() else (release / "states.json").read_bytes())
 
 
 def read_rows(path: Path) -> dict[str, list[dict[str, Any]]]:
@@ -110,10 +168,11 @@ async def make(folder: Path) -> None:
         url = f"sqlite:///{path}"
         schema.upgrade(url)
         store = open_store(url, clock=make_clock())
-        await fill_store(store)
+        await fill_golden(store)
         seen = encode(await list_states(store))
+        await write_exports(store, folder)
         await store.close()
-        (folder / "states.json").write_bytes(seen + b"\n")
+        (folder / "states.json.gz").write_bytes(gzip.compress(seen, mtime=0))
         (folder / "rows.json").write_text(json.dumps(read_rows(path), indent=1) + "\n")
         shutil.copy(path, folder / "swarmkeep.db")
 

@@ -18,7 +18,7 @@ from tests.support.llm import ModelCall, Recorder
 from tests.support.processes import ServerProcess
 
 # Two servers, because acme and triage both have a "Triage Agent".
-GROUPS = (("acme", "airline"), ("triage", "basic", "weather", "personal_shopper", "support_bot"))
+GROUPS = (("acme", "airline"), ("triage", "basic", "weather", "personal_shopper", "support_bot", "librarian"))
 
 # The conversations of `basic` are with its first agent, which has no functions, and those of `acme` seldom come to an
 # order, which a person has to approve. These are with others.

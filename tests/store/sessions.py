@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -37,6 +38,16 @@ def draft_creation(
 
 def draft_user_messages(*texts: Any) -> list[EventDraft]:
     return [EventDraft(MessageAdded(message={"role": "user", "content": text}), None, "Triage") for text in texts]
+
+
+def make_picture_part(content: bytes) -> Json:
+    """A part of a message that refers to a picture."""
+    name = hashlib.sha256(content).hexdigest()
+    return {
+        "type": "image_url",
+        "image_url": {},
+        "blob": {"sha256": name, "media_type": "image/png", "size": len(content)},
+    }
 
 
 def draft_run_start(state: State, run_id: str = "r1") -> list[EventDraft]:

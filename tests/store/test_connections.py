@@ -16,6 +16,7 @@ from sqlalchemy import text
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.domain.events import SessionUpdated
+from swarmkeep.domain.finding.words import parse_terms
 from swarmkeep.domain.state import State
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store
@@ -116,6 +117,37 @@ async def test_a_store_whose_connections_were_cut_works_again(postgres_ready: st
     finally:
         await store.close()
         await operator.close()
+
+
+async def test_a_process_that_stands_still_keeps_no_row_for_long(postgres_ready: str) -> None:
+    """Wherever it writes from: also from the thread that keeps its leases."""
+    store = open_store(postgres_ready)
+    shown = text("SELECT current_setting('idle_in_transaction_session_timeout'), current_setting('lock_timeout')")
+    for write in (store.database.write, store.database.write_from_anywhere):
+        assert tuple(await write(lambda connection: connection.execute(shown).one())) == ("5s", "5s")
+    await store.close()
+
+
+async def test_nor_does_one_that_stands_still_in_the_middle_of_many_rows(
+    postgres_ready: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the rest of a batch is on its way, PostgreSQL has no limit for how long it waits: nothing is sent so."""
+    from asyncpg import Connection as Driver
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a batch is sent in pieces")
+
+    monkeypatch.setattr(Driver, "executemany", refuse)
+    store = open_store(postgres_ready)
+    metadata = {"team": "desk", "order": "4711", "kind": "refund"}
+    state = await begin_session(store, KEY, metadata=metadata)
+    state = (await store.append(KEY, state, draft_user_messages(*(f"message {n}" for n in range(100))))).state
+    while await store.index_some():
+        pass
+    assert list_seqs(await store.read(KEY)) == list(range(1, 102))
+    assert (await store.list_sessions(KEY.tenant, terms=parse_terms("message 99"))).sessions[0].id == KEY.id
+    assert (await store.list_sessions(KEY.tenant, metadata=metadata)).sessions[0].id == KEY.id
+    await store.close()
 
 
 async def test_a_commit_of_unknown_outcome_is_not_done_again(
@@ -255,6 +287,15 @@ async def test_a_store_for_reading_only_refuses_to_write(opener: Opener) -> None
 
 async def test_a_store_that_was_never_used_closes(url: str) -> None:
     await open_store(url).close()
+
+
+async def test_a_store_is_closed_more_than_once(opener: Opener) -> None:
+    store = opener()
+    assert await store.database.read_snapshot(lambda connection: connection.scalar(text("SELECT 1"))) == 1
+    await store.close()
+    await store.close()
+    with pytest.raises(StoreUnavailable):
+        await store.database.read_snapshot(lambda connection: connection.scalar(text("SELECT 1")))
 
 
 async def test_nothing_is_left_running_after_close(url: str) -> None:

@@ -69,7 +69,7 @@ async def main():
         if number == 0:
             drafts = [*draft_creation({"n": 0}), *draft_run_start(state)]
         drafts.append(EventDraft(SessionUpdated(metadata={"n": number}), None, "Triage"))
-        blobs = {f"h{number}": "text"}
+        blobs = {f"h{number}": "text", f"f{number}": b"a file"}
         appended = await store.append(
             KEY, state, drafts, lease=lease, blobs=blobs, idempotency=IdempotencyRecord(key=f"k{number}", digest="d")
         )
@@ -101,6 +101,7 @@ async def crash_writer(url: str, folder: Path, where: str, which: int) -> list[t
         pytest.param("before_commit", 4, marks=pytest.mark.long),
         ("after_commit", 3),
         pytest.param("INSERT INTO sessions", 1, marks=pytest.mark.chaos),
+        ("INSERT INTO files", 2),
         pytest.param("INSERT INTO idempotency", 3, marks=pytest.mark.chaos),
         pytest.param("INSERT INTO events", 3, marks=pytest.mark.chaos),
         pytest.param("INSERT INTO blobs", 3, marks=pytest.mark.chaos),
@@ -125,6 +126,7 @@ async def test_a_process_killed_anywhere_leaves_whole_appends(
     assert list_seqs(await store.read(KEY)) == list(range(1, state.seq + 1))
     assert state.metadata == {"n": last}
     assert [row[2] for row in rows["blobs"]] == [f"h{number}" for number in range(last + 1)]
+    assert [row[2] for row in rows["files"]] == sorted(f"f{number}" for number in range(last + 1))
     assert len(rows["session_labels"]) == len(rows["sessions"]) == 1
     assert await store.find_idempotency_record(KEY, f"k{last}") == IdempotencyRecord(
         key=f"k{last}", digest="d", seq=state.seq

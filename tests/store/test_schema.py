@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, text
+from sqlalchemy import inspect, make_url, text
 
 import swarmkeep_migrations
 from swarmkeep.store import schema
@@ -30,9 +30,23 @@ LATEST = swarmkeep_migrations.REVISIONS[-1]
 async def read_table_names(url: str) -> set[str]:
     store = open_store(url)
     try:
-        return set(await store.database.read(lambda connection: inspect(connection).get_table_names()))
+        names = await store.database.read(lambda connection: inspect(connection).get_table_names())
+        return {name for name in names if not schema.is_of_search_index(name)}
     finally:
         await store.close()
+
+
+def test_a_migration_takes_its_time_whatever_the_database_is_told_for_servers(postgres_url: str) -> None:
+    names = ("idle_in_transaction_session_timeout", "lock_timeout")
+    database = make_url(postgres_url).database
+    for name in names:
+        setting = text(f"ALTER DATABASE \"{database}\" SET {name} = '5s'")
+        schema.change_at_once(postgres_url, lambda connection, setting=setting: connection.execute(setting))
+    found = [
+        schema.change_at_once(postgres_url, lambda connection, name=name: connection.scalar(text(f"SHOW {name}")))
+        for name in names
+    ]
+    assert found == ["0", "0"]
 
 
 def test_up_down_and_up_again(database_url: str) -> None:

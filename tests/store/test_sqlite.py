@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import resource
 import sqlite3
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,8 +22,10 @@ from swarmkeep.domain.events import SessionUpdated
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import IdempotencyRecord, StoreUnavailable
+from swarmkeep.store.sqlite.connections import connect
 from swarmkeep.store.sqlite.database import SqliteDatabase
 from swarmkeep.store.sqlite.read_only import ReadOnlyFile
+from swarmkeep.store.sqlite.scrubbing import LogScrubber
 from swarmkeep.store.urls import SqliteFile
 from tests.store.sessions import KEY, OTHER, begin_session, draft_user_messages, list_seqs, new_key
 from tests.support.processes import Process
@@ -46,6 +50,19 @@ def locked(path: Path) -> Iterator[sqlite3.Connection]:
     other.execute("BEGIN IMMEDIATE")
     yield other
     other.close()
+
+
+@pytest.mark.parametrize("column", ["type", "recorded_at", "payload"])
+async def test_text_that_is_no_utf8_any_more_is_read_as_far_as_it_goes(
+    path: Path, store: SqlStore, column: str
+) -> None:
+    await begin_session(store)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE events SET {column} = CAST(x'ff' AS TEXT) WHERE seq = 1")
+    assert list_seqs(await store.read(KEY)) == [1]
+    assert [one.event.seq for one in await store.read_sealed(KEY)] == [1]
+    found = await store.read_snapshot(lambda snapshot: snapshot.read_sealed(KEY, after=0, upto=1, limit=1))
+    assert [one.event.seq for one in found] == [1]
 
 
 async def test_writes_that_wait_share_a_commit(store: SqlStore, locked: sqlite3.Connection) -> None:
@@ -77,7 +94,7 @@ async def test_a_writer_waits_for_another_process(store: SqlStore, locked: sqlit
 async def test_a_writer_that_waited_in_vain_says_so(path: Path, locked: sqlite3.Connection) -> None:
     database = SqliteDatabase(SqliteFile(path), busy_seconds=0.05)
     store = SqlStore(database, display=str(path))
-    with pytest.raises(Overloaded):
+    with pytest.raises(Overloaded, match="another program holds the database file"):
         await begin_session(store)
     locked.execute("COMMIT")
     assert (await begin_session(store)).seq == 1
@@ -257,6 +274,61 @@ async def test_the_settings_that_durability_needs(store: SqlStore) -> None:
         return [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in names]  # type: ignore[attr-defined]
 
     assert await store.database.write(settings) == ["wal", 2, 1]
+
+
+@pytest.mark.long
+def test_an_index_that_was_merged_a_thousand_times_is_whole(path: Path) -> None:
+    """With something written between any two merges, SQLite takes it for damaged from then on."""
+    connection = connect(SqliteFile(path), "rw")
+    scrubber = LogScrubber("it")
+    _add_words(connection, [("t", "base", number, number, f"w{number} base") for number in range(500)])
+    for number in range(500, 1_700):
+        _add_words(connection, [("t", "s", number, number, f"w{number} added")])
+        connection.commit()
+        scrubber.note_erased()
+        scrubber.scrub(connection, is_last=True)
+        assert not scrubber.is_due
+    for word, count in (("base", 500), ("added", 1_200), ("w7", 1)):
+        found = connection.exec_driver_sql("SELECT count(*) FROM search_index WHERE search_index MATCH ?", (word,))
+        assert found.scalar() == count
+    connection.close()
+
+
+async def test_others_write_while_the_index_of_words_is_merged(path: Path, store: SqlStore) -> None:
+    names = random.Random(1)
+    texts = [" ".join(f"w{names.randrange(10**15)}" for _ in range(40)) for _ in range(2_000)]
+    rows = [("t", "s", number, number, text) for number, text in enumerate([*texts, "canarybird"])]
+    for start in range(0, len(rows), 100):
+        # Each of them adds a part to the index.
+        await store.database.write(partial(_add_words, rows=rows[start : start + 100]))
+    erasing = asyncio.ensure_future(store.database.write(_remove_canary, erases=True))
+    count = 0
+    while not erasing.done():
+        await store.database.write(_count_tables)
+        count += 1
+    assert count > 0
+    # At the end nothing is left out, whoever asks for it last.
+    await store.database.write(partial(_add_words, rows=[("t", "s", 3_000, 3_000, "canarybird")]))
+    await store.database.write(_remove_canary, erases=True)
+    await store.close()
+    assert b"canarybird" not in await asyncio.to_thread(path.read_bytes)
+    with closing(sqlite3.connect(path)) as connection:
+        changes = connection.total_changes
+        connection.execute("INSERT INTO search_index (search_index, rank) VALUES ('merge', -1000)")
+        assert connection.total_changes - changes < 2
+
+
+def _add_words(connection: Connection, rows: Sequence[tuple[object, ...]]) -> None:
+    for row in rows:
+        connection.exec_driver_sql("INSERT INTO search VALUES (?, ?, ?, ?, ?)", row)
+
+
+def _remove_canary(connection: Connection) -> None:
+    connection.exec_driver_sql("DELETE FROM search WHERE words = 'canarybird'")
+
+
+def _count_tables(connection: Connection) -> int:
+    return int(connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar() or 0)
 
 
 WRITER = """

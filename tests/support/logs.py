@@ -13,16 +13,23 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from hypothesis import strategies as st
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from swarmkeep.domain.codec import Json, encode_text
+from swarmkeep.domain.compaction.planning import CompactionPlan, plan_compaction
+from swarmkeep.domain.compaction.requests import build_summary_request
 from swarmkeep.domain.decisions.commands import StartRun, cancel_run, create_session, start_run, update_session
+from swarmkeep.domain.decisions.concurrent_calls import find_batch
 from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.guardrails import Trip, find_new_input, refuse_input, refuse_reply
 from swarmkeep.domain.decisions.importing import finish_import
 from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
+from swarmkeep.domain.decisions.removing import hide_run, remove_message
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
-from swarmkeep.domain.decisions.settling import settle
-from swarmkeep.domain.decisions.steps import AskModel, CallTool, next_step
+from swarmkeep.domain.decisions.settling import Approvals, settle
+from swarmkeep.domain.decisions.steps import PERSON, AskModel, CallTool, CallTools, Compact, next_step
+from swarmkeep.domain.decisions.takeovers import answer, hand_back, take_over
 from swarmkeep.domain.decisions.turns import ToolOutcome, end_run, record_reply, record_result, start_tool
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent, encode_payload
 from swarmkeep.domain.errors import DomainError
@@ -31,6 +38,7 @@ from swarmkeep.domain.events import (
     ApprovalRequested,
     CompletionRecord,
     ContextUpdated,
+    GuardrailTripped,
     HandoffIgnored,
     HandoffMade,
     MessageAdded,
@@ -40,8 +48,8 @@ from swarmkeep.domain.events import (
     RunCompleted,
     RunError,
     RunFailed,
+    RunHidden,
     RunInterrupted,
-    RunOptions,
     RunQueued,
     RunResumed,
     RunStarted,
@@ -57,10 +65,16 @@ from swarmkeep.domain.events import (
     UnknownFact,
     Usage,
 )
+from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
+from swarmkeep.domain.facts.history import MessageRemoved
+from swarmkeep.domain.facts.takeovers import SessionHandedBack, SessionTakenOver
+from swarmkeep.domain.facts.tools import ListedTool, ToolsListed
 from swarmkeep.domain.fold import evolve, fold
 from swarmkeep.domain.patch import diff
 from swarmkeep.domain.request import Profile
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import Run, State, ToolCall
+from swarmkeep.domain.views import collect_runs
 
 T = TypeVar("T")
 
@@ -121,6 +135,7 @@ VALUES = (
 KEYS = ("city", "user", "", "a/b", "~", "~1", "\ud800", "é")
 TOOLS = ("look_up", "transfer_to_b", "transfer_to_c", "remember", "forget", "danger", "explode", "no such tool!", "")
 DANGEROUS = ("danger", "forget")
+CONCURRENT = ("look_up", "remember", "forget", "transfer_to_c")
 AGENTS = ("a", "b", "c", "ä \ud800")
 USAGES: tuple[Json | None, ...] = (
     {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}, None, {}, {"total_tokens": "many"},
@@ -193,6 +208,9 @@ def record_draft(draft: EventDraft, seq: int, previous: str) -> RecordedEvent:
     )
 
 
+_CALLS_AT_ONCE = Approvals(find_batch=lambda state, run: find_batch(run, CONCURRENT, ()))
+
+
 class RandomSession:
     """A session that is being lived: its log so far, and what may happen to it next.
 
@@ -209,7 +227,7 @@ class RandomSession:
 
     def commit(self, drafts: Sequence[EventDraft]) -> list[EventDraft]:
         """Append the drafts with what follows from them, as the loop does."""
-        settled = settle(self.state, drafts)
+        settled = settle(self.state, drafts, approvals=_CALLS_AT_ONCE)
         for draft in settled:
             event = record_draft(draft, self.state.seq, self.state.hash)
             self.events.append(event)
@@ -234,8 +252,12 @@ class RandomSession:
                 return False
             case AskModel() if run is not None:
                 self._answer_as_model(run)
+            case Compact():
+                self._sum_up()
             case CallTool(call=call) if run is not None and call.attempts:
                 self._answer_call(run, call)
+            case CallTools(calls=calls) if run is not None:
+                self._answer_call(run, self.dice.pick(calls))
             case _:
                 self.commit([])
         return True
@@ -243,6 +265,9 @@ class RandomSession:
     def disrupt(self) -> None:
         """Something from outside, or a mishap. What the session refuses leaves no trace."""
         moves = [self.start, self.update, self.resume, self.cancel, self.add_unknown_event, self.fork, self.carry_over]
+        moves += [self.remove, self.hide, self.compact, self.list_tools, self.take_over]
+        if self.state.taken_over is not None:
+            moves += [self.answer, self.hand_back] * 4
         if self.state.run is not None and self.state.run.status == "running":
             moves += [self.crash, self.crash, self.give_up, self.fail, self.cut_off]
         if self.state.run is not None and self.state.run.status == "waiting":
@@ -271,6 +296,69 @@ class RandomSession:
             self.commit(cancel_run(self.state, self.state.run.id))
         self._commit_unless_refused(lambda: start_run(self.state, command))
 
+    def remove(self) -> None:
+        """Take a message out, or one call of it; or something that is neither."""
+        dice = self.dice
+        seq = dice.pick([entry.seq for entry in self.state.messages] or [1])
+        call_id = dice.pick((None, "call_0", "call_1", "h1")) if dice.chance(50) else None
+        self._commit_unless_refused(lambda: remove_message(self.state, seq, call_id, dice.pick((None, "me"))))
+
+    def hide(self) -> None:
+        run_id = self.dice.pick([run.id for run in collect_runs(self.state)] or ["nobody"])
+        self._commit_unless_refused(lambda: hide_run(self.state, run_id, self.dice.pick((None, "me"))))
+
+    def list_tools(self) -> None:
+        """A server offers other tools than before, or cannot be asked."""
+        tools = tuple(ListedTool(name=name) for name in self.dice.pick(((), ("read",), ("read", "write"))))
+        fact = ToolsListed(server="files", tools=tools) if tools else ToolsListed(server="files", error="gone")
+        self.commit(draft_events(self.state.agent, [fact], self._active_run_id))
+
+    def compact(self) -> None:
+        """Begin to make the history shorter for the model."""
+        dice = self.dice
+        plan = CompactionPlan(
+            reason=dice.pick(("tokens", "too_long", "asked")),
+            keep_turns=dice.pick((1, 2, 4)),
+            result_characters=dice.pick((4, 100)),
+            of_tokens=dice.pick((None, 100)),
+            by=dice.pick((None, "me")),
+        )
+        started = None if self.state.compaction is not None else plan_compaction(self.state, plan)
+        if started is not None:
+            self.commit(draft_events(self.state.agent, [started], self._active_run_id))
+
+    def take_over(self) -> None:
+        dice = self.dice
+        by, note, force = dice.pick((None, "Lee", "Ana")), dice.pick((None, "I do")), dice.chance(50)
+        self._commit_unless_refused(lambda: take_over(self.state, by=by, note=note, force=force))
+
+    def answer(self) -> None:
+        by = self.dice.pick((None, "Lee", "Ana"))
+        self._commit_unless_refused(lambda: answer(self.state, self.dice.pick(TEXTS) or "yes", by=by))
+
+    def hand_back(self) -> None:
+        note = self.dice.pick((None, "be kind", "\ud800"))
+        self._commit_unless_refused(lambda: hand_back(self.state, by="Lee", note=note, force=True))
+
+    @property
+    def _active_run_id(self) -> str | None:
+        return None if self.state.run is None else self.state.run.id
+
+    def _sum_up(self) -> None:
+        dice, state = self.dice, self.state
+        assert state.compaction is not None
+        request, piece = build_summary_request(state, "m", 2_000)
+        fact: SessionEvent = CompactionFailed(code="provider_error", message=dice.pick(TEXTS))
+        if dice.chance(80):
+            fact = CompactionSummarised(
+                first_seq=piece.first_seq,
+                last_seq=piece.last_seq,
+                summary=f"summary {dice.pick(TEXTS)}",
+                characters=2_000,
+                completion=CompletionRecord(model="m", usage=dice.pick(USAGES), request=request.record),
+            )
+        self.commit(draft_events(state.agent, [fact], self._active_run_id))
+
     def update(self) -> None:
         dice = self.dice
         facts = update_session(
@@ -293,7 +381,12 @@ class RandomSession:
             if call.reason == "approval":
                 decision = dice.pick(("approve", "deny"))
                 reason = dice.pick((None, "no", "\ud800"))
-                approvals.append(Approval(tool_call_id=call.tool_call_id, decision=decision, reason=reason, by="me"))
+                edited = {"city": dice.pick(VALUES)} if decision == "approve" and dice.chance(30) else None
+                approvals.append(
+                    Approval(
+                        tool_call_id=call.tool_call_id, decision=decision, reason=reason, by="me", arguments=edited
+                    )
+                )
             else:
                 answer = ToolAnswer(tool_call_id=call.tool_call_id, content=dice.pick(TEXTS), is_error=dice.chance(20))
                 answers.append(answer)
@@ -380,6 +473,15 @@ class RandomSession:
             request=RequestRecord(instructions="0" * 64, tools=None, params={"model": "m"}),
         )
         expires_at = dice.pick((None, "2026-01-02T00:00:00.000000Z"))
+        trip = Trip(name="g", message=dice.pick(TEXTS) or "no", error=dice.pick((None, "KeyError")))
+        entries = find_new_input(self.state, run, self.state.agent)
+        if entries and dice.chance(7):
+            self.commit(draft_events(self.state.agent, refuse_input(self.state.agent, trip, entries), run.id))
+            return
+        if dice.chance(5):
+            facts = refuse_reply(self.state.agent, trip, "secret", completion)
+            self.commit(draft_events(self.state.agent, facts, run.id))
+            return
         facts = record_reply(run, message, completion, needs_approval=DANGEROUS, expires_at=expires_at)
         self.commit(draft_events(self.state.agent, facts, run.id))
 
@@ -407,9 +509,12 @@ class RandomSession:
             return ToolOutcome(status="ok", content=f"Transferred to {to}.", handoff=to)
         if call.name in ("remember", "forget"):
             patch, nulls = diff(self.state.context_variables, self._change_context(call.name == "forget"))
-            return ToolOutcome(status="ok", content="done", patch=patch, nulls=nulls)
+            values = {self.dice.pick(KEYS): self.dice.pick(VALUES)} if self.dice.chance(20) else {}
+            return ToolOutcome(status="ok", content="done", patch=patch, nulls=nulls, values=values)
         if call.name == "look_up":
             return ToolOutcome(status="ok", content=self.dice.pick(TEXTS), duration_ms=1.5)
+        if self.dice.chance(20):
+            return ToolOutcome(status="refused", content="Refused.", trip=Trip(name="g", message="no"))
         return ToolOutcome(status=self.dice.pick(("error", "timeout")), content=f"Error: {call.name}")
 
     def _change_context(self, forget: bool) -> Json:
@@ -486,21 +591,67 @@ def make_strange_fact(dice: Dice) -> SessionEvent:
         lambda: MessageAdded(
             message=_make_strange_message(dice), tool=ToolRecord(name=name, status="ok", handoff=agent)
         ),
+        lambda: MessageAdded(
+            message=_make_strange_message(dice),
+            tool=dice.pick((None, ToolRecord(name=name, status="ok", output=True))),
+            correction=dice.pick((UNSET, 0, -1, 2**40)),
+        ),
         lambda: SessionCreated(agent=agent, context_variables=values, metadata=values),
         lambda: SessionForked(from_session_id=text, from_seq=-1, from_hash=""),
         lambda: SessionImported(source=text, digest=text, last_seq=-1, by=text),
         lambda: SessionUpdated(metadata=values) if dice.chance(50) else SessionUpdated(agent=agent),
         lambda: SessionRedacted(seqs=(1, 1, 10**6), reason=text),
+        lambda: MessageRemoved(
+            message_seq=dice.pick((-1, 0, 2, 3, 4, 5, 2**70)),
+            tool_call_id=dice.pick((None, call_id)),
+            seqs=dice.pick(((), (2,), (3, 4), (4, 4, 4), (-1, 9, 2**70), (5, 3, 2))),
+            by=text,
+            content=dice.pick((UNSET, True, False)),
+        ),
+        lambda: RunHidden(by=text, part=dice.pick((UNSET, 0, 1, -1, 2**70))),
+        lambda: CompactionStarted(
+            reason=text,
+            keep_turns=-1,
+            last_seq=dice.pick((0, 3, -1, 2**70)),
+            shortened=(3, 3, -1, 2**70),
+            result_characters=dice.pick((0, 1, -5, 100)),
+            piece_characters=dice.pick((0, -1, 50)),
+        ),
+        lambda: CompactionSummarised(
+            first_seq=dice.pick((0, 2, -1)), last_seq=dice.pick((1, 4, 9, -1, 2**70)), summary=text, characters=-1
+        ),
+        lambda: CompactionFailed(code=text, message=text),
+        lambda: ToolsListed(server=text, tools=(ListedTool(name=text, tool=text, idempotent=True),), schemas=None),
+        lambda: ToolsListed(server=text, error=text),
         lambda: RunQueued(options=RunOptions(), messages=(_make_strange_message(dice),), agent=agent),
         lambda: RunStarted(options=RunOptions(max_turns=dice.pick((None, 0, -1, 2**63)), model=text)),
+        lambda: RunStarted(
+            options=RunOptions(
+                model_settings={"messages": [], "tools": values, "seed": 1, "extra_body": dice.pick((1, {"n": 2}))},
+                instructions=text,
+                response_format=dice.pick((UNSET, {}, {"type": ["text"]})),
+            )
+        ),
         lambda: ToolStarted(tool_call_id=call_id, name=name, arguments=arguments, attempt=dice.pick((1, 0, -1, 9))),
+        lambda: GuardrailTripped(
+            stage=dice.pick(("input", "output", "tool", text)),
+            name=name,
+            message=text,
+            messages=dice.pick((UNSET, (), (1, 2, 3), (5, 5, -1, 2**40), tuple(range(40)))),
+            tool_call_id=dice.pick((UNSET, call_id)),
+        ),
+        lambda: MessageAdded(message=_make_strange_message(dice), guardrail=name),
         lambda: HandoffMade(from_agent=agent, to_agent=text, tool_call_id=call_id),
         lambda: HandoffIgnored(from_agent=agent, to_agent=text, tool_call_id=dice.pick((None, call_id))),
         lambda: ContextUpdated(patch=values, nulls=dice.pick(((), ("",), ("/",), ("/~/a",), ("/city/x/y", "/city")))),
         lambda: ApprovalRequested(tool_call_id=call_id, name=name, arguments=arguments),
-        lambda: ApprovalDecided(tool_call_id=call_id, decision=dice.pick(("approve", "deny"))),
-        lambda: RunWaiting(pending=dice.pick(((), (pending, pending)))),
-        lambda: RunResumed(reason=dice.pick(("approval", "tool_results", "recovery"))),
+        lambda: ApprovalDecided(
+            tool_call_id=call_id, decision=dice.pick(("approve", "deny")), arguments=dice.pick((UNSET, arguments))
+        ),
+        lambda: SessionTakenOver(by=text, note=text) if dice.chance(50) else SessionHandedBack(by=text, note=text),
+        lambda: MessageAdded(message=_make_strange_message(dice), person=text),
+        lambda: RunWaiting(pending=dice.pick(((), (pending, pending), (PERSON,)))),
+        lambda: RunResumed(reason=dice.pick(("approval", "tool_results", "recovery", "person"))),
         lambda: RunCompleted(**ending),
         lambda: RunFailed(**ending, error=RunError(code="x", message=text)),
         lambda: RunCancelled(**ending),

@@ -29,8 +29,10 @@ ADDRESS = "127.0.0.1:8000"
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05
 
-# What a block sets, and where it goes, holds for the next one.
-BASH = 'set -eu -o pipefail -a; [ -e "$1" ] && . "$1"; . "$0"; { export -p; printf "cd %q\\n" "$PWD"; } > "$1"'
+# What a block sets, and where it goes, holds for the next one; not so in the second terminal, which is killed at any
+# moment, also while it would be saving.
+SERVE = 'set -eu -o pipefail -a; [ -e "$1" ] && . "$1"; . "$0"'
+BASH = SERVE + '; { export -p; printf "cd %q\\n" "$PWD"; } > "$1"'
 
 SHOWN_ONLY = {"text"}
 PARSED: dict[str, Callable[[str], object]] = {
@@ -118,7 +120,7 @@ def run_page(path: Path, address: str, replaced: Mapping[str, str] | None = None
                 exec(compile(code, str(path), "exec", dont_inherit=True), session.__dict__)
             elif block.serves:
                 stop_server(server)
-                server = _start_shell(folder, f"{path.name}.server", code)
+                server = _start_shell(folder, f"{path.name}.server", code, SERVE)
                 wait_for_server(block, server, address)
             elif status := _start_shell(folder, path.name, code).wait():
                 sys.exit(f"{block.place}: exit code {status}")
@@ -135,10 +137,10 @@ def _read_exports(folder: Path) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in said.stdout.split("\0") if pair)
 
 
-def _start_shell(folder: Path, name: str, code: str) -> subprocess.Popen[bytes]:
+def _start_shell(folder: Path, name: str, code: str, how: str = BASH) -> subprocess.Popen[bytes]:
     script = folder / f".{name}"
     script.write_text(code, encoding="utf-8")
-    return subprocess.Popen(["bash", "-c", BASH, script, folder / ".shell"])
+    return subprocess.Popen(["bash", "-c", how, script, folder / ".shell"])
 
 
 def wait_for_server(block: Block, server: subprocess.Popen[bytes], address: str) -> None:

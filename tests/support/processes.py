@@ -146,6 +146,9 @@ class Process:
 
     def signal(self, number: int) -> None:
         """Send a signal to the whole group."""
+        if self.returncode is not None and _is_running(self.pid):
+            # The number is somebody else's by now.
+            return
         # Nothing is left of the group when it ended before.
         try:
             os.killpg(self.pid, number)
@@ -267,3 +270,12 @@ class ServerProcess(Process):
     def __enter__(self) -> ServerProcess:
         self.start()
         return self
+
+
+def _is_running(pid: int) -> bool:
+    """Whether there is such a process, and it is more than a number that nobody has asked about yet."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"

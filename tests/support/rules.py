@@ -25,6 +25,15 @@ _BODY_KEYS = {
     "parallel_tool_calls",
     "stream",
     "stream_options",
+    "response_format",
+    "temperature",
+    "top_p",
+    "seed",
+    "stop",
+    "max_tokens",
+    "max_completion_tokens",
+    "reasoning_effort",
+    "logit_bias",
 }
 _FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _AUTHOR_NAME = re.compile(r"[^\s<|\\/>]{1,64}")

@@ -1,4 +1,4 @@
-"""One Chromium and one server for all tests of the page; a window of its own for each."""
+"""One Chromium and one server for all tests of the page; for each a window that is as new."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Error, sync_playwright
 
 from tests.support.chromium import ARGUMENTS, NEEDED, find_chromium, is_browser_needed
 from tests.support.processes import ServerProcess
@@ -40,7 +40,12 @@ def _scripted() -> Iterator[ScriptedModel]:
 
 @pytest.fixture(scope="package")
 def server(_scripted: ScriptedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    env = {"OPENAI_API_KEY": "test", "OPENAI_BASE_URL": _scripted.url, "SWARMKEEP_MODEL_RETRIES": "0"}
+    env = {
+        "OPENAI_API_KEY": "test",
+        "OPENAI_BASE_URL": _scripted.url,
+        "SWARMKEEP_MODEL_RETRIES": "0",
+        "SWARMKEEP_PRICES": '{"scripted-*": {"input": 2, "cached_input": 1, "output": 10}}',
+    }
     folder = tmp_path_factory.mktemp("page")
     with ServerProcess(folder, agents=[str(TEAM)], offline=False, env=env) as running:
         yield running
@@ -73,6 +78,38 @@ def windows(browser: Browser) -> Iterator[Callable[..., Window]]:
     assert [wrong for window in opened for wrong in window.errors] == []
 
 
+@pytest.fixture(scope="package")
+def _kept(browser: Browser) -> Iterator[dict[str, list[Window]]]:
+    """Windows that no test uses now, by what they were made with."""
+    kept: dict[str, list[Window]] = {}
+    yield kept
+    for window in (window for windows in kept.values() for window in windows):
+        window.close()
+
+
 @pytest.fixture
-def window(windows: Callable[..., Window], server: ServerProcess) -> Window:
-    return windows(server.url)
+def cleared_windows(browser: Browser, _kept: dict[str, list[Window]]) -> Iterator[Callable[..., Window]]:
+    """As `windows`, for tests that may have what others used before: a new one takes seconds to start."""
+    taken: list[tuple[Window, list[Window]]] = []
+
+    def open_window(url: str, **options: Any) -> Window:
+        alike = _kept.setdefault(repr(sorted(options.items())), [])
+        window = alike.pop() if alike else Window(browser, url, **options)
+        window.url = url
+        taken.append((window, alike))
+        return window
+
+    yield open_window
+    errors = [wrong for window, _ in taken for wrong in window.errors]
+    for window, alike in taken:
+        try:
+            window.clear()
+            alike.append(window)
+        except Error:
+            window.close()
+    assert errors == []
+
+
+@pytest.fixture
+def window(cleared_windows: Callable[..., Window], server: ServerProcess) -> Window:
+    return cleared_windows(server.url)

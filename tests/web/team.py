@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from typing import Any
 
-from swarmkeep import Agent, Result, tool
+from swarmkeep import Agent, File, Result, tool
 
 HOSTILE_NAME = "<img src=x onerror=alert(1)>"
 
@@ -24,10 +25,22 @@ def remember(key: str, value: str, context_variables: dict[str, Any]) -> Result:
     return Result(value="kept", context_variables={key: value})
 
 
+def paint() -> Result:
+    """Paint a picture of one pixel."""
+    picture = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+    return Result("Done.", files=[File(b64decode(picture), "image/png", "one.png"), File(b"a,b", "text/csv", "a.csv")])
+
+
 @tool(requires_approval=True)
 def refund(order: str) -> str:
     """Pay an order back."""
     return f"refunded {order}"
+
+
+@tool(requires_approval=True)
+def pay(account: int, amount: int) -> str:
+    """Pay somebody."""
+    return f"paid {amount} to {account}"
 
 
 def transfer_to_sales() -> Agent:
@@ -47,3 +60,6 @@ front = Agent(
 )
 sales = Agent(name="Sales", instructions="Sell.")
 stranger = Agent(name=HOSTILE_NAME, instructions="Be odd.")
+till = Agent(name="Till", instructions="Pay.", functions=[pay])
+counter = Agent(name="Counter", instructions="Ask.", functions=[front.as_tool("ask_front", "Ask the front desk.")])
+painter = Agent(name="Painter", instructions="Paint.", functions=[paint])

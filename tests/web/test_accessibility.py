@@ -30,9 +30,9 @@ def check_accessibility(window: Window) -> None:
 
 
 @pytest.fixture
-def window(windows: Callable[..., Window], server: ServerProcess) -> Window:
+def window(cleared_windows: Callable[..., Window], server: ServerProcess) -> Window:
     """One that lets the checker have styles of its own."""
-    return windows(server.url, bypass_csp=True)
+    return cleared_windows(server.url, bypass_csp=True)
 
 
 @pytest.fixture
@@ -49,8 +49,7 @@ def waiting(model: ScriptedModel, api: Api) -> str:
     return session
 
 
-@pytest.mark.parametrize("size", ["wide", "phone"])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("theme", "size"), [("light", "wide"), ("dark", "phone")])
 def test_a_checker_finds_nothing_serious(window: Window, waiting: str, api: Api, theme: str, size: str) -> None:
     window.page.emulate_media(color_scheme=theme, reduced_motion="reduce")  # type: ignore[arg-type]
     if size == "phone":

@@ -24,11 +24,11 @@ def create_key(database_url: str, folder: Path) -> str:
     return str(json.loads(made.stdout)["key"])
 
 
-def test_a_key_is_asked_for_and_kept_for_the_tab(windows: Callable[..., Window], tmp_path: Path) -> None:
+def test_a_key_is_asked_for_and_kept_for_the_tab(cleared_windows: Callable[..., Window], tmp_path: Path) -> None:
     database_url = f"sqlite:///{tmp_path / 'swarmkeep.db'}"
     key = create_key(database_url, tmp_path)
     with ServerProcess(tmp_path, agents=["swarmkeep_agents.weather"], database_url=database_url) as server:
-        window = windows(server.url)
+        window = cleared_windows(server.url)
         asked: list[str] = []
         window.page.on("request", lambda request: asked.append(request.url))
         window.open()
@@ -41,6 +41,8 @@ def test_a_key_is_asked_for_and_kept_for_the_tab(windows: Callable[..., Window],
         dialog.get_by_role("button", name="Use this key").click()
         expect(dialog).to_be_hidden()
         expect(window.page.get_by_role("radio").first).to_be_checked()
+        # What answers is said as it is, whatever model the agent names.
+        expect(window.page.locator(".agent-model").first).to_have_text("offline model, no LLM")
         window.say("What is the weather in Rome?")
         expect(window.answers).to_have_count(1)
         window.page.reload()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
+from tests.support.scripted import ScriptedModel
 from tests.web.window import PHONE, Api, Window
 
 pytestmark = pytest.mark.long
@@ -77,6 +78,64 @@ def test_scrolling_up_brings_earlier_messages(window: Window, api: Api) -> None:
     expect(window.questions).not_to_have_count(before)
     window.log.press("End")
     window.page.get_by_role("button", name="Latest").or_(window.answers.last).last.scroll_into_view_if_needed()
+
+
+def test_the_end_of_a_long_session_is_there_before_the_rest(window: Window, api: Api) -> None:
+    session = api.session(messages=history(1_400), metadata={"title": "A long talk"})
+    held: list[Route] = []
+    window.page.route(f"**/{session}/events", lambda route: held.append(route))
+    window.open_chat(session)
+    expect(window.answers.last).to_contain_text("1399:")
+    expect(window.page.get_by_role("heading", name="A long talk")).to_be_visible()
+    earlier = window.page.get_by_role("button", name="Show earlier")
+    expect(earlier).to_be_hidden()
+    # Whoever looks at it, or has gone up meanwhile, goes on with it.
+    window.log.evaluate("(log) => { log.scrollTop = log.scrollHeight / 2; }")
+    expect(window.page.get_by_role("button", name="Latest")).to_be_hidden()
+    window.answers.last.evaluate("(node) => { node.dataset.seen = 'yes'; }")
+    count = window.answers.count()
+    held[0].continue_()
+    expect(earlier).to_contain_text("more")
+    expect(window.answers.last).to_have_attribute("data-seen", "yes")
+    assert count <= window.answers.count() < count + 300
+    earlier.click()
+    expect(window.answers.nth(count)).to_be_attached()
+
+
+# How many items of a list each step of drawing it adds.
+STEPS = """async (text) => {
+  const { draw } = await import("/page/markdown.js");
+  const into = document.createElement("div");
+  const counts = [];
+  for (const _ of draw(text, { into })) counts.push(into.querySelectorAll("li").length);
+  return counts.map((count, index) => count - (counts[index - 1] ?? 0));
+}"""
+LINKED = "- A [shelf][1] of **lamps** that nobody counts\n" * 400
+
+
+def test_a_long_answer_ends_as_it_was_seen_and_is_drawn_in_slices(
+    window: Window, model: ScriptedModel, api: Api
+) -> None:
+    items = "".join(f"- Item **{number}** of a long list\n" for number in range(400))
+    steps = window.open().evaluate(STEPS, items)
+    assert (sum(steps), max(steps) < 100) == (400, True)
+    window.page.goto("about:blank")
+    model.hang(f"Well:\n\n{items}\nSo **far", then="**.")
+    session = api.session()
+    window.open_chat(session)
+    window.say("all of it")
+    expect(window.draft.locator("li")).to_have_count(400)
+    window.draft.locator("li").first.evaluate("(node) => { node.dataset.seen = 'yes'; }")
+    model.release()
+    expect(window.answers.locator("p strong")).to_have_text("far")
+    expect(window.answers.locator("li")).to_have_count(400)
+    expect(window.answers.locator("li").first).to_have_attribute("data-seen", "yes")
+    # A name for an address may come last: then all is drawn once more.
+    model.hang(LINKED, then="\n[1]: https://example.com/shelf\n")
+    window.say("links")
+    expect(window.draft.locator("li").first).to_contain_text("[shelf][1]")
+    model.release()
+    expect(window.answers.last.get_by_role("link", name="shelf")).to_have_count(400)
 
 
 def test_every_script_is_shown_in_its_direction_and_within_the_page(window: Window, api: Api) -> None:

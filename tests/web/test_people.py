@@ -2,51 +2,35 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.support import warm
-from tests.support.processes import ServerProcess, clean_environment
+from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 from tests.web.conftest import TEAM
-from tests.web.window import Api, Window
+from tests.web.people import Person
+from tests.web.window import Window
 
 pytestmark = pytest.mark.long
 
 
-class Person:
-    """Somebody with a key, and what they are called."""
-
-    def __init__(self, database_url: str, folder: Path, name: str, role: str) -> None:
-        command = [sys.executable, "-m", "swarmkeep", "keys", "create", "--name", name, "--role", role, "--json"]
-        made = warm.run([*command, "--database-url", database_url], folder=folder, env=clean_environment())
-        made.check_returncode()
-        found = json.loads(made.stdout)
-        self.key, self.shown, self.label = found["key"], f"{name} ({found['id']})", f"{found['id']} ({name})"
-
-    def ask(self, url: str) -> Api:
-        api = Api(url)
-        api.client.headers["authorization"] = f"Bearer {self.key}"
-        return api
-
-
-@pytest.fixture
-def locked(tmp_path: Path, _scripted: ScriptedModel) -> Iterator[tuple[ServerProcess, Person, Person]]:
-    url = f"sqlite:///{tmp_path / 'swarmkeep.db'}"
-    desk, boss = Person(url, tmp_path, "Ann <i>(desk)</i>", "run"), Person(url, tmp_path, "the boss", "approve")
+@pytest.fixture(scope="module")
+def locked(
+    tmp_path_factory: pytest.TempPathFactory, _scripted: ScriptedModel
+) -> Iterator[tuple[ServerProcess, Person, Person]]:
+    folder = tmp_path_factory.mktemp("people")
+    url = f"sqlite:///{folder / 'swarmkeep.db'}"
+    desk, boss = Person(url, folder, "Ann <i>(desk)</i>", "run"), Person(url, folder, "the boss", "approve")
     env = {"OPENAI_API_KEY": "test", "OPENAI_BASE_URL": _scripted.url, "SWARMKEEP_MODEL_RETRIES": "0"}
-    with ServerProcess(tmp_path, agents=[str(TEAM)], offline=False, env=env, database_url=url) as server:
+    with ServerProcess(folder, agents=[str(TEAM)], offline=False, env=env, database_url=url) as server:
         yield server, desk, boss
 
 
 @pytest.mark.parametrize("decision", ["approve", "deny"])
 def test_who_began_a_run_and_who_decided_is_shown(
-    windows: Callable[..., Window],
+    cleared_windows: Callable[..., Window],
     locked: tuple[ServerProcess, Person, Person],
     model: ScriptedModel,
     decision: str,
@@ -55,12 +39,12 @@ def test_who_began_a_run_and_who_decided_is_shown(
     model.call("refund", {"order": "A-17"}, id="c1")
     model.say("So be it.")
     with desk.ask(server.url) as api, boss.ask(server.url) as superior:
-        session = api.session(id="people")
+        session = api.session(id=f"people-{decision}")
         run = api.run(session, "Pay it back")
         approvals = [{"tool_call_id": "c1", "decision": decision, "reason": "because"}]
         superior.post(f"sessions/{session}/runs/{run['id']}/resume", {"approvals": approvals})
         seqs = {event["type"]: event["seq"] for event in api.events(session)}
-    window = windows(server.url)
+    window = cleared_windows(server.url)
     window.open_timeline(session, at=seqs["run.started"])
     dialog = window.page.get_by_role("dialog", name="API key")
     dialog.get_by_label("Key").fill(desk.key)

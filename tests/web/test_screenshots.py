@@ -25,7 +25,7 @@ MESSAGES = (
 )
 WIDE = {"width": 1280, "height": 860}
 SIGNS = b"\x89PNG"
-MOST_BYTES = 150_000
+MOST_BYTES = 180_000
 
 
 @pytest.fixture

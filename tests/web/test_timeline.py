@@ -147,6 +147,7 @@ def test_an_export_is_the_log_to_the_byte(window: Window, talk: str, api: Api, t
     window.open_timeline(talk)
     with window.page.expect_download() as waited:
         window.page.get_by_role("button", name="Export").click()
+        window.page.get_by_role("button", name="Events (JSON lines)").click()
     file = tmp_path / "export.jsonl"
     waited.value.save_as(file)
     sent = api.client.get(f"sessions/{talk}/events", headers={"accept": "application/x-ndjson"}).content
@@ -170,7 +171,7 @@ def test_a_badge_says_that_the_chain_holds(window: Window, talk: str, api: Api) 
 def test_a_session_has_to_be_chosen(window: Window, talk: str) -> None:
     window.open("#/timeline")
     expect(window.page.get_by_text("Choose a session")).to_be_visible()
-    window.page.get_by_role("link", name=re.compile(f"^{talk}")).click()
+    window.page.locator(f".session[data-id='{talk}']").click()
     expect(window.rows.first).to_be_visible()
 
 
@@ -183,6 +184,12 @@ ODD = [
     {"type": "run.queued", "data": {"messages": None}},
     {"type": "session.redacted", "data": {}},
     {"type": "session.imported", "data": {}},
+    {"type": "message.removed", "data": {}},
+    {"type": "run.hidden", "data": {}},
+    {"type": "compaction.started", "data": {}},
+    {"type": "compaction.summarised", "data": {}},
+    {"type": "compaction.failed", "data": {}},
+    {"type": "tools.listed", "data": {}},
     {"type": "context.updated", "data": "text"},
     {"type": "tool.started", "data": {"tool_call_id": "never asked for"}},
 ]
@@ -206,3 +213,73 @@ def test_events_of_unknown_shapes_stop_nothing(window: Window) -> None:
         events,
     )
     assert told == [len(ODD), ["stringstring"] * len(ODD)]
+
+
+def test_an_answer_that_is_sent_back_is_no_word_of_the_user(window: Window) -> None:
+    window.open()
+    said = {"role": "user", "content": "Order two.", "sender": "user"}
+    told = {"role": "user", "content": "It is not JSON.", "sender": "swarmkeep"}
+    events = [
+        {
+            "seq": seq,
+            "agent": "A",
+            "run_id": "r",
+            "at": "2026-01-01T00:00:00Z",
+            "hash": "",
+            "type": "message.added",
+            **event,
+        }
+        for seq, event in enumerate(
+            [{"data": {"message": said}}, {"data": {"message": told, "correction": 1}}], start=1
+        )
+    ]
+    shown = window.evaluate(
+        """async (events) => {
+          const { fold } = await import("/page/fold.js");
+          const { itemNode } = await import("/page/items.js");
+          const { titleOf } = await import("/page/descriptions.js");
+          const state = fold(events);
+          return [events.map(titleOf), state.items.map((item) => itemNode(item, {}).textContent)];
+        }""",
+        events,
+    )
+    assert shown == [
+        ["User", "Answer sent back"],
+        ["Order two.", "Answer sent backIt is not JSON."],
+    ]
+
+
+def test_a_message_that_was_taken_out_is_not_in_the_conversation_and_the_page_says_so(window: Window) -> None:
+    window.open()
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    other = {**call, "id": "c2"}
+    data: list[tuple[str, dict[str, Any]]] = [
+        ("message.added", {"message": {"role": "user", "content": "secret"}}),
+        ("message.added", {"message": {"role": "assistant", "content": None, "tool_calls": [call, other]}}),
+        ("message.added", {"message": {"role": "tool", "tool_call_id": "c1", "content": "one"}}),
+        ("message.added", {"message": {"role": "tool", "tool_call_id": "c2", "content": "two"}}),
+        ("message.removed", {"message_seq": 1, "tool_call_id": None, "seqs": [1], "by": "key_0123456789abcdef (Eve)"}),
+        ("message.removed", {"message_seq": 2, "tool_call_id": "c1", "seqs": [3], "by": None}),
+    ]
+    shown = window.evaluate(
+        """async (events) => {
+          const { fold } = await import("/page/fold.js");
+          const { titleOf, summaryOf } = await import("/page/descriptions.js");
+          const state = fold(events);
+          const last = events[events.length - 2];
+          return [state.messages, state.items.map((item) => item.id ?? item.kind), titleOf(last), summaryOf(last)];
+        }""",
+        [
+            {
+                "seq": seq,
+                "agent": "A",
+                "run_id": None,
+                "at": "2026-01-01T00:00:00Z",
+                "hash": "",
+                "type": type_,
+                "data": one,
+            }
+            for seq, (type_, one) in enumerate(data, start=1)
+        ],
+    )
+    assert shown == [2, ["c2", "takenOut", "takenOut"], "Message taken out", "1 · Eve (key_0123456789abcdef)"]

@@ -23,6 +23,7 @@ class Window:
 
     def __init__(self, browser: Browser, url: str, **options: Any) -> None:
         self.url = url
+        self._options = options
         self.context: BrowserContext = browser.new_context(viewport=WIDE, locale="en-GB", **options)  # type: ignore[arg-type]
         self.context.set_default_timeout(PATIENCE_MS)
         self.page: Page = self.context.new_page()
@@ -43,6 +44,20 @@ class Window:
 
     def close(self) -> None:
         self.context.close()
+
+    def clear(self) -> None:
+        """Make it as new for the next test: nothing is left of this one's but what the browser has cached."""
+        for other in self.context.pages[1:]:
+            other.close()
+        self.page.unroute_all()
+        if self.page.url.startswith("http"):
+            self.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+        self.page.goto("about:blank")
+        self.page.set_viewport_size(WIDE)  # type: ignore[arg-type]
+        self.page.emulate_media(color_scheme=self._options.get("color_scheme", "light"), reduced_motion="no-preference")
+        self.context.clear_permissions()
+        self.context.grant_permissions(self._options.get("permissions", []))
+        self.errors.clear()
 
     def open(self, route: str = "") -> Window:
         self.page.goto(f"{self.url}/{route}")

@@ -5,12 +5,18 @@ from __future__ import annotations
 import copy
 import inspect
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Annotated, Any, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from swarmkeep.agent.asked import make_asking_function
+from swarmkeep.agent.compaction import Compaction
 from swarmkeep.agent.errors import FunctionSchemaError, InvalidFunctionError
+from swarmkeep.agent.guardrails import Guardrail, check_guardrails
+from swarmkeep.agent.mcp_servers import MCPServer, check_mcp_servers
+from swarmkeep.agent.model_settings import check_model_settings
+from swarmkeep.agent.output import OUTPUT_TOOL, OutputFormat, OutputMode, OutputTypeError, make_output_format
 from swarmkeep.agent.schema import Schema
 from swarmkeep.agent.shape import CONTEXT, unwrap_partial
 from swarmkeep.agent.tools import Tool
@@ -56,6 +62,18 @@ class Agent(BaseModel):
     A function that returns another Agent hands the conversation over. Functions may be plain, async, partials,
     bound methods or callable objects; anything else is refused when the Agent is made. `functions` may be
     appended to later, for agents that hand over to each other; additions are checked before they are used.
+
+    `model_settings` are further parameters of a Chat Completions request, such as `temperature`.
+
+    `output_type` is what its final answers are: a pydantic model, a dataclass, a TypedDict, or a JSON schema as a dict.
+    A wrong answer is sent back at most `output_retries` times. `output_mode="tool"`: the model gives it by calling a
+    function, for models that know no `response_format`.
+
+    `input_guardrails` look at new messages before its model does, `output_guardrails` at what its model says before
+    anybody else does; each may refuse.
+
+    `concurrent_tools`: of the calls in one reply, those to functions declared `@tool(concurrent=True)` run at once.
+    `mcp_servers` have further tools for its model.
     """
 
     model_config = ConfigDict(validate_assignment=True, hide_input_in_errors=True)
@@ -66,6 +84,30 @@ class Agent(BaseModel):
     functions: list[AgentFunction] = Field(default_factory=FunctionList)
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool = True
+    concurrent_tools: bool = False
+    model_settings: dict[str, Any] = {}
+    output_type: Any = None
+    output_mode: OutputMode = "response_format"
+    output_retries: Annotated[int, Field(ge=0, le=20)] = 2
+    compaction: Compaction | None = None
+    input_guardrails: list[Guardrail] = []
+    output_guardrails: list[Guardrail] = []
+    mcp_servers: list[MCPServer] = []
+
+    @field_validator("model_settings", mode="plain")
+    @classmethod
+    def _check_model_settings(cls, value: object, info: ValidationInfo) -> dict[str, Any]:
+        return check_model_settings(value, f"model_settings of agent {info.data.get('name', 'Agent')!r}")
+
+    @field_validator("input_guardrails", "output_guardrails", mode="plain")
+    @classmethod
+    def _check_guardrails(cls, value: object, info: ValidationInfo) -> list[Guardrail]:
+        return check_guardrails(value, f"{info.field_name} of agent {info.data.get('name', 'Agent')!r}")
+
+    @field_validator("mcp_servers", mode="plain")
+    @classmethod
+    def _check_mcp_servers(cls, value: object, info: ValidationInfo) -> list[MCPServer]:
+        return check_mcp_servers(value, f"mcp_servers of agent {info.data.get('name', 'Agent')!r}")
 
     @field_validator("functions", mode="plain")
     @classmethod
@@ -77,6 +119,32 @@ class Agent(BaseModel):
         functions.tools(agent)
         return functions
 
+    @field_validator("output_type")
+    @classmethod
+    def _copy_schema(cls, value: object) -> object:
+        return copy.deepcopy(value) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _check_output(self) -> Self:
+        self.output()
+        return self
+
+    def output(self) -> OutputFormat | None:
+        """What final answers have to be, if that is said; cheap to ask again.
+
+        Raises OutputTypeError for a type that cannot be described, and InvalidFunctionError where a function has the
+        name of the one that takes the output.
+        """
+        if self.output_type is None:
+            return None
+        output = make_output_format(self.output_type)
+        if self.output_mode == "tool":
+            if output.schema.get("type") != "object":
+                raise OutputTypeError("with output_mode='tool' the output_type must be a schema of an object")
+            if OUTPUT_TOOL in self.tools():
+                raise InvalidFunctionError(OUTPUT_TOOL, "that is the function which takes the output", agent=self.name)
+        return output
+
     def tools(self) -> dict[str, Tool]:
         """The agent's tools by name, in the order of its functions; cheap to ask again.
 
@@ -87,6 +155,33 @@ class Agent(BaseModel):
             functions = FunctionList(functions)
             self.__dict__["functions"] = functions
         return functions.tools(self.name)
+
+    def as_tool(
+        self,
+        name: str,
+        description: str,
+        *,
+        requires_approval: bool = False,
+        timeout: float | None = None,
+        guardrails: Sequence[Guardrail] = (),
+        concurrent: bool = False,
+    ) -> AgentFunction:
+        """This agent as a function of another one, to be put into its `functions`: it takes `input`, a text.
+
+        A call of it is a run of this agent in a session of its own, whose answer is the call's result. Unlike after a
+        handoff, the conversation stays with the agent that called. The options are those of `@tool`.
+
+        Raises InvalidFunctionError for a name that no function can have.
+        """
+        options: dict[str, Any] = {
+            "requires_approval": requires_approval,
+            "timeout": timeout,
+            "guardrails": guardrails,
+            "concurrent": concurrent,
+        }
+        function = make_asking_function(self, name, description, **options)
+        _make_tool(self.name, function)
+        return function
 
     def tool_schemas(self) -> list[Schema]:
         """The Chat Completions schemas of the agent's tools; share them, do not change them."""

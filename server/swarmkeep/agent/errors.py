@@ -49,3 +49,7 @@ class ToolArgumentsError(ValueError):
         super().__init__(f"{function} was not called, its arguments are wrong: {'; '.join(problems)}")
         self.function = function
         self.problems = problems
+
+
+class ToolFailed(Exception):
+    """A tool says itself that it failed, in words for the model to read."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast, overload
+
+from swarmkeep.agent.guardrails import Guardrail, check_guardrails
 
 _ATTRIBUTE = "__swarmkeep_tool_options__"
 
@@ -20,17 +22,31 @@ class ToolOptions:
     requires_approval: bool = False
     idempotent: bool = False
     timeout: float | None = None
+    guardrails: tuple[Guardrail, ...] = ()
+    concurrent: bool = False
 
 
 @overload
 def tool(
-    function: F, /, *, requires_approval: bool = False, idempotent: bool = False, timeout: float | None = None
+    function: F,
+    /,
+    *,
+    requires_approval: bool = False,
+    idempotent: bool = False,
+    timeout: float | None = None,
+    guardrails: Sequence[Guardrail] = (),
+    concurrent: bool = False,
 ) -> F: ...
 
 
 @overload
 def tool(
-    *, requires_approval: bool = False, idempotent: bool = False, timeout: float | None = None
+    *,
+    requires_approval: bool = False,
+    idempotent: bool = False,
+    timeout: float | None = None,
+    guardrails: Sequence[Guardrail] = (),
+    concurrent: bool = False,
 ) -> Callable[[F], F]: ...
 
 
@@ -41,16 +57,19 @@ def tool(
     requires_approval: bool = False,
     idempotent: bool = False,
     timeout: float | None = None,
+    guardrails: Sequence[Guardrail] = (),
+    concurrent: bool = False,
 ) -> F | Callable[[F], F]:
     """Say how a function may be run, as `@tool` or `@tool(timeout=20)`; it stays an ordinary function.
 
     `requires_approval`: a person decides before each call. `idempotent`: after a crash a call that has no result
     may run again, with the same tool call id. `timeout`: seconds after which the model is told that the call took
-    too long.
+    too long. `guardrails` look at each call before it runs, and may refuse it. `concurrent`: of an agent with
+    `concurrent_tools`, calls to it may run beside others of the same reply: it needs nothing that those change.
 
     Returns the function itself; what takes no attributes (a bound method, a built-in) comes back in a partial.
 
-    Raises ValueError unless `timeout` is a positive number of seconds.
+    Raises ValueError unless `timeout` is a positive number of seconds, and `guardrails` are functions.
     """
     if timeout is not None and not _is_positive_number(timeout):
         raise ValueError(f"timeout must be a positive, finite number of seconds, not {timeout!r}")
@@ -58,6 +77,8 @@ def tool(
         requires_approval=requires_approval,
         idempotent=idempotent,
         timeout=None if timeout is None else float(timeout),
+        guardrails=tuple(check_guardrails(guardrails, "guardrails")),
+        concurrent=concurrent,
     )
     if function is None:
         return lambda function: _attach_options(function, options)

@@ -160,6 +160,36 @@ def _inline_reference(schema: Schema, definitions: dict[str, Schema]) -> Schema:
     return {**definitions[name], **{key: value for key, value in schema.items() if key != "$ref"}}
 
 
+def describe_type(adapter: TypeAdapter[Any]) -> Schema:
+    """The JSON Schema of a type, with the definitions that it needs. Raises what pydantic raises."""
+    made = adapter.json_schema(schema_generator=_SchemaGenerator)
+    definitions = {name: _remove_titles(schema) for name, schema in made.pop("$defs", {}).items()}
+    schema: Schema = _remove_titles(made)
+    name = schema.get("$ref", "").removeprefix(_REF)
+    if name in definitions:
+        # What refers to itself is an object at its root all the same.
+        schema = {**definitions[name], **{key: value for key, value in schema.items() if key != "$ref"}}
+    if used := _find_reachable(schema, definitions):
+        schema["$defs"] = {name: definitions[name] for name in definitions if name in used}
+    return schema
+
+
+def inline_references(schema: Schema) -> Schema:
+    """The schema with each reference that stands beside something else replaced by what it refers to."""
+    definitions = schema.get("$defs", {})
+
+    def inline(part: Any) -> Any:
+        if isinstance(part, list):
+            return [inline(item) for item in part]
+        if not isinstance(part, dict):
+            return part
+        kept = {key: value if key in _PLAIN_DATA else inline(value) for key, value in part.items()}
+        return _inline_reference(kept, definitions) if "$ref" in kept and len(kept) > 1 else kept
+
+    made: Schema = inline(schema)
+    return made
+
+
 def _find_reachable(schema: Any, definitions: dict[str, Schema]) -> set[str]:
     """The names of all definitions that a schema needs."""
     found: set[str] = set()

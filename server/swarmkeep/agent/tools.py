@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from swarmkeep.agent.asked import find_asked_agent
 from swarmkeep.agent.errors import NotJsonError, ToolArgumentsError
 from swarmkeep.agent.hints import ToolCallId
 from swarmkeep.agent.options import get_options
@@ -26,13 +27,17 @@ class Tool:
 
     `schema` is the Chat Completions tool schema; share it, do not change it. `timeout` is in seconds. Whether
     `is_async` or not, what a call returns may be awaitable: a plain function can hand on a coroutine.
+    `asked_agent` is the agent that a call is to be answered by, where it is not the function itself that does.
     """
 
     __slots__ = (
         "_adapters",
         "_hidden",
         "_shape",
+        "asked_agent",
+        "concurrent",
         "function",
+        "guardrails",
         "idempotent",
         "is_async",
         "name",
@@ -47,11 +52,14 @@ class Tool:
         shape = read_shape(function)
         options = get_options(function)
         self.function = function
+        self.asked_agent = find_asked_agent(function)
         self.name: str = shape.name
         self.is_async: bool = shape.is_async
         self.requires_approval: bool = options.requires_approval
         self.idempotent: bool = options.idempotent
         self.timeout: float | None = options.timeout
+        self.guardrails = options.guardrails
+        self.concurrent: bool = options.concurrent
         self.wants_context: bool = any(p.filled_by == "context" for p in shape.parameters)
         self._shape = shape
         self._adapters: dict[str, TypeAdapter[Any]] = make_adapters(shape)
@@ -70,7 +78,7 @@ class Tool:
 
         Raises ToolArgumentsError, whose sentence is for the model; nothing has been called then.
         """
-        given = self._parse_arguments(arguments)
+        given = self.parse_arguments(arguments)
         problems: list[str] = []
         positional: list[Any] = []
         named: dict[str, Any] = {}
@@ -92,7 +100,8 @@ class Tool:
             raise ToolArgumentsError(self.name, problems)
         return functools.partial(self.function, *positional, **named)
 
-    def _parse_arguments(self, arguments: str) -> dict[str, Any]:
+    def parse_arguments(self, arguments: str) -> dict[str, Any]:
+        """A model's JSON text as an object, whatever is in it. Raises ToolArgumentsError."""
         if not arguments or arguments.isspace():
             return {}
         try:

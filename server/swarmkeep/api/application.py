@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
-from litestar import Litestar, Router
+from litestar import Litestar, Request, Response, Router
 from litestar.config.cors import CORSConfig
 from litestar.datastructures import State
 from litestar.di import Provide
@@ -16,6 +17,8 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ControllerRouterHandler, Message, Scope
 
 import swarmkeep
+from swarmkeep.api.access.compression import Compression
+from swarmkeep.api.access.head_requests import HeadRequests
 from swarmkeep.api.access.request_log import RequestLog
 from swarmkeep.api.auth.context import identify_principal
 from swarmkeep.api.auth.guards import guard_against_other_sites, log_refusal, require_key
@@ -23,20 +26,28 @@ from swarmkeep.api.bodies import JsonRequest, JsonResponse
 from swarmkeep.api.body_limits import BodyLimits
 from swarmkeep.api.errors import problem_response
 from swarmkeep.api.metrics import count_answer
+from swarmkeep.api.openai.errors import is_openai_path, openai_error_response
+from swarmkeep.api.openai.router import make_router
 from swarmkeep.api.pages import docs, page
 from swarmkeep.api.parameters import refuse_unknown_parameters
 from swarmkeep.api.routes import (
+    active_runs,
     agents,
     audit,
+    blobs,
+    compact,
     events,
+    forks,
     health,
     keys,
     messages,
     metrics,
+    prices,
     redact,
     replays,
     runs,
     sessions,
+    takeovers,
     transcript,
     transfer,
     usage,
@@ -89,18 +100,22 @@ def build_api(
     resources: dict[str, list[ControllerRouterHandler]] = {
         "sessions": [
             *sessions.ROUTES,
+            *forks.ROUTES,
             *messages.ROUTES,
             *events.ROUTES,
+            *blobs.ROUTES,
             *verify.ROUTES,
             *redact.ROUTES,
+            *compact.ROUTES,
+            *takeovers.ROUTES,
             *replays.ROUTES,
             *connection.ROUTES,
         ],
-        "runs": [*runs.ROUTES],
+        "runs": [*active_runs.ROUTES, *runs.ROUTES],
         "audit": [*audit.ROUTES],
         "keys": [*keys.ROUTES],
         "agents": [*agents.ROUTES],
-        "usage": [*usage.ROUTES],
+        "usage": [*usage.ROUTES, *prices.ROUTES],
         "exports": [*transfer.EXPORT_ROUTES, *transcript.ROUTES, imports],
     }
     v1 = Router(
@@ -111,16 +126,16 @@ def build_api(
     app = Litestar(
         route_handlers=[
             v1,
+            make_router(),
             Router("/", route_handlers=[*health.ROUTES, *metrics.ROUTES], tags=["health"]),
             *docs.ROUTES,
             *page.ROUTES,
         ],
         before_request=refuse_unknown_parameters,
-        before_send=[_note_beginning],
         cors_config=_cors_config(cors_origins) if cors_origins else None,
         event_emitter_backend=_NoEventEmitter,
         dependencies={"principal": Provide(identify_principal, sync_to_thread=False)},
-        exception_handlers={Exception: problem_response},
+        exception_handlers={Exception: _error_response},
         guards=[guard_against_other_sites],
         lifespan=[lifespan],
         logging_config=None,
@@ -142,16 +157,21 @@ def build_api(
         response_class=JsonResponse,
     )
     # Around all of it: middleware of the framework's own does not see what no route answers.
-    app.asgi_handler = RequestLog(app.asgi_handler, writes_lines=access_log)
+    within = Compression(HeadRequests(app.asgi_handler))
+    app.asgi_handler = RequestLog(within, _note_beginning, writes_lines=access_log)
     return app
 
 
+def _error_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    """The answer to a request that ended in an error, in the shape of the door that it came in by."""
+    answer = openai_error_response if is_openai_path(request.scope["path"]) else problem_response
+    return answer(request, error)
+
+
 async def _note_beginning(message: Message, scope: Scope) -> None:
-    """What is done with the beginning of each answer, and not with every piece of a stream."""
-    if message["type"] != "http.response.body":
-        await count_answer(message, scope)
-        await log_refusal(message, scope)
-        await add_security_headers(message, scope)
+    await count_answer(message, scope)
+    await log_refusal(message, scope)
+    await add_security_headers(message, scope)
 
 
 class _NoEventEmitter(BaseEventEmitterBackend):
@@ -172,6 +192,14 @@ def _cors_config(origins: Sequence[str]) -> CORSConfig:
     return CORSConfig(
         allow_origins=list(origins),
         allow_methods=["GET", "POST", "PATCH", "DELETE"],
-        allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-Match", "Last-Event-ID", "X-Request-Id"],
-        expose_headers=["ETag", "Location", "Retry-After", "WWW-Authenticate", "X-Request-Id"],
+        allow_headers=[
+            "Authorization",
+            "Content-Type",
+            "Idempotency-Key",
+            "If-Match",
+            "Last-Event-ID",
+            "X-Request-Id",
+            "X-Session-Id",
+        ],
+        expose_headers=["ETag", "Location", "Retry-After", "WWW-Authenticate", "X-Request-Id", "X-Session-Id"],
     )

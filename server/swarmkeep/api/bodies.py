@@ -20,9 +20,9 @@ from swarmkeep.api.body_limits import UNCOUNTED_BYTES
 from swarmkeep.api.body_sizes import refuse_too_many_values
 from swarmkeep.api.http_errors import RequestTimeout, UnsupportedMediaType
 from swarmkeep.api.limits import ServerLimits
+from swarmkeep.domain.checking.inputs import make_invalid_request
 from swarmkeep.domain.codec import MalformedJson, decode, encode
 from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.domain.inputs import make_invalid_request
 
 T = TypeVar("T")
 

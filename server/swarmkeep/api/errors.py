@@ -30,6 +30,7 @@ STATUS: dict[type[domain.DomainError], int] = {
     domain.SessionNotFound: 404,
     domain.RunNotFound: 404,
     domain.EventNotFound: 404,
+    domain.BlobNotFound: 404,
     domain.AgentNotFound: 404,
     domain.ApiKeyNotFound: 404,
     RequestTimeout: 408,
@@ -37,6 +38,8 @@ STATUS: dict[type[domain.DomainError], int] = {
     domain.SessionBusy: 409,
     domain.LeaseLost: 409,
     domain.RunNotWaiting: 409,
+    domain.NotTakenOver: 409,
+    domain.TakenOverByOther: 409,
     domain.RequestNotKept: 409,
     domain.SessionDamaged: 409,
     domain.AlreadyDecided: 409,
@@ -48,6 +51,7 @@ STATUS: dict[type[domain.DomainError], int] = {
     domain.IdempotencyMismatch: 422,
     RateLimited: 429,
     domain.QuotaExceeded: 429,
+    domain.SearchOff: 501,
     domain.Overloaded: 503,
     domain.Draining: 503,
 }
@@ -62,6 +66,7 @@ TITLES = {
     "session_not_found": "No such session",
     "run_not_found": "No such run",
     "event_not_found": "No such event",
+    "blob_not_found": "No such file",
     "agent_not_found": "No such agent",
     "key_not_found": "No such API key",
     "method_not_allowed": "This method is not allowed here",
@@ -69,6 +74,8 @@ TITLES = {
     "session_exists": "The session exists already",
     "session_busy": "A run is active in this session",
     "run_not_waiting": "The run waits for nothing",
+    "not_taken_over": "Nobody has taken the session over",
+    "taken_over": "Somebody else has taken the session over",
     "session_damaged": "The session's log is damaged",
     "request_not_kept": "The request cannot be rebuilt exactly",
     "already_decided": "This was decided before",
@@ -79,6 +86,7 @@ TITLES = {
     "idempotency_mismatch": "The idempotency key was used with another request",
     "rate_limited": "These are too many requests",
     "quota_exceeded": "This is more than the server allows",
+    "search_off": "Search is turned off here",
     "internal_error": "The server met an unexpected error",
     "draining": "The server is shutting down",
     "overloaded": "The server is overloaded",
@@ -124,14 +132,24 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 def problem_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """The answer to a request that ended in an error."""
+    body, headers = describe_error(error, request)
+    return JsonResponse(body, status_code=body["status"], media_type=PROBLEM_JSON, headers=headers)
+
+
+def describe_error(
+    error: Exception, request: Request[Any, Any, Any] | None = None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The problem document and its headers, with what only the request tells. What nobody expected is logged."""
     body, headers = problem_document(error)
+    if request is None:
+        return body, headers
     if isinstance(error, HTTPException) and body["status"] in (404, 405):
         body = {**body, "detail": _missing_route_detail(request, headers)}
     if "errors" in body and request.method in _METHODS_WITHOUT_BODY:
         body = {**body, "errors": [_point_at_query(found) for found in body["errors"]]}
     if body["status"] == 500:
         log.error("%s %s: unexpected error", request.method, request.url.path, exc_info=error)
-    return JsonResponse(body, status_code=body["status"], media_type=PROBLEM_JSON, headers=headers)
+    return body, headers
 
 
 def _missing_route_detail(request: Request[Any, Any, Any], headers: dict[str, str]) -> str:

@@ -13,6 +13,8 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     idle stream looks at the clock only now and then. `gone_seconds`: how soon a reader learns that the session was
     deleted, for nothing else tells when rows are simply gone, and how soon one whose key was revoked hears no more.
     `refused_seconds`: between two looks at a key whose stream stands still, and until that is cut off by force.
+    `replay_seconds`: of a replay, after which it says how far it came. `waiting_replays`: so many of a tenant wait
+    while one is made.
     """
 
     head_seconds: float = 30.0
@@ -21,3 +23,5 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     ping_seconds: float = 7.5
     gone_seconds: float = 2.0
     refused_seconds: float = 4.0
+    replay_seconds: float = 60.0
+    waiting_replays: int = 8

@@ -14,6 +14,7 @@ import swarmkeep
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, Overloaded, SeqConflict
 from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed
+from swarmkeep.domain.facts.compaction import CompactionSummarised
 from swarmkeep.processes.metrics import WorkerMetrics
 
 _MODEL_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
@@ -84,7 +85,9 @@ class Metrics:
         if kind == "run":
             self._runs.labels(what).inc()
         match fact:
-            case MessageAdded(completion=completion) if completion is not None and completion.request is not None:
+            case MessageAdded(completion=completion) | CompactionSummarised(completion=completion) if (
+                completion is not None and completion.request is not None
+            ):
                 self._model_seconds.observe(completion.duration_ms / 1000)
                 for name in ("prompt_tokens", "completion_tokens"):
                     count = (completion.usage or {}).get(name)

@@ -9,20 +9,41 @@ from litestar import Litestar
 
 from swarmkeep.api import errors, run_bodies
 from swarmkeep.api.bodies import Body
-from swarmkeep.api.routes import agents, audit, events, health, keys, messages, redact, replays, runs, sessions, usage
+from swarmkeep.api.routes import (
+    active_runs,
+    agents,
+    audit,
+    compact,
+    events,
+    forks,
+    health,
+    keys,
+    messages,
+    prices,
+    redact,
+    replays,
+    runs,
+    sessions,
+    takeovers,
+    usage,
+)
 from swarmkeep.audit import changes, compare
 from swarmkeep.audit import redact as redaction
 from swarmkeep.audit.replay import divergences
 from swarmkeep.audit.transfer import import_export
 from swarmkeep.audit.verify import audit_log, problems
+from swarmkeep.domain import events as facts
 from swarmkeep.domain import usage as usages
 from swarmkeep.domain import views
 from swarmkeep.domain.codec import Json, encode
-from swarmkeep.store.ports import api_keys
+from swarmkeep.engine.compaction import compactions
+from swarmkeep.store.ports import active_runs as stored_runs
+from swarmkeep.store.ports import api_keys, index
 
 _STRUCT_MODULES = (
-    agents, api_keys, audit, audit_log, changes, compare, divergences, errors, events, health, import_export, keys,
-    messages, problems, redact, redaction, replays, run_bodies, runs, sessions, usage, usages, views,
+    active_runs, agents, api_keys, audit, audit_log, changes, compact, compactions, compare, divergences, errors,
+    events, facts, forks, health, import_export, index, keys, messages, prices, problems, redact, redaction, replays,
+    run_bodies, runs, sessions, stored_runs, takeovers, usage, usages, views,
 )  # fmt: skip
 
 

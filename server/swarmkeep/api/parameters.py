@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
@@ -12,6 +13,7 @@ from litestar.handlers import BaseRouteHandler
 from litestar.params import HeaderParameter, PathParameter, QueryParameter
 
 from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.domain.timestamps import to_timestamp
 
 # As far as every JSON reader counts.
 MAX_SEQ = 2**53 - 1
@@ -38,6 +40,16 @@ NotedHead = Annotated[
 
 # A handler's `opt` that admits parameters of any name that begins so.
 OPEN_QUERY_PREFIX = "open_query_prefix"
+_JSON = "application/json"
+
+
+def preferred_form(request: Request[Any, Any, Any], *forms: str) -> str:
+    """The first of these media types that `Accept` names; JSON for anything else."""
+    for part in request.headers.get("accept", "").lower().split(","):
+        kind = part.partition(";")[0].strip()
+        if kind in forms or kind == _JSON:
+            return kind
+    return _JSON
 
 
 async def refuse_unknown_parameters(request: Request[Any, Any, Any]) -> None:
@@ -77,6 +89,26 @@ def metadata_filter(request: Request[Any, Any, Any]) -> Mapping[str, str]:
     return {name.removeprefix("metadata."): value for name, value in wanted}
 
 
+def wants_listed_context(request: Request[Any, Any, Any]) -> bool:
+    """Whether a list of sessions has to have their context variables for a client that cannot ask for them.
+
+    The client of 0.1 takes no other list.
+    """
+    return str(request.headers.get("User-Agent", "")).startswith("swarmkeep-client/0.1.")
+
+
+def read_time(text: str | None, name: str) -> str | None:
+    """A time as sessions have it, which texts are compared with."""
+    if text is None:
+        return None
+    try:
+        # A `+` that nobody has encoded comes as a space.
+        at = datetime.fromisoformat(text.strip().replace(" ", "+") if "T" in text else text)
+        return to_timestamp(at if at.tzinfo is not None else at.replace(tzinfo=UTC))
+    except (ValueError, OverflowError):
+        raise InvalidRequest("write a time as in 2026-01-31T12:00:00Z", f"/query/{name}") from None
+
+
 def seq_from_cursor(cursor: str | None) -> int | None:
     """A cursor that is the seq of the last item shown."""
     return (
@@ -105,3 +137,15 @@ def _parse_seq(text: str, pointer: str, detail: str) -> int:
     if not 0 <= number <= MAX_SEQ:
         raise InvalidRequest(detail, pointer)
     return number
+
+
+def takes_gzip(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a request's headers say that its answer may be gzipped."""
+    for name, value in headers:
+        if name.lower() != b"accept-encoding":
+            continue
+        for choice in value.lower().split(b","):
+            coding, _, weight = choice.partition(b";")
+            if coding.strip() in (b"gzip", b"*"):
+                return weight.replace(b" ", b"") not in (b"q=0", b"q=0.0", b"q=0.00", b"q=0.000")
+    return False

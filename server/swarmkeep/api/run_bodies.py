@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from typing import Annotated, ClassVar
-from uuid import uuid4
 
 import msgspec
 from msgspec import Meta
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.bodies import Body
+from swarmkeep.domain.checking.caller_tools import check_tool_choice, check_tools
+from swarmkeep.domain.checking.inputs import check_messages, check_object
+from swarmkeep.domain.checking.model_requests import check_format, check_settings
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import OnBusy, StartRun
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer
 from swarmkeep.domain.decisions.sizes import is_heavy
 from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.domain.events import Decision, RunOptions
-from swarmkeep.domain.inputs import check_messages, check_object
+from swarmkeep.domain.events import Decision
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.idempotency import IdempotentRequest
+from swarmkeep.engine.ids import make_id
 from swarmkeep.engine.reader import RunPosition
 from swarmkeep.store.ports import SessionKey
 
@@ -26,8 +29,11 @@ from swarmkeep.store.ports import SessionKey
 class NewRun(Body, frozen=True, kw_only=True):
     """`input` is what the user says, or a list of Chat Completions messages. `context_variables` is merged first.
 
-    `max_turns` counts model calls. `on_busy`: what happens while another run is active: this one is refused, waits for
-    its turn, or has the other one cancelled.
+    `max_turns` counts model calls. `tools` are functions of the caller, as Chat Completions has them: the run waits
+    for the results of their calls. `model_settings` go over the agents', name by name; null takes one out.
+    `instructions` follow the agents' own. `response_format`, as in Chat Completions, is sent in the place of what the
+    agents say of their output. `on_busy`: what happens while another run is active: this one is refused, waits for its
+    turn, or has the other one cancelled.
     """
 
     input: str | list[Json]
@@ -38,6 +44,11 @@ class NewRun(Body, frozen=True, kw_only=True):
     model: str | None = None
     max_turns: Annotated[int, Meta(ge=1)] | None = None
     execute_tools: bool = True
+    tools: list[Json] | None = None
+    tool_choice: str | Json | None = None
+    model_settings: Json | None = None
+    instructions: str | None = None
+    response_format: Json | None = None
     on_busy: OnBusy = "reject"
 
     async def to_command(
@@ -47,7 +58,7 @@ class NewRun(Body, frozen=True, kw_only=True):
 
         Raises InvalidRequest and TooLarge.
         """
-        if is_heavy(self.input, self.context_variables):
+        if is_heavy(self.input, self.context_variables, self.tools, self.model_settings, self.response_format):
             return await asyncio.to_thread(self._check, idempotency, max_messages, by)
         return self._check(idempotency, max_messages, by)
 
@@ -57,10 +68,18 @@ class NewRun(Body, frozen=True, kw_only=True):
                 "use `stream` or `background`, not both; a background run has its own stream", "/background"
             )
         options = RunOptions(
-            max_turns=self.max_turns, model=self.model, execute_tools=self.execute_tools, stream=self.stream
+            max_turns=self.max_turns,
+            model=self.model,
+            execute_tools=self.execute_tools,
+            stream=self.stream,
+            tools=check_tools(self.tools) if self.tools else msgspec.UNSET,
+            tool_choice=msgspec.UNSET if self.tool_choice is None else check_tool_choice(self.tool_choice),
+            model_settings=msgspec.UNSET if not self.model_settings else check_settings(self.model_settings),
+            instructions=self.instructions or msgspec.UNSET,
+            response_format=check_format(self.response_format) if self.response_format else msgspec.UNSET,
         )
         return StartRun(
-            run_id=f"run_{uuid4().hex}",
+            run_id=make_id("run"),
             messages=check_messages(self.input, "/input", max_messages),
             options=options,
             agent=self.agent,
@@ -80,9 +99,12 @@ class ToolResult(Body, frozen=True, kw_only=True):
 
 
 class ApprovalDecision(Body, frozen=True, kw_only=True):
+    """With `arguments` an approved call is carried out with these, in the place of those that the model gave."""
+
     tool_call_id: str
     decision: Decision
     reason: str | None = None
+    arguments: Json | None = None
 
     def to_approval(self, principal: Principal) -> Approval:
         return Approval(
@@ -91,6 +113,7 @@ class ApprovalDecision(Body, frozen=True, kw_only=True):
             reason=self.reason,
             by=principal.name,
             may_be_own=not principal.service.separate_approvers,
+            arguments=self.arguments,
         )
 
 

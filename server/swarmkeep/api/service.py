@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from weakref import WeakValueDictionary
 
 from swarmkeep.api.auth.keyring import Keyring
 from swarmkeep.api.auth.rate_limits import RateLimiter
 from swarmkeep.api.auth.refusal_log import RefusalLog
 from swarmkeep.api.limits import ServerLimits
+from swarmkeep.api.sse import FrameWriter
+from swarmkeep.audit.replay.turns import ReplayTurns
+from swarmkeep.domain.costs.prices import PriceTable
 from swarmkeep.engine.engine import Engine
+from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.ports.api_keys import ApiKey
 
 
@@ -18,7 +23,9 @@ class Service:
     `hosts` are the names by which a server without keys may be addressed, `origins` the other sites whose pages may
     call it then. Without `rate_limiter` keys may ask as often as they like, and without `address_limiter` others: there
     are two, so that made-up addresses displace no key. With `separate_approvers` nobody decides on approvals of a run
-    of their own. `stopping` is set when the server is told to stop, `drained` when the last of its runs has ended.
+    of their own. One that `is_offline` asks the built-in offline model, whatever models agents name. `session_headers`
+    name the session of a chat completion, beside the usual ones. With `prices` usage has a cost. `stopping` is set when
+    the server is told to stop, `drained` when the last of its runs has ended.
     """
 
     def __init__(
@@ -32,6 +39,9 @@ class Service:
         address_limiter: RateLimiter | None = None,
         limits: ServerLimits | None = None,
         separate_approvers: bool = False,
+        is_offline: bool = False,
+        session_headers: tuple[str, ...] = (),
+        prices: PriceTable | None = None,
         refusals: RefusalLog | None = None,
     ) -> None:
         self.engine = engine
@@ -41,10 +51,22 @@ class Service:
         self.rate_limiter = rate_limiter
         self.address_limiter = address_limiter
         self.separate_approvers = separate_approvers
+        self.is_offline = is_offline
+        self.session_headers = session_headers
+        self.prices = prices
         self.limits = limits or ServerLimits()
         self.refusals = refusals or RefusalLog()
         self.stopping = asyncio.Event()
         self.drained = asyncio.Event()
+        self.replay_turns = ReplayTurns(self.limits.waiting_replays)
+        self._frames: WeakValueDictionary[SessionKey, FrameWriter] = WeakValueDictionary()
+
+    def share_frames(self, key: SessionKey) -> FrameWriter:
+        """What writes the frames of a session for all who read it now."""
+        frames = self._frames.get(key)
+        if frames is None:
+            frames = self._frames[key] = FrameWriter()
+        return frames
 
     def count_request(self, key: ApiKey | None, address: str) -> None:
         """Count a request for whoever sent it: a key, or else an address. Raises RateLimited."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from operator import is_not
+from typing import Any, cast
 
+import msgspec
 from litestar import Response
 from litestar.types import Receive, Scope, Send
 
+from swarmkeep.api.access.request_log import SEND_PART
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent, view_event
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
@@ -20,7 +23,6 @@ log = logging.getLogger(__name__)
 EVENT_STREAM = "text/event-stream"
 
 _PARTS_IN_A_ROW = 100
-_DELTA_FIELDS = ("content", "tool_calls")
 
 
 class StreamResponse(Response[Any]):
@@ -45,8 +47,9 @@ class StreamResponse(Response[Any]):
         return self._send
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
-        pump = asyncio.create_task(self._pump(send))
-        tasks = [pump, asyncio.create_task(_wait_for_disconnect(receive))]
+        send_part = cast(dict[str, Any], scope).get(SEND_PART, send)
+        pump = asyncio.create_task(self._pump(send, send_part))
+        tasks = [pump, asyncio.create_task(wait_for_disconnect(receive))]
         if self._until is not None:
             tasks.append(asyncio.create_task(self._until()))
         try:
@@ -56,7 +59,7 @@ class StreamResponse(Response[Any]):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _pump(self, send: Send) -> None:
+    async def _pump(self, send: Send, send_part: Send) -> None:
         headers = [(b"content-type", f"{self.media_type}; charset=utf-8".encode())]
         headers += [(name.lower().encode(), value.encode()) for name, value in self.headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -64,7 +67,7 @@ class StreamResponse(Response[Any]):
             try:
                 count = 0
                 async for part in parts:
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                    await send_part({"type": "http.response.body", "body": part, "more_body": True})
                     count += 1
                     if count % _PARTS_IN_A_ROW == 0:
                         # As long as there is more at once, nothing here waits, and nobody else gets a turn.
@@ -76,7 +79,8 @@ class StreamResponse(Response[Any]):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _wait_for_disconnect(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Return once the client is gone. Its request must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -94,6 +98,15 @@ def comment(text: str) -> bytes:
 FrameParts = tuple[str, bytes, int | None]
 
 
+class _Said(msgspec.Struct, omit_defaults=True):
+    """The data of a delta."""
+
+    run_id: str
+    agent: str
+    content: Any = None
+    tool_calls: Any = None
+
+
 def frame_parts(item: Item) -> FrameParts | None:
     """An item's event, data and seq; None for a delta that says nothing."""
     match item:
@@ -102,13 +115,31 @@ def frame_parts(item: Item) -> FrameParts | None:
         case MessageStarted():
             return "message.started", encode({"run_id": item.run_id, "agent": item.agent}), None
         case MessageDelta():
-            said = {key: value for key in _DELTA_FIELDS if (value := item.delta.get(key))}
-            if not said:
+            content, calls = item.delta.get("content") or None, item.delta.get("tool_calls") or None
+            if content is None and calls is None:
                 return None
-            return "message.delta", encode({"run_id": item.run_id, "agent": item.agent, **said}), None
+            return "message.delta", encode(_Said(item.run_id, item.agent, content, calls)), None
 
 
 def item_frame(item: Item) -> bytes:
     """The frame of an item; empty for a delta that says nothing."""
     parts = frame_parts(item)
     return b"" if parts is None else frame(*parts)
+
+
+class FrameWriter:
+    """Writes the items of a session as frames; what several readers are shown one after the other, once for all.
+
+    They are woken together and are given the same items, so that it is enough to keep the last ones.
+    """
+
+    def __init__(self) -> None:
+        self._items: Sequence[Item] = ()
+        self._frames = b""
+
+    def write(self, items: Sequence[Item]) -> bytes:
+        known = self._items
+        # Nothing is kept while nothing happens.
+        if len(known) != len(items) or any(map(is_not, known, items)):
+            self._items, self._frames = items, b"".join(map(item_frame, items))
+        return self._frames

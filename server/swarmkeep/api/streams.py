@@ -1,4 +1,4 @@
-"""Server-sent streams: a session as it goes on, or one run until it ends."""
+"""Server-sent streams: a session as it goes on, one run until it ends, or which sessions change."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import aclosing, suppress
 from functools import partial
 
 from swarmkeep.api.auth.context import Principal
-from swarmkeep.api.sse import comment, frame, item_frame
+from swarmkeep.api.sse import FrameWriter, comment, frame
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import Overloaded, RunNotFound, SessionNotFound
-from swarmkeep.engine.loop import Item
 from swarmkeep.engine.reader import RunPosition, is_open
 from swarmkeep.engine.streams.feed import Feed
+from swarmkeep.engine.streams.following import Batch
 from swarmkeep.store.ports import SessionKey, StoreUnavailable
 
 PING = comment("ping")
@@ -32,7 +32,8 @@ def session_frames(
     With `types`, events of these only, and nothing that passes.
     """
     check = StreamCheck(principal, key, leave=principal.service.stopping)
-    return _write_frames(check, principal.reader.follow(key, after=after), types=types)
+    frames = principal.service.share_frames(key)
+    return _write_frames(check, frames, principal.reader.follow_batches(key, after=after), types=types)
 
 
 def run_frames(
@@ -45,14 +46,39 @@ def run_frames(
     While the server stops, its own runs are seen to their end; another server's run is left without one.
     """
     check = StreamCheck(principal, key, leave=principal.service.drained)
-    items = principal.reader.follow_run(key, position, after=after, feed=feed)
-    return _write_frames(check, items, make_last=partial(_make_done_frame, principal, key, position.run_id))
+    batches = principal.reader.follow_run_batches(key, position, after=after, feed=feed)
+    make_last = partial(_make_done_frame, principal, key, position.run_id)
+    return _write_frames(check, principal.service.share_frames(key), batches, make_last=make_last)
+
+
+async def change_frames(principal: Principal) -> AsyncGenerator[bytes]:
+    """Which of the tenant's sessions change, until the caller may not read them any more or the server stops."""
+    check = StreamCheck(principal, None, leave=principal.service.stopping)
+    engine = principal.engine
+    heard = time.monotonic()
+    following = engine.changes.follow(principal.tenant, silent_seconds=engine.limits.poll_seconds)
+    async with aclosing(following) as batches:
+        async for changes in batches:
+            now = time.monotonic()
+            if (changes is None or check.is_due(now)) and not await check.passes(changes):
+                break
+            if changes is not None:
+                heard = now
+                yield frame("sessions.changed", encode(changes))
+            elif now - heard >= check.ping_seconds:
+                heard = now
+                yield PING
+    if check.is_leaving:
+        yield STOPPING
 
 
 class StreamCheck:
-    """Whether a stream goes on: the session is there, the caller may read it, and nobody is asked to leave."""
+    """Whether a stream goes on: the session is there, the caller may read it, and nobody is asked to leave.
 
-    def __init__(self, principal: Principal, key: SessionKey, *, leave: asyncio.Event) -> None:
+    Without a `key` it is of a session that is nowhere, and need not be looked for.
+    """
+
+    def __init__(self, principal: Principal, key: SessionKey | None, *, leave: asyncio.Event) -> None:
         self._principal = principal
         self._key = key
         self._leave = leave
@@ -64,18 +90,25 @@ class StreamCheck:
     def is_leaving(self) -> bool:
         return self._leave.is_set()
 
-    async def passes(self, item: Item | None) -> bool:
-        """Whether the item may be shown, and the stream goes on. Looks into the database now and then only."""
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to ask again whether the caller may read."""
+        return now - self._allowed_at >= self._gone_seconds
+
+    async def passes(self, items: object) -> bool:
+        """Whether the items may be shown, if there are any, and the stream goes on. Looks into the database now and
+        then only."""
         now = time.monotonic()
-        if now - self._allowed_at >= self._gone_seconds:
+        if self.is_due(now):
             if not await self._principal.is_still_allowed():
                 return False
             self._allowed_at = time.monotonic()
-        if item is not None:
+        if items:
             return True
         return not self.is_leaving and (now - self._present_at < self._gone_seconds or await self._is_present())
 
     async def _is_present(self) -> bool:
+        if self._key is None:
+            return True
         head = await self._principal.reader.head(self._key)
         self._present_at = time.monotonic()
         return head is not None
@@ -95,21 +128,22 @@ async def wait_until_refused(principal: Principal) -> None:
 
 async def _write_frames(
     check: StreamCheck,
-    items: AsyncGenerator[Item | None],
+    frames: FrameWriter,
+    batches: AsyncGenerator[Batch],
     *,
     types: Sequence[str] = (),
     make_last: Callable[[], Awaitable[bytes]] | None = None,
 ) -> AsyncGenerator[bytes]:
-    """The items as frames, with pings in between; ends when the check says so, or with the items."""
+    """The items as frames, what is there at once in one part, with pings in between; ends when the check says so, or
+    with the items."""
     heard = time.monotonic()
     with suppress(SessionNotFound):
-        async with aclosing(items):
-            async for item in items:
-                if not await check.passes(item):
-                    break
-                wanted = item is not None and (not types or (isinstance(item, RecordedEvent) and item.type in types))
-                part = item_frame(item) if item is not None and wanted else b""
+        async with aclosing(batches):
+            async for batch in batches:
                 now = time.monotonic()
+                if (not batch or check.is_due(now)) and not await check.passes(batch):
+                    break
+                part = frames.write(_select_events(batch, types) if types else batch)
                 if not part and now - heard >= check.ping_seconds:
                     part = PING
                 if part:
@@ -119,6 +153,10 @@ async def _write_frames(
         yield STOPPING
     if make_last is not None and (last := await make_last()):
         yield last
+
+
+def _select_events(batch: Batch, types: Sequence[str]) -> Batch:
+    return [item for item in batch if isinstance(item, RecordedEvent) and item.type in types]
 
 
 async def _make_done_frame(principal: Principal, key: SessionKey, run_id: str) -> bytes:

@@ -12,7 +12,7 @@ from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
 from swarmkeep.domain.events import Usage
 from swarmkeep.domain.fold import fold
-from swarmkeep.domain.messages import Entry
+from swarmkeep.domain.messages import Entry, list_shown
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import collect_runs
 from swarmkeep.store.ports import EventStore, SessionKey
@@ -30,13 +30,14 @@ class StateDiff(msgspec.Struct, frozen=True, kw_only=True):
     """What a session's events from `before` to `after` made of its state.
 
     `changes` are of the agent, the status, the context variables, the metadata and the usage; `messages` those that
-    are new or different, as they are after it.
+    are new or different, as they are after it; `removed` the seqs of those that were taken out.
     """
 
     before: int
     after: int
     changes: tuple[Change, ...]
     messages: list[Json]
+    removed: list[int]
     runs: list[RunStatusChange]
 
 
@@ -91,7 +92,8 @@ def diff_states(before: State, after: State) -> StateDiff:
         before=before.seq,
         after=after.seq,
         changes=find_changes(_summarize(before), _summarize(after)),
-        messages=[entry.view() for entry in after.messages if not _is_same(known.get(entry.seq), entry)],
+        messages=[entry.view() for entry in list_shown(after.messages) if not _is_same(known.get(entry.seq), entry)],
+        removed=[entry.seq for entry in after.messages if entry.removed and _is_shown(known.get(entry.seq))],
         runs=[
             RunStatusChange(id=run.id, before=statuses.get(run.id), after=run.status)
             for run in collect_runs(after)
@@ -101,7 +103,11 @@ def diff_states(before: State, after: State) -> StateDiff:
 
 
 def _is_same(before: Entry | None, after: Entry) -> bool:
-    return before is not None and before.message == after.message
+    return before is not None and before.shown_message == after.shown_message
+
+
+def _is_shown(entry: Entry | None) -> bool:
+    return entry is not None and not entry.removed
 
 
 def _summarize(state: State) -> Json:
@@ -151,7 +157,7 @@ def _count_shared(a: Sequence[RecordedEvent], b: Sequence[RecordedEvent]) -> int
 
 
 def _build_side(session_id: str, common: State, now: State) -> Side:
-    own = now.messages[len(common.messages) :]
+    own = list(list_shown(now.messages[len(common.messages) :]))
     return Side(
         id=session_id,
         seq=now.seq,

@@ -8,6 +8,7 @@ from itertools import chain
 
 import msgspec
 
+from swarmkeep.audit.redaction_copies import find_same_text
 from swarmkeep.audit.verify.session import read_pages
 from swarmkeep.domain.decisions.commands import refuse_if_busy
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
@@ -19,7 +20,9 @@ from swarmkeep.domain.errors import (
     SessionBusy,
     SessionNotFound,
 )
-from swarmkeep.domain.events import SessionRedacted
+from swarmkeep.domain.events import (
+    SessionRedacted,
+)
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.redaction import redact_payload
 from swarmkeep.domain.request import digest
@@ -62,6 +65,7 @@ async def redact(
     *,
     by: str | None = None,
     include_forks: bool = False,
+    dry_run: bool = False,
     idempotency: IdempotentRequest | None = None,
     publish: Publish | None = None,
 ) -> Redaction:
@@ -69,10 +73,13 @@ async def redact(
 
     Of other sessions that hold copies, forks of this one and those it is from, `include_forks` redacts those that are
     not busy; otherwise they are named. Done again, it removes nothing twice. `publish` is told what was recorded.
+    A `dry_run` says what would be removed, and of which sessions, and removes nothing.
 
     Raises SessionNotFound, EventNotFound, SessionBusy, InvalidRequest, IdempotencyMismatch.
     """
     _check_request(seqs, reason)
+    if dry_run:
+        return await _preview(store, key, seqs)
     made = await run_once(
         store, key, idempotency, lambda: _redact_session(store, key, seqs, reason, by, publish, idempotency)
     )
@@ -85,6 +92,18 @@ async def redact(
         seqs=list(fact.seqs) if isinstance(fact, SessionRedacted) else [],
         seq=None if fact is None else at,
         forks=await _handle_copies(store, key, seqs, reason, by, publish, include_forks),
+    )
+
+
+async def _preview(store: Archive, key: SessionKey, seqs: Sequence[int]) -> Redaction:
+    log = await read_whole_log(store, key)
+    plan = await asyncio.to_thread(_plan, key, log, seqs)
+    copies = await _find_copies(store, key, log, seqs)
+    return Redaction(
+        session=view_session(key.id, plan.state),
+        seqs=list(plan.texts),
+        seq=None,
+        forks=[Copy(session_id=other.id, seqs=held, redacted=False) for other, held in copies.items()],
     )
 
 
@@ -140,7 +159,8 @@ def _plan(key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]) -> _
     for seq in seqs:
         if seq not in known:
             raise EventNotFound.out_of_range(key.id, state.seq, seq)
-    chosen = sorted({seq for seq in seqs if known[seq].salt is not None})
+    copies = find_same_text([one.event for one in log], seqs)
+    chosen = sorted({seq for seq in (*seqs, *copies) if known[seq].salt is not None})
     return _Plan(state, {seq: redact_payload(known[seq].event) for seq in chosen})
 
 
@@ -161,6 +181,15 @@ async def read_whole_log(store: Archive, key: SessionKey) -> list[SealedEvent]:
     return log
 
 
+async def _find_copies(
+    store: Archive, key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]
+) -> dict[SessionKey, list[int]]:
+    """The sessions that hold any of these events, or of what repeats them here: a fork may have no more than that."""
+    same = await asyncio.to_thread(find_same_text, [one.event for one in log], seqs)
+    hashes = {one.event.seq: bytes.fromhex(one.event.hash) for one in log}
+    return await store.find_copies(key, {seq: hashes[seq] for seq in sorted({*seqs, *same}) if seq in hashes})
+
+
 async def _handle_copies(
     store: Archive,
     key: SessionKey,
@@ -170,8 +199,7 @@ async def _handle_copies(
     publish: Publish | None,
     include: bool,
 ) -> list[Copy]:
-    hashes = {one.event.seq: bytes.fromhex(one.event.hash) for one in await read_whole_log(store, key)}
-    copies = await store.find_copies(key, {seq: hashes[seq] for seq in seqs if seq in hashes})
+    copies = await _find_copies(store, key, await read_whole_log(store, key), seqs)
     found = []
     for other, held in copies.items():
         gone = False

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from swarmkeep.cli.refusals import find_refusal
-from swarmkeep.cli.terminal import drop_stdout, escape_unencodable, say
+from swarmkeep.cli.terminal import drop_stdout, escape_unencodable, forget_said, say
 
 __all__ = ["app", "main"]
 
@@ -27,6 +27,7 @@ COMMANDS = {
     "diff": "Show what changed between two events of a session.",
     "compare": "Show where two sessions part, and what each did since.",
     "request": "Show what a model was sent.",
+    "blob": "Get a file or picture out of a session.",
     "whatif": "Run a part of a conversation again, with something changed.",
     "export": "Export sessions to a file.",
     "import": "Import sessions from a file.",
@@ -34,12 +35,14 @@ COMMANDS = {
     "verify": "Check that sessions are what they were.",
     "checkpoint": "Note down where every session ends.",
     "prune": "Delete sessions that nobody has touched for long.",
+    "top": "Watch the runs that go on, wait or are queued.",
     "audit": "Show what was done to sessions that are gone.",
     "backup": "Write a whole database to a file, while servers use it.",
     "restore": "Fill an empty database from a backup, and verify it.",
     "eval": "Try cases on agents: who answers, with which calls.",
     "init": "Make a project of one's own from a team that comes along.",
     "doctor": "Say whether a server could start here.",
+    "agents": "Show who can hand over to whom.",
     "sessions": "List, show, fork, redact and delete sessions.",
     "keys": "Make, list and revoke API keys.",
     "db": "Migrate and check the database's schema.",
@@ -117,6 +120,7 @@ def swarmkeep(
 def main() -> None:
     """Run the command line: exit code 0, 1 when a command says no (in a line on stderr), 2 for wrong use."""
     escape_unencodable()
+    forget_said()
     try:
         app()
     except Exception as error:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swarmkeep.cli.terminal import Refused, say
+from swarmkeep.cli.terminal import Refused, say_once
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
+    from swarmkeep.domain.costs.prices import PriceTable
     from swarmkeep.settings import Settings
 
 PREFIX = "SWARMKEEP_"
@@ -28,11 +30,14 @@ def load_settings(**flags: Any) -> Settings:
 
     from swarmkeep.settings import Settings
 
+    # It would log each line that it cannot read, once for each time that it reads the file.
+    logging.getLogger("dotenv.main").setLevel(logging.ERROR)
     given = {name: value for name, value in flags.items() if value is not None and value is not False and value != []}
     try:
         settings = Settings(**given)
-        for hint in _find_misspelt_names(Settings):
-            say(hint)
+        # Some commands load their settings more than once.
+        for note in (*_find_broken_lines(Path(".env")), *_find_misspelt_names(Settings)):
+            say_once(note)
         return settings
     except ValidationError as error:
         raise Refused(_describe_problem(error)) from None
@@ -40,6 +45,27 @@ def load_settings(**flags: Any) -> Settings:
         raise Refused(str(error)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"cannot read {Path('.env').absolute()}, which has to be text in UTF-8: {error}") from None
+
+
+def load_prices() -> PriceTable | None:
+    """What models cost by the settings."""
+    from swarmkeep.audit.prices import PricesError, read_prices
+
+    settings = load_settings()
+    try:
+        return read_prices(settings.prices, settings.currency)
+    except PricesError as error:
+        raise Refused(str(error)) from None
+
+
+def _find_broken_lines(file: Path) -> Iterator[str]:
+    """What to say about lines that are no settings, and therefore ignored. Never what is in them."""
+    from dotenv.parser import parse_stream
+
+    if file.is_file():
+        with file.open(encoding="utf-8") as text:
+            for number in (line.original.line for line in parse_stream(text) if line.error):
+                yield f"warning: line {number} of {file.absolute()} is ignored: write NAME=VALUE, or begin it with #"
 
 
 def _find_misspelt_names(settings: type[Settings]) -> Iterator[str]:

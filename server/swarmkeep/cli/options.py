@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+from swarmkeep.cli.completing import complete_session
 
 ServerUrl = Annotated[
     str | None,
@@ -40,11 +42,32 @@ Tenant = Annotated[
     str | None,
     typer.Option("--tenant", metavar="NAME", help="Whose sessions, in a database. On a server the API key says so."),
 ]
-SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.")]
+SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.", autocompletion=complete_session)]
 Labels = Annotated[
     list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="A metadata value; may be given again.")
 ]
+Status = Annotated[
+    Literal["idle", "running", "waiting"] | None, typer.Option("--status", help="Only those in this state.")
+]
+LastRun = Annotated[
+    Literal["completed", "failed", "cancelled", "interrupted"] | None,
+    typer.Option("--last-run", help="Only those whose last run ended like this, and in which none is active."),
+]
+ListOrder = Annotated[
+    Literal["created", "activity"] | None,
+    typer.Option("--order", help="By when they were made, or by what happened last."),
+]
 JsonOutput = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show how far it is.")]
+FirstSession = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="ID",
+        help="With --all: begin with this session, as when it was broken off.",
+        autocompletion=complete_session,
+    ),
+]
 Agents = Annotated[
     list[str] | None,
     typer.Option(

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from swarmkeep.cli.terminal import Refused
+from swarmkeep.cli.terminal import Refused, describe_os_error
 
 try:
     import fcntl
@@ -51,7 +51,7 @@ def open_atomically(output: Path) -> Iterator[BinaryIO]:
         else:
             partial.replace(output)
     except OSError as error:
-        raise Refused(f"cannot write {output}: {error.strerror or error}") from None
+        raise Refused(f"cannot write {output}: {describe_os_error(error)}") from None
     finally:
         partial.unlink(missing_ok=True)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from swarmkeep.cli.terminal import Refused
+from swarmkeep.cli.terminal import NO_SPACE, Refused, describe_os_error
 
 if TYPE_CHECKING:
     from swarmkeep_client import SwarmkeepError
@@ -19,10 +19,8 @@ _REFUSED = {
     "swarmkeep.store.ports": ("StoreUnavailable", "SchemaBehind"),
     "swarmkeep.engine.agents.registry": ("AgentsError",),
     "swarmkeep.app": ("ServeError",),
-    "alembic.util.exc": ("CommandError",),
+    "swarmkeep.store.ports.errors": ("NoSuchRevision",),
 }
-# Writing to a stream names no file.
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _KEY_HINT = "; give a key of this server in SWARMKEEP_API_KEY or with --api-key"
 _WRONG_USE = {
     "swarmkeep.store.urls": ("BadDatabaseUrl",),
@@ -46,12 +44,22 @@ def find_refusal(error: Exception) -> Refusal | None:
         return Refusal(_join_lines(str(error)))
     if _is_one_of(error, _WRONG_USE):
         return Refusal(_join_lines(str(error)), exit_code=2)
-    if isinstance(error, OSError) and error.errno in _NO_SPACE and error.filename is None:
-        return Refusal(f"cannot write the output: {error.strerror}")
+    # Writing to a stream names no file.
+    if isinstance(error, OSError) and error.errno in NO_SPACE and error.filename is None:
+        return Refusal(f"cannot write the output: {describe_os_error(error)}")
+    if isinstance(error, FileNotFoundError) and not _is_in_a_folder():
+        return Refusal("the folder in which this was started is gone; change to another one")
     client = sys.modules.get("swarmkeep_client")
     if client is not None and isinstance(error, client.SwarmkeepError):
         return Refusal(_join_lines(error.detail or str(error)) + _make_hint(error))
     return None
+
+
+def _is_in_a_folder() -> bool:
+    try:
+        return bool(os.getcwd())
+    except FileNotFoundError:
+        return False
 
 
 def _make_hint(error: SwarmkeepError) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TextIO
 
 from swarmkeep.domain.wording import escape_controls, escape_json, escape_line
@@ -17,14 +19,59 @@ class Refused(Exception):
     """The command says no: its sentence goes to stderr, and the exit code is 1."""
 
 
+# What a disk says that takes nothing more.
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MAY_NOT = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def describe_os_error(error: OSError) -> str:
+    """What the system says about a file, and what to do about it where that is known."""
+    said = error.strerror or str(error)
+    if error.errno in NO_SPACE:
+        return f"{said}; free some space, or write somewhere else"
+    if error.errno in _MAY_NOT:
+        return f"{said}; choose a folder that you may write to"
+    return said
+
+
+# Who has something at the end of the terminal that lines are put above.
+_guard: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+def put_above(guard: Callable[[], AbstractContextManager[None]] | None) -> None:
+    """From now on each line is written within this guard; None is without."""
+    global _guard
+    _guard = guard or nullcontext
+
+
+def _print(text: str, file: TextIO | None = None) -> None:
+    with _guard():
+        print(text, file=file, flush=True)
+
+
 def say(text: str = "") -> None:
     """Tell what is happening, on stderr."""
-    print(escape_controls(text), file=sys.stderr, flush=True)
+    _print(escape_controls(text), sys.stderr)
+
+
+_said: set[str] = set()
+
+
+def say_once(text: str) -> None:
+    """Tell something on stderr, unless this command has told it before."""
+    if text not in _said:
+        say(text)
+    _said.add(text)
+
+
+def forget_said() -> None:
+    """From now on it is another command that tells."""
+    _said.clear()
 
 
 def put(text: str = "") -> None:
     """Give data that a person reads, on stdout."""
-    print(escape_controls(text), flush=True)
+    _print(escape_controls(text))
 
 
 def put_json(value: Any) -> None:
@@ -34,14 +81,14 @@ def put_json(value: Any) -> None:
     plain = msgspec.to_builtins(value)
     text = json.dumps(plain, indent=2, ensure_ascii=False)
     # Lone surrogates, which no encoding holds, are JSON only as escapes.
-    print(escape_json(text) if is_utf8(text) else json.dumps(plain, indent=2), flush=True)
+    _print(escape_json(text) if is_utf8(text) else json.dumps(plain, indent=2))
 
 
 def put_json_line(value: Any) -> None:
     """Give one of many documents, in a line of its own."""
     from swarmkeep.domain.codec import encode_text
 
-    print(escape_json(encode_text(value)), flush=True)
+    _print(escape_json(encode_text(value)))
 
 
 def put_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -50,7 +97,7 @@ def put_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     widths = [max(len(row[column]) for row in table) for column in range(len(headings) - 1)]
     for row in table:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        print("  ".join([*cells, row[-1]]).rstrip(), flush=True)
+        _print("  ".join([*cells, row[-1]]).rstrip())
 
 
 def is_utf8(text: str) -> bool:
@@ -72,6 +119,20 @@ def is_terminal(stream: TextIO) -> bool:
         return stream.isatty()
     except ValueError:
         return False
+
+
+def can_show(text: str, stream: TextIO) -> bool:
+    """Whether the stream's encoding has these characters."""
+    try:
+        text.encode(stream.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def has_cursor(stream: TextIO) -> bool:
+    """Whether it is a terminal on which a line can be written over."""
+    return is_terminal(stream) and os.environ.get("TERM") != "dumb"
 
 
 def is_interactive() -> bool:

@@ -1,4 +1,4 @@
-"""A list that only grows, as a value: appending gives a new one and leaves the old as it was."""
+"""A list that grows, as a value: appending or exchanging an item gives a new one and leaves the old as it was."""
 
 from __future__ import annotations
 
@@ -10,67 +10,106 @@ T = TypeVar("T")
 
 
 class SharedList(list[T]):
-    """The list of chains that grew from one another. `memo`: what was worked out of how many of its first items."""
+    """The list of chains that grew from one another.
 
-    memo: tuple[int, object] = (0, None)
+    `edits`: the items exchanged since, and where; `edits_at`: which of them are at an index. `memo`: what was worked
+    out of how many of its first items, and of how many edits.
+    """
 
-    def copy_first(self, length: int) -> SharedList[T]:
-        copied = SharedList(self[:length])
-        memo = self.memo
-        if memo[0] <= length:
-            copied.memo = memo
+    memo: tuple[int, int, object] = (0, 0, None)
+
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        super().__init__(items)
+        self.edits: list[tuple[int, T]] = []
+        self.edits_at: dict[int, list[int]] = {}
+
+    def find(self, index: int, edits: int) -> T:
+        """The item at an index after so many edits."""
+        for number in reversed(self.edits_at.get(index, ())):
+            if number < edits:
+                return self.edits[number][1]
+        return self[index]
+
+    def iterate(self, indices: Iterable[int], edits: int) -> Iterator[T]:
+        return (self.find(index, edits) if index in self.edits_at else self[index] for index in indices)
+
+    def copy_first(self, length: int, edits: int) -> SharedList[T]:
+        copied = SharedList(self.iterate(range(length), edits) if edits else self[:length])
+        covered, memo = self.recall(length, edits)
+        copied.memo = (covered, 0, memo)
         return copied
+
+    def recall(self, length: int, edits: int) -> tuple[int, object]:
+        """The memo, and of how many items it is, if it holds for a chain of this length and so many edits."""
+        covered, seen, memo = self.memo
+        # It does if none of the edits that only one of the two has seen is among its items.
+        apart = islice(self.edits, min(seen, edits), max(seen, edits))
+        if covered <= length and all(index >= covered for index, _ in apart):
+            return covered, memo
+        return 0, None
 
 
 class Chain(Sequence[T]):
-    """An immutable sequence with an append that costs O(1) however long it is.
+    """An immutable sequence with an append, and an exchange of an item, that cost O(1) however long it is.
 
     Chains grown from one another share one list and differ in how much of it they see. Only the longest may extend
-    it; appending to an older one copies. So a fold over n events costs n, not n², and remains a pure function.
+    it, and only the last to exchange an item the next; on an older one these copy. So a fold over n events costs n,
+    not n², and remains a pure function.
     """
 
-    __slots__ = ("_items", "_length")
+    __slots__ = ("_edits", "_items", "_length")
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self._items: SharedList[T] = SharedList(items)
         self._length = len(self._items)
+        self._edits = 0
 
     def recall(self) -> object:
         """What `remember` was given for this chain, or for one with the same beginning; None if there is nothing."""
-        length, memo = self._items.memo
-        return memo if length <= self._length else None
+        return self._items.recall(self._length, self._edits)[1]
 
     def remember(self, memo: object, length: int) -> None:
         """Keep what was worked out of the first `length` items, for all chains that begin with them."""
-        self._items.memo = (length, memo)
+        self._items.memo = (length, self._edits, memo)
 
     def append(self, item: T) -> Chain[T]:
-        items, length = self._items, self._length
-        if len(items) == length:
+        items, length, edits = self._items, self._length, self._edits
+        if len(items) == length and len(items.edits) == edits:
             items.append(item)
             # Another thread may have appended between the two lines; whoever finds its item in place owns the list.
             if items[length] is not item:
-                items = items.copy_first(length)
+                items, edits = items.copy_first(length, edits), 0
                 items.append(item)
         else:
-            items = items.copy_first(length)
+            items, edits = items.copy_first(length, edits), 0
             items.append(item)
-        return Chain._sharing(items, length + 1)
+        # In place of a call of `_sharing`: half the events of a long session come here.
+        chain: Chain[T] = Chain.__new__(Chain)
+        chain._items, chain._length, chain._edits = items, length + 1, edits
+        return chain
 
     @staticmethod
-    def _sharing(items: SharedList[T], length: int) -> Chain[T]:
+    def _sharing(items: SharedList[T], length: int, edits: int = 0) -> Chain[T]:
         chain: Chain[T] = Chain.__new__(Chain)
-        chain._items, chain._length = items, length
+        chain._items, chain._length, chain._edits = items, length, edits
         return chain
 
     def replace_at(self, index: int, item: T) -> Chain[T]:
-        """A copy with one item exchanged; costs the length of the chain."""
-        items = SharedList(self._items[: self._length])
-        items[index] = item
-        return Chain._sharing(items, self._length)
+        """With one item exchanged."""
+        at = index if index >= 0 else self._length + index
+        items, number = self._items, self._edits
+        edit = (at, item)
+        if len(items) == self._length and len(items.edits) == number:
+            items.edits.append(edit)
+        # As in `append`.
+        if len(items.edits) <= number or items.edits[number] is not edit:
+            items, number = items.copy_first(self._length, number), 0
+            items.edits.append(edit)
+        items.edits_at.setdefault(at, []).append(number)
+        return Chain._sharing(items, self._length, number + 1)
 
     def drop_last(self) -> Chain[T]:
-        return Chain._sharing(self._items, max(self._length - 1, 0))
+        return Chain._sharing(self._items, max(self._length - 1, 0), self._edits)
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -78,17 +117,20 @@ class Chain(Sequence[T]):
     def __getitem__(self, index: slice) -> list[T]: ...
     def __getitem__(self, index: int | slice) -> T | list[T]:
         if isinstance(index, slice):
-            return [self._items[i] for i in range(*index.indices(self._length))]
+            return list(self._items.iterate(range(*index.indices(self._length)), self._edits))
         if not -self._length <= index < self._length:
             raise IndexError(index)
-        return self._items[index if index >= 0 else self._length + index]
+        at = index if index >= 0 else self._length + index
+        return self._items[at] if not self._edits else self._items.find(at, self._edits)
 
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[T]:
         # A longer chain may extend the shared list while somebody iterates.
-        return islice(self._items, self._length)
+        if not self._edits:
+            return islice(self._items, self._length)
+        return self._items.iterate(range(self._length), self._edits)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Chain) and list(self) == list(other)

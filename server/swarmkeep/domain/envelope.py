@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from swarmkeep.domain.codec import MalformedJson, decode, encode, encode_text
-from swarmkeep.domain.events import FACTS, Fact, SessionEvent, UnknownFact
+from swarmkeep.domain.events import FACTS, SessionEvent, UnknownFact
+from swarmkeep.domain.facts.fact import Fact
 
 
 class EventDraft(msgspec.Struct, frozen=True):

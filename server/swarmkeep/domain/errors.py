@@ -85,6 +85,13 @@ class EventNotFound(DomainError):
         return cls(seq, f"session {session_id!r} has the events 1 to {last}; there is no event {seq}")
 
 
+class BlobNotFound(DomainError):
+    code = "blob_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"this session has no file {name!r}")
+
+
 class RequestNotKept(DomainError):
     """A past model request cannot be rebuilt to the byte."""
 
@@ -148,6 +155,23 @@ class SessionBusy(DomainError):
 
     def extra(self) -> dict[str, Any]:
         return {"active_run_id": self.run_id}
+
+
+class NotTakenOver(DomainError):
+    code = "not_taken_over"
+
+    def __init__(self) -> None:
+        super().__init__("nobody has taken this session over from its agent; take it over first")
+
+
+class TakenOverByOther(DomainError):
+    """`by` is empty for somebody without a name."""
+
+    code = "taken_over"
+
+    def __init__(self, by: str | None, at: str) -> None:
+        super().__init__(f"{by or 'somebody'} has taken this session over, at {at}; with `force` it becomes yours")
+        self.by = by
 
 
 class RunNotWaiting(DomainError):
@@ -225,6 +249,15 @@ class QuotaExceeded(DomainError):
     def __init__(self, detail: str, retry_after_seconds: int | None = None) -> None:
         super().__init__(detail)
         self.retry_after_seconds = retry_after_seconds
+
+
+class SearchOff(DomainError):
+    """Sessions are not indexed by their words here."""
+
+    code = "search_off"
+
+    def __init__(self) -> None:
+        super().__init__("this server does not search in what was said (SWARMKEEP_SEARCH=off)")
 
 
 class Overloaded(DomainError):

@@ -12,32 +12,39 @@ import msgspec
 from msgspec import UNSET, UnsetType, field
 
 from swarmkeep.domain.codec import Json
+from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
+from swarmkeep.domain.facts.fact import Fact
+from swarmkeep.domain.facts.history import MessageRemoved
+from swarmkeep.domain.facts.records import CompletionRecord as CompletionRecord
+from swarmkeep.domain.facts.records import ContextChange as ContextChange
+from swarmkeep.domain.facts.records import RequestRecord as RequestRecord
+from swarmkeep.domain.facts.records import ToolRecord as ToolRecord
+from swarmkeep.domain.facts.records import Usage as Usage
+from swarmkeep.domain.facts.takeovers import SessionHandedBack, SessionTakenOver
+from swarmkeep.domain.facts.teams import Parent as Parent
+from swarmkeep.domain.facts.tools import ToolsListed
+from swarmkeep.domain.run_options import RunOptions
 
 # What this release writes. Facts take any text in their place, because a later release may write more.
-ToolStatus = Literal["ok", "error", "timeout", "unknown_outcome", "denied", "superseded", "external"]
+ToolStatus = Literal["ok", "error", "timeout", "unknown_outcome", "denied", "refused", "superseded", "external"]
 StopReason = Literal[
-    "end_turn", "max_turns", "loop_detected", "tool_calls", "approval", "error", "cancelled", "interrupted"
-]
+    "end_turn", "max_turns", "loop_detected", "guardrail", "tool_calls", "approval", "person", "error", "cancelled",
+    "interrupted",
+]  # fmt: skip
 Decision = Literal["approve", "deny"]
 # The code of the error that a run ends with because the session was imported in the middle of it.
 IMPORTED = "imported"
-ResumeReason = Literal["approval", "tool_results", "recovery"]
-
-
-# Not tracked by the garbage collector, here and in `RecordedEvent`: JSON has no cycles, and going through those of a
-# long log again and again took a third of the time to read it.
-class Fact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Something that happened. New fields get defaults; a changed meaning gets a new type or version."""
-
-    type: ClassVar[str]
-    version: ClassVar[int] = 1
+ResumeReason = Literal["approval", "tool_results", "recovery", "session", "person"]
 
 
 class SessionCreated(Fact, frozen=True, kw_only=True):
+    """`parent`: the call that the session was made for, where an agent asks another one."""
+
     type: ClassVar[str] = "session.created"
     agent: str
-    context_variables: Json = {}
-    metadata: Json = {}
+    context_variables: Json = field(default_factory=dict)
+    metadata: Json = field(default_factory=dict)
+    parent: Parent | UnsetType = UNSET
 
 
 class SessionForked(Fact, frozen=True, kw_only=True):
@@ -76,21 +83,6 @@ class SessionRedacted(Fact, frozen=True, kw_only=True):
     kept: tuple[str, ...] = ()
 
 
-class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run was asked for, and the limits that hold for it; None is without limit.
-
-    `max_turns` counts model calls. After `loop_turns` turns in a circle the run ends. A model is sent the last
-    `history_turns` turns.
-    """
-
-    max_turns: int | None = None
-    model: str | None = None
-    execute_tools: bool = True
-    stream: bool = False
-    loop_turns: int | None = None
-    history_turns: int | None = None
-
-
 class RunQueued(Fact, frozen=True, kw_only=True):
     """A run that waits for the session's active one; its input is kept here until it starts. `by`: who asked for it."""
 
@@ -98,7 +90,7 @@ class RunQueued(Fact, frozen=True, kw_only=True):
     options: RunOptions
     messages: tuple[Json, ...]
     agent: str | None = None
-    context_variables: Json = {}
+    context_variables: Json = field(default_factory=dict)
     idempotency_key: str | None = None
     by: str | UnsetType = UNSET
     traceparent: str | UnsetType = UNSET
@@ -114,52 +106,48 @@ class RunStarted(Fact, frozen=True, kw_only=True):
     traceparent: str | UnsetType = UNSET
 
 
-class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model was sent, beside the messages: two content hashes (SHA-256, hex) and the other parameters.
+class MessageAdded(Fact, frozen=True, kw_only=True, omit_defaults=True):
+    """`correction`: it tells the model what is wrong with its final answer, which is the run's n-th wrong one.
 
-    `history_from`: the seq that the messages begin with, when earlier ones were left out.
+    `guardrail`: it says what that one said in its refusal, in the place of an answer.
+    `person`: who wrote it, having taken over from the agent: an answer, or a note for the agent.
     """
 
-    instructions: str
-    tools: str | None = None
-    params: Json = {}
-    history_from: int | UnsetType = UNSET
-
-
-class CompletionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an assistant message came from, as the provider reported it. `partial`: cut off before its end."""
-
-    id: str | None = None
-    model: str | None = None
-    finish_reason: str | None = None
-    usage: Json | None = None
-    duration_ms: float = 0.0
-    request: RequestRecord | None = None
-    partial: bool | UnsetType = UNSET
-
-
-class ToolRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """How a tool call ended. `handoff` names the agent it returned, whether or not that handoff was made."""
-
-    name: str
-    status: str
-    duration_ms: float = 0.0
-    handoff: str | UnsetType = UNSET
-
-
-class MessageAdded(Fact, frozen=True, kw_only=True, omit_defaults=True):
     type: ClassVar[str] = "message.added"
     message: Json
     completion: CompletionRecord | None = None
     tool: ToolRecord | None = None
+    correction: int | UnsetType = UNSET
+    guardrail: str | UnsetType = UNSET
+    person: str | UnsetType = UNSET
+
+
+class GuardrailTripped(Fact, frozen=True, kw_only=True):
+    """A guardrail refused what was about to pass, at `stage`: `input`, `output` or `tool`.
+
+    `messages`: the seqs of the input that no model is sent from here on. `digest`: the SHA-256 (hex) of the text that
+    nobody is shown. `error`: what the guardrail failed with, if that is why.
+    """
+
+    type: ClassVar[str] = "guardrail.tripped"
+    stage: str
+    name: str
+    message: str
+    error: str | UnsetType = UNSET
+    messages: tuple[int, ...] | UnsetType = UNSET
+    tool_call_id: str | UnsetType = UNSET
+    digest: str | UnsetType = UNSET
 
 
 class ToolStarted(Fact, frozen=True, kw_only=True):
+    """`session_id`: the session in which another agent is asked."""
+
     type: ClassVar[str] = "tool.started"
     tool_call_id: str
     name: str
     arguments: str
     attempt: int = 1
+    session_id: str | UnsetType = UNSET
 
 
 class HandoffMade(Fact, frozen=True, kw_only=True):
@@ -196,21 +184,42 @@ class ApprovalRequested(Fact, frozen=True, kw_only=True):
 
 
 class ApprovalDecided(Fact, frozen=True, kw_only=True):
+    """`arguments`: the JSON text that the call is carried out with, where whoever approved it has changed it."""
+
     type: ClassVar[str] = "approval.decided"
     tool_call_id: str
     decision: str
     reason: str | None = None
     by: str | None = None
+    arguments: str | UnsetType = UNSET
 
 
-class PendingCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that waits for an approval or for a result from outside. `arguments` is the model's JSON text."""
+class AwaitedApproval(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A call of an agent that is asked, which waits for an approval in its own session, or in one below that."""
+
+    session_id: str
+    run_id: str
+    tool_call_id: str
+    agent: str
+    name: str
+    arguments: str
+
+
+class PendingCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A call that waits for an approval or for a result from outside. `arguments` is the model's JSON text.
+
+    For the reason `session`, somebody has to decide in the session `session_id`, in which another agent is asked;
+    `approvals` is what about. For the reason `person`, whoever has taken the session over is to answer, or to hand it
+    back: that is no call, and names none.
+    """
 
     tool_call_id: str
     name: str
     arguments: str
     reason: str
     expires_at: str | None = None
+    session_id: str | UnsetType = UNSET
+    approvals: tuple[AwaitedApproval, ...] | UnsetType = UNSET
 
 
 class RunWaiting(Fact, frozen=True, kw_only=True):
@@ -219,26 +228,31 @@ class RunWaiting(Fact, frozen=True, kw_only=True):
 
 
 class RunResumed(Fact, frozen=True, kw_only=True):
+    """`options`: how the run goes on from here, where whoever resumed it said so."""
+
     type: ClassVar[str] = "run.resumed"
     reason: str
+    options: RunOptions | UnsetType = UNSET
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens as the provider counted them, and how many model calls they are the sum of."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    total_tokens: int = 0
-    model_calls: int = 0
-
-
-class RunError(msgspec.Struct, frozen=True, kw_only=True):
+class RunError(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Why a run failed. `retryable`: the same input may well succeed later. `provider_status`: its HTTP status."""
 
     code: str
     message: str
     retryable: bool = False
     provider_status: int | None = None
+
+
+class RunHidden(Fact, frozen=True, kw_only=True):
+    """The run is not found any more by its id where another API shows it as a response. Here nothing is hidden.
+
+    `part`: only what it did between two of its waits, counted from 0, is not.
+    """
+
+    type: ClassVar[str] = "run.hidden"
+    by: str | None = None
+    part: int | UnsetType = UNSET
 
 
 class RunEnded(Fact, frozen=True, kw_only=True):
@@ -274,9 +288,11 @@ class UnknownFact(Fact, frozen=True, kw_only=True):
 
 SessionEvent = (
     SessionCreated | SessionForked | SessionImported | SessionUpdated | SessionRedacted
-    | RunQueued | RunStarted | MessageAdded | ToolStarted | HandoffMade | HandoffIgnored | ContextUpdated
-    | ApprovalRequested | ApprovalDecided | RunWaiting | RunResumed
-    | RunCompleted | RunFailed | RunCancelled | RunInterrupted | UnknownFact
+    | RunQueued | RunStarted | MessageAdded | MessageRemoved | ToolStarted | HandoffMade | HandoffIgnored
+    | ContextUpdated | GuardrailTripped | ApprovalRequested | ApprovalDecided | RunWaiting | RunResumed
+    | RunCompleted | RunFailed | RunCancelled | RunInterrupted | RunHidden
+    | CompactionStarted | CompactionSummarised | CompactionFailed | ToolsListed | SessionTakenOver | SessionHandedBack
+    | UnknownFact
 )  # fmt: skip
 
 FACTS: dict[str, type[Fact]] = {fact.type: fact for fact in get_args(SessionEvent) if fact is not UnknownFact}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, assert_never
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from swarmkeep.domain.envelope import RecordedEvent
@@ -14,13 +14,12 @@ from swarmkeep.domain.events import (
     ApprovalDecided,
     ApprovalRequested,
     ContextUpdated,
+    GuardrailTripped,
     HandoffIgnored,
     HandoffMade,
     MessageAdded,
-    RunCancelled,
-    RunCompleted,
     RunEnded,
-    RunFailed,
+    RunHidden,
     RunInterrupted,
     RunQueued,
     RunResumed,
@@ -34,58 +33,120 @@ from swarmkeep.domain.events import (
     ToolStarted,
     UnknownFact,
 )
-from swarmkeep.domain.messages import SUPERSEDED, Entry
+from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
+from swarmkeep.domain.facts.history import MessageRemoved
+from swarmkeep.domain.facts.takeovers import SessionHandedBack, SessionTakenOver
+from swarmkeep.domain.facts.tools import ToolsListed
+from swarmkeep.domain.files.references import list_file_names
+from swarmkeep.domain.folding.calls import (
+    add_message_to_run,
+    apply_tool_started,
+    decide_call,
+    forget_sessions,
+    make_held_changes,
+    note_change_made,
+    update_call,
+)
+from swarmkeep.domain.folding.history import apply_history_event
+from swarmkeep.domain.folding.imports import apply_session_imported, mark_imported
+from swarmkeep.domain.folding.listings import apply_tools_listed
+from swarmkeep.domain.folding.removals import hide_run
+from swarmkeep.domain.folding.takeovers import apply_takeover
+from swarmkeep.domain.folding.waits import make_going_on, make_queued_run, make_waiting, note_approval
+from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.patch import apply, merge
-from swarmkeep.domain.state import Origin, QueuedRun, Run, RunStatus, State, add_usage, make_calls, make_queued_run
+from swarmkeep.domain.state import (
+    STATUS_BY_ENDING,
+    Origin,
+    QueuedRun,
+    Run,
+    State,
+    read_usage,
+    sum_usage,
+)
 
 
 def fold(events: Iterable[RecordedEvent], state: State | None = None) -> State:
     """The state after `events`, which follow `state` in the log."""
     folded = State() if state is None else state
+    size = folded.size
+    event: RecordedEvent | None = None
     for event in events:
-        folded = evolve(folded, event)
-    return folded
+        size += len(event.payload)
+        folded = _apply_event(folded, event)
+    if event is None:
+        return folded
+    # Once for all of them: each copy of a state that is saved counts when a long session is read.
+    return replace(folded, seq=event.seq, hash=event.hash, updated_at=event.at, size=size)
 
 
 def evolve(state: State, event: RecordedEvent) -> State:
     """The state after one more event. Pure and total."""
-    fact = event.fact
-    size = state.size + len(event.payload)
-    if isinstance(fact, MessageAdded):
-        # Half of all events: each copy of a state that is saved here counts when a long session is read.
-        changes = _apply_message_added(state, event, fact)
-        return replace(state, seq=event.seq, hash=event.hash, updated_at=event.at, size=size, **changes)
-    state = replace(state, seq=event.seq, hash=event.hash, updated_at=event.at, size=size)
-    match fact:
-        case ToolStarted():
-            return _update_call(state, fact.tool_call_id, attempts=fact.attempt)
-        case ContextUpdated():
+    return fold((event,), state)
+
+
+def _apply_event(state: State, event: RecordedEvent) -> State:
+    """What an event changes of a state, but for the state's place in the log. The commonest come first."""
+    match event.fact:
+        case MessageAdded() as fact:
+            return _apply_message_added(state, event, fact)
+        case ToolStarted() as fact:
+            return apply_tool_started(state, fact)
+        case RunStarted() as fact:
+            return _apply_run_started(state, event, fact)
+        case RunEnded() as fact:
+            return _apply_run_ended(state, event, fact)
+        case ContextUpdated() as fact:
             nulls = () if fact.nulls is UNSET else fact.nulls
-            return replace(state, context_variables=apply(state.context_variables, fact.patch, nulls))
-        case HandoffMade():
+            state = replace(state, context_variables=apply(state.context_variables, fact.patch, nulls))
+            return state if fact.tool_call_id is None else note_change_made(state, fact.tool_call_id)
+        case HandoffMade() as fact:
             return replace(state, agent=fact.to_agent)
-        case HandoffIgnored():
-            return _apply_handoff_ignored(state, fact)
-        case SessionCreated() | SessionUpdated() | SessionForked() | SessionImported():
+        case (
+            HandoffIgnored()
+            | GuardrailTripped()
+            | MessageRemoved()
+            | CompactionStarted()
+            | CompactionSummarised()
+            | CompactionFailed() as fact
+        ):
+            return apply_history_event(state, event, fact)
+        case (
+            SessionCreated()
+            | SessionUpdated()
+            | SessionForked()
+            | SessionImported()
+            | SessionTakenOver()
+            | SessionHandedBack()
+            | ToolsListed() as fact
+        ):
             return _apply_session_event(state, event, fact)
         case SessionRedacted() | UnknownFact():
             return state
-        case _:
+        case fact:
             return _apply_run_event(state, event, fact)
 
 
 def _apply_session_event(
-    state: State, event: RecordedEvent, fact: SessionCreated | SessionUpdated | SessionForked | SessionImported
-) -> State:
+    state: State,
+    event: RecordedEvent,
+    fact: SessionCreated | SessionUpdated | SessionForked | SessionImported | SessionTakenOver | SessionHandedBack
+    | ToolsListed,
+) -> State:  # fmt: skip
     match fact:
         case SessionCreated(agent=agent, context_variables=context, metadata=metadata):
-            return replace(state, agent=agent, context_variables=context, metadata=metadata, created_at=event.at)
+            created = replace(state, agent=agent, context_variables=context, metadata=metadata, created_at=event.at)
+            return created if fact.parent is UNSET else replace(created, parent=fact.parent)
         case SessionUpdated():
             return _apply_session_updated(state, fact)
         case SessionForked():
             return _apply_session_forked(state, event, fact)
         case SessionImported():
-            return _apply_session_imported(state, UNSET if fact.by is None else fact.by)
+            return apply_session_imported(state, UNSET if fact.by is None else fact.by)
+        case SessionTakenOver() | SessionHandedBack():
+            return apply_takeover(state, event, fact)
+        case ToolsListed():
+            return apply_tools_listed(state, event, fact)
         case _:
             assert_never(fact)
 
@@ -93,51 +154,34 @@ def _apply_session_event(
 def _apply_run_event(
     state: State,
     event: RecordedEvent,
-    fact: RunQueued | RunStarted | RunWaiting | RunResumed | ApprovalRequested | ApprovalDecided
-    | RunCompleted | RunFailed | RunCancelled | RunInterrupted,
-) -> State:  # fmt: skip
+    fact: RunQueued | RunWaiting | RunResumed | RunHidden | ApprovalRequested | ApprovalDecided,
+) -> State:
     match fact:
-        case RunStarted():
-            return _apply_run_started(state, event, fact)
         case RunQueued():
             queued = QueuedRun(run_id=event.run_id or "", seq=event.seq, at=event.at, fact=fact)
-            return replace(state, queue=(*state.queue, queued))
+            # Its event refers to them, whatever becomes of the run.
+            files = (*state.queued_files, *list_file_names(fact.messages))
+            return replace(state, queue=(*state.queue, queued), queued_files=files)
         case RunWaiting():
-            return _update_run(state, status="waiting", pending=fact.pending, last_seq=event.seq)
+            return state if state.run is None else replace(state, run=make_waiting(state.run, event, fact))
         case RunResumed():
             return _apply_run_resumed(state, event, fact)
         case ApprovalRequested():
-            return _update_call(state, fact.tool_call_id, approval="requested", expires_at=fact.expires_at)
+            state = note_approval(state, event, fact)
+            return update_call(state, fact.tool_call_id, approval="requested", expires_at=fact.expires_at)
         case ApprovalDecided():
             if fact.decision not in ("approve", "deny"):
                 # Of a later release. Whatever it means, here nobody has said yes.
                 return state
-            return _update_call(state, fact.tool_call_id, approval=fact.decision, approval_reason=fact.reason)
-        case RunCompleted() | RunFailed() | RunCancelled() | RunInterrupted():
-            return _apply_run_ended(state, event, fact)
+            state = note_approval(state, event, fact)
+            return decide_call(state, fact)
+        case RunHidden():
+            return hide_run(state, event.run_id, fact.part)
         case _:
             assert_never(fact)
 
 
-def _update_run(state: State, **changes: Any) -> State:
-    return state if state.run is None else replace(state, run=replace(state.run, **changes))
-
-
-def _update_call(state: State, call_id: str | None, **changes: Any) -> State:
-    return state if state.run is None else replace(state, run=_change_call(state.run, call_id, changes))
-
-
-def _change_call(run: Run, call_id: str | None, changes: dict[str, Any]) -> Run:
-    calls = tuple([replace(call, **changes) if call.id == call_id else call for call in run.calls])
-    if not run.pending:
-        return replace(run, calls=calls)
-    settled = {call.id for call in calls if call.done or call.approval in ("approve", "deny")}
-    pending = tuple(waited for waited in run.pending if waited.tool_call_id not in settled)
-    return replace(run, calls=calls, pending=pending)
-
-
-def _apply_message_added(state: State, event: RecordedEvent, fact: MessageAdded) -> dict[str, Any]:
-    """What a message changes of a state."""
+def _apply_message_added(state: State, event: RecordedEvent, fact: MessageAdded) -> State:
     entry = Entry(
         seq=event.seq,
         at=event.at,
@@ -145,44 +189,19 @@ def _apply_message_added(state: State, event: RecordedEvent, fact: MessageAdded)
         message=fact.message,
         completion=fact.completion,
         tool=fact.tool,
+        is_correction=fact.correction is not UNSET,
+        guardrail=None if fact.guardrail is UNSET else fact.guardrail,
+        person=None if fact.person is UNSET else fact.person,
     )
-    changes: dict[str, Any] = {"messages": state.messages.append(entry)}
-    if fact.completion is not None:
-        changes["usage"] = add_usage(state.usage, fact.completion.usage)
-    if state.run is not None and event.run_id == state.run.id:
-        run = _add_message_to_run(state.run, event, fact, len(state.messages) + 1)
-        if entry.role == "tool":
-            handoff = fact.tool.handoff if fact.tool is not None and fact.tool.handoff is not UNSET else None
-            run = _change_call(run, fact.message.get("tool_call_id"), {"done": True, "handoff": handoff})
-        changes["run"] = run
-    return changes
-
-
-def _add_message_to_run(run: Run, event: RecordedEvent, fact: MessageAdded, message_count: int) -> Run:
-    if fact.completion is None:
-        return replace(run, last_seq=event.seq, last_message=message_count)
-    calls = make_calls(fact.message)
-    return replace(
-        run,
-        last_seq=event.seq,
-        last_message=message_count,
-        turns=run.turns + 1,
-        recoveries=0,
-        usage=add_usage(run.usage, fact.completion.usage),
-        calls=calls,
-        answered=not calls,
-    )
-
-
-def _apply_handoff_ignored(state: State, fact: HandoffIgnored) -> State:
-    # The result was recorded before it was known that a later call would hand over too. No model has seen it yet.
-    for index in range(len(state.messages) - 1, -1, -1):
-        entry = state.messages[index]
-        if entry.role == "tool" and entry.message.get("tool_call_id") == fact.tool_call_id is not None:
-            message = {**entry.message, "content": SUPERSEDED.format(agent=fact.to_agent)}
-            tool = entry.tool and replace(entry.tool, status="superseded")
-            return replace(state, messages=state.messages.replace_at(index, replace(entry, message=message, tool=tool)))
-    return state
+    messages, usage, run = state.messages.append(entry), state.usage, state.run
+    called = None if fact.completion is None else read_usage(fact.completion.usage)
+    if called is not None:
+        usage = sum_usage(usage, called)
+    if run is not None and event.run_id == run.id:
+        run = add_message_to_run(run, event, fact, len(messages), called)
+    if entry.person is not None and entry.role == "user":
+        return replace(state, messages=messages, usage=usage, run=run, handback_note=None)
+    return replace(state, messages=messages, usage=usage, run=run)
 
 
 def _apply_session_updated(state: State, fact: SessionUpdated) -> State:
@@ -195,30 +214,20 @@ def _apply_session_forked(state: State, event: RecordedEvent, fact: SessionForke
     # The run that the copied history may end in goes on in the original, not here.
     if state.run is not None:
         ended = RunInterrupted(stop_reason="interrupted", usage=state.run.usage)
-        state = _end_active(state, state.run, event, ended)
+        context, run = make_held_changes(state.context_variables, state.run)
+        state = _end_active(replace(state, context_variables=context), forget_sessions(run), event, ended)
     origin = Origin(session_id=fact.from_session_id, seq=fact.from_seq, hash=fact.from_hash)
-    return replace(state, queue=(), forked_from=origin, created_at=event.at)
-
-
-def _apply_session_imported(state: State, by: str | UnsetType) -> State:
-    # The last run to end may be tried again, with its calls.
-    if len(state.finished):
-        last = len(state.finished) - 1
-        state = replace(state, finished=state.finished.replace_at(last, _mark_imported(state.finished[last], by)))
-    queue = tuple(replace(queued, fact=replace(queued.fact, by=by, traceparent=UNSET)) for queued in state.queue)
-    return replace(state, queue=queue, run=None if state.run is None else _mark_imported(state.run, by))
-
-
-def _mark_imported(run: Run, by: str | UnsetType) -> Run:
-    """The run without whatever was decided on its open calls, and without a trace.
-
-    Who started it, only whoever imported it says.
-    """
-    calls = tuple(
-        call if call.done else replace(call, imported=True, approval=None, approval_reason=None, expires_at=None)
-        for call in run.calls
+    # A fork is asked nothing by anybody, and nobody speaks in it for its agent.
+    return replace(
+        state,
+        queue=(),
+        compaction=None,
+        forked_from=origin,
+        parent=None,
+        taken_over=None,
+        handback_note=None,
+        created_at=event.at,
     )
-    return replace(run, calls=calls, by=by, traceparent=UNSET)
 
 
 def _apply_run_started(state: State, event: RecordedEvent, fact: RunStarted) -> State:
@@ -239,7 +248,7 @@ def _apply_run_started(state: State, event: RecordedEvent, fact: RunStarted) -> 
         by=fact.by,
         traceparent=fact.traceparent,
     )
-    return replace(state, run=run, queue=tuple(queued for queued in state.queue if queued.run_id != run_id))
+    return replace(state, run=run, queue=tuple([queued for queued in state.queue if queued.run_id != run_id]))
 
 
 def _apply_run_resumed(state: State, event: RecordedEvent, fact: RunResumed) -> State:
@@ -248,25 +257,7 @@ def _apply_run_resumed(state: State, event: RecordedEvent, fact: RunResumed) -> 
         state = replace(state, run=replace(state.finished[-1], recoveries=-1), finished=state.finished.drop_last())
     if state.run is None:
         return state
-    return _update_run(
-        state,
-        active_since=event.at,
-        status="running",
-        pending=(),
-        stop_reason=None,
-        error=None,
-        finished_at=None,
-        last_seq=event.seq,
-        recoveries=state.run.recoveries + 1 if fact.reason == "recovery" else 0,
-    )
-
-
-_STATUS_BY_ENDING: dict[type[RunEnded], RunStatus] = {
-    RunCompleted: "completed",
-    RunFailed: "failed",
-    RunCancelled: "cancelled",
-    RunInterrupted: "interrupted",
-}
+    return replace(state, run=make_going_on(state.run, event, fact))
 
 
 def _apply_run_ended(state: State, event: RecordedEvent, fact: RunEnded) -> State:
@@ -274,27 +265,28 @@ def _apply_run_ended(state: State, event: RecordedEvent, fact: RunEnded) -> Stat
         return _end_active(state, state.run, event, fact)
     for queued in state.queue:
         if queued.run_id == event.run_id:
-            rest = replace(state, queue=tuple(other for other in state.queue if other is not queued))
-            return _finish_run(rest, make_queued_run(state, queued), event, fact)
+            ended = _finish_run(make_queued_run(state, queued), event, fact)
+            rest = tuple(other for other in state.queue if other is not queued)
+            return replace(state, queue=rest, finished=state.finished.append(ended))
     return state
 
 
 def _end_active(state: State, run: Run, event: RecordedEvent, fact: RunEnded) -> State:
-    run = replace(run, agent=state.agent, context_variables=state.context_variables)
     if fact.error is not None and fact.error.code == IMPORTED:
         # So an import ends what ran, and before there was an event for imports nothing else told of them.
-        run = _mark_imported(run, run.by)
-    return _finish_run(replace(state, run=None), run, event, fact)
+        run = mark_imported(run, run.by)
+    ended = _finish_run(run, event, fact, agent=state.agent, context_variables=state.context_variables)
+    return replace(state, run=None, finished=state.finished.append(ended))
 
 
-def _finish_run(state: State, run: Run, event: RecordedEvent, fact: RunEnded) -> State:
-    run = replace(
+def _finish_run(run: Run, event: RecordedEvent, fact: RunEnded, **changes: Any) -> Run:
+    return replace(
         run,
-        status=_STATUS_BY_ENDING[type(fact)],
+        status=STATUS_BY_ENDING[type(fact)],
         stop_reason=fact.stop_reason,
         error=fact.error,
         pending=(),
         last_seq=event.seq,
         finished_at=event.at,
+        **changes,
     )
-    return replace(state, finished=state.finished.append(run))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
+from msgspec import UNSET
 
 from swarmkeep.domain.codec import Json, MalformedJson, decode, encode, is_deeper_than, replace_surrogates
+from swarmkeep.domain.compaction.texts import shorten_text
 from swarmkeep.domain.events import CompletionRecord, ToolRecord
+from swarmkeep.domain.files.results import list_result_parts, make_files_message
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 INTERRUPTED = "Interrupted: the outcome of this call is unknown. It may or may not have taken effect."
@@ -28,7 +32,13 @@ _CHAT_KEYS = {
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """One message of a session, with where it stands in the log."""
+    """One message of a session, with where it stands in the log.
+
+    `removed`: it was taken out, so that models are not sent it and lists do not show it. `removed_calls`: only these
+    calls of it were, by the ids that the message gives them; `removed_content`: what it says was. `shortened`: of its
+    content models are sent so many characters, the beginning and the end. `person`: who wrote it in the agent's place,
+    or for the agent when handing back.
+    """
 
     seq: int
     at: str
@@ -36,6 +46,24 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     message: Json
     completion: CompletionRecord | None = None
     tool: ToolRecord | None = None
+    removed: bool = False
+    shortened: int = 0
+    removed_calls: tuple[str, ...] = ()
+    removed_content: bool = False
+    is_correction: bool = False
+    guardrail: str | None = None
+    person: str | None = None
+
+    @property
+    def is_question(self) -> bool:
+        """Whether it is what a user says, rather than what is said in the user's place: about a wrong answer, or by
+        whoever had taken over."""
+        return self.role == "user" and not self.is_correction and not self.is_unsent and self.person is None
+
+    @property
+    def is_unsent(self) -> bool:
+        """Whether no model is sent it: input that a guardrail refused, or the answer to that."""
+        return self.guardrail is not None and self.completion is None
 
     @property
     def role(self) -> str:
@@ -45,7 +73,21 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @functools.cached_property
     def chat_message(self) -> Json:
         """The message with Chat Completions keys only."""
-        return to_chat_message(self.message)
+        return to_chat_message(self.sent_message)
+
+    @property
+    def sent_message(self) -> Json:
+        """The message as far as models are sent it."""
+        message, content = self.shown_message, self.message.get("content")
+        if not self.shortened or not isinstance(content, str):
+            return message
+        return {**message, "content": shorten_text(content, self.shortened)}
+
+    @property
+    def shown_message(self) -> Json:
+        """The message without what was taken out of it."""
+        message = without_content(self.message) if self.removed_content else self.message
+        return without_calls(message, self.removed_calls) if self.removed_calls else message
 
     @functools.cached_property
     def chat_json(self) -> bytes:
@@ -66,9 +108,45 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def view(self) -> Json:
         """The public form: the message, its sender and its place in the log."""
-        place = {"seq": self.seq, "at": self.at, "run_id": self.run_id}
+        place: Json = {"seq": self.seq, "at": self.at, "run_id": self.run_id}
+        if self.guardrail is not None:
+            place["guardrail"] = self.guardrail
+        if self.tool is not None and self.tool.session_id is not UNSET:
+            place["session_id"] = self.tool.session_id
+        if given := list_result_parts(self.tool):
+            place["files"] = list(given)
+        if self.person is not None:
+            place["person"] = self.person
         # Twice: first in order, and last in force whatever keys the message brings.
-        return {**place, "sender": None, **self.message, **place}
+        return {**place, "sender": None, **self.shown_message, **place}
+
+
+def list_shown(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """The messages that were not taken out."""
+    return (entry for entry in entries if not entry.removed)
+
+
+def find_message(messages: Sequence[Entry], seq: int) -> int | None:
+    """Where the message with this seq stands."""
+    at = bisect_left(messages, seq, key=lambda entry: entry.seq)
+    return at if at < len(messages) and messages[at].seq == seq else None
+
+
+def without_content(message: Json) -> Json:
+    """The message without what it says."""
+    return {key: None if key == "content" else value for key, value in message.items() if key != "refusal"}
+
+
+def without_calls(message: Json, call_ids: Collection[str]) -> Json:
+    """The message without these of its calls."""
+    calls = message.get("tool_calls")
+    left = [
+        call
+        for call in (calls if isinstance(calls, list) else ())
+        if not (isinstance(call, dict) and isinstance(call.get("id"), str) and call["id"] in call_ids)
+    ]
+    rest = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**rest, "tool_calls": left} if left else rest
 
 
 def to_chat_message(message: Json) -> Json:
@@ -146,26 +224,37 @@ def make_missing_result(call_id: str) -> Entry:
 def pair_results(entries: Iterable[Entry]) -> Iterator[Entry]:
     """The messages as a model accepts them: after each one that asks for tools, exactly one result per call, in order.
 
-    Missing results are filled in; results that answer no call, or come too late, are left out, and so are replies that
-    say nothing.
+    Files that results gave follow in a message of their own. Missing results are filled in; results that answer no
+    call, or come too late, are left out, and so are replies that say nothing. A message that was taken out or refused
+    is left out, too, but what came before it is over as if it were there: so the same results belong to the same calls
+    as before.
     """
     open_ids: tuple[str, ...] = ()
     results: dict[str, Entry] = {}
     for entry in entries:
+        is_gone = entry.removed or entry.is_unsent
         if entry.role == "tool":
             call_id = entry.chat_message.get("tool_call_id")
-            if isinstance(call_id, str):
+            if isinstance(call_id, str) and not is_gone:
                 results.setdefault(call_id, entry)
             continue
         if entry.role not in ROLES or entry.is_empty:
             continue
-        for call_id in open_ids:
-            yield results.get(call_id) or make_missing_result(call_id)
+        yield from _answer_calls(open_ids, results)
         results = {}
-        yield entry
-        open_ids = entry.call_ids if entry.role == "assistant" else ()
-    for call_id in open_ids:
-        yield results.get(call_id) or make_missing_result(call_id)
+        if not is_gone:
+            yield entry
+        open_ids = _list_calls(entry)
+    yield from _answer_calls(open_ids, results)
+
+
+def _answer_calls(call_ids: Sequence[str], results: Mapping[str, Entry]) -> Iterator[Entry]:
+    """A result for each call of a reply, and behind all of them the files that they gave."""
+    answers = [results.get(call_id) or make_missing_result(call_id) for call_id in call_ids]
+    yield from answers
+    given = make_files_message((answer.chat_message, answer.tool) for answer in answers)
+    if given is not None:
+        yield Entry(seq=0, at="", run_id=None, message=given)
 
 
 def find_stray_result(messages: Sequence[Json], history: Sequence[Entry] = ()) -> int | None:
@@ -184,7 +273,7 @@ def find_stray_result(messages: Sequence[Json], history: Sequence[Entry] = ()) -
                 return place
             open_ids.remove(call_id)
         elif not entry.is_empty:
-            open_ids = _list_calls(entry)
+            open_ids = set(_list_calls(entry))
     return None
 
 
@@ -195,9 +284,15 @@ def _find_open_calls(history: Sequence[Entry]) -> set[str]:
         if entry.role == "tool":
             answered.add(entry.chat_message.get("tool_call_id"))
         elif entry.role in ROLES and not entry.is_empty:
-            return _list_calls(entry) - answered
+            return set(_list_calls(entry)) - answered
     return set()
 
 
-def _list_calls(entry: Entry) -> set[str]:
-    return set(entry.call_ids) if entry.role == "assistant" else set()
+def _list_calls(entry: Entry) -> tuple[str, ...]:
+    return entry.call_ids if entry.role == "assistant" and not entry.removed and not entry.is_unsent else ()
+
+
+def list_call_ids(entries: Iterable[Entry]) -> set[str]:
+    """Every call that these messages ask for, or asked for until it was taken out."""
+    asking = (entry for entry in entries if entry.role == "assistant" and entry.message.get("tool_calls"))
+    return {call_id for entry in asking for call_id in (*entry.call_ids, *entry.removed_calls)}

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec import UNSET
+
 from swarmkeep.domain.codec import Json, encode
+from swarmkeep.domain.facts.records import ContextChange
 
 MAX_POINTER_PARTS = 500
 """No value that can be recorded is nested as deeply. A longer pointer, which only a forged log has, changes nothing."""
@@ -48,6 +51,12 @@ def diff(before: Json, after: Json) -> tuple[Json, tuple[str, ...]]:
 def has_effect(target: Json, patch: Json, nulls: tuple[str, ...] = ()) -> bool:
     """Whether a change as `diff` returns it changes anything in `target`."""
     return bool(patch or nulls) and any(diff(target, apply(target, patch, nulls)))
+
+
+def apply_change(context: Json, change: ContextChange) -> Json:
+    """The context after a call's change: what it patches, and then the keys that it puts as a whole."""
+    after = apply(context, change.patch, () if change.nulls is UNSET else change.nulls)
+    return after if change.values is UNSET else {**after, **change.values}
 
 
 def _diff(before: Json, after: Json, patch: Json, nulls: list[str], path: list[str]) -> None:

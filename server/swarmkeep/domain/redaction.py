@@ -21,13 +21,15 @@ from swarmkeep.domain.events import (
     ApprovalDecided,
     ApprovalRequested,
     CompletionRecord,
+    ContextChange,
     ContextUpdated,
-    Fact,
+    GuardrailTripped,
     MessageAdded,
     PendingCall,
     RunEnded,
-    RunOptions,
+    RunHidden,
     RunQueued,
+    RunResumed,
     RunStarted,
     RunWaiting,
     SessionCreated,
@@ -39,7 +41,13 @@ from swarmkeep.domain.events import (
     ToolStarted,
     UnknownFact,
 )
+from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
+from swarmkeep.domain.facts.fact import Fact
+from swarmkeep.domain.facts.history import MessageRemoved
+from swarmkeep.domain.facts.takeovers import SessionHandedBack, SessionTakenOver
+from swarmkeep.domain.facts.tools import ListedTool, ToolsListed
 from swarmkeep.domain.messages import ROLES, read_tool_calls
+from swarmkeep.domain.run_options import CallerFunction, CallerTool, RunOptions
 
 REDACTED = "[redacted]"
 _ARGUMENTS = "{}"
@@ -85,9 +93,19 @@ def _redact_fact(fact: Fact, agent: str) -> Fact:
         case MessageAdded():
             completion = None if fact.completion is None else _redact_completion(fact.completion)
             tool = None if fact.tool is None else _redact_tool(fact.tool)
-            return MessageAdded(message=_redact_message(fact.message, agent), completion=completion, tool=tool)
+            message = _redact_message(fact.message, agent)
+            guardrail = UNSET if fact.guardrail is UNSET else _redact_name(fact.guardrail)
+            return MessageAdded(
+                message=message,
+                completion=completion,
+                tool=tool,
+                correction=fact.correction,
+                guardrail=guardrail,
+                person=_redact_name_of(fact.person),
+            )
         case SessionCreated():
-            return replace(fact, context_variables={}, metadata={})
+            parent = UNSET if fact.parent is UNSET else replace(fact.parent, session_id=REDACTED)
+            return replace(fact, context_variables={}, metadata={}, parent=parent)
         case SessionUpdated():
             return replace(fact, metadata=_forget_values(fact.metadata))
         case SessionForked():
@@ -95,6 +113,17 @@ def _redact_fact(fact: Fact, agent: str) -> Fact:
         case SessionImported():
             # A short file can be guessed by its digest.
             return replace(fact, digest="")
+        case (
+            CompactionStarted()
+            | CompactionSummarised()
+            | CompactionFailed()
+            | ToolsListed()
+            | SessionTakenOver()
+            | SessionHandedBack()
+        ):
+            return _redact_history_fact(fact)
+        case MessageRemoved() | RunHidden():
+            return replace(fact, by=_redact_text(fact.by))
         case SessionRedacted():
             # Who removed what, and what stands there now, is what the chain is checked by.
             return replace(fact, reason=REDACTED)
@@ -102,6 +131,30 @@ def _redact_fact(fact: Fact, agent: str) -> Fact:
             return ContextUpdated(patch=_forget_values(fact.patch), tool_call_id=fact.tool_call_id)
         case _:
             return _redact_run_fact(fact)
+
+
+def _redact_history_fact(
+    fact: CompactionStarted | CompactionSummarised | CompactionFailed | ToolsListed | SessionTakenOver
+    | SessionHandedBack,
+) -> Fact:  # fmt: skip
+    match fact:
+        case SessionTakenOver() | SessionHandedBack():
+            return replace(fact, by=_redact_text(fact.by), note=_redact_name_of(fact.note))
+        case ToolsListed():
+            return _redact_listing(fact)
+        case CompactionStarted():
+            return replace(fact, instructions=_redact_text(fact.instructions), by=_redact_text(fact.by))
+        case CompactionSummarised():
+            completion = None if fact.completion is None else _redact_completion(fact.completion)
+            return replace(fact, summary="", completion=completion)
+        case _:
+            return replace(fact, message=REDACTED)
+
+
+def _redact_listing(fact: ToolsListed) -> ToolsListed:
+    # Without their schemas they are not offered any more: they are listed anew.
+    tools = tuple(ListedTool(name=_redact_name(tool.name)) for tool in fact.tools)
+    return ToolsListed(server=_redact_name(fact.server), tools=tools, error=UNSET if fact.error is UNSET else REDACTED)
 
 
 def _redact_run_fact(fact: Fact) -> Fact:
@@ -112,14 +165,21 @@ def _redact_run_fact(fact: Fact) -> Fact:
             messages = tuple({"role": _redact_role(message), "content": REDACTED} for message in fact.messages)
             options, by = _redact_options(fact.options), _redact_name_of(fact.by)
             return RunQueued(options=options, messages=messages, agent=fact.agent, by=by)
+        case GuardrailTripped():
+            # A short text can be guessed by its digest.
+            error = UNSET if fact.error is UNSET else REDACTED
+            return replace(fact, name=_redact_name(fact.name), message=REDACTED, error=error, digest=UNSET)
         case ToolStarted():
             return replace(fact, name=_redact_name(fact.name), arguments=_ARGUMENTS)
         case ApprovalRequested():
             return replace(fact, name=_redact_name(fact.name), arguments=_ARGUMENTS)
         case ApprovalDecided():
-            return replace(fact, reason=_redact_text(fact.reason), by=_redact_text(fact.by))
+            arguments = UNSET if fact.arguments is UNSET else _ARGUMENTS
+            return replace(fact, reason=_redact_text(fact.reason), by=_redact_text(fact.by), arguments=arguments)
         case RunWaiting():
             return RunWaiting(pending=tuple(map(_redact_pending, fact.pending)))
+        case RunResumed():
+            return replace(fact, options=UNSET if fact.options is UNSET else _redact_options(fact.options))
         case RunEnded():
             return replace(fact, error=None if fact.error is None else replace(fact.error, message=REDACTED))
         case _:
@@ -162,6 +222,7 @@ def _redact_completion(record: CompletionRecord) -> CompletionRecord:
         usage=None if record.usage is None else _keep_counts(record.usage),
         duration_ms=record.duration_ms,
         partial=record.partial,
+        time_to_first_token_ms=record.time_to_first_token_ms,
     )
 
 
@@ -179,15 +240,35 @@ def _keep_counts(usage: Json) -> Json:
 
 
 def _redact_tool(record: ToolRecord) -> ToolRecord:
-    return replace(record, name=_redact_name(record.name))
+    held = record.context
+    if held is not UNSET:
+        values = {} if held.values is UNSET else held.values
+        held = ContextChange(patch=_forget_values({**held.patch, **values}))
+    return replace(record, name=_redact_name(record.name), context=held, files=UNSET)
 
 
 def _redact_pending(call: PendingCall) -> PendingCall:
-    return replace(call, name=_redact_name(call.name), arguments=_ARGUMENTS)
+    if call.reason == "person":
+        return PendingCall(tool_call_id="", name="", arguments="", reason="person")
+    below = () if call.approvals is UNSET else call.approvals
+    approvals = [replace(each, agent=REDACTED, name=_redact_name(each.name), arguments=_ARGUMENTS) for each in below]
+    return replace(
+        call, name=_redact_name(call.name), arguments=_ARGUMENTS, approvals=tuple(approvals) if approvals else UNSET
+    )
 
 
 def _redact_options(options: RunOptions) -> RunOptions:
-    return replace(options, model=options.model and _redact_name(options.model))
+    names = [CallerTool(function=CallerFunction(name=_redact_name(name))) for name in options.caller_tool_names]
+    return replace(
+        options,
+        model=options.model and _redact_name(options.model),
+        tools=tuple(names) if names else UNSET,
+        tool_choice=UNSET,
+        model_settings=UNSET,
+        instructions=UNSET,
+        response_format=UNSET,
+        request=UNSET,
+    )
 
 
 def _forget_values(patch: Json | UnsetType) -> Any:

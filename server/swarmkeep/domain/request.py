@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
+from swarmkeep.agent.model_settings import merge_settings
+from swarmkeep.agent.output import OUTPUT_TOOL
 from swarmkeep.domain.chain import Chain
-from swarmkeep.domain.codec import Json, encode
+from swarmkeep.domain.checking.tool_choices import find_tool_choice
+from swarmkeep.domain.codec import Json, decode, encode, encode_text
+from swarmkeep.domain.compaction.texts import make_summary_message
 from swarmkeep.domain.events import MessageAdded, RequestRecord, SessionEvent
+from swarmkeep.domain.facts.compaction import CompactionSummarised
+from swarmkeep.domain.facts.tools import ToolsListed
+from swarmkeep.domain.files.places import FilePlace, choose_sent_files, find_places, put_back, put_back_parts
 from swarmkeep.domain.messages import Entry, pair_results, to_chat_message
-from swarmkeep.domain.state import State
-from swarmkeep.domain.window import find_window_start, select_from
+from swarmkeep.domain.run_options import RunOptions
+from swarmkeep.domain.state import State, Summary
+from swarmkeep.domain.window import STANDING_ROLES, find_window_start, select_earlier, select_from
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent as a model sees it: rendered instructions, tool schemas (a JSON array as text, or None), parameters."""
+    """An agent as a model sees it: rendered instructions, tool schemas (a JSON array as text, or None), parameters.
+
+    Its output is described by `response_format`, or by the schema of a function to call, as text.
+    """
 
     name: str
     model: str
@@ -26,34 +38,48 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     tools: str | None = None
     tool_choice: str | Json | None = None
     parallel_tool_calls: bool = True
+    settings: Json = {}
+    response_format: Json | None = None
+    output_tool: str | None = None
 
 
 class History(msgspec.Struct, frozen=True):
-    """What a model is sent of the first `upto` messages of a session, and its JSON, with commas in between."""
+    """What a model is sent of the first `upto` messages of a session, and its JSON, with commas in between.
+
+    `places`: where in the JSON references stand in the place of files, in order.
+    """
 
     upto: int
     entries: tuple[Entry, ...]
     json: bytes
+    summary_seq: int = 0
+    places: tuple[FilePlace, ...] = ()
 
     def extend(self, later: Sequence[Entry]) -> History:
         """With the messages that follow. Right where a call is not parted from its results."""
         added = tuple(pair_results(later))
         parts = [self.json] if self.entries else []
         json = b",".join([*parts, *(entry.chat_json for entry in added)])
-        return History(self.upto + len(later), self.entries + added, json)
+        places = self.places + find_places(added, len(self.json) + 1 if self.entries else 0)
+        return History(self.upto + len(later), self.entries + added, json, self.summary_seq, places)
 
 
 _NOTHING = History(0, (), b"")
+_NO_OPTIONS = RunOptions()
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A Chat Completions request. `params` is all but messages and tools, in the order in which it is sent."""
+    """A Chat Completions request. `params` is all but messages and tools, in the order in which it is sent.
+
+    `files`: the content of those that the messages refer to, by hash. Where one is missing, words stand in its place.
+    """
 
     instructions: str
     tools: str | None
     params: Json
     history: History
     history_from: int | None = None
+    files: Mapping[str, bytes] = {}
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -80,8 +106,18 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def messages(self) -> list[Json]:
         return [
             to_chat_message({"role": "system", "content": self.instructions}),
-            *(entry.chat_message for entry in self.entries),
+            *put_back_parts([entry.chat_message for entry in self.entries], self.history.places, self.files),
         ]
+
+    @functools.cached_property
+    def sent_history(self) -> bytes:
+        """The JSON of the history with the content of its files. Of these, a copy: better made in a thread."""
+        return put_back(self.history.json, self.history.places, self.files)
+
+    @property
+    def file_names(self) -> list[str]:
+        """The files, by hash, that are sent with it."""
+        return choose_sent_files(self.history.places)
 
     def body(self) -> bytes:
         """The exact bytes that are sent."""
@@ -89,7 +125,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         # Joined once: each copy of a long history takes its time.
         parts = [b'{"messages":[' + system]
         if self.history.entries:
-            parts.append(self.history.json)
+            parts.append(self.sent_history)
         parts[-1] += b"]"
         if self.tools is not None:
             parts.append(b'"tools":' + self.tools.encode())
@@ -103,16 +139,48 @@ def build_request(state: State, profile: Profile, *, stream: bool = False, turns
 
     At most the last `turns` turns are sent, by default as many as the run's options allow.
     """
-    model = state.run.options.model if state.run is not None else None
-    params: Json = {"model": model or profile.model}
-    if profile.tools is not None:
-        if profile.tool_choice is not None:
-            params["tool_choice"] = profile.tool_choice
-        params["parallel_tool_calls"] = profile.parallel_tool_calls
+    options = _NO_OPTIONS if state.run is None else state.run.options
+    params: Json = {"model": options.model or profile.model}
+    tools, response_format = _add_caller_tools(profile.tools, options), profile.response_format
+    answers_by_call = False
+    if options.response_format is not UNSET:
+        response_format = options.response_format
+    elif profile.output_tool is not None and OUTPUT_TOOL not in options.caller_tool_names:
+        tools, answers_by_call = _add_schema(tools, profile.output_tool), True
+    if tools is not None:
+        tool_choice = find_tool_choice(
+            state, profile.name, profile.tool_choice, options.tool_choice, answers_by_call=answers_by_call
+        )
+        if tool_choice is not None:
+            params["tool_choice"] = tool_choice
+        at_once = options.parallel_tool_calls
+        params["parallel_tool_calls"] = profile.parallel_tool_calls if at_once is UNSET else at_once
     if stream:
         params |= {"stream": True, "stream_options": {"include_usage": True}}
+    params |= merge_settings(profile.settings, options.model_settings or {})
+    if response_format is not None:
+        params["response_format"] = response_format
     history_from = _find_history_start(state, params["model"], turns)
-    return assemble_request(state.messages, profile.instructions, profile.tools, params, history_from)
+    instructions = join_instructions(profile.instructions, options.instructions)
+    return assemble_request(state.messages, instructions, tools, params, history_from, state.summary)
+
+
+def _add_caller_tools(own: str | None, options: RunOptions) -> str | None:
+    """The agent's schemas and the caller's. Of two of one name the caller's counts, as it does for calls."""
+    if not options.caller_tools:
+        return own
+    names = options.caller_tool_names
+    schemas = [] if own is None else [tool for tool in decode(own) if tool["function"]["name"] not in names]
+    return encode_text([*schemas, *(msgspec.to_builtins(tool) for tool in options.caller_tools)])
+
+
+def _add_schema(tools: str | None, schema: str) -> str:
+    return f"[{schema}]" if tools is None else f"{tools[:-1]},{schema}]"
+
+
+def join_instructions(agent: str, run: str | UnsetType) -> str:
+    """An agent's instructions, and after a blank line those of the run."""
+    return f"{agent}\n\n{run}" if agent and run else agent or run or ""
 
 
 def _find_history_start(state: State, model: str, turns: int | None) -> int | None:
@@ -134,15 +202,21 @@ def _find_last_request(state: State) -> RequestRecord | None:
 
 
 def assemble_request(
-    entries: Sequence[Entry], instructions: str, tools: str | None, params: Json, history_from: int | None = None
+    entries: Sequence[Entry],
+    instructions: str,
+    tools: str | None,
+    params: Json,
+    history_from: int | None = None,
+    summary: Summary | None = None,
 ) -> ModelRequest:
     """Put a request together from its parts, as `request` does and as rebuilding a past one does."""
-    sent = entries if history_from is None else select_from(entries, history_from)
+    # What is summed up is not sent again for a part of it that would be.
+    cut = history_from is not None and (summary is None or history_from > summary.last_seq)
     return ModelRequest(
         instructions=instructions,
         tools=tools,
         params=params,
-        history=_collect_history(sent),
+        history=_cut_history(entries, history_from or 0, summary) if cut else _collect_history(entries, summary),
         history_from=history_from,
     )
 
@@ -150,6 +224,8 @@ def assemble_request(
 def measure_new_history(state: State) -> tuple[int, int]:
     """How many messages the next request has to encode, because none before it did, and about how many bytes."""
     known = _recall_history(state.messages)
+    if known.summary_seq != (0 if state.summary is None else state.summary.seq):
+        known = _NOTHING
     return len(state.messages) - known.upto, state.size - len(known.json)
 
 
@@ -158,12 +234,36 @@ def _recall_history(messages: Chain[Entry]) -> History:
     return kept if isinstance(kept, History) else _NOTHING
 
 
-def _collect_history(messages: Sequence[Entry]) -> History:
+def _cut_history(messages: Sequence[Entry], seq: int, summary: Summary | None) -> History:
+    sent = select_from(messages, seq)
+    standing = sum(entry.seq < seq and entry.role in STANDING_ROLES for entry in sent)
+    summed_up = [] if summary is None else [_make_summary_entry(summary)]
+    return _NOTHING.extend([*sent[:standing], *summed_up, *sent[standing:]])
+
+
+def _make_summary_entry(summary: Summary) -> Entry:
+    return Entry(seq=summary.seq, at=summary.at, run_id=None, message=make_summary_message(summary.text))
+
+
+def _begin_with_summary(messages: Sequence[Entry], summary: Summary) -> History:
+    """What is sent in the place of the messages that were summed up."""
+    upto = bisect_right(messages, summary.last_seq, key=lambda entry: entry.seq)
+    standing, question = select_earlier(messages, summary.last_seq + 1)
+    # Whether it is sent must not hang on more than the next message, which is kept with what this is the beginning of.
+    is_answered = upto < len(messages) and (messages[upto].role != "user" or messages[upto].removed)
+    begun = _NOTHING.extend([*standing, _make_summary_entry(summary), *(question if is_answered else ())])
+    return History(upto, begun.entries, begun.json, summary.seq, begun.places)
+
+
+def _collect_history(messages: Sequence[Entry], summary: Summary | None = None) -> History:
     """What is sent of these messages. Of a session's own, all that came before the last user's message is kept with
     them: however long it is, the next request costs what has been said since."""
     if not isinstance(messages, Chain):
-        return _NOTHING.extend(messages)
+        begun = _NOTHING if summary is None else _begin_with_summary(messages, summary)
+        return begun.extend(messages[begun.upto :])
     known = _recall_history(messages)
+    if known.summary_seq != (0 if summary is None else summary.seq):
+        known = _NOTHING if summary is None else _begin_with_summary(messages, summary)
     asked = next((at for at in range(len(messages) - 1, known.upto, -1) if messages[at].role == "user"), None)
     if asked is not None:
         # With a user's message the calls before it are over: what answers them later is not sent.
@@ -176,8 +276,11 @@ def _collect_history(messages: Sequence[Entry]) -> History:
 
 
 def list_text_hashes(fact: SessionEvent) -> list[str]:
-    """The texts, by their hashes, that the request behind an assistant message was made of."""
-    record = fact.completion.request if isinstance(fact, MessageAdded) and fact.completion is not None else None
+    """The texts, by their hashes, that the request behind an assistant message was made of, or that describe tools."""
+    if isinstance(fact, ToolsListed):
+        return [] if fact.schemas is None else [fact.schemas]
+    completion = fact.completion if isinstance(fact, MessageAdded | CompactionSummarised) else None
+    record = None if completion is None else completion.request
     if record is None:
         return []
     return [record.instructions] if record.tools is None else [record.instructions, record.tools]

@@ -11,25 +11,45 @@ from msgspec import UNSET, UnsetType
 from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.events import (
+    ContextChange,
     PendingCall,
+    RunCancelled,
+    RunCompleted,
+    RunEnded,
     RunError,
-    RunOptions,
+    RunFailed,
+    RunInterrupted,
     RunQueued,
     Usage,
 )
+from swarmkeep.domain.facts.compaction import CompactionStarted
+from swarmkeep.domain.facts.takeovers import HandbackNote, TakenOver
+from swarmkeep.domain.facts.teams import Parent
+from swarmkeep.domain.facts.tools import ToolListing
 from swarmkeep.domain.messages import Entry, read_tool_calls
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.timestamps import parse_timestamp
 
 SessionStatus = Literal["idle", "running", "waiting"]
 RunStatus = Literal["queued", "running", "waiting", "completed", "failed", "cancelled", "interrupted"]
 
+STATUS_BY_ENDING: dict[type[RunEnded], RunStatus] = {
+    RunCompleted: "completed",
+    RunFailed: "failed",
+    RunCancelled: "cancelled",
+    RunInterrupted: "interrupted",
+}
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A tool call of the current turn. `attempts` counts its starts; `handoff` is the agent that it returned.
 
     `agent` is the one that asked for it: the call is to its function, whoever is active by now. It is empty where the
     log does not say.
     `imported`: it came out of a file. Whatever that says, nobody has approved it here before `approval` says so.
+    `held`: its change of the context, which has yet to be made, after those of the calls before it.
+    `session_id`: where it was started, the session in which another agent is asked.
+    `original_arguments`: those that the model gave, where whoever approved the call has changed them.
     """
 
     id: str
@@ -40,9 +60,12 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     done: bool = False
     approval: Literal["requested", "approve", "deny"] | None = None
     approval_reason: str | None = None
+    original_arguments: str | None = None
     expires_at: str | None = None
     handoff: str | None = None
     imported: bool = False
+    held: ContextChange | None = None
+    session_id: str | None = None
 
     @property
     def decide_until(self) -> datetime | None:
@@ -50,12 +73,16 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.approval != "requested" or self.expires_at is None else parse_timestamp(self.expires_at)
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class Run(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run. While it is active, `agent` and `context_variables` are those it began with; then those it ended with.
 
-    `answered`: the last model reply asked for no tools. `recoveries`: take-overs since the last model reply.
-    `active_since`: when it began, or last went on.
-    Its messages are `state.messages[first_message:last_message]`.
+    `answered`: the last model reply asked for no tools, or gave the output; nothing was wrong with it. `corrections`:
+    answers that were wrong. `tripped`: a guardrail refused its input or its answer, which ends it. `recoveries`:
+    take-overs since the last model reply. `active_since`: when it began, or last went on.
+    `turns_before`: those that were over when its options were given.
+    `waits`: how often it has waited so far, the last time from the event `last_wait` on; `has_gone_on`: it did since.
+    Its messages are `state.messages[first_message:last_message]`. `hidden`: it is not found any more as a response;
+    `hidden_parts`: what it did after so many waits is not.
     """
 
     id: str
@@ -74,20 +101,60 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     traceparent: str | UnsetType = UNSET
     turns: int = 0
     answered: bool = False
+    corrections: int = 0
+    tripped: bool = False
     calls: tuple[ToolCall, ...] = ()
     pending: tuple[PendingCall, ...] = ()
     recoveries: int = 0
+    turns_before: int = 0
+    waits: int = 0
+    last_wait: int = 0
+    has_gone_on: bool = True
     usage: Usage = Usage()
     stop_reason: str | None = None
     error: RunError | None = None
     finished_at: str | None = None
+    hidden: bool = False
+    hidden_parts: tuple[int, ...] = ()
 
     @property
     def open_calls(self) -> tuple[ToolCall, ...]:
         return tuple(call for call in self.calls if not call.done)
 
+    @property
+    def awaited_call(self) -> str | None:
+        """The call whose session it waits for. One that came out of a file waits for none that is here."""
+        awaited = {call.tool_call_id for call in self.pending if call.reason == "session"}
+        return next((call.id for call in self.open_calls if call.id in awaited and not call.imported), None)
 
-class QueuedRun(msgspec.Struct, frozen=True, kw_only=True):
+    @property
+    def own_open_calls(self) -> tuple[ToolCall, ...]:
+        """Those that are carried out here."""
+        if not self.options.execute_tools:
+            return ()
+        outside = self.options.caller_tool_names
+        return tuple(call for call in self.open_calls if call.name not in outside)
+
+    @property
+    def outside_open_calls(self) -> tuple[ToolCall, ...]:
+        """Those whose results come from whoever asked for the run."""
+        if not self.options.execute_tools:
+            return self.open_calls
+        outside = self.options.caller_tool_names
+        return tuple(call for call in self.open_calls if call.name in outside)
+
+
+class ApprovalNote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """That an approval of a call was asked for, or what was decided: then `approve` says it."""
+
+    seq: int
+    run_id: str | None
+    call_id: str
+    approve: bool | None = None
+    reason: str | None = None
+
+
+class QueuedRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     run_id: str
     seq: int
     at: str
@@ -102,8 +169,25 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
 
 
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What the messages from `first_seq` to `last_seq` come to, by event `seq`."""
+
+    seq: int
+    at: str
+    first_seq: int
+    last_seq: int
+    text: str
+
+
+class OpenCompaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A compaction that began at `seq` and is not over."""
+
+    seq: int
+    fact: CompactionStarted
+
+
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """A session after its first `seq` events; seq 0 is a session that does not exist yet."""
+    """A session after its first `seq` events, `size` bytes of payload; seq 0 is one that does not exist yet."""
 
     seq: int = 0
     hash: str = ""
@@ -115,28 +199,55 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     queue: tuple[QueuedRun, ...] = ()
     finished: Chain[Run] = msgspec.field(default_factory=Chain)
     usage: Usage = Usage()
+    approvals: Chain[ApprovalNote] = msgspec.field(default_factory=Chain)
+    """Every request for one, and every decision, in order."""
     forked_from: Origin | None = None
+    parent: Parent | None = None
     created_at: str = ""
     updated_at: str = ""
     size: int = 0
-    """Bytes of payload folded so far."""
+    removed_messages: int = 0
+    """How many messages were taken out. They stay in `messages`, marked."""
+    last_change: int = 0
+    """The seq at which what models are sent of the messages so far was last changed; 0 for never."""
+    compaction: OpenCompaction | None = None
+    summaries: Chain[Summary] = msgspec.field(default_factory=Chain)
+    """What models are sent in the place of messages: the last one. Each covers what the one before it does."""
+    other_texts: tuple[str, ...] = ()
+    """The hashes of texts that other events than messages name: what summaries were asked for with, lists of tools."""
+    queued_files: tuple[str, ...] = ()
+    compacted_at: int = 0
+    """The seq of the last compaction's start; 0 for never."""
+    listings: tuple[ToolListing, ...] = ()
+    taken_over: TakenOver | None = None
+    handback_note: HandbackNote | None = None
+
+    @property
+    def summary(self) -> Summary | None:
+        return self.summaries[-1] if len(self.summaries) else None
+
+    @property
+    def message_count(self) -> int:
+        """How many messages there are to show."""
+        return max(len(self.messages) - self.removed_messages, 0)
 
     @property
     def status(self) -> SessionStatus:
-        if self.run is None:
-            return "idle"
-        return "waiting" if self.run.status == "waiting" else "running"
+        return "idle" if self.run is None else "waiting" if self.run.status == "waiting" else "running"
 
     @property
     def due_at(self) -> float | None:
         """When somebody has to go on with a session that is not running, in seconds since 1970.
 
-        One whose runs wait in the queue is due at once (0), one that waits for approvals when the first expires.
+        One whose runs wait in the queue is due at once (0), one that waits for approvals when the first expires. One
+        that waits for what is decided in another session is looked at now and then.
         """
         if self.run is None:
             return 0.0 if self.queue else None
         if self.run.status != "waiting":
             return None
+        if self.run.awaited_call is not None:
+            return 0.0
         ends = [call.decide_until for call in self.run.open_calls]
         return min((end.timestamp() for end in ends if end is not None), default=None)
 
@@ -153,42 +264,31 @@ def make_calls(message: Json) -> tuple[ToolCall, ...]:
     )
 
 
-def make_queued_run(state: State, queued: QueuedRun) -> Run:
-    """A run that has not begun, in the form of one."""
-    return Run(
-        id=queued.run_id,
-        status="queued",
-        options=queued.fact.options,
-        first_seq=queued.seq,
-        last_seq=queued.seq,
-        created_at=queued.at,
-        active_since=queued.at,
-        agent=queued.fact.agent or state.agent,
-        first_message=len(state.messages),
-        last_message=len(state.messages),
-        context_variables=state.context_variables,
-        idempotency_key=queued.fact.idempotency_key,
-        by=queued.fact.by,
-    )
-
-
 _MAX_COUNT = 2**63 - 1
 
 
-def add_usage(usage: Usage, reported: Json | None) -> Usage:
-    """Add what a provider reported; missing or odd figures count as nothing."""
+def read_usage(reported: Json | None) -> Usage:
+    """A model call as the provider counted it; missing or odd figures count as nothing."""
     counts = reported or {}
+    prompt, completion, total = counts.get("prompt_tokens"), counts.get("completion_tokens"), counts.get("total_tokens")
     return Usage(
-        prompt_tokens=_add_count(usage.prompt_tokens, counts.get("prompt_tokens")),
-        completion_tokens=_add_count(usage.completion_tokens, counts.get("completion_tokens")),
-        total_tokens=_add_count(usage.total_tokens, counts.get("total_tokens")),
-        model_calls=usage.model_calls + 1,
+        prompt_tokens=prompt if isinstance(prompt, int) else 0,
+        completion_tokens=completion if isinstance(completion, int) else 0,
+        total_tokens=total if isinstance(total, int) else 0,
+        model_calls=1,
     )
 
 
-def _add_count(total: int, count: object) -> int:
-    if not isinstance(count, int):
-        return total
-    total += count
-    # A sum that JSON cannot hold could not be recorded, and its run would never end.
-    return total if -_MAX_COUNT <= total <= _MAX_COUNT else max(-_MAX_COUNT, min(total, _MAX_COUNT))
+def sum_usage(one: Usage, other: Usage) -> Usage:
+    prompt = one.prompt_tokens + other.prompt_tokens
+    completion = one.completion_tokens + other.completion_tokens
+    total = one.total_tokens + other.total_tokens
+    if abs(prompt) > _MAX_COUNT or abs(completion) > _MAX_COUNT or abs(total) > _MAX_COUNT:
+        # A sum that JSON cannot hold could not be recorded, and its run would never end.
+        prompt, completion, total = (max(-_MAX_COUNT, min(count, _MAX_COUNT)) for count in (prompt, completion, total))
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=total,
+        model_calls=one.model_calls + other.model_calls,
+    )

@@ -13,11 +13,22 @@ UsageGroup = Literal["day", "agent", "model", "session", "run"]
 USAGE_GROUPS: tuple[UsageGroup, ...] = get_args(UsageGroup)
 
 
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What model calls cost by the server's price table as it is now: computed when it is read, and never recorded.
+
+    `unpriced_calls`: so many model calls are not in it, because the table has no price for their model.
+    """
+
+    amount: float
+    currency: str
+    unpriced_calls: int = 0
+
+
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the calls of one group took. Tokens are as providers counted them; times are in milliseconds.
 
     `day` (UTC), `agent`, `model`, `session_id` and `run_id` say which group, as far as it was asked for. Tool calls
-    belong to no `model` (null), and what happens outside a run to no `run_id`.
+    belong to no `model` (null), and what happens outside a run to no `run_id`. `cost` is there where a price is known.
     """
 
     day: str | msgspec.UnsetType = msgspec.UNSET
@@ -34,10 +45,24 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reasoning_tokens: int
     model_ms: float
     tool_ms: float
+    cost: Cost | msgspec.UnsetType = msgspec.UNSET
+
+
+class ModelShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What one model's calls took of a group's tokens: what a cost is made of."""
+
+    model: str
+    model_calls: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which calls, and by what they are grouped; by nothing they are one sum. Days, both included, are `YYYY-MM-DD`."""
+    """Which calls, and by what they are grouped; by nothing they are one sum. Days, both included, are `YYYY-MM-DD`.
+
+    `with_shares` asks for the part of each model, too.
+    """
 
     by: tuple[UsageGroup, ...] = ()
     first_day: str | None = None
@@ -45,11 +70,15 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     only: Mapping[UsageGroup, str] = {}
     limit: int = 50
     cursor: str | None = None
+    with_shares: bool = False
 
 
 class UsagePage(msgspec.Struct, frozen=True):
+    """`shares`: of each row the parts of its models, where they were asked for."""
+
     rows: list[UsageRow]
     next_cursor: str | None
+    shares: list[list[ModelShare]] = []
 
 
 def parse_usage_groups(names: Iterable[str], pointer: str = "/query/group_by") -> tuple[UsageGroup, ...]:

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Sequence
+from typing import Any
 
-from swarmkeep.domain.codec import Json
-from swarmkeep.domain.events import PendingCall, RunError, StopReason, Usage
-from swarmkeep.domain.state import Origin, Run, RunStatus, SessionStatus, State, make_queued_run
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from swarmkeep.agent.output import is_too_large
+from swarmkeep.domain.codec import Json, MalformedJson, decode, is_deeper_than
+from swarmkeep.domain.events import Parent, PendingCall, RunError, StopReason, Usage
+from swarmkeep.domain.facts.takeovers import TakenOver
+from swarmkeep.domain.finding.titles import find_title
+from swarmkeep.domain.folding.waits import make_queued_run
+from swarmkeep.domain.messages import Entry, list_shown, read_tool_calls
+from swarmkeep.domain.state import Origin, Run, RunStatus, SessionStatus, State, sum_usage
+from swarmkeep.domain.usage import Cost
+
+# An output that is nested as deeply is not taken apart.
+_MAX_LEVELS = 200
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as of one `seq`. `hash` is that event's: noted down, it proves the history up to there."""
+    """A session as of one `seq`. `hash` is that event's: noted down, it proves the history up to there.
+
+    `parent`: the call of another session that it was made for, if it was. `taken_over`: who answers in the agent's
+    place, if anybody does.
+    `last_run_status` is that of the run that began last, whether it goes on or has ended; null before the first. The
+    store has it in a column of its own, and not in the view that it keeps. `title`: what it is called, or how it began;
+    null before anything was said. `cost`, of the session's own calls, is added where it is read, by the prices of then.
+    `queued_runs` wait for their turn, if any do.
+    """
 
     id: str
     status: SessionStatus
@@ -25,6 +47,12 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     forked_from: Origin | None
     created_at: str
     updated_at: str
+    last_run_status: RunStatus | UnsetType | None = UNSET
+    title: str | UnsetType | None = UNSET
+    parent: Parent | UnsetType = UNSET
+    cost: Cost | UnsetType = UNSET
+    taken_over: TakenOver | UnsetType = UNSET
+    queued_runs: int | UnsetType = UNSET
 
 
 class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,16 +70,40 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     forked_from: Origin | None
     created_at: str
     updated_at: str
+    title: str | UnsetType | None = UNSET
+    parent: Parent | UnsetType = UNSET
+    taken_over: TakenOver | UnsetType = UNSET
+    queued_runs: int | UnsetType = UNSET
+
+
+class Match(msgspec.Struct, frozen=True, kw_only=True):
+    """A place where a search found something: a message by its `seq`, or with null the session's id and metadata.
+
+    `snippet` is the text around it, empty where that is too large to be read for a list; `ranges` are where in it the
+    words stand, from and to, in code points.
+    """
+
+    seq: int | None
+    snippet: str
+    ranges: list[tuple[int, int]]
 
 
 class ListedSession(SessionSummary, frozen=True, kw_only=True):
-    """A session in a list. `context_variables` are there only if they were asked for."""
+    """A session in a list. `context_variables` are there only if they were asked for, `matches` if it was searched
+    for."""
 
-    context_variables: Json | msgspec.UnsetType = msgspec.UNSET
+    context_variables: Json | UnsetType = UNSET
+    last_run_status: RunStatus | UnsetType | None = UNSET
+    matches: list[Match] | UnsetType = UNSET
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """A run. `messages` are its own, its input included; `output_text` is what its last assistant message says."""
+    """A run. `messages` are its own, its input included; `output_text` is what its last assistant message says.
+
+    `output`: the value of that, once the run is completed, where it was asked for in JSON. `total_usage`: its own
+    usage and that of the agents that it has asked, each in a session of its own, where it is counted. `cost`, of its
+    own usage, is added where it is read.
+    """
 
     id: str
     session_id: str
@@ -60,6 +112,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
     messages: list[Json]
     output_text: str
+    output: Any
     context_variables: Json
     usage: Usage
     error: RunError | None
@@ -68,9 +121,16 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     last_seq: int
     created_at: str
     finished_at: str | None
+    total_usage: Usage | UnsetType = UNSET
+    cost: Cost | UnsetType = UNSET
 
 
 def view_session(session_id: str, state: State) -> SessionView:
+    return replace(view_stored_session(session_id, state), last_run_status=find_last_run_status(state))
+
+
+def view_stored_session(session_id: str, state: State) -> SessionView:
+    """What the store keeps, and lists show with the columns beside it."""
     return SessionView(
         id=session_id,
         status=state.status,
@@ -80,12 +140,24 @@ def view_session(session_id: str, state: State) -> SessionView:
         seq=state.seq,
         hash=state.hash,
         active_run_id=None if state.run is None else state.run.id,
-        message_count=len(state.messages),
+        message_count=state.message_count,
         usage=state.usage,
         forked_from=state.forked_from,
+        parent=UNSET if state.parent is None else state.parent,
+        taken_over=UNSET if state.taken_over is None else state.taken_over,
         created_at=state.created_at,
         updated_at=state.updated_at,
+        title=find_title(state),
+        queued_runs=len(state.queue) or UNSET,
     )
+
+
+def find_last_run_status(state: State) -> RunStatus | None:
+    """The status of the run that began last. One that was taken out of the queue never began, and another one was
+    active then, which ends after it."""
+    if state.run is not None:
+        return state.run.status
+    return state.finished[-1].status if len(state.finished) else None
 
 
 def find_run(state: State, run_id: str) -> Run | None:
@@ -106,7 +178,7 @@ def collect_runs(state: State) -> list[Run]:
 
 def view_run(session_id: str, state: State, run: Run) -> RunView:
     entries = state.messages[run.first_message : run.last_message]
-    contents = [entry.message.get("content") for entry in entries if entry.role == "assistant"]
+    answer = find_answer(entries)
     active = state.run is not None and state.run.id == run.id
     waiting = run.status == "waiting" and run.pending
     return RunView(
@@ -115,8 +187,9 @@ def view_run(session_id: str, state: State, run: Run) -> RunView:
         status=run.status,
         stop_reason=_find_wait_reason(run) if waiting else run.stop_reason,
         agent=state.agent if active else run.agent,
-        messages=[entry.view() for entry in entries],
-        output_text=_join_text(contents[-1]) if contents else "",
+        messages=[entry.view() for entry in list_shown(entries)],
+        output_text=answer.text,
+        output=answer.read_value() if run.stop_reason == "end_turn" else None,
         context_variables=state.context_variables if active else run.context_variables,
         usage=run.usage,
         error=run.error,
@@ -125,11 +198,61 @@ def view_run(session_id: str, state: State, run: Run) -> RunView:
         last_seq=run.last_seq,
         created_at=run.created_at,
         finished_at=run.finished_at,
+        total_usage=_sum_asked(run, entries),
     )
 
 
+def _sum_asked(run: Run, entries: Sequence[Entry]) -> Usage | UnsetType:
+    """The run's usage with that of the agents it has asked; UNSET if it has asked none."""
+    total: Usage | UnsetType = UNSET
+    for entry in entries:
+        if entry.tool is not None and entry.tool.usage is not UNSET:
+            total = sum_usage(run.usage if total is UNSET else total, entry.tool.usage)
+    return total
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a run has said last, and whether it was asked for in JSON."""
+
+    text: str = ""
+    is_json: bool = False
+
+    def read_value(self) -> Any:
+        """The value of it; None if it has none, or is too large to be taken apart."""
+        if not self.is_json or is_too_large(self.text):
+            return None
+        try:
+            return None if is_deeper_than(_MAX_LEVELS, self.text) else decode(self.text)
+        except MalformedJson:
+            return None
+
+
+def find_answer(entries: Sequence[Entry]) -> Answer:
+    """The last thing that an assistant says in these messages, or gives by the call that takes the output."""
+    given = None
+    for entry in reversed(entries):
+        if entry.tool is not None and entry.tool.output is True:
+            given = entry.message.get("tool_call_id")
+        if entry.role != "assistant":
+            continue
+        if entry.removed:
+            return Answer()
+        for call_id, _, arguments in read_tool_calls(entry.message):
+            if call_id == given:
+                return Answer(arguments, is_json=True)
+        return Answer(_join_text(entry.message.get("content")), is_json=_was_asked_for_json(entry))
+    return Answer()
+
+
+def _was_asked_for_json(entry: Entry) -> bool:
+    request = None if entry.completion is None else entry.completion.request
+    wanted = None if request is None else request.params.get("response_format")
+    return isinstance(wanted, dict) and wanted.get("type") in ("json_schema", "json_object")
+
+
 def _find_wait_reason(run: Run) -> StopReason:
-    return "approval" if run.pending[0].reason == "approval" else "tool_calls"
+    reason = run.pending[0].reason
+    return "person" if reason == "person" else "approval" if reason in ("approval", "session") else "tool_calls"
 
 
 def _join_text(content: object) -> str:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from swarmkeep.domain.messages import Entry
 
 # What these say holds for the whole conversation, however long ago it was said.
-_STANDING_ROLES = ("system", "developer")
+STANDING_ROLES = ("system", "developer")
 
 
 def begins_turn(entry: Entry, before: Entry | None) -> bool:
     """Whether a turn begins here: with what a user says, or else with the model's reply."""
+    if entry.removed:
+        return False
     if before is None:
         return True
+    if entry.is_correction or (entry.person is not None and entry.role == "user"):
+        return False
+    follows_user = before.role == "user" and not before.removed
     if entry.role == "user":
-        return before.role != "user" or before.run_id != entry.run_id
-    return entry.role == "assistant" and before.role != "user"
+        return not follows_user or before.run_id != entry.run_id
+    return entry.role == "assistant" and not follows_user
 
 
 def count_turns(entries: Sequence[Entry]) -> int:
@@ -28,15 +33,21 @@ def find_window_start(entries: Sequence[Entry], turns: int) -> int | None:
     for index in _iterate_turn_starts(entries):
         turns -= 1
         if turns == 0:
-            return entries[index].seq if index else None
+            return entries[index].seq if index > _find_first(entries) else None
     return None
 
 
 def _iterate_turn_starts(entries: Sequence[Entry]) -> Iterator[int]:
     """Where turns begin, the last one first."""
-    for index in range(len(entries) - 1, -1, -1):
-        if begins_turn(entries[index], entries[index - 1] if index else None):
+    first = _find_first(entries)
+    for index in range(len(entries) - 1, first - 1, -1):
+        if begins_turn(entries[index], entries[index - 1] if index > first else None):
             yield index
+
+
+def _find_first(entries: Sequence[Entry]) -> int:
+    """Where the first message stands that was not taken out."""
+    return next((index for index, entry in enumerate(entries) if not entry.removed), len(entries))
 
 
 def select_from(entries: Sequence[Entry], seq: int) -> list[Entry]:
@@ -44,7 +55,21 @@ def select_from(entries: Sequence[Entry], seq: int) -> list[Entry]:
 
     When they begin in the middle of a run, the user's message that it answers goes with them.
     """
-    earlier = [entry for entry in entries if entry.seq < seq]
-    later = [entry for entry in entries if entry.seq >= seq]
-    question = [entry for entry in earlier if entry.role == "user"][-1:] if later and later[0].role != "user" else []
-    return [*(entry for entry in earlier if entry.role in _STANDING_ROLES), *question, *later]
+    standing, question = select_earlier(entries, seq)
+    first = next((entry for entry in entries if entry.seq >= seq and not entry.removed), None)
+    later = (entry for entry in entries if entry.seq >= seq)
+    return [*standing, *(question if first is not None and first.role != "user" else ()), *later]
+
+
+def select_earlier(entries: Iterable[Entry], seq: int) -> tuple[list[Entry], list[Entry]]:
+    """Of the messages before `seq`, those that stand for the whole conversation, and what the user said last."""
+    standing: list[Entry] = []
+    question: list[Entry] = []
+    for entry in entries:
+        if entry.seq >= seq:
+            break
+        if entry.role in STANDING_ROLES:
+            standing.append(entry)
+        elif entry.is_question and not entry.removed:
+            question = [entry]
+    return standing, question

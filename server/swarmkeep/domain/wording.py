@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from swarmkeep.domain.codec import Json
 
+# The sender of a message that sends an answer back.
+CORRECTOR = "swarmkeep"
 # Everything that a terminal would obey rather than show, and marks that reorder the text around them.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 # As `ApiKey.label` writes it.
@@ -44,8 +46,18 @@ def put_name_first(actor: str) -> str:
 def join_content(content: Any) -> str:
     """The text of a message's content, which may come in parts."""
     if isinstance(content, list):
-        return "".join(str(part.get("text") or f"[{part.get('type')}]") for part in content if isinstance(part, dict))
+        return "".join(str(part.get("text") or _describe_part(part)) for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""
+
+
+def _describe_part(part: Json) -> str:
+    if "blob" in part:
+        # Here, for the reason below.
+        from swarmkeep.domain.files.references import describe_part
+
+        if (described := describe_part(part)) is not None:
+            return described
+    return f"[{part.get('type')}]"
 
 
 def format_calls(message: Json) -> list[str]:

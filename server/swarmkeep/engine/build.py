@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from swarmkeep.agent import Agent
 from swarmkeep.domain.request import ModelRequest
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
+from swarmkeep.engine.mcp.servers import check_client
 from swarmkeep.engine.models.model import ChatModel, Delta, Reply
 from swarmkeep.engine.models.pauses import Pauses
 from swarmkeep.engine.models.provider import ModelSettings, make_model_client
@@ -37,17 +39,22 @@ class EngineSettings(ModelSettings, Protocol):
 def build_engine(
     settings: EngineSettings, registry: Registry, store: Archive, tracing: Tracing | None = None, **limits: Any
 ) -> Engine:
-    """An engine on the configured model; `limits` go before those of the settings. Whoever gets it stops it."""
+    """An engine on the configured model; `limits` go before those of the settings. Whoever gets it stops it.
+
+    Raises AgentsError where something is missing that an agent needs.
+    """
+    check_client(registry)
     pauses = Pauses()
     model = _ConfiguredModel(settings, pauses)
     chosen = msgspec.structs.replace(msgspec.convert(settings, Limits, from_attributes=True), **limits)
-    return Engine(store, registry, model, chosen, pauses, model.close, list_secrets(settings), tracing)
+    return Engine(store, registry, model, chosen, pauses, model.close, list_secrets(settings, registry), tracing)
 
 
-def list_secrets(settings: EngineSettings) -> Secrets:
-    """The secrets of the settings and of the environment."""
+def list_secrets(settings: EngineSettings, agents: Iterable[Agent] = ()) -> Secrets:
+    """The secrets of the settings, of the environment, and of agents' MCP servers."""
     key = settings.openai_api_key
-    return find_secrets(os.environ, None if key is None else key.get_secret_value(), settings.database_url)
+    of_servers = [text for agent in agents for server in agent.mcp_servers for text in server.list_secrets()]
+    return find_secrets(os.environ, None if key is None else key.get_secret_value(), settings.database_url, *of_servers)
 
 
 class _ConfiguredModel:

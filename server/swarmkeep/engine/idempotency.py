@@ -9,6 +9,7 @@ from uuid import NAMESPACE_URL, uuid5
 import msgspec
 
 from swarmkeep.domain.errors import DomainError, IdempotencyMismatch
+from swarmkeep.engine.ids import derive_id
 from swarmkeep.store.ports import EventStore, IdempotencyRecord, IdempotencyRecordExists, SessionKey
 
 T = TypeVar("T")
@@ -25,6 +26,10 @@ class IdempotentRequest(msgspec.Struct, frozen=True):
 
     def derive_session_id(self, tenant: str) -> str:
         """The id of a session that this request makes without naming one: the same each time it is sent."""
+        return derive_id("sess", f"{tenant}/{self.key}")
+
+    def derive_older_session_id(self, tenant: str) -> str:
+        """What that was before ids became shorter: a key is good for as long as its session lives."""
         return f"sess_{uuid5(NAMESPACE_URL, f'{tenant}/{self.key}').hex}"
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
 from cachetools import LRUCache
 
+from swarmkeep.domain.checking.files import FileLimits
 from swarmkeep.domain.decisions.sizes import SizeLimits
 from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.errors import QuotaExceeded
+from swarmkeep.domain.errors import InvalidRequest, QuotaExceeded
 from swarmkeep.domain.events import RunQueued
 from swarmkeep.domain.state import State
 from swarmkeep.store.ports import TotalsReader
@@ -25,7 +27,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds. `max_recoveries`: take-overs of one turn before a run is given up as interrupted.
 
     `max_messages`: of a new session's history, and of a run's input. `loop_turns` and `history_turns` are written into
-    each run's options. The last six are nobody's to set:
+    each run's options. `search`: whether sessions are indexed by their words. The last six are nobody's to set:
     `unserved_seconds`, how long a run whose agent is not served here is left to servers that may have it;
     `interrupt_seconds`, because a database that cannot be reached does not keep a server from stopping;
     `recovery_sessions`, how many abandoned sessions are looked at in one go; `feed_characters`, how far a reader may be
@@ -53,6 +55,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_context_bytes: int = SizeLimits().max_context_bytes
     max_metadata_bytes: int = SizeLimits().max_metadata_bytes
     max_message_bytes: int = SizeLimits().max_message_bytes
+    max_blob_bytes: int = FileLimits().max_blob_bytes
+    max_message_blob_bytes: int = FileLimits().max_message_blob_bytes
+    max_message_blobs: int = FileLimits().max_message_blobs
+    blob_types: tuple[str, ...] = FileLimits().blob_types
+    search: Literal["on", "off"] = "on"
     unserved_seconds: float = 3.0
     interrupt_seconds: float = 5.0
     recovery_sessions: int = 100
@@ -63,6 +70,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def sizes(self) -> SizeLimits:
         return msgspec.convert(self, SizeLimits, from_attributes=True)
+
+    @property
+    def files(self) -> FileLimits:
+        return msgspec.convert(self, FileLimits, from_attributes=True)
 
     @property
     def storage_quota(self) -> StorageQuota:
@@ -117,6 +128,16 @@ def check_active_runs(active: int, limits: Limits) -> None:
             f"{active} runs are active on this server, of {limits.max_runs_per_tenant} "
             "(SWARMKEEP_MAX_RUNS_PER_TENANT); wait for one of them",
             1,
+        )
+
+
+def refuse_uncounted(limits: Limits) -> None:
+    """Refuse model calls of which nothing is recorded, where tokens are counted: by what is recorded. Raises
+    InvalidRequest."""
+    if limits.max_tokens_per_day is not None:
+        raise InvalidRequest(
+            "tokens are counted here (SWARMKEEP_MAX_TOKENS_PER_DAY), and those of what is not stored would not be",
+            "/store",
         )
 
 

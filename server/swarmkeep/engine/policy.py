@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeVar
 
+from swarmkeep.agent import Tool
+from swarmkeep.domain.checking.files import FileLimits
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
 from swarmkeep.domain.decisions.sizes import SizeLimits
-from swarmkeep.domain.decisions.turns import Ending, end_run
+from swarmkeep.domain.decisions.turns import Ending, ToolOutcome, end_run
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
-from swarmkeep.domain.events import RunError, StopReason
-from swarmkeep.domain.state import Run, State
+from swarmkeep.domain.events import RunError, SessionEvent, StopReason
+from swarmkeep.domain.state import Run, State, ToolCall
 from swarmkeep.engine.models.secrets import Secrets
 
 T = TypeVar("T")
@@ -39,6 +41,20 @@ def decide_end(
     return decide
 
 
+def restrict_to_run(run: Run, decide: Callable[[State, Run], list[SessionEvent]], agent: str = "") -> Decide:
+    """Decide for this run only: once it was cancelled or replaced, there is nothing more to say.
+
+    `agent` is the one whose doing it is, if not the active one's.
+    """
+
+    def decide_for_run(state: State) -> list[EventDraft] | None:
+        if state.run is None or state.run.id != run.id or state.run.status != "running":
+            return None
+        return draft_events(agent or state.agent, decide(state, state.run), run.id)
+
+    return decide_for_run
+
+
 class SessionLog(Protocol):
     @property
     def state(self) -> State:
@@ -46,13 +62,17 @@ class SessionLog(Protocol):
         ...
 
     async def commit(
-        self, decide: Decide, blobs: Mapping[str, str] | None = None, *, aside: bool = False
+        self, decide: Decide, blobs: Mapping[str, str | bytes] | None = None, *, aside: bool = False
     ) -> list[RecordedEvent]:
         """Record what `decide` makes of the state, and what follows from that by itself; nothing if it says None.
 
         If the session has moved on meanwhile, `decide` is asked again with the newer state. One that takes long is
         asked `aside`: in a thread, where an event loop would wait for it.
         """
+        ...
+
+    async def read_files(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        """The content of files that the state's messages refer to, by hash."""
         ...
 
     async def settle(self) -> list[RecordedEvent]:
@@ -65,6 +85,28 @@ class RunTimedOut(Exception):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"the run's time was up, which is {seconds:g} s")
+
+
+class AskedAgents(Protocol):
+    """The agents that a session's agents ask."""
+
+    async def ask(self, state: State, tool: Tool, call: ToolCall, text: str) -> ToolOutcome:
+        """Have the call's agent answer. Asked again after a crash, it goes on where it was."""
+        ...
+
+    async def cancel(self, state: State, call: ToolCall) -> None:
+        """The call's answer is not waited for any more."""
+        ...
+
+
+class NobodyAsked:
+    """For a loop whose calls are carried out by nobody."""
+
+    async def ask(self, state: State, tool: Tool, call: ToolCall, text: str) -> ToolOutcome:
+        return ToolOutcome(status="error", content=f"Error: {call.name} asks another agent, which is not done here.")
+
+    async def cancel(self, state: State, call: ToolCall) -> None:
+        """Nothing was begun."""
 
 
 class LoopPolicy(Protocol):
@@ -92,13 +134,28 @@ class LoopPolicy(Protocol):
         ...
 
     @property
+    def agents(self) -> AskedAgents:
+        """The agents that are asked by calls."""
+        ...
+
+    @property
     def sizes(self) -> SizeLimits:
         """How large what tools give and change may be."""
         ...
 
     @property
+    def files(self) -> FileLimits:
+        """Which files tools may give."""
+        ...
+
+    @property
     def shortens_history(self) -> bool:
         """Whether a model that finds the history too long is asked again with less of it."""
+        ...
+
+    @property
+    def compacts_history(self) -> bool:
+        """Whether histories are made shorter where agents ask for it."""
         ...
 
     @property

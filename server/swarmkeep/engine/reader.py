@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
 import msgspec
 
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.errors import RunNotFound
+from swarmkeep.domain.errors import RunNotFound, SearchOff, SessionNotFound
 from swarmkeep.domain.events import RunEnded, RunWaiting
+from swarmkeep.domain.finding.words import parse_terms
 from swarmkeep.domain.state import Run, SessionStatus, State
 from swarmkeep.domain.views import RunView, SessionView, collect_runs, find_run, view_run, view_session
 from swarmkeep.engine.loop import Item
 from swarmkeep.engine.streams.feed import Feed
-from swarmkeep.engine.streams.following import follow, read_pages
+from swarmkeep.engine.streams.following import Batch, flatten, follow_batches, read_pages
 from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.engine.worker.watcher import follow_from_log
 from swarmkeep.store.ports import EventStore, SessionHead, SessionKey, SessionPage
+from swarmkeep.store.ports.index import EndedRunStatus, SessionOrder
 
 
 class RunPosition(msgspec.Struct, frozen=True):
@@ -48,16 +51,19 @@ class SessionReader:
         poll_seconds: float = 0.5,
         page_events: int = 200,
         page_bytes: int = 4_000_000,
+        has_search: bool = True,
     ) -> None:
         self._store = store
+        self._has_search = has_search
         self._hub = hub
         self._poll_seconds = poll_seconds
         self._page_events = page_events
         self.page_bytes = page_bytes
 
-    async def state(self, key: SessionKey, *, at: int | None = None) -> State:
-        """Raises SessionNotFound, and EventNotFound for `at`."""
-        return await self._store.state(key, at=at)
+    async def state(self, key: SessionKey, *, at: int | None = None, fresh: bool = True) -> State:
+        """Raises SessionNotFound, and EventNotFound for `at`. One that need not be `fresh` may be what this process
+        knows of it: enough to begin with, where a commit looks again."""
+        return await self._store.state(key, at=at, fresh=fresh)
 
     async def view(self, key: SessionKey, *, at: int | None = None) -> SessionView:
         """The session now, or as it was after event `at`."""
@@ -69,22 +75,44 @@ class SessionReader:
         *,
         agent: str | None = None,
         status: SessionStatus | None = None,
+        last_run: EndedRunStatus | None = None,
+        order: SessionOrder | None = None,
         metadata: Mapping[str, str] | None = None,
         limit: int = 50,
         cursor: str | None = None,
         include_context: bool = False,
+        children: bool = True,
+        q: str | None = None,
+        active_after: str | None = None,
+        active_before: str | None = None,
     ) -> SessionPage:
-        """Newest first."""
+        """The latest first, by their creation or by what happened last in them, which is also what the times are of.
+        Without `children`, those that agents began to ask others are left out. `q`: words that one message, or id and
+        metadata, have to have, all of them. Raises SearchOff."""
+        if q is not None and not self._has_search:
+            raise SearchOff
         return await self._store.list_sessions(
             tenant,
             agent=agent,
             status=status,
+            last_run=last_run,
+            order=order or ("created" if q is None else "activity"),
             metadata=metadata,
             limit=limit,
             cursor=cursor,
             include_context=include_context,
             max_bytes=self.page_bytes,
+            children=children,
+            terms=None if q is None else parse_terms(q),
+            active_after=active_after,
+            active_before=active_before,
         )
+
+    async def list_forks(self, key: SessionKey, *, limit: int = 50, cursor: str | None = None) -> SessionPage:
+        """What was forked from a session, the latest first. Raises SessionNotFound."""
+        if await self.head(key) is None:
+            raise SessionNotFound(key.id)
+        return await self._store.list_forks(key, limit=limit, cursor=cursor, max_bytes=self.page_bytes)
 
     async def head(self, key: SessionKey) -> SessionHead | None:
         """Where the session ends, None if there is no such session."""
@@ -109,29 +137,35 @@ class SessionReader:
         state = await self.state(key)
         runs = sorted(collect_runs(state), key=lambda run: -run.first_seq)
         earlier = [run for run in runs if before is None or run.first_seq < before]
-        return [view_run(key.id, state, run) for run in earlier[:limit]]
+        # Each answer in JSON is taken apart, which is quick for one and not for a page of large ones.
+        return await asyncio.to_thread(lambda: [view_run(key.id, state, run) for run in earlier[:limit]])
 
     async def find_position(self, key: SessionKey, run_id: str) -> RunPosition:
         """Where the stream of a run that was started before begins. Raises RunNotFound."""
         run = _find_known_run(await self.state(key), run_id)
         return RunPosition(run_id, run.first_seq - 1)
 
-    def open_feed(self, key: SessionKey) -> Feed | None:
-        """What happens in a session from now on, for `follow` to begin with; whoever opens it closes it."""
-        return None if self._hub is None else self._hub.open_feed(key)
+    def open_feed(self, key: SessionKey, *, is_quiet: bool = False) -> Feed | None:
+        """What happens in a session from now on, for `follow` to begin with; whoever opens it closes it. A quiet one is
+        given what is recorded only."""
+        return None if self._hub is None else self._hub.open_feed(key, is_quiet=is_quiet)
 
-    def follow(
+    def follow(self, key: SessionKey, *, after: int, feed: Feed | None = None) -> AsyncGenerator[Item | None]:
+        """As `follow_batches`, item by item; None is a sign of life."""
+        return flatten(self.follow_batches(key, after=after, feed=feed))
+
+    def follow_batches(
         self, key: SessionKey, *, after: int, feed: Feed | None = None, is_complete: bool = False
-    ) -> AsyncGenerator[Item | None]:
+    ) -> AsyncGenerator[Batch]:
         """Every event after `after`, once and in order, and what passes in between; never ends by itself.
 
         A session that has no event `after`, or is made anew meanwhile, is given from its beginning: the seq goes back.
-        None is a sign of life, given when nothing happens for a while. A `feed` that was opened before is closed at the
-        end; it `is_complete` if that was before the event behind `after` was recorded.
+        An empty batch is a sign of life, given when nothing happens for a while. A `feed` that was opened before is
+        closed at the end; it `is_complete` if that was before the event behind `after` was recorded.
         """
         if self._hub is None:
             return follow_from_log(self._store, key, after=after, poll_seconds=self._poll_seconds)
-        return follow(
+        return follow_batches(
             self._store,
             self._hub,
             key,
@@ -149,20 +183,26 @@ class SessionReader:
             self._store, key, after=after, upto=upto, page_events=self._page_events, page_bytes=self.page_bytes
         )
 
-    async def follow_run(
+    def follow_run(
         self, key: SessionKey, position: RunPosition, *, after: int | None = None, feed: Feed | None = None
     ) -> AsyncGenerator[Item | None]:
+        """As `follow_run_batches`, item by item; None is a sign of life."""
+        return flatten(self.follow_run_batches(key, position, after=after, feed=feed))
+
+    def follow_run_batches(
+        self, key: SessionKey, position: RunPosition, *, after: int | None = None, feed: Feed | None = None
+    ) -> AsyncGenerator[Batch]:
         """The run's own events after `after` and what passes in between, up to its end or until it waits.
 
         Ends, too, when the session is made anew, which the run is not in.
-        None is a sign of life, given when nothing happens for a while. With a `feed` that was opened before the run
-        began, all that passes is given, even if the run is over by now.
+        An empty batch is a sign of life, given when nothing happens for a while. With a `feed` that was opened before
+        the run began, all that passes is given, even if the run is over by now.
         """
         if feed is not None:
-            async with aclosing(self._follow_open_run(key, position.run_id, position.after, feed)) as items:
-                async for item in items:
-                    yield item
-            return
+            return self._follow_open_run(key, position.run_id, position.after, feed)
+        return self._join_run(key, position, after)
+
+    async def _join_run(self, key: SessionKey, position: RunPosition, after: int | None) -> AsyncGenerator[Batch]:
         # A stale state would do harm here: the last event of a run that has ended will not come again.
         state = await self.state(key)
         # Whoever has seen more than there is has seen it of another session, which had the id before.
@@ -172,31 +212,39 @@ class SessionReader:
             async with aclosing(self.read_pages(key, after=last, upto=upto)) as events:
                 async for event in events:
                     if event.run_id == position.run_id:
-                        yield event
+                        yield [event]
             return
-        async with aclosing(self._follow_open_run(key, position.run_id, last)) as items:
-            async for item in items:
-                yield item
+        async with aclosing(self._follow_open_run(key, position.run_id, last)) as batches:
+            async for batch in batches:
+                yield batch
 
     async def _follow_open_run(
         self, key: SessionKey, run_id: str, last: int, feed: Feed | None = None
-    ) -> AsyncGenerator[Item | None]:
-        async with aclosing(self.follow(key, after=last, feed=feed, is_complete=feed is not None)) as items:
-            async for item in items:
-                if isinstance(item, RecordedEvent):
-                    if item.seq <= last:
-                        return
-                    last = item.seq
-                if item is None:
-                    yield None
-                elif item.run_id == run_id:
-                    yield item
-                    if isinstance(item, RecordedEvent) and await self._is_last_event(key, item):
-                        return
+    ) -> AsyncGenerator[Batch]:
+        async with aclosing(self.follow_batches(key, after=last, feed=feed, is_complete=feed is not None)) as batches:
+            async for batch in batches:
+                own: Batch = []
+                for item in batch:
+                    if isinstance(item, RecordedEvent):
+                        if item.seq <= last:
+                            if own:
+                                yield own
+                            return
+                        last = item.seq
+                    if item.run_id != run_id:
+                        continue
+                    own.append(item)
+                    if isinstance(item, RecordedEvent) and _may_be_last(item):
+                        yield own
+                        own = []
+                        if await self._is_last_event(key, item):
+                            return
+                if own or not batch:
+                    yield own
 
     async def _is_last_event(self, key: SessionKey, event: RecordedEvent) -> bool:
-        """Whether this event was its run's last; a run that waited or was interrupted may have gone on since."""
-        return _may_be_last(event) and not is_open(find_run(await self.state(key), event.run_id or ""))
+        run = find_run(await self.state(key), event.run_id or "")
+        return run is None or _has_stayed(run, event)
 
     async def find_ended_run(self, key: SessionKey, event: RecordedEvent) -> RunView | None:
         """The run, if this event was its last."""
@@ -204,7 +252,7 @@ class SessionReader:
             return None
         state = await self.state(key)
         run = find_run(state, event.run_id or "")
-        return None if run is None or is_open(run) else view_run(key.id, state, run)
+        return None if run is None or not _has_stayed(run, event) else view_run(key.id, state, run)
 
 
 def is_open(run: Run | RunView | None) -> bool:
@@ -214,6 +262,14 @@ def is_open(run: Run | RunView | None) -> bool:
 
 def _may_be_last(event: RecordedEvent) -> bool:
     return isinstance(event.fact, RunEnded | RunWaiting)
+
+
+def _has_stayed(run: Run, event: RecordedEvent) -> bool:
+    """Whether a run that ended or waited with this event has not gone on since, and is not about to.
+
+    While it waits, some of what it waits for may have been recorded.
+    """
+    return not is_open(run) and event.seq >= (run.last_wait if run.status == "waiting" else run.last_seq)
 
 
 def _find_known_run(state: State, run_id: str) -> Run:

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from swarmkeep.domain.checking.files import TakenMessages, take_out_files
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import StartRun, cancel_run, start_run
-from swarmkeep.domain.decisions.partial import NOTHING_SAID
-from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
+from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
+from swarmkeep.domain.decisions.removing import hide_run
+from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, keep_limits, resume_run
 from swarmkeep.domain.decisions.sizes import is_heavy
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import Draining, RunNotFound
-from swarmkeep.domain.events import RunEnded, RunStarted, RunWaiting
+from swarmkeep.domain.events import RunEnded, RunWaiting
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import RunView, find_run, view_run
+from swarmkeep.engine.agents.caller_tools import refuse_taken_names
+from swarmkeep.engine.agents.edited_arguments import check_arguments, check_sizes
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.failpoints import ANSWER_READY, reach
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.engine.limits import Limits, check_active_runs, check_session_quotas, check_tokens_left
 from swarmkeep.engine.policy import Decide
 from swarmkeep.engine.reader import RunPosition, SessionReader, is_open
+from swarmkeep.engine.stored_sessions import SessionPlan
+from swarmkeep.engine.worker.tasks import has_stopped_run
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.ports import EventStore, IdempotencyRecord, SessionKey, StorageQuota
 
 if TYPE_CHECKING:
+    from swarmkeep.engine.teams.children import ChildSessions
     from swarmkeep.engine.tracing.tracing import Tracing
 
 
@@ -52,19 +61,37 @@ class Runs:
         self._sizes = limits.sizes
         self._tracing = tracing
         self.is_draining = False
+        self.children: ChildSessions | None = None
 
     async def start(
-        self, key: SessionKey, command: StartRun, *, idempotency: IdempotentRequest | None = None
+        self,
+        key: SessionKey,
+        command: StartRun,
+        *,
+        idempotency: IdempotentRequest | None = None,
+        is_asked: bool = False,
+        plan: SessionPlan | None = None,
     ) -> RunPosition:
-        """Record the run and its input, and begin; returns once that is durable.
+        """Record the run and its input, and begin; returns once that is durable. With a `plan` the session is made in
+        the same commit.
+
+        One that `is_asked` by another run is refused for no limit of runs at once: the other one would wait for ever.
 
         Raises SessionBusy, AgentNotFound, AgentUnavailable, SessionNotFound, Draining, IdempotencyMismatch, TooLarge,
-        QuotaExceeded.
+        QuotaExceeded; SessionExists if what is planned is there, SeqConflict if what it is a fork of has changed.
         """
-        command = self._apply_limits(command)
         if self._tracing is not None:
             command = self._tracing.mark_command(command)
-        await self._check_sizes(command)
+        # What an interrupted run's model was just saying is kept with it.
+        said = await self._worker.partials.find(key) if command.on_busy == "interrupt" else NOTHING_SAID
+        decide, files = await self._decide_start(command, said)
+        aside = _is_heavy(command) or (plan is not None and plan.is_heavy)
+        return await self._begin_once(key, decide, command.run_id, idempotency, aside, files, is_asked, plan)
+
+    async def _decide_start(self, command: StartRun, said: PartialReply) -> tuple[Decide, Mapping[str, bytes]]:
+        """How a run begins, and the files of it, once what does not depend on its session has been checked."""
+        command = replace(command, options=self.apply_limits(command.options))
+        command, files = await self._take_out_files(command)
         if command.agent is not None:
             command = replace(command, agent=self._registry.get(command.agent).name)
 
@@ -77,35 +104,45 @@ class Runs:
             check_session_quotas(state, drafts, self._limits)
             return drafts
 
-        # What an interrupted run's model was just saying is kept with it.
-        said = await self._worker.partials.find(key) if command.on_busy == "interrupt" else NOTHING_SAID
-        aside = is_heavy(command.messages, command.context_variables)
-        return await self._begin_once(key, decide, command.run_id, idempotency, aside)
+        return decide, files
 
-    async def _check_sizes(self, command: StartRun) -> None:
-        check = partial(self._sizes.check_messages, command.messages, "/input")
-        if is_heavy(command.messages):
-            await asyncio.to_thread(check)
-        else:
-            check()
+    async def _take_out_files(self, command: StartRun) -> tuple[StartRun, Mapping[str, bytes]]:
+        """The command without what is kept beside the events, and that. Raises InvalidRequest and TooLarge."""
 
-    def _apply_limits(self, command: StartRun) -> StartRun:
-        options = replace(command.options, loop_turns=self._limits.loop_turns, history_turns=self._limits.history_turns)
-        return replace(command, options=options)
+        def check() -> TakenMessages:
+            taken = take_out_files(command.messages, "/input", self._limits.files)
+            self._sizes.check_messages(taken.messages, "/input")
+            return taken
+
+        is_large = is_heavy(command.messages, command.options)
+        taken = await asyncio.to_thread(check) if is_large else check()
+        return replace(command, messages=taken.messages), taken.files
+
+    def apply_limits(self, options: RunOptions) -> RunOptions:
+        """The options with the server's own limits. Raises InvalidRequest for a function that an agent has, too, and
+        TooLarge."""
+        self._sizes.check_content(options.instructions or "", "/instructions")
+        refuse_taken_names(options, self._registry)
+        return replace(options, loop_turns=self._limits.loop_turns, history_turns=self._limits.history_turns)
 
     async def _begin_once(
-        self, key: SessionKey, decide: Decide, run_id: str, idempotency: IdempotentRequest | None, aside: bool
+        self,
+        key: SessionKey,
+        decide: Decide,
+        run_id: str,
+        idempotency: IdempotentRequest | None,
+        aside: bool,
+        files: Mapping[str, bytes],
+        is_asked: bool,
+        plan: SessionPlan | None = None,
     ) -> RunPosition:
         """Start or resume a run; where an earlier request has done so already, its run is the answer."""
 
         async def begin() -> list[RecordedEvent]:
-            if self.is_draining:
-                raise Draining
-            if not self._worker.is_advancing(key):
-                check_active_runs(self._worker.tasks.count_tenant(key.tenant), self._limits)
-            await check_tokens_left(self._store, key.tenant, self._limits)
+            await self.check_capacity(key, is_asked=is_asked)
             mark = None if idempotency is None else idempotency.make_record(run_id)
-            return await self._commit_change(key, decide, mark, self._limits.storage_quota, aside=aside)
+            quota = self._limits.storage_quota
+            return await self.commit_change(key, decide, mark, quota, aside=aside, files=files, plan=plan)
 
         begun = await run_once(self._store, key, idempotency, begin)
         if isinstance(begun, IdempotencyRecord):
@@ -115,7 +152,14 @@ class Runs:
             return await self._reader.find_position(key, run_id)
         return RunPosition(run_id, started - 1, begun[-1].seq)
 
-    async def _commit_change(
+    async def check_capacity(self, key: SessionKey, *, is_asked: bool = False) -> None:
+        if self.is_draining:
+            raise Draining
+        if not (is_asked or self._worker.is_advancing(key)):
+            check_active_runs(self._worker.tasks.count_tenant(key.tenant), self._limits)
+        await check_tokens_left(self._store, key.tenant, self._limits)
+
+    async def commit_change(
         self,
         key: SessionKey,
         decide: Decide,
@@ -123,14 +167,18 @@ class Runs:
         quota: StorageQuota | None = None,
         *,
         aside: bool = False,
+        files: Mapping[str, bytes] | None = None,
+        plan: SessionPlan | None = None,
     ) -> list[RecordedEvent]:
         """Commit a decision, and drive what it set going."""
-        remembered = await self._store.state(key, fresh=False)
-        session_log = self._worker.open_session_log(key, remembered, is_remembered=True)
-        events = await session_log.commit(decide, mark=mark, quota=quota, aside=aside)
-        if _has_ended_active_run(events, session_log.state):
+        state = await self._store.state(key, fresh=False) if plan is None else plan.base
+        session_log = self._worker.open_session_log(key, state, is_remembered=plan is None)
+        events = await session_log.commit(decide, files, mark=mark, quota=quota, aside=aside, plan=plan)
+        if has_stopped_run(events, session_log.state):
             self._worker.abandon(key)
         self._worker.continue_session(session_log, events)
+        if self.children is not None:
+            await self.children.follow_change(key, session_log.state, events)
         return events
 
     async def wait(self, key: SessionKey, run_id: str, *, since: int | None = None) -> RunView:
@@ -146,11 +194,11 @@ class Runs:
                 if find_run(state, run_id) is None:
                     # Another server may have put it into the queue.
                     state = await self._store.state(key)
-                if (ended := _view_if_over(key, state, run_id)) is not None:
+                if (ended := await _view_if_over(key, state, run_id)) is not None:
                     return ended
                 await asyncio.wait([waiter], timeout=self._limits.lease_seconds)
                 state_after = waiter.result() if waiter.done() else None
-                if state_after is not None and (ended := _view_if_over(key, state_after, run_id)) is not None:
+                if state_after is not None and (ended := await _view_if_over(key, state_after, run_id)) is not None:
                     return ended
 
     async def _find_earlier_answer(self, key: SessionKey, run_id: str, since: int) -> RunView | None:
@@ -171,8 +219,11 @@ class Runs:
             self._store,
             key,
             idempotency,
-            lambda: self._commit_change(key, lambda state: cancel_run(state, run_id, said), mark),
+            lambda: self.commit_change(key, lambda state: cancel_run(state, run_id, said), mark),
         )
+        if (not done or isinstance(done, IdempotencyRecord)) and self.children is not None:
+            # It had ended before, perhaps by this very request, which broke off then.
+            await self.children.cancel_run(key, await self._store.state(key), run_id)
         return await self._reader.get_run(key, run_id, at=done.seq if isinstance(done, IdempotencyRecord) else None)
 
     async def resume(
@@ -182,44 +233,68 @@ class Runs:
         *,
         tool_results: Sequence[ToolAnswer] = (),
         approvals: Sequence[Approval] = (),
+        messages: Sequence[Json] = (),
+        options: RunOptions | UnsetType = UNSET,
         idempotency: IdempotentRequest | None = None,
+        is_asked: bool = False,
     ) -> RunPosition:
         """Go on with a waiting run, or try an interrupted one again; returns once that is durable.
+
+        `messages` and `options` are for whoever gives all that it waits for: what else is said, and how it goes on.
 
         Raises RunNotWaiting, AlreadyDecided, InvalidRequest, RunNotFound, AgentUnavailable, Draining, TooLarge,
         QuotaExceeded.
         """
 
-        def check() -> None:
+        chosen = UNSET if options is UNSET else self.apply_limits(options)
+
+        def check() -> TakenMessages:
             for place, answer in enumerate(tool_results):
                 self._sizes.check_content(answer.content, f"/tool_results/{place}/content")
+            check_sizes(approvals, self._sizes)
+            taken = take_out_files(messages, "/input", self._limits.files)
+            self._sizes.check_messages(taken.messages, "/input")
+            return taken
 
-        await asyncio.to_thread(check) if is_heavy(tool_results) else check()
+        # Arguments that were changed are looked at by what their functions bring along for that.
+        is_edited = any(approval.arguments is not None for approval in approvals)
+        aside = is_edited or is_heavy(tool_results, messages)
+        taken = await asyncio.to_thread(check) if aside else check()
 
         # Whether it is too late for a decision says the clock that says it to every server.
         now = await self._store.read_clock() if approvals else None
 
         def decide(state: State) -> Sequence[EventDraft]:
             self._registry.get_active(state.agent)
-            drafts = resume_run(state, run_id, tool_results, approvals, now=now)
+            check_arguments(self._registry, state, approvals)
+            goes_on = keep_limits(state, chosen)
+            drafts = resume_run(
+                state, run_id, tool_results, approvals, messages=taken.messages, options=goes_on, now=now
+            )
             check_session_quotas(state, drafts, self._limits)
             return drafts
 
-        return await self._begin_once(key, decide, run_id, idempotency, is_heavy(tool_results))
+        return await self._begin_once(key, decide, run_id, idempotency, aside, taken.files, is_asked)
+
+    async def hide(self, key: SessionKey, run_id: str, part: int | None = None, *, by: str | None = None) -> None:
+        """Make a run, or what it did after so many waits, unfindable where it is shown as a response; here it is shown
+        as before.
+
+        Done again, it changes nothing. Raises SessionNotFound, RunNotFound, and SessionBusy while it goes on.
+        """
+        await self.commit_change(key, lambda state: hide_run(state, run_id, by, part))
 
 
-def _view_if_over(key: SessionKey, state: State, run_id: str) -> RunView | None:
+def _is_heavy(command: StartRun) -> bool:
+    return is_heavy(command.messages, command.context_variables, command.options)
+
+
+async def _view_if_over(key: SessionKey, state: State, run_id: str) -> RunView | None:
     """The run, unless it goes on by itself. Raises RunNotFound."""
     run = find_run(state, run_id)
     if run is None:
         raise RunNotFound(run_id)
     if is_open(run):
         return None
-    reach(ANSWER_READY)
+    await reach(ANSWER_READY, key.id)
     return view_run(key.id, state, run)
-
-
-def _has_ended_active_run(events: Sequence[RecordedEvent], state: State) -> bool:
-    """Whether the active run was ended by these events, after which `state` holds; not so if a queued one was."""
-    ended = any(isinstance(event.fact, RunEnded) for event in events)
-    return ended and (state.run is None or any(isinstance(event.fact, RunStarted) for event in events))

@@ -10,13 +10,16 @@ import msgspec
 
 from swarmkeep.domain.decisions.settling import settle
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
-from swarmkeep.domain.errors import DomainError, LeaseLost, SeqConflict
+from swarmkeep.domain.errors import DomainError, LeaseLost, SeqConflict, SessionExists
 from swarmkeep.domain.events import ApprovalRequested, RunResumed, RunStarted
-from swarmkeep.domain.state import State
+from swarmkeep.domain.files.facts import list_fact_files
+from swarmkeep.domain.state import State, ToolCall
 from swarmkeep.engine.agents.approvals import ApprovalRules
 from swarmkeep.engine.attempts import UNAVAILABLE, Attempts
 from swarmkeep.engine.failpoints import reach
 from swarmkeep.engine.policy import Decide, decide_nothing
+from swarmkeep.engine.stored_sessions import SessionPlan
+from swarmkeep.engine.teams.links import derive_child
 from swarmkeep.store.ports import (
     AppendResult,
     Claim,
@@ -66,28 +69,42 @@ class StoreSessionLog:
         self._may_start_queued = may_start_queued
         self._is_remembered = is_remembered
         self._stored_blobs: set[str] = set()
+        self._plan: SessionPlan | None = None
 
     async def commit(
         self,
         decide: Decide,
-        blobs: Mapping[str, str] | None = None,
+        blobs: Mapping[str, str | bytes] | None = None,
         *,
         mark: IdempotencyRecord | None = None,
         quota: StorageQuota | None = None,
         aside: bool = False,
+        plan: SessionPlan | None = None,
     ) -> list[RecordedEvent]:
-        """As SessionLog says, with `mark` in the same transaction.
+        """As SessionLog says, with `mark` in the same transaction, which makes the session if there is a `plan` of it.
 
         Raises what `decide` raises, LeaseLost when another process advances the session, SessionDamaged,
         IdempotencyRecordExists and IdempotencyMismatch when the key was used before, and QuotaExceeded if the tenant
-        would have more than `quota` afterwards.
+        would have more than `quota` afterwards; SessionExists if what is planned is there, and SeqConflict if what it
+        is a fork of has changed.
         """
-        new = {name: text for name, text in (blobs or {}).items() if name not in self._stored_blobs}
+        self._plan = plan
+        if plan is not None:
+            decide, blobs = plan.begin_with(decide), {**plan.files, **(blobs or {})}
+        new = {
+            name: text
+            for name, text in (blobs or {}).items()
+            # What a file holds may have been removed since.
+            if isinstance(text, bytes) or name not in self._stored_blobs
+        }
         self.is_committing = True
         try:
             return await self._keep_trying(partial(self._draft, decide, aside), new, mark, quota)
         finally:
             self.is_committing = False
+
+    async def read_files(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        return await self._store.read_files(self.key, names, fresh=False)
 
     async def settle(self) -> list[RecordedEvent]:
         return await self.commit(decide_nothing)
@@ -95,7 +112,7 @@ class StoreSessionLog:
     async def _keep_trying(
         self,
         draft: Callable[[], Awaitable[list[EventDraft] | None]],
-        blobs: Mapping[str, str],
+        blobs: Mapping[str, str | bytes],
         mark: IdempotencyRecord | None,
         quota: StorageQuota | None,
     ) -> list[RecordedEvent]:
@@ -116,7 +133,9 @@ class StoreSessionLog:
                 if not attempts.may_wait(has_lease=self.lease is not None):
                     raise
                 await attempts.pause(error)
-            except SeqConflict:
+            except SeqConflict as conflict:
+                if self._plan is not None:
+                    raise SessionExists(self.key.id) if conflict.session_id == self.key.id else conflict from None
                 attempts.count_conflict(self.state)
                 is_stale = True
             except DomainError:
@@ -136,7 +155,7 @@ class StoreSessionLog:
         return drafts
 
     async def _settle(self, decided: Sequence[EventDraft], expires_at: str | None, aside: bool) -> list[EventDraft]:
-        approvals = self._rules.make_approvals(expires_at)
+        approvals = msgspec.structs.replace(self._rules.make_approvals(expires_at), find_session=self._find_session)
 
         def add_follow_ups() -> list[EventDraft]:
             return settle(self.state, decided, may_start_queued=self._may_start_queued, approvals=approvals)
@@ -144,23 +163,29 @@ class StoreSessionLog:
         # A run may begin with thousands of messages: others do not wait until all of them are folded.
         return await asyncio.to_thread(add_follow_ups) if aside else add_follow_ups()
 
+    def _find_session(self, state: State, call: ToolCall) -> str | None:
+        if state.run is None or not self._rules.asks_agent(state, call):
+            return None
+        return derive_child(self.key, state, state.run.id, call.id).id
+
     async def _append_once(
         self,
         drafts: Sequence[EventDraft],
-        blobs: Mapping[str, str],
+        blobs: Mapping[str, str | bytes],
         mark: IdempotencyRecord | None,
         quota: StorageQuota | None,
         attempts: Attempts,
     ) -> list[RecordedEvent]:
         begins = any(isinstance(draft.fact, RunStarted | RunResumed) for draft in drafts)
+        append = self._store.append if self._plan is None else self._plan.find_append(self._store)
         try:
-            appended = await self._store.append(
+            appended = await append(
                 self.key,
                 self.state,
                 drafts,
                 lease=self._claim if begins and self.lease is None else self.lease,
                 lease_seconds=self._claim.lease_seconds,
-                blobs=blobs,
+                blobs=_leave_out_unnamed(blobs, drafts),
                 idempotency=mark,
                 quota=quota,
             )
@@ -173,10 +198,10 @@ class StoreSessionLog:
             if recorded is None:
                 raise
             appended = recorded
-        self.state, self.lease = appended.state, appended.lease
-        self._stored_blobs.update(blobs)
+        self.state, self.lease, self._plan = appended.state, appended.lease, None
+        self._stored_blobs.update(name for name, text in blobs.items() if isinstance(text, str))
         for event in appended.events:
-            reach(event.type)
+            await reach(event.type, self.key.id)
         return appended.events
 
     async def _find_recorded_attempt(self, in_doubt: Sequence[AppendResult]) -> AppendResult | None:
@@ -203,3 +228,11 @@ class StoreSessionLog:
         if self.lease is not None and before is not None and after is not None and after.id != before.id:
             # Somebody ended the run, and with it the lease; the next one is not for this process to advance.
             raise LeaseLost(self.key.id)
+
+
+def _leave_out_unnamed(blobs: Mapping[str, str | bytes], drafts: Sequence[EventDraft]) -> Mapping[str, str | bytes]:
+    """Without files that no event refers to: what was decided may not be what they were brought for."""
+    if not any(isinstance(content, bytes) for content in blobs.values()):
+        return blobs
+    named = {name for draft in drafts for name in list_fact_files(draft.fact)}
+    return {name: content for name, content in blobs.items() if isinstance(content, str) or name in named}

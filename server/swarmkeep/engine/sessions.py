@@ -1,4 +1,4 @@
-"""Commands on sessions: create, update, fork, delete."""
+"""Commands on sessions: create, update, take messages out, fork, delete."""
 
 from __future__ import annotations
 
@@ -6,20 +6,31 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
+from swarmkeep.domain.checking.files import TakenMessages, take_out_files
+from swarmkeep.domain.checking.inputs import check_messages, check_object, refuse_stray_results
 from swarmkeep.domain.codec import Json, encode
-from swarmkeep.domain.decisions.commands import create_session, update_session
+from swarmkeep.domain.decisions.commands import add_messages, create_session, update_session
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
+from swarmkeep.domain.decisions.removing import remove_message
 from swarmkeep.domain.decisions.sizes import is_heavy
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import SeqConflict, SeqMismatch, SessionExists
 from swarmkeep.domain.events import MessageAdded, SessionEvent
-from swarmkeep.domain.inputs import check_messages, check_object, refuse_stray_results
+from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.engine.limits import ForkQuota, Limits, check_session_quotas
-from swarmkeep.engine.stored_sessions import choose_key, delete_session, fork_session, view_change
+from swarmkeep.engine.stored_sessions import (
+    SessionPlan,
+    choose_keys,
+    delete_session,
+    fork_session,
+    make_session,
+    plan_fork,
+    view_change,
+)
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.ports import AppendResult, IdempotencyRecord, SessionKey
@@ -53,31 +64,54 @@ class Sessions:
         Asked again with the same id and the same content, gives the session as it was made, and False.
         Raises SessionExists, AgentNotFound, InvalidRequest, TooLarge, IdempotencyMismatch, QuotaExceeded.
         """
-        name = self._registry.get(agent).name if agent is not None else self._registry.default
-        key = choose_key(tenant, session_id, idempotency)
-        history = await self._check_history(messages or [])
-        context, labels = await self._check_state(context_variables or {}, metadata or {})
-        facts = create_session(name, context, labels, history)
-        drafts = draft_events(name, facts, None)
+        keys = choose_keys(tenant, session_id, idempotency)
+        plan = await self.plan(agent=agent, context_variables=context_variables, metadata=metadata, messages=messages)
         mark = None if idempotency is None else idempotency.make_record()
 
-        async def create() -> AppendResult:
-            return await self._store.append(key, State(), drafts, idempotency=mark, quota=self._quota)
+        async def create(key: SessionKey) -> AppendResult:
+            return await self._store.append(
+                key, plan.base, plan.drafts, blobs=plan.files, idempotency=mark, quota=self._quota
+            )
 
-        try:
-            made = await run_once(self._store, key, idempotency, create)
-        except SeqConflict:
-            return await self._view_existing(key, facts), False
-        return await view_change(self._store, key, made), True
+        async def make(key: SessionKey) -> tuple[SessionView, bool]:
+            try:
+                made = await run_once(self._store, key, idempotency, lambda: create(key))
+            except SeqConflict:
+                return await self._view_existing(key, [draft.fact for draft in plan.drafts]), False
+            return await view_change(self._store, key, made), True
 
-    async def _check_history(self, messages: list[Json]) -> tuple[Json, ...]:
-        """The messages, if they can be a history. Large ones in a thread: others do not wait for that."""
+        return await make_session(keys, make)
 
-        def check() -> tuple[Json, ...]:
+    async def plan(
+        self,
+        *,
+        agent: str | None = None,
+        context_variables: Json | None = None,
+        metadata: Json | None = None,
+        messages: list[Json] | None = None,
+    ) -> SessionPlan:
+        """What `create` would make, for a run to begin with it. Raises AgentNotFound, InvalidRequest, TooLarge."""
+        name = self._registry.get(agent).name if agent is not None else self._registry.default
+        history = await self._check_history(messages or [])
+        context, labels = await self._check_state(context_variables or {}, metadata or {})
+        facts = create_session(name, context, labels, history.messages)
+        return SessionPlan(drafts=draft_events(name, facts, None), files=history.files)
+
+    async def plan_fork(self, key: SessionKey, *, at: int | None = None) -> SessionPlan:
+        """What `fork` would make, for a run to begin with it. Raises SessionNotFound, EventNotFound, QuotaExceeded."""
+        self._forks.count(key.tenant)
+        return await plan_fork(self._store, key, at=at, sizes=self._sizes)
+
+    async def _check_history(self, messages: list[Json], *, is_whole: bool = True) -> TakenMessages:
+        """The messages, if they can be a history, or a part of one. Large ones in a thread: nobody waits for that."""
+
+        def check() -> TakenMessages:
             history = check_messages(messages, "/messages", self._limits.max_messages)
-            self._sizes.check_messages(history, "/messages")
-            refuse_stray_results(history, "/messages")
-            return history
+            taken = take_out_files(history, "/messages", self._limits.files)
+            self._sizes.check_messages(taken.messages, "/messages")
+            if is_whole:
+                refuse_stray_results(taken.messages, "/messages")
+            return taken
 
         return await asyncio.to_thread(check) if is_heavy(messages) else check()
 
@@ -98,6 +132,37 @@ class Sessions:
         if not same or longer:
             raise SessionExists(key.id)
         return view_session(key.id, await self._store.state(key, at=len(facts)))
+
+    async def add_messages(
+        self, key: SessionKey, messages: list[Json], *, idempotency: IdempotentRequest | None = None
+    ) -> list[Entry]:
+        """Add to the history without a run; gives the messages as they were recorded.
+
+        Raises SessionNotFound, SessionBusy, InvalidRequest, TooLarge, IdempotencyMismatch, QuotaExceeded.
+        """
+        known = await self._store.state(key)
+        added = await self._check_history(messages, is_whole=False)
+
+        def decide(state: State) -> Sequence[EventDraft]:
+            drafts = draft_events(state.agent, add_messages(state, added.messages), None)
+            check_session_quotas(state, drafts, self._limits)
+            return drafts
+
+        session_log = self._worker.open_session_log(key, known)
+        mark = None if idempotency is None else idempotency.make_record()
+
+        async def add() -> list[RecordedEvent]:
+            return await session_log.commit(
+                decide, added.files, mark=mark, quota=self._quota, aside=is_heavy(added.messages)
+            )
+
+        changed = await run_once(self._store, key, idempotency, add)
+        if isinstance(changed, IdempotencyRecord):
+            state = await self._store.state(key, at=changed.seq)
+        else:
+            state = session_log.state
+            self._worker.publish(key, changed, state)
+        return list(state.messages[len(state.messages) - len(added.messages) :])
 
     async def update(
         self,
@@ -143,6 +208,27 @@ class Sessions:
         self._worker.continue_session(session_log, changed)
         return view_session(key.id, state)
 
+    async def remove_message(
+        self,
+        key: SessionKey,
+        seq: int,
+        tool_call_id: str | None = None,
+        *,
+        content_only: bool = False,
+        by: str | None = None,
+    ) -> None:
+        """Take a message, or one call of it with its result, out of what models are sent and lists show; with
+        `content_only` what it says, and not its calls.
+
+        The log keeps it. Done again, it changes nothing. Raises SessionNotFound, EventNotFound, and SessionBusy for
+        what belongs to the active run.
+        """
+        session_log = self._worker.open_session_log(key, await self._store.state(key))
+        changed = await session_log.commit(
+            lambda state: remove_message(state, seq, tool_call_id, by, content_only=content_only)
+        )
+        self._worker.continue_session(session_log, changed)
+
     async def fork(
         self,
         key: SessionKey,
@@ -179,8 +265,9 @@ class Sessions:
         reason: str | None = None,
     ) -> None:
         """See `delete_session`."""
-        await delete_session(self._store, key, force=force, if_match=if_match, by=by, reason=reason)
-        self._worker.abandon(key)
+        gone = await delete_session(self._store, key, force=force, if_match=if_match, by=by, reason=reason)
+        for each in gone:
+            self._worker.abandon(each)
 
 
 def check_objects(context_variables: Json, metadata: Json) -> tuple[Json, Json]:

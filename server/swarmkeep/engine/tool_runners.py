@@ -62,6 +62,21 @@ async def _await_call(function: Callable[[], Any], seconds: float | None) -> Any
     return await ThreadRunner()(function, is_async=True, seconds=seconds)
 
 
+def stops_this_program(error: BaseException) -> bool:
+    """Whether it is this program that is to stop, rather than the function that gave up with the same word."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task() if is_loop_running() else None
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, KeyboardInterrupt | GeneratorExit)
+
+
+def read_error_text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the text of an exception is a team's code, too
+        return "(it has no text)"
+
+
 def is_loop_running() -> bool:
     try:
         asyncio.get_running_loop()

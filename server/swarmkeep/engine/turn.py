@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
+
+from msgspec.structs import replace
 
 from swarmkeep.agent import Agent, FunctionSchemaError, InvalidFunctionError
+from swarmkeep.agent.output import OutputTypeError
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import AgentUnavailable, QuotaExceeded
-from swarmkeep.domain.events import RunError
+from swarmkeep.domain.events import CompletionRecord, RunError, SessionEvent
+from swarmkeep.domain.facts.compaction import CompactionStarted
 from swarmkeep.domain.request import ModelRequest, Profile, build_request, measure_new_history
 from swarmkeep.domain.state import Run, State
 from swarmkeep.domain.window import count_turns
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.failpoints import MODEL_SENT, reach
+from swarmkeep.engine.compaction.summarising import find_compaction
+from swarmkeep.engine.failpoints import MODEL_DELTA, MODEL_SENT, reach
 from swarmkeep.engine.models.failures import CONTEXT_TOO_LONG
 from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed
-from swarmkeep.engine.policy import LoopPolicy
+from swarmkeep.engine.policy import LoopPolicy, SessionLog, restrict_to_run
+from swarmkeep.engine.streams.items import Item, MessageDelta
 from swarmkeep.engine.tool_runners import ToolRunner
+from swarmkeep.engine.toolbox.toolbox import NO_SERVERS, Toolbox
 
 # Of no more, all is encoded within a few milliseconds.
 _FEW_MESSAGES = 500
 _FEW_BYTES = 200_000
 
+# Files by their hashes.
+ReadFiles = Callable[[Sequence[str]], Awaitable[Mapping[str, bytes]]]
 # Raises TurnFailed where the agent cannot be asked.
 Prepare = Callable[[State], Awaitable[tuple[Agent, Profile]]]
 
@@ -39,8 +51,11 @@ class ModelTurn:
         self.is_streamed = policy.should_stream(run)
         self.request: ModelRequest | None = None
         """The request to send next; none once it was answered."""
+        self.compaction: CompactionStarted | None = None
+        """What is to be made of the history before the model is asked."""
         self._policy = policy
         self._texts: list[str] = []
+        self._held: list[Json] = []
 
     @property
     def text(self) -> str:
@@ -48,12 +63,36 @@ class ModelTurn:
         return "".join(self._texts)
 
     async def prepare(self, prepare: Prepare) -> None:
+        await self.prepare_agent(prepare)
+        await self._build_request()
+        await self._find_compaction()
+
+    async def prepare_agent(self, prepare: Prepare) -> None:
         try:
             await self._policy.check_tokens_left()
         except QuotaExceeded as error:
             raise TurnFailed(RunError(code=error.code, message=str(error), retryable=True)) from error
         self.agent, self.profile = await prepare(self.state)
-        await self._build_request()
+
+    async def list_tools(self, agent: Agent, toolbox: Toolbox, log: SessionLog) -> list[RecordedEvent]:
+        """Record what the agent's servers offer, where that is not what the session has recorded."""
+        facts, texts = await toolbox.list_anew(agent, self.state) if agent.mcp_servers else ([], {})
+        if not facts:
+            return []
+        listed = await log.commit(restrict_to_run(self.run, lambda state, run: facts), texts)
+        self.state = log.state
+        return listed
+
+    async def _find_compaction(self, *, is_too_long: bool = False) -> None:
+        """Have the history made shorter first, if the agent's settings ask for that now."""
+        request = self.request
+        if request is None or self.agent.compaction is None or not self._policy.compacts_history:
+            return
+        find = partial(find_compaction, self.agent, self.state, request, is_too_long=is_too_long)
+        is_long = len(self.state.messages) > _FEW_MESSAGES
+        self.compaction = await self._policy.run_aside(find) if is_long else find()
+        if self.compaction is not None:
+            self.request = None
 
     async def _build_request(self, turns: int | None = None) -> None:
         def build() -> ModelRequest:
@@ -64,16 +103,22 @@ class ModelTurn:
         self.request = await self._policy.run_aside(build) if is_long else build()
 
     @asynccontextmanager
-    async def send(self, model: Model) -> AsyncGenerator[AsyncGenerator[Delta | Reply]]:
-        """The pieces of the answer. If the history was too long for the model, a shorter request is to be sent next."""
+    async def send(self, model: Model, read_files: ReadFiles) -> AsyncGenerator[AsyncGenerator[Delta | Reply]]:
+        """The pieces of the answer. If the history was too long for the model, a shorter request is to be sent next, or
+        a compaction comes first."""
         request = self.request
         assert request is not None
-        reach(MODEL_SENT)
+        sent = await attach_files(request, read_files, self._policy)
+        await reach(MODEL_SENT)
         try:
-            async with aclosing(model.ask(request, stream=self.is_streamed)) as pieces:
+            async with aclosing(model.ask(sent, stream=self.is_streamed)) as pieces:
                 yield pieces
             self.request = None
         except TurnFailed as failure:
+            if failure.error.code == CONTEXT_TOO_LONG:
+                await self._find_compaction(is_too_long=True)
+            if self.compaction is not None:
+                return
             turns = self._reduce_turns(request, failure)
             if turns is None:
                 raise
@@ -83,7 +128,14 @@ class ModelTurn:
         """How much of the history to try next with a model that it was too long for: half, down to the last turn."""
         if not self._policy.shortens_history or failure.error.code != CONTEXT_TOO_LONG:
             return None
-        return count_turns(request.entries) // 2 or None
+        # Without those that are made up for it.
+        return count_turns([entry for entry in request.entries if entry.seq]) // 2 or None
+
+    def describe_completion(self, completion: CompletionRecord, state: State) -> CompletionRecord:
+        """What is to be recorded of the reply in `state`: the log may not be what its request was made of any more."""
+        if completion.request is None or state.last_change <= self.state.seq:
+            return completion
+        return replace(completion, request=replace(completion.request, history_upto=self.state.seq))
 
     def make_partial(self, text: str) -> PartialReply:
         """The reply that was cut off with this text."""
@@ -91,17 +143,62 @@ class ModelTurn:
             return NOTHING_SAID
         return PartialReply(run_id=self.run.id, seq=self.state.seq, agent=self.agent.name, text=text)
 
-    def add(self, piece: Delta) -> None:
+    @property
+    def is_held(self) -> bool:
+        """Whether nobody is shown anything before the agent's guardrails have looked at the whole reply."""
+        return self.request is not None and bool(self.agent.output_guardrails)
+
+    async def show(self, piece: Delta) -> list[Item]:
+        """Keep a piece; what may be shown of it at once."""
+        await reach(MODEL_DELTA)
         self._texts.append(piece.delta.get("content") or "")
+        if self.is_held:
+            self._held.append(piece.delta)
+            return []
+        return [MessageDelta(self.run.id, self.agent.name, self.state.seq, piece.delta)]
+
+    def merge_held_deltas(self) -> Iterator[Json]:
+        """What was held back, with texts that follow each other in one piece."""
+        texts: list[str] = []
+        for delta in self._held:
+            if not any(value for key, value in delta.items() if key not in ("role", "content")):
+                texts.append(delta.get("content") or "")
+                continue
+            if any(texts):
+                yield {"content": "".join(texts)}
+            texts = []
+            yield delta
+        if any(texts):
+            yield {"content": "".join(texts)}
+
+    def decide_once(self, facts: list[SessionEvent]) -> Callable[[State, Run], list[SessionEvent]]:
+        """These facts about the reply; nothing where it is recorded: an attempt that failed was made after all."""
+        return lambda state, run: [] if run.turns != self.run.turns else facts
 
 
-async def prepare_turn(registry: Registry, runner: ToolRunner, state: State) -> tuple[Agent, Profile]:
+async def attach_files(request: ModelRequest, read_files: ReadFiles, policy: LoopPolicy) -> ModelRequest:
+    """The request with the files that its messages refer to. They are in memory for as long as it is."""
+    names = request.file_names
+    if not names:
+        return request
+    sent = replace(request, files=await read_files(names))
+    # Megabytes: nobody else waits while they are encoded.
+    await policy.run_aside(lambda: sent.sent_history)
+    return sent
+
+
+async def prepare_turn(
+    registry: Registry, runner: ToolRunner, state: State, *, toolbox: Toolbox = NO_SERVERS
+) -> tuple[Agent, Profile]:
     """The active agent, as its model is to see it now. Raises TurnFailed."""
     try:
         agent = registry.get_active(state.agent)
-        profile = await registry.make_profile(agent, state.context_variables, runner)
+        more = await toolbox.describe(agent, state)
+        profile = await registry.make_profile(agent, state.context_variables, runner, more)
     except AgentUnavailable as error:
         raise TurnFailed(RunError(code=error.code, message=str(error))) from error
+    except OutputTypeError as error:
+        raise TurnFailed(RunError(code="agent_invalid", message=f"agent {state.agent!r}: {error}")) from error
     except (FunctionSchemaError, InvalidFunctionError) as error:
         raise TurnFailed(RunError(code="agent_invalid", message=str(error))) from error
     except Exception as error:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from swarmkeep.agent.model_settings import ModelSettingsError, check_model_settings
 from swarmkeep.audit.replay.divergences import DIVERGENCE_KINDS
 from swarmkeep.domain.codec import Json
 from swarmkeep.evals.yaml_lines import Position, UnreadableFile, read_with_positions
@@ -25,8 +26,11 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The expected outcome of a conversation, or of one message in it; all that is given must hold.
 
     `function`: calls that are made, in this order, others between them allowed. `arguments`: what the last of them is
-    called with, at least. `context`: what the context variables hold in the end, at least. `text`: what is said, in any
-    case of letters; between slashes it is a regular expression. `judge`: a sentence that a model says is true of it.
+    called with, at least. `context`: what the context variables hold in the end, at least. `output`: what the answer
+    holds, at least, where the agent has an output type. `text`: what is said, in any
+    case of letters; between slashes it is a regular expression. `guardrail`: those that refuse something, by name, in
+    this order; a run that one ends is wrong where none is expected. `judge`: a sentence that a model says is
+    true of it.
     """
 
     function: str | tuple[str, ...] = ()
@@ -34,8 +38,11 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     arguments: Json | None = None
     agent: str | None = None
     context: Json | None = None
+    output: Json | None = None
     text: str | tuple[str, ...] = ()
     no_text: str | tuple[str, ...] = ()
+    guardrail: str | tuple[str, ...] = ()
+    no_guardrail: str | tuple[str, ...] = ()
     judge: str | None = None
 
 
@@ -50,7 +57,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """One case: a `conversation` to hold, or a session that was `recorded`, by its id.
 
     `history`: Chat Completions messages that went before. `approve`: what a person says to calls that need it.
-    `ignore`: kinds of differences that a recorded session may show.
+    `model_settings`: parameters of the model requests, over the agents' own. `ignore`: kinds of differences that a
+    recorded session may show.
     """
 
     name: str
@@ -61,6 +69,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     history: tuple[Json, ...] = ()
     approve: bool = True
     max_turns: int = 10
+    model_settings: Json = {}
     needs: Literal["model"] | None = None
     ignore: tuple[str, ...] = ()
     expect: Expect = Expect()
@@ -156,7 +165,17 @@ def _find_problems(file: CaseFile) -> Iterator[tuple[str, str]]:
                     f"{here}/ignore",
                     f"unknown kind of difference {kind!r}; known kinds: {', '.join(DIVERGENCE_KINDS)}",
                 )
+        yield from _find_bad_settings(here, case)
         yield from _find_bad_expectations(here, case)
+
+
+def _find_bad_settings(here: str, case: Case) -> Iterator[tuple[str, str]]:
+    if case.recorded and case.model_settings:
+        yield f"{here}/model_settings", "no model is asked for a recorded session"
+    try:
+        check_model_settings(case.model_settings)
+    except ModelSettingsError as error:
+        yield f"{here}/model_settings/{error.name}".rstrip("/"), str(error)
 
 
 def _find_bad_expectations(here: str, case: Case) -> Iterator[tuple[str, str]]:

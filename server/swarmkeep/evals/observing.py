@@ -11,6 +11,7 @@ import msgspec
 from swarmkeep.domain.codec import Json, MalformedJson, decode
 from swarmkeep.domain.messages import Entry, read_tool_calls
 from swarmkeep.domain.state import State
+from swarmkeep.domain.views import find_answer
 from swarmkeep.domain.wording import join_content
 from swarmkeep.evals.cases import Expect, as_tuple, compile_pattern
 
@@ -25,10 +26,12 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
     context_variables: Json
     transcript: str
+    output: Any = None
+    guardrails: tuple[str, ...] = ()
 
 
-def observe(state: State, *, first: int = 0) -> Observation:
-    """Observe the conversation from the message with this index on."""
+def observe(state: State, *, first: int = 0, guardrails: tuple[str, ...] = ()) -> Observation:
+    """Observe the conversation from the message with this index on. `guardrails` are those that refused something."""
     entries = list(state.messages[first:])
     answers = [entry for entry in entries if entry.role == "assistant"]
     return Observation(
@@ -39,6 +42,8 @@ def observe(state: State, *, first: int = 0) -> Observation:
         agent=state.agent,
         context_variables=dict(state.context_variables),
         transcript="\n".join(_format_transcript(entries)),
+        output=find_answer(entries).read_value(),
+        guardrails=guardrails,
     )
 
 
@@ -65,6 +70,9 @@ def find_problems(expect: Expect, observed: Observation) -> Iterator[str]:
         yield f"the active agent is {observed.agent!r}, not {expect.agent!r}"
     if expect.context is not None:
         yield from find_differences(expect.context, observed.context_variables, "the context variables")
+    if expect.output is not None:
+        yield from find_differences(expect.output, observed.output, "the output")
+    yield from _check_guardrails(expect, observed)
     answer = "\n".join(observed.texts)
     for text in as_tuple(expect.text):
         if not compile_pattern(text).search(answer):
@@ -92,6 +100,21 @@ def _check_calls(expect: Expect, observed: Observation) -> Iterator[str]:
     for unwanted in as_tuple(expect.no_function):
         if unwanted in made:
             yield f"{unwanted} was called"
+
+
+def _check_guardrails(expect: Expect, observed: Observation) -> Iterator[str]:
+    refused = ", ".join(observed.guardrails) or "none"
+    left = iter(observed.guardrails)
+    for wanted in as_tuple(expect.guardrail):
+        if wanted not in left:
+            missed = f"the guardrail {wanted} refused nothing" + (
+                " in this order" if wanted in observed.guardrails else ""
+            )
+            yield f"{missed}; guardrails that did: {refused}"
+            break
+    for unwanted in as_tuple(expect.no_guardrail):
+        if unwanted in observed.guardrails:
+            yield f"the guardrail {unwanted} refused something"
 
 
 def find_differences(wanted: Any, given: Any, where: str) -> Iterator[str]:

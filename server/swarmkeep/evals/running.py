@@ -10,17 +10,23 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from uuid import uuid4
+
+import msgspec
+from msgspec import UNSET
 
 from swarmkeep.audit.replay.session import replay_session
 from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.decisions.commands import StartRun
 from swarmkeep.domain.decisions.resuming import Approval
 from swarmkeep.domain.errors import DomainError
-from swarmkeep.domain.events import RunOptions
+from swarmkeep.domain.events import GuardrailTripped
+from swarmkeep.domain.run_options import RunOptions
+from swarmkeep.domain.state import State
+from swarmkeep.domain.views import RunView
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.build import EngineSettings, build_engine
 from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.ids import make_id
 from swarmkeep.evals.cases import Case, Expect
 from swarmkeep.evals.judging import Judge
 from swarmkeep.evals.observing import Observation, find_problems, observe, shorten
@@ -100,7 +106,7 @@ class CaseRunner:
         """Hold the conversation, up to the first message whose answer is not as expected."""
         engine = self._engine
         assert engine is not None
-        key = SessionKey(DEFAULT_TENANT, f"eval_{uuid4().hex}")
+        key = SessionKey(DEFAULT_TENANT, make_id("eval"))
         await engine.sessions.create(
             key.tenant,
             session_id=key.id,
@@ -108,38 +114,53 @@ class CaseRunner:
             context_variables=case.context_variables,
             messages=list(case.history),
         )
-        begin = len((await engine.reader.state(key)).messages)
+        begin = await engine.reader.state(key)
         for number, message in enumerate(case.messages, start=1):
-            first = len((await engine.reader.state(key)).messages)
-            failure = await self._run_message(engine, key, message.say, case)
+            before = await engine.reader.state(key)
+            may_be_refused = bool(message.expect.guardrail or case.expect.guardrail)
+            failure = await self._run_message(engine, key, message.say, case, may_be_refused=may_be_refused)
             if failure:
                 return [f"message {number}: {failure}"]
-            wrong = await self._find_problems(message.expect, observe(await engine.reader.state(key), first=first))
+            wrong = await self._find_problems(message.expect, await _observe_since(engine.store, key, before))
             if wrong:
                 return [f"message {number}: {problem}" for problem in wrong]
-        return await self._find_problems(case.expect, observe(await engine.reader.state(key), first=begin))
+        return await self._find_problems(case.expect, await _observe_since(engine.store, key, begin))
 
-    async def _run_message(self, engine: Engine, key: SessionKey, text: str, case: Case) -> str | None:
-        """Why the run did not come to its end; None if it did."""
+    async def _run_message(
+        self, engine: Engine, key: SessionKey, text: str, case: Case, *, may_be_refused: bool
+    ) -> str | None:
+        """Why the run did not come to its end; None if it did, or a guardrail ended it and may."""
         command = StartRun(
-            run_id=f"run_{uuid4().hex}",
+            run_id=make_id("run"),
             messages=({"role": "user", "content": text},),
-            options=RunOptions(max_turns=case.max_turns),
+            options=RunOptions(max_turns=case.max_turns, model_settings=case.model_settings or msgspec.UNSET),
         )
         feed = await engine.runs.start(key, command)
         while (run := await engine.runs.wait(key, feed.run_id)).status == "waiting":
-            decisions = [
-                Approval(tool_call_id=call.tool_call_id, decision="approve" if case.approve else "deny")
-                for call in run.pending
-                if call.reason == "approval"
-            ]
-            if not decisions:
+            if not await self._decide(engine, key, run, case):
                 return "the run waits for a result from outside"
-            await engine.runs.resume(key, feed.run_id, approvals=decisions)
-        if run.status == "completed" and run.stop_reason == "end_turn":
+        if run.status == "completed" and run.stop_reason in ("end_turn", *(("guardrail",) if may_be_refused else ())):
             return None
         why = "" if run.error is None else f": {run.error.code}: {run.error.message}"
         return f"the run ended as {run.status} ({run.stop_reason}){why}"
+
+    async def _decide(self, engine: Engine, key: SessionKey, run: RunView, case: Case) -> bool:
+        """Decide what a run waits for, be it in the session of an agent that it asks; False if nothing is to decide."""
+        for call in run.pending:
+            if call.reason == "session" and call.session_id is not UNSET:
+                below = SessionKey(key.tenant, call.session_id)
+                state = await engine.reader.state(below)
+                if state.run is None:
+                    return True
+                return await self._decide(engine, below, await engine.reader.get_run(below, state.run.id), case)
+        decisions = [
+            Approval(tool_call_id=call.tool_call_id, decision="approve" if case.approve else "deny")
+            for call in run.pending
+            if call.reason == "approval"
+        ]
+        if decisions:
+            await engine.runs.resume(key, run.id, approvals=decisions)
+        return bool(decisions)
 
     async def _replay_recorded(self, case: Case, session_id: str) -> list[str]:
         """Whether today's agents would take the recorded way, and whether that is the expected one."""
@@ -151,7 +172,7 @@ class CaseRunner:
             f"today {shorten(encode_text(difference.actual))}"
             for difference in replayed.divergences
         ]
-        return found + await self._find_problems(case.expect, observe(await self.recorded.state(key)))
+        return found + await self._find_problems(case.expect, await _observe_since(self.recorded, key, State()))
 
     async def _find_problems(self, expect: Expect, observed: Observation) -> list[str]:
         found = list(find_problems(expect, observed))
@@ -161,6 +182,13 @@ class CaseRunner:
             if not verdict.holds:
                 found.append(f"the judge says this is not true: {expect.judge!r}: {verdict.reason}")
         return found
+
+
+async def _observe_since(store: EventStore, key: SessionKey, before: State) -> Observation:
+    """What has happened since the session was like that."""
+    events = await store.read(key, after=before.seq, types=(GuardrailTripped.type,))
+    refused = tuple(event.fact.name for event in events if isinstance(event.fact, GuardrailTripped))
+    return observe(await store.state(key), first=len(before.messages), guardrails=refused)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 
@@ -25,6 +24,8 @@ from swarmkeep.domain.state import Run, State
 from swarmkeep.domain.timestamps import make_timestamp
 from swarmkeep.domain.views import collect_runs, find_run, view_run, view_session
 from swarmkeep.engine.agents.registry import OpenRegistry
+from swarmkeep.engine.ids import make_id
+from swarmkeep.engine.mcp.servers import ToolServers
 from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.policy import Decide
 from swarmkeep.engine.streams.hub import Hub
@@ -67,12 +68,15 @@ class MemorySessions:
         self._raises = raises
         self._registry = OpenRegistry([agent])
         self._registry.admit(agent)
+        self._servers = ToolServers()
         self._logs: dict[str, MemoryEventLog] = {}
 
     def open(self, session_id: str | None, agent: str | None) -> MemoryChatSession:
         """Speak with the session of this id, or with a new one. Raises SessionNotFound."""
         log = self._make_log() if session_id is None else self._find_log(session_id)
-        conversation = MemorySession(self._model, InlineRunner(), self._registry, log, debug=self._debug)
+        runner = InlineRunner()
+        toolbox = self._servers.make_toolbox(log.session_id, runner)
+        conversation = MemorySession(self._model, runner, self._registry, log, debug=self._debug, toolbox=toolbox)
         if session_id is None:
             run_blocking(conversation.create(agent or self._agent.name, self._context))
         return MemoryChatSession(log, conversation, stream=self._stream, raises=self._raises)
@@ -99,7 +103,7 @@ class MemorySessions:
         return self.session(fork.session_id)
 
     def _make_log(self, events: Sequence[RecordedEvent] = ()) -> MemoryEventLog:
-        log = MemoryEventLog(f"sess_{uuid4().hex}", events)
+        log = MemoryEventLog(make_id("sess"), events)
         self._logs[log.session_id] = log
         return log
 
@@ -163,6 +167,10 @@ class MemoryChatSession:
             partial = self._hub.get_partial(self._key)
             for event in run_blocking(self._log.commit(lambda state: cancel_run(state, run.id, partial))):
                 self._hub.publish(self._key, event)
+
+    def open_below(self, session_id: str) -> MemoryChatSession:
+        """Raises LookupError: who is asked in memory waits for nobody."""
+        raise LookupError(session_id)
 
     def close(self) -> None:
         """Nothing to do: the session stays as long as the process."""

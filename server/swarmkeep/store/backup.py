@@ -11,7 +11,7 @@ import base64
 import gzip
 import hashlib
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import msgspec
@@ -20,13 +20,18 @@ from sqlalchemy import Connection, MetaData, Table, func, insert, select, tuple_
 from swarmkeep.domain.codec import Json, MalformedJson, decode, encode
 from swarmkeep.store import schema
 from swarmkeep.store.revision import LATEST_REVISION, current_revision, refuse_unknown, require_latest
+from swarmkeep.store.sql.searching.marks import add_marks
 from swarmkeep.store.urls import locate
 
 FORMAT = "swarmkeep-backup"
 _VERSION = 1
 _ROWS_AT_ONCE = 500
+# Rows that may be megabytes.
+_LARGE_ROWS_AT_ONCE = {"files": 4}
 # Rows of large payloads are put into the database in smaller groups.
 _CHARACTERS_AT_ONCE = 4_000_000
+# The words that sessions are found by are made anew from the events.
+_LEFT_OUT = ("alembic_version", "search", "search_marks")
 _MAX_LINE_BYTES = 1_000_000_000
 
 
@@ -41,8 +46,10 @@ class BackupSummary(msgspec.Struct, frozen=True):
     rows: dict[str, int]
 
 
-def write_backup(url: str, file: BinaryIO, at: str) -> BackupSummary:
+def write_backup(url: str, file: BinaryIO, at: str, *, on_row: Callable[[], None] = lambda: None) -> BackupSummary:
     """Write all rows of a database, as they are at one moment. `at` is the time to note. May take minutes.
+
+    `on_row` is called after each row.
 
     Raises BadDatabaseUrl, StoreUnavailable, SchemaBehind.
     """
@@ -55,7 +62,8 @@ def write_backup(url: str, file: BinaryIO, at: str) -> BackupSummary:
         with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=6) as packed:
             writer = _Writer(packed)
             writer.write({"format": FORMAT, "version": _VERSION, "revision": LATEST_REVISION, "at": at})
-            rows = {str(table.name): _write_table(connection, table, writer) for table in _reflect_tables(connection)}
+            tables = _reflect_tables(connection)
+            rows = {str(table.name): _write_table(connection, table, writer, on_row) for table in tables}
             writer.write_end(sum(rows.values()))
         return BackupSummary(LATEST_REVISION, rows)
 
@@ -82,6 +90,7 @@ def restore_backup(url: str, file: BinaryIO) -> BackupSummary:
         tables = {str(table.name): table for table in _reflect_tables(connection)}
         rows = _insert_rows(connection, tables, lines)
         schema.migrate_to(connection, "head")
+        add_marks(connection)
         return BackupSummary(revision, rows)
 
     return schema.change_at_once(url, job)
@@ -104,16 +113,17 @@ class _Writer:
 def _reflect_tables(connection: Connection) -> list[Table]:
     """The tables as the database describes them, so that values come and go as they are stored."""
     found = MetaData()
-    found.reflect(connection)
-    return [table for name, table in sorted(found.tables.items()) if name != "alembic_version"]
+    found.reflect(connection, only=lambda name, _: not schema.is_of_search_index(name))
+    return [table for name, table in sorted(found.tables.items()) if name not in _LEFT_OUT]
 
 
-def _write_table(connection: Connection, table: Table, writer: _Writer) -> int:
+def _write_table(connection: Connection, table: Table, writer: _Writer, on_row: Callable[[], None]) -> int:
     writer.write({"table": str(table.name), "columns": [str(column.name) for column in table.columns]})
     count = 0
     for row in _page_rows(connection, table):
         writer.write([_pack(value) for value in row])
         count += 1
+        on_row()
     return count
 
 
@@ -121,7 +131,7 @@ def _page_rows(connection: Connection, table: Table) -> Iterator[Sequence[Any]]:
     """Every row, in the order of the primary key, page by page: no large result is held anywhere."""
     key = list(table.primary_key.columns)
     places = [list(table.columns).index(column) for column in key]
-    query = select(table).order_by(*key).limit(_ROWS_AT_ONCE)
+    query = select(table).order_by(*key).limit(_LARGE_ROWS_AT_ONCE.get(str(table.name), _ROWS_AT_ONCE))
     page = connection.execute(query).all()
     while page:
         yield from page
@@ -188,11 +198,16 @@ def _insert_rows(connection: Connection, tables: dict[str, Table], lines: Iterat
         if not isinstance(value, list) or table is None or len(value) != len(columns):
             raise BadBackup("the file holds a row that fits no table")
         batch.append(dict(zip(columns, map(_unpack, value), strict=True)))
-        size += sum(len(part) for part in value if isinstance(part, str))
+        size += sum(map(_count_characters, value))
         if len(batch) == _ROWS_AT_ONCE or size > _CHARACTERS_AT_ONCE:
             flush()
     flush()
     return rows
+
+
+def _count_characters(value: Any) -> int:
+    text = value["b"] if isinstance(value, dict) else value
+    return len(text) if isinstance(text, str) else 0
 
 
 def _find_table(tables: dict[str, Table], heading: Json) -> tuple[Table, list[str]]:

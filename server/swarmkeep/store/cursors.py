@@ -34,15 +34,21 @@ def parse_cursor(cursor: str, count: int) -> list[str]:
     return values
 
 
-def parse_session_cursor(cursor: str) -> tuple[str, str]:
+def make_session_cursor(place: tuple[str, str], order: str) -> str:
+    """The cursor behind a session. It says of which order it is, but for that of their creation."""
+    return encode_cursor(place if order == "created" else (*place, order))
+
+
+def parse_session_cursor(cursor: str, order: str) -> tuple[str, str]:
     """The time and id of the last session.
 
-    Raises InvalidRequest.
+    Raises InvalidRequest, also for a cursor of another order.
     """
-    created_at, session_id = parse_cursor(cursor, 2)
-    if not _TIME_PATTERN.fullmatch(created_at):
+    at, session_id, *named = parse_cursor(cursor, 2 if order == "created" else 3)
+    # Of a session that a release without that order has written, the time of activity is not known.
+    if named not in ([], [order]) or not (_TIME_PATTERN.fullmatch(at) or (named and not at)):
         raise _make_refusal()
-    return created_at, session_id
+    return at, session_id
 
 
 def _make_refusal() -> InvalidRequest:

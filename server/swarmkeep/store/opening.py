@@ -15,9 +15,11 @@ from swarmkeep.store.sql.counting.totals import SqlTotals
 from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.idempotency import SqlIdempotencyRecords
 from swarmkeep.store.sql.index import SqlSessionIndex
+from swarmkeep.store.sql.indexes.active_runs import SqlActiveRuns
 from swarmkeep.store.sql.indexes.usage_sums import SqlUsageIndex
 from swarmkeep.store.sql.leases import SqlLeases
 from swarmkeep.store.sql.log import CACHE_BYTES, OnAppend, SqlEventLog
+from swarmkeep.store.sql.searching.indexing import SqlSearchIndexer
 from swarmkeep.store.sqlite.database import SqliteDatabase
 from swarmkeep.store.urls import SqliteFile, locate
 
@@ -26,6 +28,8 @@ class SqlStore(
     SqlEventLog,
     SqlLeases,
     SqlSessionIndex,
+    SqlActiveRuns,
+    SqlSearchIndexer,
     SqlUsageIndex,
     SqlTotals,
     SqlIdempotencyRecords,

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import Connection, text
 
 import swarmkeep_migrations
+from swarmkeep.store.ports.errors import NoSuchRevision
 from swarmkeep.store.revision import LATEST_REVISION, current_revision, refuse_unknown
 from swarmkeep.store.sqlite.connections import Mode, make_engine
 from swarmkeep.store.sqlite.errors import raise_store_error
 from swarmkeep.store.sqlite.read_only import ReadOnlyFile
 from swarmkeep.store.urls import PostgresServer, SqliteFile, locate
+from swarmkeep_migrations import REVISIONS
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -36,7 +38,7 @@ def upgrade(url: str, revision: str = "head") -> str | None:
     All of it happens or nothing; of several processes at once, one does it and the others wait. May be called in an
     event loop, which it blocks.
 
-    Raises BadDatabaseUrl, StoreUnavailable and SchemaBehind.
+    Raises BadDatabaseUrl, StoreUnavailable, SchemaBehind and NoSuchRevision.
     """
 
     def job(connection: Connection) -> str | None:
@@ -56,8 +58,12 @@ def downgrade(url: str, revision: str) -> str | None:
     def job(connection: Connection) -> str | None:
         from alembic import command
 
-        refuse_unknown(current_revision(connection), locate(url).display)
-        command.downgrade(_make_config(connection), revision)
+        found, display = current_revision(connection), locate(url).display
+        refuse_unknown(found, display)
+        if found is None and revision != "base":
+            raise NoSuchRevision(f"the database at {display} is empty: there is nothing to take back")
+        with _explain_revision(revision):
+            command.downgrade(_make_config(connection), revision)
         return current_revision(connection)
 
     return _migrate(url, job, create=False)
@@ -77,10 +83,18 @@ def check(url: str) -> list[str]:
 
         from swarmkeep.store.sql.tables import metadata
 
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        refuse_unknown(current_revision(connection), locate(url).display)
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "include_name": lambda name, *_: not is_of_search_index(name)}
+        )
         return [_describe_difference(difference) for difference in compare_metadata(context, metadata)]
 
     return _inspect(url, job)
+
+
+def is_of_search_index(name: str | None) -> bool:
+    """Whether a table or an index is a database's own way to find words, and so none of `tables`."""
+    return name is not None and (name.startswith("search_index") or name == "ix_search_words")
 
 
 def read_at_one_moment(url: str, job: Callable[[Connection], T]) -> T:
@@ -108,7 +122,22 @@ def migrate_to(connection: Connection, revision: str) -> None:
     """Bring a database up to a revision, as a part of the transaction that the connection is in."""
     from alembic import command
 
-    command.upgrade(_make_config(connection), revision)
+    with _explain_revision(revision):
+        command.upgrade(_make_config(connection), revision)
+
+
+@contextlib.contextmanager
+def _explain_revision(revision: str) -> Iterator[None]:
+    """Alembic takes more than names (`-1`), so that it is the one to say that there is no such revision."""
+    from alembic.util.exc import CommandError
+
+    try:
+        yield
+    except CommandError as error:
+        raise NoSuchRevision(
+            f"cannot migrate to the revision {revision!r}: this release has {REVISIONS[0]} to {LATEST_REVISION}, "
+            "`head` for the newest, and `base` for a database without tables"
+        ) from error
 
 
 def _describe_difference(difference: Any) -> str:
@@ -142,6 +171,9 @@ def _migrate(url: str, job: Callable[[Connection], T], *, create: bool) -> T:
             return job(connection)
 
     def run_locked(connection: Connection) -> T:
+        for name in ("idle_in_transaction_session_timeout", "lock_timeout"):
+            # It takes its time, whatever the database is told for the short jobs of servers behind a pooler.
+            connection.execute(text(f"SET LOCAL {name} = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK_KEY})
         return job(connection)
 
@@ -188,9 +220,10 @@ def _use_wal(connection: Connection) -> None:
     while True:
         try:
             raw.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError:
+        except sqlite3.OperationalError as error:
             # Two that change the mode at once get "database is locked" at once: no busy timeout applies to it.
-            if time.monotonic() > deadline:
+            is_locked = error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+            if not is_locked or time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
         else:

@@ -11,6 +11,8 @@ from swarmkeep.domain.codec import Json
 from tests.api.auth.keys import bearer_headers, create_key, key_store
 from tests.api.server import RunningServer, check_problem
 
+pytestmark = pytest.mark.one_database
+
 FIELDS = {"id", "tenant", "name", "role", "created_at", "last_used_at", "revoked_at", "expires_at"}
 
 
@@ -110,3 +112,25 @@ async def test_an_open_server_makes_no_key_for_anybody_who_asks(plain: RunningSe
     for answer in (await plain.post("/v1/keys", {"role": "admin"}), await plain.get("/v1/keys")):
         assert "swarmkeep keys create" in check_problem(answer, 403, "forbidden")["detail"]
     assert await key_store(plain).list_keys() == []
+
+
+async def test_an_open_server_says_what_anybody_may_do(service: RunningServer) -> None:
+    assert (await service.get("/v1/me")).json() == {
+        "tenant": "default",
+        "key": None,
+        "role": None,
+        "permissions": ["approve", "audit", "read", "run", "write"],
+    }
+
+
+async def test_a_caller_learns_who_they_are_and_what_they_may_do(service: RunningServer) -> None:
+    desk = await create_key(service, "acme", name="desk", role="run")
+    answer = await service.get("/v1/me", headers=desk)
+    found = answer.json()
+    assert desk["Authorization"].partition(" ")[2] not in answer.text
+    assert found["key"].keys() == {"id", "name", "expires_at"}
+    assert (found["tenant"], found["key"]["name"], found["role"]) == ("acme", "desk", "run")
+    assert found["permissions"] == ["read", "run"]
+    check_problem(await service.get("/v1/me"), 401, "unauthenticated")
+    admin = await create_key(service, "acme", role="admin")
+    assert "keys" in (await service.get("/v1/me", headers=admin)).json()["permissions"]

@@ -22,6 +22,8 @@ from tests.api.auth.keys import bearer_headers, create_key, key_store
 from tests.api.server import PATIENCE_SECONDS, RunningServer, check_problem, server_settings, start_server
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 
 class Clock:
     now = 1000.0

@@ -13,6 +13,8 @@ from tests.api.server import RunningServer, check_problem, scripted, start_serve
 from tests.api.websocket.client import connect_session
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 ROLES: dict[Role, set[str]] = {
     "read": {"read"},
     "run": {"read", "run"},
@@ -30,34 +32,48 @@ NEEDED: dict[str, set[str]] = {
     "PATCH /v1/sessions/{session_id}": {"run"},
     "DELETE /v1/sessions/{session_id}": {"write"},
     "POST /v1/sessions/{session_id}/fork": {"run"},
+    "GET /v1/sessions/{session_id}/forks": {"read"},
     "POST /v1/sessions/{session_id}/redact": {"write"},
+    "POST /v1/sessions/{session_id}/compact": {"run"},
+    "POST /v1/sessions/{session_id}/takeover": {"run"},
+    "POST /v1/sessions/{session_id}/answer": {"run"},
+    "POST /v1/sessions/{session_id}/handback": {"run"},
     "GET /v1/sessions/{session_id}/messages": {"read"},
+    "DELETE /v1/sessions/{session_id}/messages/{seq}": {"run"},
     "GET /v1/sessions/{session_id}/events": {"read"},
     "GET /v1/sessions/{session_id}/events/{seq}/request": {"read"},
     "GET /v1/sessions/{session_id}/verify": {"read"},
+    "GET /v1/sessions/{session_id}/blobs/{hash}": {"read"},
     "GET /v1/sessions/{session_id}/diff": {"read"},
     "GET /v1/sessions/{session_id}/compare": {"read"},
     "GET /v1/sessions/{session_id}/transcript": {"read"},
     "POST /v1/sessions/{session_id}/replay": {"read"},
+    "POST /v1/sessions/{session_id}/messages": {"run"},
     "POST /v1/sessions/{session_id}/runs": {"run"},
     "GET /v1/sessions/{session_id}/runs": {"read"},
     "GET /v1/sessions/{session_id}/runs/{run_id}": {"read"},
     "GET /v1/sessions/{session_id}/runs/{run_id}/stream": {"read"},
     "POST /v1/sessions/{session_id}/runs/{run_id}/cancel": {"run"},
     "POST /v1/sessions/{session_id}/runs/{run_id}/resume": {"run"},  # with nothing in its body; see below
+    "GET /v1/runs": {"read"},
     "GET /v1/agents": {"read"},
     "GET /v1/agents/{name}": {"read"},
     "GET /v1/usage": {"read"},
     "GET /v1/quotas": {"read"},
+    "GET /v1/prices": {"read"},
+    "GET /v1/counts": {"read"},
     "GET /v1/export": {"read"},
     "POST /v1/import": {"write"},
+    "GET /v1/me": {"read"},
     "GET /v1/keys": {"keys"},
     "POST /v1/keys": {"keys"},
     "POST /v1/keys/{key_id}/revoke": {"keys"},
     "GET /v1/audit": {"audit"},
     "GET /v1/audit/verify": {"audit"},
 }
-ABSENT = {"session_id": "absent", "run_id": "run_none", "seq": "1", "name": "Nobody", "key_id": "key_none"}
+ABSENT = {
+    "session_id": "absent", "run_id": "run_none", "seq": "1", "name": "Nobody", "key_id": "key_none", "hash": "none",
+}  # fmt: skip
 
 
 async def test_every_route_asks_for_the_permission_that_is_listed_here(plain: RunningServer) -> None:
@@ -106,7 +122,7 @@ RESULT = {"tool_results": [{"tool_call_id": "c1", "content": "done"}]}
         ("write", APPROVE | RESULT, True),
     ],
 )
-@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("live", [False, pytest.param(True, marks=pytest.mark.long)])
 async def test_resuming_needs_what_its_body_does(
     service: RunningServer, model: ScriptedModel, role: Role, body: dict[str, Any], allowed: bool, live: bool
 ) -> None:

@@ -12,6 +12,9 @@ import pytest
 from tests.api.auth.keys import Headers, create_key, key_store
 from tests.api.operations import Operation, read_operations
 from tests.api.server import RunningServer, check_problem, server_settings, start_server
+from tests.support.pictures import hash_content, make_inline_picture, make_message, make_png
+
+pytestmark = pytest.mark.one_database
 
 SECRET = "the canary of the victim"
 
@@ -61,9 +64,12 @@ async def two(offline: RunningServer) -> TwoTenants:
     for headers, session_id, text, into in ((victim, "theirs", SECRET, ids), (other, "own", "mine", own)):
         body = {"id": session_id, "metadata": {"team": text}, "context_variables": {"name": text}}
         assert (await service.post("/v1/sessions", body, headers=headers)).status_code == 201
-        answer = await service.post(f"/v1/sessions/{session_id}/runs", {"input": text}, headers=headers)
+        picture = make_png(100, len(text))
+        said = [make_message(make_inline_picture(picture), text=text)]
+        answer = await service.post(f"/v1/sessions/{session_id}/runs", {"input": said}, headers=headers)
         assert answer.json()["status"] == "completed"
         into |= {"session_id": session_id, "run_id": answer.json()["id"], "seq": "4", "name": "Front"}
+        into["hash"] = hash_content(picture)
     for tenant, into in (("victim", ids), ("other", own)):
         # One that nobody sends requests with.
         into["key_id"] = (await key_store(service).create(tenant))[0].id
@@ -75,11 +81,13 @@ ABSENT_IDS = {
     "session_id": "absent",
     "run_id": "run_00000000000000000000000000000000",
     "key_id": "key_0000000000000000",
+    "hash": "0" * 64,
 }
 ID_KINDS = {
     "session_id": "session_id",
     "run_id": "run_id",
     "key_id": "key_id",
+    "hash": "hash",
     "id": "session_id",
     "with": "session_id",
     "session": "session_id",
@@ -88,7 +96,8 @@ ID_KINDS = {
 FILTERS = {"session"}
 TENANT_FREE_PARAMETERS = {
     "seq", "name", "limit", "cursor", "at", "before", "after", "head", "type", "agent", "status", "force", "as",
-    "dry_run", "group_by", "from", "to", "model", "format", "reason", "include",
+    "dry_run", "group_by", "from", "to", "model", "format", "reason", "include", "tool_call_id", "last_run", "order",
+    "children", "q", "active_after", "active_before",
 }  # fmt: skip
 READING_POSTS = {"POST /v1/sessions/{session_id}/replay"}
 # Fields of bodies that name what is to be made, in the caller's own tenant.
@@ -202,7 +211,7 @@ async def test_without_a_key_every_route_answers_alike_whatever_is_there(plain: 
     assert (await plain.post("/v1/sessions", {"id": "there"}, headers=key)).status_code == 201
     wrong = key["Authorization"][:-1] + ("A" if key["Authorization"][-1] != "A" else "B")
     for operation in await read_operations(plain):
-        values = {"run_id": "r", "seq": "1", "name": "Front", "key_id": "k"}
+        values = {"run_id": "r", "seq": "1", "name": "Front", "key_id": "k", "hash": "h"}
         for shown in ({}, {"Authorization": wrong}):
             answers = []
             for session_id in ("there", "not-there"):

@@ -17,11 +17,21 @@ async def test_agents_are_listed_with_what_they_can_do(plain: RunningServer) -> 
     assert front == {
         "name": "Front",
         "model": "gpt-4o",
+        "offline": True,
         "instructions": None,
         "handoffs": ["Sales / EU ☃"],
+        "asks": {},
         "tool_choice": None,
         "parallel_tool_calls": False,
+        "concurrent_tools": [],
+        "model_settings": {"temperature": 0.5},
+        "output_schema": None,
+        "output_mode": "response_format",
         "approvals": ["refund"],
+        "input_guardrails": [],
+        "output_guardrails": [],
+        "tool_guardrails": {},
+        "mcp_servers": [],
     }
     assert [tool["function"]["name"] for tool in tools] == ["get_weather", "remember", "refund", "transfer_to_sales"]
     assert (sales["instructions"], sales["model"], sales["tools"]) == ("Sell.", "sales-model", [])

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from swarmkeep.domain.codec import Json
 from tests.api.server import RunningServer, check_problem
 from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
 
 
 async def read_pages(service: RunningServer, path: str, **params: Any) -> list[list[Json]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families as families
 
+import swarmkeep
 from tests.api.auth.keys import bearer_headers, key_store
 from tests.api.server import RunningServer, check_problem, server_settings, start_server
 from tests.support.scripted import USAGE, ScriptedModel
@@ -45,12 +46,9 @@ async def test_what_happens_is_counted(service: RunningServer, model: ScriptedMo
     route = "/v1/sessions/{session_id}/runs"
     assert value_of(found, "http_requests_total", method="POST", route=route, status="200") == 2
     assert value_of(found, "http_requests_total", method="POST", route="/v1/sessions", status="201") == 1
-    assert (
-        value_of(found, "sessions_driven")
-        == value_of(found, "stream_readers")
-        == value_of(found, "writes_waiting")
-        == 0
-    )
+    assert value_of(found, "sessions_driven") == value_of(found, "stream_readers") == 0
+    # What searches read is written behind the turns.
+    assert value_of(found, "writes_waiting") <= 1
 
 
 async def test_what_goes_on_is_shown(service: RunningServer, model: ScriptedModel) -> None:
@@ -95,7 +93,8 @@ async def test_a_server_with_keys_shows_nothing_without_its_token(sqlite_ready: 
             check_problem(
                 await server.get("/metrics", headers={"Authorization": wrong.encode()}), 401, "unauthenticated"
             )  # type: ignore[dict-item]
-        assert value_of(await read_metrics(server, authorization="Bearer sesame"), "info", version="0.1.0") == 1
+        metrics = await read_metrics(server, authorization="Bearer sesame")
+        assert value_of(metrics, "info", version=swarmkeep.__version__) == 1
 
 
 async def test_a_token_is_asked_for_wherever_there_is_one(sqlite_ready: str) -> None:

@@ -10,6 +10,8 @@ from swarmkeep.domain.codec import Json
 from tests.api.server import RunningServer, check_problem
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 CANARY = "canary-7f3a9c"
 
 
@@ -37,6 +39,27 @@ async def test_what_was_redacted_is_shown_nowhere(service: RunningServer, model:
     model.say("And on it goes.")
     assert (await service.run(session, "hello"))["status"] == "completed"
     assert CANARY not in str(model.requests[-1])
+
+
+async def test_a_dry_run_says_what_would_be_removed_and_removes_nothing(
+    service: RunningServer, model: ScriptedModel
+) -> None:
+    model.say(f"You said {CANARY}.")
+    session = await service.session()
+    await service.run(session, CANARY)
+    fork = (await service.post(f"{session}/fork", {})).json()["id"]
+    before = await service.events(session)
+    body = {"seqs": [2, 4], "reason": "asked for", "include_forks": True}
+    answers = [
+        await service.post(f"{session}/redact", {**body, "dry_run": True}, headers={"Idempotency-Key": "k"})
+        for _ in range(2)
+    ]
+    told = answers[1].json()
+    assert (told["seqs"], told["seq"]) == ([2, 4], None)
+    assert told["forks"] == [{"session_id": fork, "seqs": [2, 4], "redacted": False}]
+    assert await service.events(session) == before
+    assert (await redact(service, session, **body))["seqs"] == told["seqs"]
+    assert (await redact(service, session, **body, dry_run=True))["seqs"] == []
 
 
 async def test_a_session_with_an_active_run_is_busy(service: RunningServer, model: ScriptedModel) -> None:

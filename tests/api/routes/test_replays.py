@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 import pytest
 
 from swarmkeep import Agent
 from tests.api.server import RunningServer, check_problem
 from tests.api.team import front
 from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
 
 
 async def create_talk(service: RunningServer, model: ScriptedModel) -> str:
@@ -47,6 +52,26 @@ async def test_a_difference_is_told_and_may_be_ignored(
     check_problem(await service.post(f"{session}/replay", {"ignore": ["colour"]}), 400, "invalid_request")
     check_problem(await service.post("/v1/sessions/nobody/replay"), 404, "session_not_found")
     assert await service.events(session) == events
+
+
+async def test_replays_of_a_tenant_come_one_after_the_other(
+    service: RunningServer, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await create_talk(service, model)
+    at_once: list[int] = [0, 0]
+
+    def instructions() -> str:
+        at_once[0] += 1
+        at_once[1] = max(at_once)
+        # Long enough for the other one to come in between, if it could.
+        threading.Event().wait(0.05)
+        at_once[0] -= 1
+        return "Hinder them."
+
+    monkeypatch.setattr(front, "instructions", instructions)
+    answers = await asyncio.gather(*[service.post(f"{session}/replay") for _ in range(3)])
+    assert [answer.json()["turns"] for answer in answers] == [3, 3, 3]
+    assert at_once == [0, 1]
 
 
 async def test_a_key_does_no_harm_to_a_replay(service: RunningServer, model: ScriptedModel) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from swarmkeep.domain.codec import Json
 from tests.api.server import RunningServer, check_problem
 from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
 
 
 async def wait_for_end(service: RunningServer, session: str, run: Json) -> Json:

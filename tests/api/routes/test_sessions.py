@@ -10,6 +10,8 @@ import pytest
 from tests.api.server import RunningServer, check_problem
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 
 async def test_a_new_session_is_shown_with_its_place_and_its_seq(service: RunningServer) -> None:
     body = {"id": "s1", "agent": "Sales / EU ☃", "context_variables": {"a": [1, None]}, "metadata": {"team": "x"}}
@@ -27,6 +29,8 @@ async def test_a_new_session_is_shown_with_its_place_and_its_seq(service: Runnin
         "forked_from": None,
         "created_at": session["created_at"],
         "updated_at": session["created_at"],
+        "last_run_status": None,
+        "title": None,
     }
     again = await service.get("/v1/sessions/s1")
     assert (again.json(), again.headers["etag"]) == (session, '"1"')
@@ -83,6 +87,56 @@ async def test_lists_are_newest_first_filtered_and_paged(service: RunningServer)
         if (cursor := page["next_cursor"]) is None:
             break
     assert seen == [["other", "s4", "s3", "s2"], ["s1", "s0"]]
+
+
+async def test_sessions_are_listed_by_activity_and_by_how_their_last_run_ended(
+    service: RunningServer, model: ScriptedModel
+) -> None:
+    for name in ("first", "second", "third", "fourth"):
+        await service.post("/v1/sessions", {"id": name})
+
+    async def list_ids(query: str) -> list[str]:
+        answer = await service.get(f"/v1/sessions?{query}")
+        assert answer.status_code == 200, answer.text
+        return [session["id"] for session in answer.json()["data"]]
+
+    model.say("Well.")
+    await service.post("/v1/sessions/second/runs", {"input": "hello"})
+    model.fail(401)
+    await service.post("/v1/sessions/first/runs", {"input": "hello"})
+    await service.patch("/v1/sessions/third", {"metadata": {"title": "changed"}})
+    assert await list_ids("order=created") == await list_ids("") == ["fourth", "third", "second", "first"]
+    assert await list_ids("order=activity") == ["third", "first", "second", "fourth"]
+    assert await list_ids("last_run=failed") == await list_ids("last_run=failed&order=activity") == ["first"]
+    assert await list_ids("last_run=completed&order=activity") == ["second"]
+    counts = (await service.get("/v1/counts")).json()
+    none, one = {"count": 0, "more": False}, {"count": 1, "more": False}
+    assert counts == {"status": {"running": none, "waiting": none}, "last_run": {"failed": one, "interrupted": none}}
+    assert await list_ids("last_run=cancelled") == await list_ids("last_run=failed&status=waiting") == []
+    pages: list[str] = []
+    query = "order=activity&limit=2"
+    while query:
+        page = (await service.get(f"/v1/sessions?{query}")).json()
+        pages += [session["id"] for session in page["data"]]
+        query = f"order=activity&limit=2&cursor={page['next_cursor']}" if page["next_cursor"] else ""
+    assert pages == ["third", "first", "second", "fourth"]
+    other = (await service.get("/v1/sessions?order=activity&limit=2")).json()["next_cursor"]
+    check_problem(await service.get(f"/v1/sessions?cursor={other}"), 400, "invalid_request")
+    check_problem(await service.get("/v1/sessions?last_run=running"), 400, "invalid_request")
+    shown = {one["id"]: one["last_run_status"] for one in (await service.get("/v1/sessions")).json()["data"]}
+    assert shown == {"first": "failed", "second": "completed", "third": None, "fourth": None}
+    # While it goes on, its last run is the one that is active.
+    model.say("Better.")
+    model.hang("Now", then=".")
+    await service.post("/v1/sessions/first/runs", {"input": []})
+    assert await list_ids("last_run=failed") == []
+    begun = await service.post("/v1/sessions/second/runs", {"input": "again", "background": True})
+    assert begun.status_code == 202
+    await model.wait_for_requests_async(4)
+    assert (await service.get("/v1/sessions/second")).json()["last_run_status"] == "running"
+    assert await list_ids("last_run=completed&order=activity") == ["first"]
+    assert await list_ids("order=activity") == ["second", "first", "third", "fourth"]
+    model.release()
 
 
 async def test_a_session_can_be_seen_as_it_was(service: RunningServer) -> None:

@@ -11,6 +11,8 @@ from tests.api.server import RunningServer, check_problem
 from tests.api.websocket.client import connect_session
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 HELLO = {"role": "user", "content": "hello"}
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
 from tests.api.auth.keys import bearer_headers, key_store
 from tests.api.server import PATIENCE_SECONDS, RunningServer, check_problem, server_settings, start_server
 from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
 
 LINES = {"Content-Type": "application/x-ndjson"}
 

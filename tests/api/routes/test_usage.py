@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.api.server import RunningServer, check_problem
+import pytest
+
+from swarmkeep.app import ServeError
+from tests.api.server import RunningServer, check_problem, scripted, start_server
 from tests.support.scripted import ScriptedModel
 
 
@@ -40,3 +43,41 @@ async def test_what_usage_cannot_be_asked_is_refused(plain: RunningServer) -> No
         check_problem(await plain.get(f"/v1/usage?{query}"), 400, "invalid_request")
     (nothing,) = (await plain.get("/v1/usage")).json()["data"]
     assert set(nothing.values()) == {0}
+
+
+async def test_calls_cost_what_the_settings_say(ready_url: str, model: ScriptedModel) -> None:
+    prices = '{"scripted-*": {"input": 2, "cached_input": 0.5, "output": 100}}'
+    async with start_server(scripted(ready_url, model, prices=prices, currency="EUR")) as service:
+        session = await service.session(id="s")
+        model.say("Hello.")
+        run = await service.run(session, "Hi")
+        await service.session(id="t")
+        cost = {"amount": 0.00052, "currency": "EUR", "unpriced_calls": 0}
+        assert (await service.get(f"{session}/runs/{run['id']}")).json()["cost"] == cost
+        assert (await service.get(session)).json()["cost"] == cost
+        assert "cost" not in (await service.get("/v1/sessions/t")).json()
+        assert "cost" not in (await service.get(f"{session}?at=2")).json()
+        (row,) = (await service.get("/v1/usage")).json()["data"]
+        assert row["cost"] == cost
+        (row,) = (await service.get("/v1/usage?group_by=model,session")).json()["data"]
+        assert (row["model"], row["cost"]) == ("scripted-model", cost)
+        assert (await service.get("/v1/prices")).json() == {
+            "currency": "EUR",
+            "data": [{"model": "scripted-*", "input": 2.0, "cached_input": 0.5, "output": 100.0}],
+        }
+
+
+async def test_a_server_without_prices_says_nothing_of_cost(service: RunningServer, model: ScriptedModel) -> None:
+    session = await service.session()
+    model.say("Hello.")
+    run = await service.run(session, "Hi")
+    for path in (session, f"{session}/runs/{run['id']}"):
+        assert "cost" not in (await service.get(path)).json()
+    assert "cost" not in (await service.get("/v1/usage")).json()["data"][0]
+    assert (await service.get("/v1/prices")).json() == {"currency": None, "data": []}
+
+
+async def test_a_server_does_not_start_with_prices_that_are_none(sqlite_ready: str, model: ScriptedModel) -> None:
+    with pytest.raises(ServeError, match="SWARMKEEP_PRICES"):
+        async with start_server(scripted(sqlite_ready, model, prices="prices.json")):
+            pass

@@ -119,6 +119,7 @@ async def test_pings_of_a_viewer_that_never_reads_fill_nothing(sqlite_ready: str
         assert (await service.get("/health/live")).status_code == 200
 
 
+@pytest.mark.long
 async def test_pings_alone_fill_no_more_either(sqlite_ready: str) -> None:
     given = server_settings(database_url=sqlite_ready)
     async with start_server(given, ServerLimits(stalled_seconds=600)) as service:
@@ -149,6 +150,7 @@ async def test_a_viewer_that_reads_on_has_its_last_ping_answered(sqlite_ready: s
         assert frame[1] == b"49"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("then", ["nothing", "pings"])
 async def test_a_viewer_that_takes_nothing_is_let_go(sqlite_ready: str, then: str) -> None:
     async with serve_large_session(sqlite_ready, stalled_seconds=0.5) as (service, path, authorization, _):
@@ -182,6 +184,7 @@ async def test_a_slow_viewer_is_kept_until_its_key_ends(sqlite_ready: str, kind:
             await asyncio.gather(reading, return_exceptions=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["websocket", "events"])
 async def test_a_stalled_viewer_whose_key_ends_is_not_waited_for(sqlite_ready: str, kind: str) -> None:
     """What is to be sent is given up soon, however long the connection itself may stand still."""

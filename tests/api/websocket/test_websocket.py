@@ -16,6 +16,8 @@ from tests.api.test_streams import wait_until, wait_until_nobody_reads
 from tests.api.websocket.client import SocketFrame, connect_session
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 
 def durable_frames(frames: list[SocketFrame]) -> list[SocketFrame]:
     return [frame for frame in frames if frame.seq is not None]
@@ -356,6 +358,7 @@ async def test_a_server_that_drains_takes_no_runs(plain: RunningServer) -> None:
         assert (answer.event, answer.data["code"]) == ("error", "draining")
 
 
+@pytest.mark.long
 async def test_connections_that_come_and_go_leave_nothing_behind(plain: RunningServer) -> None:
     session = await plain.session()
 

@@ -12,7 +12,7 @@ from swarmkeep import Agent, Result, tool
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import StartRun
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer
-from swarmkeep.domain.events import RunOptions
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import Run
 from swarmkeep.engine.engine import Engine
 from swarmkeep.store.ports import SessionKey

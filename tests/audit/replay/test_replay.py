@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncGenerator, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given as for_any
 from hypothesis import settings
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from swarmkeep import Agent, tool
@@ -44,6 +46,8 @@ from tests.engine.cluster import (
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import SeededDice, any_logs
 from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
 
 
 @asynccontextmanager
@@ -138,6 +142,14 @@ def replay_talk(talk: Talk, *agents: Agent, ignore: Collection[str] = (), today:
 
 def list_kinds(replayed: Replayed) -> list[str]:
     return [divergence.kind for divergence in replayed.divergences]
+
+
+async def test_a_replay_whose_time_is_over_says_how_far_it_came(talk: Talk) -> None:
+    whole = await asyncio.to_thread(replay, talk[0], Registry(TEAM), talk[1], seconds=600.0)
+    assert (whole.matches, whole.turns, whole.cut_short) == (True, 5, UNSET)
+    cut = await asyncio.to_thread(replay, talk[0], Registry(TEAM), talk[1], seconds=-1.0)
+    assert (cut.matches, cut.turns, cut.divergences, cut.cut_short) == (False, 0, [], True)
+    assert 0 < cut.last_seq < whole.last_seq
 
 
 def test_another_instruction_is_told_once_with_both_texts(talk: Talk) -> None:

@@ -28,6 +28,8 @@ from tests.engine.cluster import (
 from tests.support.logs import SeededDice
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 
 async def find_answers(engine: Engine, key: SessionKey = KEY) -> list[int]:
     """The seqs of the model's answers, in order."""

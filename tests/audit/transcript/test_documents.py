@@ -20,11 +20,14 @@ from swarmkeep.audit.transcript.markdown import write_entry as as_markdown
 from swarmkeep.domain.decisions.commands import create_session
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import EventNotFound, SessionNotFound
-from swarmkeep.domain.events import ApprovalDecided, ApprovalRequested, MessageAdded, RunOptions, RunStarted
+from swarmkeep.domain.events import ApprovalDecided, ApprovalRequested, MessageAdded, RunStarted
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
 from tests.golden.make import FORK, SHOP, fill_store
+
+pytestmark = pytest.mark.one_database
 
 REFUND = {"id": "c1", "type": "function", "function": {"name": "refund", "arguments": "{}"}}
 HOSTILE = [

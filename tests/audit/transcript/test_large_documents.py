@@ -14,9 +14,12 @@ from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
 from tests.support.loop_watch import measure_limit, watch_callbacks
 
+pytestmark = pytest.mark.one_database
+
 KEY = SessionKey("default", "large")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["markdown", "html"])
 async def test_nobody_waits_while_a_long_message_becomes_a_document(store: SqlStore, form: TranscriptFormat) -> None:
     texts = ("\n" * 400_000, "`" * 800_000, "<\u202e" * 200_000)

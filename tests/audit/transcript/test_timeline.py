@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given as for_any
 from hypothesis import settings
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from swarmkeep.audit.changes import Change, find_changes
 from swarmkeep.audit.transcript.entry import TimelineEntry
@@ -26,7 +28,6 @@ from swarmkeep.domain.events import (
     RunCompleted,
     RunError,
     RunFailed,
-    RunOptions,
     RunQueued,
     RunResumed,
     RunStarted,
@@ -40,6 +41,7 @@ from swarmkeep.domain.events import (
     Usage,
 )
 from swarmkeep.domain.fold import fold
+from swarmkeep.domain.run_options import RunOptions
 from tests.domain.given import RUN, calling_message, make_run_started, model_reply, user_said
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import any_logs, record_drafts
@@ -187,6 +189,22 @@ def test_a_take_over_and_a_limit_are_told() -> None:
     assert build_last_entry(make_run_started(), RunCancelled(stop_reason="cancelled")).tone == "bad"
 
 
+def test_an_answer_that_is_sent_back_or_taken_says_so() -> None:
+    told = {"role": "user", "content": "It is not JSON.", "sender": "swarmkeep"}
+    entry = build_last_entry(make_run_started(), MessageAdded(message=told, correction=2))
+    assert (entry.speaker, entry.headline, entry.tone) == ("swarmkeep", "sends the answer back (2)", "notice")
+    assert entry.text == "It is not JSON."
+    result = {"role": "tool", "tool_call_id": "c1", "content": "The answer is taken."}
+    tool = ToolRecord(name="final_output", status="ok", output=True)
+    taken = build_last_entry(make_run_started(), MessageAdded(message=result, tool=tool))
+    assert taken.headline == "takes the answer"
+    wrong = MessageAdded(message=result, tool=replace(tool, status="error", output=UNSET), correction=1)
+    assert build_last_entry(make_run_started(), wrong).headline == "sends the answer back (1)"
+    options = RunOptions(model_settings={"seed": 1}, instructions="Hm.", response_format={"type": "json_object"})
+    begun = build_last_entry(RunStarted(options=options)).headline
+    assert begun == 'a run starts with {"seed":1} for an answer of the form json_object with instructions of its own'
+
+
 def test_a_redaction_says_which_and_why() -> None:
     entry = build_last_entry(SessionRedacted(seqs=(2, 3), reason="asked for"))
     assert (entry.headline, entry.text) == ("redacted: 2, 3", "asked for")
@@ -233,3 +251,22 @@ def test_changes_tell_types_apart_and_take_lists_whole() -> None:
     assert find_changes({"a": None}, {}) == (Change(path="/a", before=None),)
     assert find_changes({"a/b~": 1}, {"a/b~": 2})[0].path == "/a~1b~0"
     assert find_changes({"a": {}}, {"a": {}}) == ()
+
+
+def test_where_calls_ran_at_once_a_result_says_which_call_it_answers() -> None:
+    calls = [
+        {**CALL, "id": call_id, "function": {"name": "look", "arguments": f'{{"at": "{call_id}"}}'}} for call_id in "ab"
+    ]
+    started = [ToolStarted(tool_call_id=call_id, name="look", arguments=f'{{"at": "{call_id}"}}') for call_id in "ab"]
+    results = {
+        call_id: MessageAdded(
+            message={"role": "tool", "tool_call_id": call_id, "content": call_id, "sender": "triage"},
+            tool=ToolRecord(name="look", status="ok"),
+        )
+        for call_id in "ab"
+    }
+    asked = (make_run_started(), user_said(), model_reply(calling_message(*calls)))
+    told = build_entries(*asked, *started, results["b"], results["a"])
+    assert [entry.calls for entry in told[-2:]] == [('look(at="b")',), ('look(at="a")',)]
+    in_turn = build_entries(*asked, started[0], results["a"], started[1], results["b"])
+    assert [entry.calls for entry in in_turn if entry.speaker == "look"] == [(), ()]

@@ -15,7 +15,8 @@ from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.sizes import SizeLimits
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import InvalidImport, TooLarge
-from swarmkeep.domain.events import MessageAdded, RunOptions, RunQueued, RunStarted, SessionCreated, SessionEvent
+from swarmkeep.domain.events import MessageAdded, RunQueued, RunStarted, SessionCreated, SessionEvent
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import seal
 from swarmkeep.store.opening import SqlStore, open_store

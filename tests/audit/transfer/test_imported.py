@@ -25,7 +25,6 @@ from swarmkeep.domain.events import (
     MessageAdded,
     PendingCall,
     RunInterrupted,
-    RunOptions,
     RunStarted,
     RunWaiting,
     SessionCreated,
@@ -33,6 +32,7 @@ from swarmkeep.domain.events import (
     SessionImported,
     ToolStarted,
 )
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.engine.stored_sessions import fork_session
 from swarmkeep.store.opening import SqlStore

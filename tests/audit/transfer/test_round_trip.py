@@ -24,13 +24,13 @@ from swarmkeep.domain.events import (
     CompletionRecord,
     MessageAdded,
     RequestRecord,
-    RunOptions,
     RunQueued,
     RunStarted,
     RunWaiting,
     SessionUpdated,
 )
 from swarmkeep.domain.request import digest, list_text_hashes
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.store import schema

@@ -6,7 +6,7 @@ import hashlib
 
 from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.fold import fold
-from swarmkeep.domain.views import view_session
+from swarmkeep.domain.views import find_last_run_status, view_stored_session
 from swarmkeep.store.hashing import header_of
 from swarmkeep.store.labels import labels_of
 from swarmkeep.store.opening import SqlStore
@@ -50,8 +50,10 @@ async def mend_rows_beside_the_events(store: SqlStore, key: SessionKey) -> None:
         "agent": state.agent,
         "status": state.status,
         "updated_at": state.updated_at,
+        "active_at": state.updated_at,
+        "last_run": find_last_run_status(state),
         "due_at": state.due_at,
-        "view": encode_text(view_session(key.id, state)),
+        "view": encode_text(view_stored_session(key.id, state)),
     }
     await change_row(store, sessions, head, **mended)
     mine = {"tenant": key.tenant, "session_id": key.id}

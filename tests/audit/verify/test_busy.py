@@ -65,6 +65,7 @@ async def test_a_session_is_valid_however_much_is_recorded_meanwhile(store: SqlS
     assert await check_while(store, KEY, run, 60) > 1
 
 
+@pytest.mark.long
 async def test_a_session_is_valid_while_events_of_it_are_redacted(store: SqlStore) -> None:
     state = await record_calls(store, KEY, *(make_reply("m", total_tokens=n) for n in range(40)))
     remaining = iter(range(state.seq, 1, -1))

@@ -12,11 +12,12 @@ from swarmkeep.audit.verify.audit_log import verify_audit_log
 from swarmkeep.audit.verify.session import verify
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.sql.tables import metadata
+from swarmkeep.store.sql.tables import SEARCH_TABLES, metadata
 from tests.store.calls import make_reply, record_calls
 from tests.store.sessions import KEY
 
-CHECKED = sorted(set(metadata.tables) - {"api_keys", "trail", "totals"})
+# What searches read can be made anew from the log at any time, and proves nothing.
+CHECKED = sorted(set(metadata.tables) - {"api_keys", "trail", "totals", *(table.name for table in SEARCH_TABLES)})
 
 
 async def execute(store: SqlStore, *statements: str) -> None:

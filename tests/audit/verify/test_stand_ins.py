@@ -27,6 +27,8 @@ from tests.audit.verify.rows import change_row
 from tests.golden.make import SHOP, fill_store
 from tests.store.sessions import KEY, begin_session, draft_run_completion, draft_run_start, draft_user_messages
 
+pytestmark = pytest.mark.one_database
+
 STAND_IN = '{"message":{"role":"user","content":"[redacted]"},"redacted":true}'
 REPLACEMENTS = [
     '{"message":{"role":"user","content":"You owe me 100."}}',

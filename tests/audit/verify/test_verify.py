@@ -14,6 +14,7 @@ from sqlalchemy import Column, Table, text
 
 from swarmkeep.audit.verify.problems import CODES, MAX_PROBLEMS, Head, Verification
 from swarmkeep.audit.verify.session import verify, verify_all
+from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import SessionNotFound
@@ -25,6 +26,7 @@ from swarmkeep.domain.events import (
     ToolRecord,
     ToolStarted,
 )
+from swarmkeep.domain.finding.titles import find_title
 from swarmkeep.store import schema
 from swarmkeep.store.hashing import GENESIS, commitment_of, header_of, link
 from swarmkeep.store.opening import SqlStore, open_store
@@ -32,8 +34,9 @@ from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.tables import blobs, creations, events, idempotency, session_labels, sessions
 from tests.audit.verify.rows import TABLES, Row, change_row, insert_row, make_other_value, read_rows, remove_row
 from tests.golden.make import FORK, MARKS, SHOP, fill_store
-from tests.store.sessions import begin_session, draft_run_start, draft_user_messages
+from tests.store.sessions import begin_session, draft_run_start, draft_user_messages, make_picture_part
 from tests.support.hypothesis_profiles import some
+from tests.support.pictures import hash_content
 
 MISSING = SessionKey("default", "nobody")
 
@@ -46,10 +49,17 @@ def made_session(row: Row) -> bool:
     return row.get("key") == MARKS[0].key
 
 
+async def fill_with_file(store: SqlStore) -> None:
+    """The sessions, and a message with a picture towards the end of one: so there is a row in every table."""
+    await fill_store(store)
+    drafts = draft_user_messages([make_picture_part(b"a picture")], "later", "and later")
+    await store.append(SHOP, await store.state(SHOP), drafts, blobs={hash_content(b"a picture"): b"a picture"})
+
+
 def shop_database(url: str) -> None:
     async def make() -> None:
         store = open_store(url)
-        await fill_store(store)
+        await fill_with_file(store)
         assert await find_problems(store) == {}
         await store.close()
 
@@ -123,28 +133,33 @@ async def test_a_session_that_is_not_there_cannot_be_checked(shop: SqlStore) -> 
         await verify(shop, MISSING)
 
 
-COLUMNS = [(table, column) for table in TABLES for column in table.c]
-
-
 @pytest.mark.long
-@pytest.mark.parametrize(("table", "column"), COLUMNS, ids=[f"{table}.{column.name}" for table, column in COLUMNS])
-async def test_a_change_of_any_column_of_any_row_is_found(shop: SqlStore, table: Table, column: Column[Any]) -> None:
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+async def test_a_change_of_any_column_of_any_row_is_found(shop: SqlStore, kind: str, table: Table) -> None:
     rows = await read_rows(shop, table)
     assert rows
-    for row in some(rows):
-        changed = {**row, column.name: make_other_value(column, row[column.name])}
-        await change_row(shop, table, row, **{column.name: changed[column.name]})
-        found = await problems_of(shop, row, column.name)
-        if (table.name, column.name) in NOT_HISTORY and not made_session(row):
-            assert found == {}
-        else:
-            assert found, row
-        if table is events and column.name not in ("tenant", "session_id"):
-            # Named: the first thing that is wrong is this event, or what it says was removed.
-            first, *others = [seq for seq, _ in found[row["session_id"]]]
-            assert first == row["seq"] or (row["type"] == "session.redacted" and row["seq"] in others)
-        await change_row(shop, table, changed, **{column.name: row[column.name]})
+    for number, column in enumerate(table.c):
+        # Where there are many, half of them on each kind of database, and others in the next column.
+        half = rows if len(rows) < 8 else rows[(number + (kind == "sqlite")) % 2 :: 2]
+        for row in some(half):
+            await check_change(shop, table, row, column)
     assert await find_problems(shop) == {}
+
+
+async def check_change(store: SqlStore, table: Table, row: Row, column: Column[Any]) -> None:
+    """Another value in a column of a row is found, unless it says nothing of what was."""
+    changed = {**row, column.name: make_other_value(column, row[column.name])}
+    await change_row(store, table, row, **{column.name: changed[column.name]})
+    found = await problems_of(store, row, column.name)
+    if (table.name, column.name) in NOT_HISTORY and not made_session(row):
+        assert found == {}
+    else:
+        assert found, (column.name, row)
+    if table is events and column.name not in ("tenant", "session_id"):
+        # Named: the first thing that is wrong is this event, or what it says was removed.
+        first, *others = [seq for seq, _ in found[row["session_id"]]]
+        assert first == row["seq"] or (row["type"] == "session.redacted" and row["seq"] in others)
+    await change_row(store, table, changed, **{column.name: row[column.name]})
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
@@ -252,7 +267,7 @@ async def _cut(store: SqlStore, count: int) -> None:
         await remove_row(store, events, row)
     (head,) = await read_rows(store, sessions, id=SHOP.id)
     from swarmkeep.domain.codec import encode_text
-    from swarmkeep.domain.views import view_session
+    from swarmkeep.domain.views import find_last_run_status, view_stored_session
 
     await change_row(
         store,
@@ -264,7 +279,9 @@ async def _cut(store: SqlStore, count: int) -> None:
         status=before.status,
         updated_at=before.updated_at,
         due_at=before.due_at,
-        view=encode_text(view_session(SHOP.id, before)),
+        view=encode_text(view_stored_session(SHOP.id, before)),
+        active_at=before.updated_at,
+        last_run=find_last_run_status(before),
         lease_owner="x" if before.status == "running" else None,
         lease_expires_at=1.0 if before.status == "running" else None,
     )
@@ -283,7 +300,9 @@ async def test_a_history_that_was_made_anew_needs_a_head_that_was_noted_down(sho
         values = {"payload": row["payload"], "commitment": row["commitment"], "hash": previous}
         await change_row(shop, events, row, **values)
     (head,) = await read_rows(shop, sessions, id=SHOP.id)
-    view = head["view"].replace(state.hash, previous.hex())
+    title = find_title(state)
+    assert title is not None
+    view = head["view"].replace(state.hash, previous.hex()).replace(encode_text(title), '"Another message."')
     await change_row(shop, sessions, head, head_hash=previous, view=view)
     assert await find_codes(shop) == []
     assert await find_codes(shop, noted) == [(noted.seq, "rewritten")]
@@ -332,14 +351,15 @@ VALUES = ["x'00ff'", "x''", "'text'", "'\"'", "777", "-1.5", "cast(x'ff' as text
 @pytest.mark.long
 async def test_a_value_of_any_type_in_any_column_of_a_file_is_found(sqlite_ready: str) -> None:
     store = open_store(sqlite_ready)
-    await fill_store(store)
+    await fill_with_file(store)
     for table in TABLES:
         names = [column.name for column in table.c if column.name not in ("tenant", "session_id", "id")]
         for name, value in some(list(itertools.product(names, VALUES))):
             where = "id = 'shop'" if table is sessions else "session_id = 'shop'"
             key = " AND seq = 3" if table is events else ""
             if table not in (events, sessions):
-                key = f" AND rowid = (SELECT min(rowid) FROM {table.name} WHERE session_id = 'shop')"
+                last = list(table.primary_key)[-1].name
+                key = f" AND {last} = (SELECT min({last}) FROM {table.name} WHERE session_id = 'shop')"
             await _execute(store, f"CREATE TEMP TABLE kept AS SELECT * FROM {table.name} WHERE {where}")
             await _execute(store, f"UPDATE {table.name} SET {name} = {value} WHERE {where}{key}")
             found = await find_codes(store)

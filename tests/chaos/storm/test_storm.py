@@ -29,7 +29,7 @@ def run_storm(cluster: ServerCluster, row: Row, *, talkers: int, kills: int) -> 
 
 @run_in_parallel
 def test_a_short_storm(cluster: ServerCluster) -> None:
-    run_storm(cluster, Row("short", 2), talkers=3, kills=6)
+    run_storm(cluster, Row("short", 2), talkers=3, kills=4)
 
 
 @pytest.mark.chaos

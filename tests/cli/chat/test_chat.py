@@ -394,3 +394,35 @@ def test_ctrl_c_at_an_approval_cancels_the_run_and_ctrl_d_leaves_it_waiting(
         assert terminal.wait() == 0
     ends = [name for name in chatting.events() if name in ("run.cancelled", "run.waiting")]
     assert ends == ["run.waiting", "run.cancelled", "run.waiting"]
+
+
+DESK = (
+    CLERK
+    + """
+desk = Agent(name="Desk", functions=[clerk.as_tool("ask_clerk", "Ask the clerk.")])
+"""
+)
+
+
+def test_what_is_waited_for_below_is_asked_about_here(
+    cli: CommandLine, model: ScriptedModel, scripted: dict[str, str]
+) -> None:
+    (cli.folder / "clerk.py").write_text(DESK)
+    model.call("ask_clerk", {"input": "Delete Robin."})
+    model.call("delete_account", {"name": "Robin"})
+    model.say("Deleted.")
+    model.say("The clerk has deleted Robin.")
+    talk = cli("chat", "--agent", "Desk", text="Delete Robin.\nyes\n", env=scripted)
+    assert talk.code == 0, talk
+    assert talk.lines[0] == 'Desk: ask_clerk(input="Delete Robin.")'
+    assert "waits for an approval in session subsess_" in talk.lines[1]
+    assert "in which another agent is asked" in talk.err
+    assert talk.lines[-1] == "Desk: The clerk has deleted Robin."
+    listed = cli("sessions", "list", "--json").json
+    below = cli("sessions", "list", "--children", "--json").json
+    assert (len(listed), len(below)) == (1, 2)
+    (child,) = [session for session in below if session["parent"]]
+    assert child["parent"]["session_id"] == listed[0]["id"]
+    assert "asked by:" in cli("sessions", "show", child["id"]).out
+    assert f"asked in session {child['id']}" in cli("sessions", "show", listed[0]["id"]).out
+    assert f"in session {child['id']}" in cli("events", listed[0]["id"]).out

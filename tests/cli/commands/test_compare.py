@@ -16,6 +16,7 @@ def agents(place: list[str]) -> list[str]:
     return [] if "--url" in place else ["--offline", "--agents", ACME]
 
 
+@pytest.mark.long
 def test_a_diff_shows_what_the_events_between_made(
     cli: CommandLine, recorded: RecordedSession, place: list[str]
 ) -> None:
@@ -47,6 +48,7 @@ def test_a_request_is_shown_and_given_to_the_byte(
     assert "not a model's answer" in cli.expect_refusal("request", recorded.session_id, "3", *place)
 
 
+@pytest.mark.long
 def test_a_run_is_tried_again_with_other_words(
     cli: CommandLine, recorded: RecordedSession, place: list[str], agents: list[str]
 ) -> None:
@@ -72,6 +74,7 @@ def test_a_run_is_tried_again_with_other_words(
     assert (found["shared_seq"], found["identical"]) == (1, False)
 
 
+@pytest.mark.long
 def test_without_other_words_it_is_tried_as_it_was_with_another_agent(
     cli: CommandLine, recorded: RecordedSession, place: list[str], agents: list[str]
 ) -> None:
@@ -84,6 +87,27 @@ def test_without_other_words_it_is_tried_as_it_was_with_another_agent(
     assert messages[1]["sender"] == "Sales Agent"
 
 
+@pytest.mark.long
+def test_a_run_is_tried_again_with_other_settings(
+    cli: CommandLine, recorded: RecordedSession, place: list[str], agents: list[str]
+) -> None:
+    first = ["--id", "once", "--model-settings", '{"seed": 1, "stop": "."}', "--instructions", "Be brief."]
+    assert cli("whatif", recorded.session_id, "--at", "3", *first, *agents, *place).code == 0
+    # What is not changed is as it was in that run.
+    again = ["--id", "twice", "--model-settings", '{"stop": null, "top_p": 0.5}']
+    assert cli("whatif", "once", "--at", "3", *again, *agents, *place).code == 0
+    events = cli("events", "twice", "--json", *place).json
+    options = next(event for event in events if event["type"] == "run.started")["data"]["options"]
+    assert options["model_settings"] == {"seed": 1, "stop": None, "top_p": 0.5}
+    assert options["instructions"] == "Be brief."
+    answered = next(event["seq"] for event in events if event["data"].get("completion"))
+    request = cli("request", "twice", str(answered), *place).json
+    assert (request["seed"], request["top_p"], "stop" in request) == (1, 0.5, False)
+    assert request["messages"][0]["content"].endswith("\n\nBe brief.")
+    assert '"top_p":0.5' in cli("replay", "twice", *place).out
+
+
+@pytest.mark.long
 def test_what_cannot_be_tried_again_is_refused(
     cli: CommandLine, recorded: RecordedSession, place: list[str], agents: list[str]
 ) -> None:
@@ -92,6 +116,8 @@ def test_what_cannot_be_tried_again_is_refused(
     assert "nobody" in cli.expect_refusal("whatif", "nobody", "--at", "3", *agents, *place)
     assert "no model" in cli.expect_refusal("whatif", recorded.session_id, "--at", "3", *recorded.options)
     cli.expect_usage_error("whatif", recorded.session_id, "--at", "3", "--url", "http://127.0.0.1:9", "--offline")
+    for wrong in ("{", "[]", '{"messages": []}'):
+        cli.expect_usage_error("whatif", recorded.session_id, "--at", "3", "--model-settings", wrong, *agents, *place)
 
 
 def test_a_session_compared_with_itself_is_the_same(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from sqlalchemy import text
+import pytest
+from sqlalchemy import Connection, text
 
 from swarmkeep.store import schema
 from swarmkeep.store.revision import LATEST_REVISION
 from tests.cli.command_line import ACME, CommandLine
 
 
+@pytest.mark.long
 def test_a_database_goes_up_and_down(cli: CommandLine, database_url: str) -> None:
     where = ["--database-url", database_url]
     up = cli("db", "upgrade", *where)
@@ -31,22 +33,57 @@ def test_a_database_goes_up_and_down(cli: CommandLine, database_url: str) -> Non
     assert cli("db", "upgrade", "--json", *where).json["current"] is True
 
 
+@pytest.mark.long
 def test_counters_are_counted_anew_and_mended(cli: CommandLine, database_url: str) -> None:
     where = ["--database-url", database_url]
     assert cli("db", "upgrade", *where).code == 0
     assert cli("db", "recount", *where).err == "0 tenants were counted wrong\n"
     talk = cli("chat", "--offline", "--agents", ACME, *where, text="Hello\n")
     assert talk.code == 0, talk
-    assert cli("db", "recount", "--json", *where).json == {"mended": False, "tenants": []}
+    nothing = {"mended": False, "tenants": [], "sessions": 0, "files": 0, "words": 0}
+    assert cli("db", "recount", "--json", *where).json == nothing
     schema.change_at_once(database_url, lambda found: found.execute(text("UPDATE totals SET sessions = 7, bytes = 1")))
     found = cli("db", "recount", "--dry-run", "--json", *where).json
     assert (found["mended"], found["tenants"][0]["counted_sessions"], found["tenants"][0]["sessions"]) == (False, 7, 1)
     mended = cli("db", "recount", *where)
     assert mended.out.startswith("'default': 7 sessions counted, 1 there; ")
     assert mended.err == "1 tenants were counted wrong; that is mended\n"
-    assert cli("db", "recount", "--json", *where).json == {"mended": False, "tenants": []}
+    assert cli("db", "recount", "--json", *where).json == nothing
 
 
+@pytest.mark.long
+def test_what_a_server_of_the_release_before_left_undone_is_mended(cli: CommandLine, database_url: str) -> None:
+    where = ["--database-url", database_url]
+    assert cli("db", "upgrade", *where).code == 0
+    assert cli("chat", "--offline", "--agents", ACME, *where, text="Hello\n").code == 0
+    stale = [
+        "UPDATE sessions SET active_at = '', last_run = 'failed'",
+        "INSERT INTO files (tenant, session_id, hash, content) SELECT tenant, id || '-deleted', 'a', ''  FROM sessions",
+        "INSERT INTO files (tenant, session_id, hash, content) SELECT tenant, id, 'b', '' FROM sessions",
+        "INSERT INTO search_marks SELECT tenant, id || '-deleted', 9, 0, 0 FROM sessions",
+    ]
+
+    def leave(connection: Connection) -> None:
+        for statement in stale:
+            connection.execute(text(statement))
+
+    schema.change_at_once(database_url, leave)
+    assert cli("verify", "--all", *where).code == 1
+    found = {"mended": False, "tenants": [], "sessions": 1, "files": 1, "words": 1}
+    assert cli("db", "recount", "--dry-run", "--json", *where).json == found
+    mended = cli("db", "recount", *where)
+    assert mended.err == (
+        "1 sessions stood wrong in lists, and 1 files were of deleted sessions\n"
+        "1 deleted sessions had words in the search index\n"
+        "0 tenants were counted wrong; that is mended\n"
+    )
+    assert cli("db", "recount", "--dry-run", "--json", *where).json == found | {"sessions": 0, "files": 0, "words": 0}
+    assert cli("verify", "--all", *where).code == 0
+    (session,) = cli("sessions", "list", "--json", *where).json
+    assert session["last_run_status"] == "completed"
+
+
+@pytest.mark.long
 def test_a_session_is_kept_in_either_database(cli: CommandLine, database_url: str) -> None:
     where = ["--database-url", database_url]
     assert cli("db", "upgrade", *where).code == 0

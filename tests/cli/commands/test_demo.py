@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import socket
-import sys
 
 import pytest
 
-from swarmkeep_client import Client, ConnectionFailed
-from tests.cli.command_line import CommandLine
+from swarmkeep.cli.progress import INTERRUPTED
+from tests.cli.command_line import SWARMKEEP, CommandLine
 from tests.cli.pseudo_terminal import Terminal
 
 pytestmark = pytest.mark.long
@@ -56,32 +54,20 @@ def test_a_conversation_outlives_its_server(process: CommandLine, cli: CommandLi
     assert "execute_refund; started a second time: none" in shown.out
 
 
-def test_at_a_terminal_the_server_stays_up_until_ctrl_c(cli: CommandLine) -> None:
-    with Terminal([sys.executable, "-m", "swarmkeep", "demo"], folder=cli.folder) as terminal:
-        session_id = re.findall(r"timeline of session (\S+),", terminal.wait_for("✓ its tools"))[0]
-        url = terminal.wait_for("until Ctrl-C").split()[-3]
-        terminal.wait_for(f"swarmkeep chat --url {url} --session {session_id}")
-        talk = cli("chat", "--url", url, "--session", session_id, text="Please add a note to the ticket: hurry.\n")
-        assert "add_note_to_ticket" in talk.out
-        terminal.interrupt(until="stopping the server")
-        assert terminal.wait() == 0
-    with Client(url, max_retries=0) as client:
-        try:
-            client.health()
-        except ConnectionFailed:
-            pass
-        else:
-            raise AssertionError("the demo's server is still there")
-    assert list(cli.folder.iterdir()) == []
+@pytest.mark.parametrize("moment", ["Starting a server", "It listens on"])
+def test_ctrl_c_ends_it_in_one_line(cli: CommandLine, moment: str) -> None:
+    with Terminal([*SWARMKEEP, "demo", "--keep", "kept"], folder=cli.folder) as terminal:
+        terminal.wait_for(moment)
+        terminal.interrupt(until="interrupted: ")
+        assert terminal.wait() == INTERRUPTED
+        assert terminal.shown == "the demo's server is stopped\r\n"
 
 
 def test_a_demo_that_cannot_start_shows_the_servers_log(process: CommandLine) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        shown = process("demo", "--port", str(taken.getsockname()[1]))
+    (process.folder / "swarmkeep.db").write_text("This is a shopping list.\n" * 200)
+    shown = process("demo", "--keep", ".")
     assert shown.code == 1
-    assert "cannot listen on 127.0.0.1" in shown.err
+    assert "file is not a database" in shown.err
     assert shown.err.splitlines()[-1].startswith("error: the demo's server ended")
     assert "Traceback" not in shown.err
 

@@ -107,6 +107,7 @@ def test_a_schema_that_is_behind_names_the_command(cli: CommandLine, healthy: li
     assert checks(cli(*healthy, "--database-url", postgres_url, "--json"))["schema"][0] == "ok"
 
 
+@pytest.mark.long
 def test_a_tenant_that_is_near_its_quota_is_warned_of(cli: CommandLine, healthy: list[str]) -> None:
     where = ["--database-url", "sqlite:///here.db"]
     assert cli("db", "upgrade", *where).code == 0
@@ -196,3 +197,23 @@ def test_a_file_that_others_may_read_is_told(cli: CommandLine, healthy: list[str
     assert status == "warning"
     assert "swarmkeep.db" in detail
     assert "chmod 600" in detail
+
+
+TEAM_WITH_SERVERS = """
+import sys
+from swarmkeep import Agent, MCPServer
+
+quiet = "import sys; sys.exit('no room')"
+agent = Agent(name="A", mcp_servers=[MCPServer(command=[sys.executable, "-c", quiet], name="inn", env={"K": "a-key"})])
+"""
+
+
+def test_an_mcp_server_that_cannot_be_reached_is_a_warning(cli: CommandLine) -> None:
+    team = cli.folder / "team.py"
+    team.write_text(TEAM_WITH_SERVERS)
+    result = cli("doctor", "--offline", "--agents", str(team), "--port", str(free_port()), "--json")
+    status, detail = checks(result)["mcp server"]
+    assert status == "warning"
+    assert "cannot be reached: its process ended with code 1; it said last: no room" in detail
+    assert result.code == 0
+    assert "a-key" not in result.out

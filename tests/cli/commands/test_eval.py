@@ -9,6 +9,7 @@ import pytest
 from swarmkeep_agents import TEAMS
 from tests.cli.command_line import ACME, CommandLine
 from tests.cli.conftest import RecordedSession
+from tests.support.cases import first
 from tests.support.scripted import ScriptedModel
 
 AGENTS = Path(__file__).resolve().parents[3] / "agents" / "swarmkeep_agents"
@@ -45,7 +46,8 @@ def cases(cli: CommandLine) -> Path:
     return file
 
 
-@pytest.mark.parametrize("team", TEAMS)
+@pytest.mark.long
+@pytest.mark.parametrize("team", first(2, TEAMS))
 def test_the_teams_keep_what_is_expected_of_them(cli: CommandLine, team: str) -> None:
     tried = cli("eval", str(AGENTS / team / "evals"), "--offline", "--repeat", "2", "--concurrency", "3", "--json")
     assert tried.code == 0, tried
@@ -74,6 +76,7 @@ def test_a_table_tells_what_came_of_each_case(cli: CommandLine, cases: Path) -> 
     assert "\x1b" not in tried.out
 
 
+@pytest.mark.long
 def test_the_share_that_must_pass_may_be_lower(cli: CommandLine, cases: Path) -> None:
     assert cli("eval", str(cases), "--offline", "--pass-rate", "0").code == 0
     assert cli("eval", str(cases), "--offline", "--case", "SALES").lines[-1] == "1 passed, 0 failed, 0 skipped"
@@ -90,10 +93,12 @@ def test_without_a_model_it_says_so(cli: CommandLine, cases: Path) -> None:
     assert "no model is configured" in cli.expect_refusal("eval", str(cases))
 
 
+@pytest.mark.long
 def test_a_model_is_asked_and_may_judge(cli: CommandLine, model: ScriptedModel) -> None:
     (cli.folder / "ann.py").write_text(ANN)
     text = (
         "cases:\n  - name: polite\n    conversation: [Hello]\n    expect: {judge: Ann is polite.}\n    needs: model\n"
+        "    model_settings: {temperature: 0}\n"
     )
     (cli.folder / "cases.yaml").write_text(text)
     for holds in (True, False):
@@ -111,9 +116,11 @@ def test_a_model_is_asked_and_may_judge(cli: CommandLine, model: ScriptedModel) 
         "the judge says this is not true: 'Ann is polite.': the judge gave no verdict",
     ]
     assert [request["model"] for request in model.requests[:2]] == ["gpt-4o", "wise"]
+    assert [request.get("temperature") for request in model.requests[:2]] == [0, None]
     assert "Ann (assistant): Good morning." in model.requests[1]["messages"][-1]["content"]
 
 
+@pytest.mark.long
 def test_a_provider_that_fails_is_a_case_that_fails(cli: CommandLine, model: ScriptedModel) -> None:
     (cli.folder / "ann.py").write_text(ANN)
     (cli.folder / "cases.yaml").write_text("cases: [{name: one, conversation: [Hello], expect: {agent: Ann}}]")
@@ -161,3 +168,36 @@ def test_recorded_sessions_show_what_a_change_of_the_agents_would_change(
     (cli.folder / "cases.yaml").write_text("cases: [{name: gone, recorded: nowhere}]")
     gone = cli("eval", "cases.yaml", "--agents", ACME, *recorded.options, "--json")
     assert "nowhere" in gone.json["cases"][0]["problems"][0]
+
+
+GUARDED = """
+import json
+from swarmkeep import Agent, Refusal
+
+def no_secrets(passing, context_variables):
+    return Refusal("Not here.") if "swordfish" in json.dumps(passing) else None
+
+ann = Agent(name="Ann", input_guardrails=[no_secrets])
+"""
+
+
+def test_a_case_may_expect_a_guardrail(cli: CommandLine) -> None:
+    (cli.folder / "guarded.py").write_text(GUARDED)
+    (cli.folder / "cases.yaml").write_text(
+        "cases:\n"
+        "  - name: it is refused\n"
+        "    conversation: [{say: It is swordfish., expect: {guardrail: no_secrets, text: Not here}}, Hello!]\n"
+        "    expect: {guardrail: no_secrets}\n"
+        "  - name: nobody expects it\n"
+        "    conversation: [It is swordfish.]\n"
+        "    expect: {agent: Ann}\n"
+        "  - name: it is expected in vain\n"
+        "    conversation: [Hello!]\n"
+        "    expect: {guardrail: no_secrets}\n"
+    )
+    tried = cli("eval", "cases.yaml", "--agents", "guarded.py", "--offline", "--json")
+    assert [(case["status"], case["problems"]) for case in tried.json["cases"]] == [
+        ("passed", []),
+        ("failed", ["message 1: the run ended as completed (guardrail)"]),
+        ("failed", ["the guardrail no_secrets refused nothing; guardrails that did: none"]),
+    ]

@@ -7,10 +7,13 @@ import os
 import stat
 from pathlib import Path
 
+import pytest
+
 from tests.cli.command_line import CommandLine
 from tests.cli.conftest import RecordedSession
 
 
+@pytest.mark.long
 def test_what_is_exported_is_imported_elsewhere(
     cli: CommandLine, recorded: RecordedSession, place: list[str], tmp_path: Path
 ) -> None:
@@ -39,6 +42,7 @@ def test_what_is_exported_is_imported_elsewhere(
     assert cli("import", "one.jsonl", "--json", *place).json["present"] == 1
 
 
+@pytest.mark.long
 def test_an_import_can_be_tried_and_renamed(
     cli: CommandLine, recorded: RecordedSession, place: list[str], tmp_path: Path
 ) -> None:
@@ -57,6 +61,7 @@ def test_an_import_can_be_tried_and_renamed(
     assert not (tmp_path / "none.db").exists()
 
 
+@pytest.mark.long
 def test_what_cannot_be_imported_is_refused_in_a_line(
     cli: CommandLine, recorded: RecordedSession, place: list[str], tmp_path: Path
 ) -> None:
@@ -95,6 +100,7 @@ def test_an_export_goes_through_a_pipe(process: CommandLine, recorded: RecordedS
     assert json.loads(end)["events"] == len(there) + 1
 
 
+@pytest.mark.long
 def test_a_session_is_written_down_for_people(
     cli: CommandLine, recorded: RecordedSession, place: list[str], tmp_path: Path
 ) -> None:

@@ -18,6 +18,9 @@ def fork(cli: CommandLine, recorded: RecordedSession, place: list[str], name: st
 def test_what_events_say_is_removed(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     name = fork(cli, recorded, place, "redacted")
     assert "lantern" in cli("events", name, *place).out
+    tried = cli("sessions", "redact", name, "--seq", "3", "--reason", "asked for", "--dry-run", *place)
+    assert (tried.code, tried.out) == (0, f"would remove what 1 events of {name} say: 3\n")
+    assert f"session {recorded.session_id} holds the same events 3: untouched by a dry run" in tried.err
     done = cli("sessions", "redact", name, "--seq", "3", "--reason", "asked for", *place)
     # The session that it was forked from still holds it.
     assert done.code == 1

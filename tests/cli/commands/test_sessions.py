@@ -23,6 +23,24 @@ def test_a_list_shows_each_session(cli: CommandLine, recorded: RecordedSession, 
     assert row.startswith(f"{recorded.session_id}  idle    Sales Agent  {session['message_count']} ")
 
 
+def test_a_session_is_renamed_and_found(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+    cli("sessions", "fork", recorded.session_id, "--id", "renamed", *place)
+    began = cli("sessions", "rename", "renamed", *place).out.strip()
+    assert began == cli("sessions", "show", "renamed", "--json", *place).json["title"]
+    assert cli("sessions", "rename", "renamed", "A striped horse", *place).out == "A striped horse\n"
+    if place[0] == "--database-url":
+        # Without a server nobody else does.
+        assert cli("db", "reindex", "--missing", *place).code == 0
+        assert cli("db", "reindex", "--json", *place).json["sessions"] >= 2
+    while not (found := cli("sessions", "list", "--search", "STRIPED hor", "--json", *place).json):
+        assert place[0] == "--url"
+    assert [(one["id"], one["title"]) for one in found] == [("renamed", "A striped horse")]
+    headings, row = cli("sessions", "list", "--search", "striped", *place).lines
+    assert headings.split() == ["ID", "UPDATED", "TITLE", "SEQ", "FOUND"]
+    assert "title: A striped horse" in row
+    assert cli("sessions", "list", "--search", "nothing of the kind", *place).out == ""
+
+
 def test_a_list_can_be_narrowed(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     for name in ("one", "two"):
         labels = ("--metadata", f"name={name}", "--metadata", "team=sales")
@@ -37,6 +55,10 @@ def test_a_list_can_be_narrowed(cli: CommandLine, recorded: RecordedSession, pla
     assert ids("--agent", "Sales Agent", "--status", "idle") == ["two", "one"]
     assert ids("--agent", "Nobody") == []
     assert ids("--status", "running") == []
+    counted = cli("sessions", "counts", "--json", *place).json
+    assert counted["status"]["running"] == counted["last_run"]["failed"] == {"count": 0, "more": False}
+    headings, running, *_ = cli("sessions", "counts", *place).lines
+    assert (headings.split(), running.split()) == (["SESSIONS", "COUNT"], ["running", "0"])
     assert ids("--limit", "1") == ["two"]
     assert ids("--limit", "0") == ["two", "one"]
     assert "--limit 0" in cli("sessions", "list", "--limit", "1", *place).err
@@ -71,6 +93,26 @@ def test_a_fork_shares_the_history_up_to_an_event(
         "hash": cli("sessions", "show", recorded.session_id, "--at", "7", "--json", *place).json["hash"],
     }
     assert "exists" in cli.expect_refusal("sessions", "fork", recorded.session_id, "--id", recorded.session_id, *place)
+
+
+def test_a_message_is_taken_out_and_the_log_keeps_it(
+    cli: CommandLine, recorded: RecordedSession, place: list[str]
+) -> None:
+    fork = cli("sessions", "fork", recorded.session_id, *place).out.strip()
+    before = cli("sessions", "show", fork, "--json", *place).json
+    calling = next(message for message in before["messages"] if message.get("tool_calls"))
+    call = calling["tool_calls"][0]["id"]
+    taken = cli("sessions", "remove-message", fork, str(calling["seq"]), "--call", call, *place)
+    assert (taken.code, taken.out) == (0, "")
+    assert fork in taken.err
+    after = cli("sessions", "show", fork, "--json", *place).json
+    assert call not in str(after["messages"])
+    assert after["message_count"] < before["message_count"]
+    assert call in cli("events", fork, *place, "--json").out
+    assert "takes out" in cli("replay", fork, *place).out
+    unknown = cli.expect_refusal("sessions", "remove-message", fork, str(calling["seq"]), "--call", "nobody", *place)
+    assert "neither asks for the call" in unknown
+    assert cli("verify", fork, *place).code == 0
 
 
 def test_a_deleted_session_is_gone(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
@@ -150,3 +192,32 @@ def test_a_reader_that_stops_listening_is_no_error(process: CommandLine, recorde
     finally:
         os.close(pipe)
     assert "Traceback" not in told.err
+
+
+def test_a_list_is_by_activity_and_by_how_runs_ended(
+    cli: CommandLine, recorded: RecordedSession, place: list[str]
+) -> None:
+    def list_ids(*options: str) -> list[str]:
+        return [session["id"] for session in cli("sessions", "list", "--json", *options, *place).json]
+
+    assert recorded.session_id in list_ids("--last-run", "completed", "--order", "activity")
+    assert list_ids("--last-run", "failed") == []
+    assert sorted(list_ids("--order", "activity")) == sorted(list_ids())
+    assert cli("sessions", "list", "--last-run", "running", *place).code == 2
+
+
+def test_a_session_is_taken_over_answered_and_handed_back(
+    cli: CommandLine, recorded: RecordedSession, place: list[str]
+) -> None:
+    assert cli("sessions", "fork", recorded.session_id, "--id", "taken", *place).code == 0
+    if place[0] != "--url":
+        pytest.skip("it needs a server")
+    assert "took session taken over" in cli("sessions", "takeover", "taken", "--note", "asks for one", *place).out
+    assert cli("sessions", "show", "taken", "--json", *place).json["taken_over"]["note"] == "asks for one"
+    assert "taken over" in cli("sessions", "show", "taken", *place).out
+    assert "Hello there." in cli("sessions", "answer", "taken", "Hello there.", *place).out
+    assert "back" in cli("sessions", "handback", "taken", "--note", "go on", *place).out
+    assert cli("sessions", "show", "taken", "--json", *place).json["taken_over"] is None
+    assert "nobody has taken" in cli.expect_refusal("sessions", "handback", "taken", *place)
+    shown = cli("events", "taken", *place).out
+    assert "go on" in shown

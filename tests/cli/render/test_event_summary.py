@@ -26,6 +26,8 @@ SAID: dict[str, tuple[dict[str, Any], str]] = {
         {"last_seq": 3, "source": "export", "digest": "d", "by": None},
         "events 1 to 3 from export, by somebody",
     ),
+    "session.taken_over": ({"by": KEY, "note": "angry"}, "by Eve (key_0123456789abcdef): angry"),
+    "session.handed_back": ({"by": "cli", "note": None}, "by cli"),
     "session.redacted": ({"seqs": [2, 4], "reason": "asked for"}, "2, 4: asked for"),
     "run.queued": ({"options": {"max_turns": 3}, "messages": []}, '{"max_turns": 3}'),
     "run.started": (
@@ -33,16 +35,38 @@ SAID: dict[str, tuple[dict[str, Any], str]] = {
         "by Eve (key_0123456789abcdef)",
     ),
     "message.added": ({"message": {"role": "user", "content": "Hello\n\nthere"}}, "user: Hello there"),
+    "message.removed": (
+        {"message_seq": 7, "tool_call_id": "call_1", "seqs": [8], "by": KEY},
+        "message 7, call call_1, by Eve (key_0123456789abcdef)",
+    ),
+    "tools.listed": (
+        {"server": "files", "tools": [{"name": "read"}, {"name": "files_list"}], "schemas": "ab"},
+        "files: read, files_list",
+    ),
+    "compaction.started": (
+        {"reason": "tokens", "shortened": [3, 5], "last_seq": 7},
+        "tokens: shortens 2 results, sums up to 7",
+    ),
+    "compaction.summarised": ({"first_seq": 2, "last_seq": 7, "summary": "Lamps."}, "2 to 7: Lamps."),
+    "compaction.failed": ({"code": "provider_error", "message": "no"}, "provider_error: no"),
+    "run.hidden": ({"by": KEY}, "by Eve (key_0123456789abcdef)"),
     "tool.started": ({**CALL, "attempt": 2}, 'refund(item="LAMP-1"), attempt 2'),
+    "guardrail.tripped": (
+        {"stage": "input", "name": "polite", "message": "Not here.", "error": "KeyError: 'x'"},
+        "input refused by polite: Not here. (KeyError: 'x')",
+    ),
     "handoff.made": ({"from": "Ann", "to": "Bob", "tool_call_id": "call_1"}, "Ann → Bob"),
     "handoff.ignored": ({"from": "Ann", "to": "Bob", "tool_call_id": "call_1"}, "Ann → Bob"),
     "context.updated": ({"patch": {"cart": ["LAMP-1"]}, "tool_call_id": "call_1"}, '{"cart": ["LAMP-1"]}'),
     "approval.requested": ({**CALL, "expires_at": None}, 'refund(item="LAMP-1")'),
     "approval.decided": (
-        {"tool_call_id": "call_1", "decision": "deny", "by": KEY, "reason": "no"},
-        "deny Eve (key_0123456789abcdef) no",
+        {"tool_call_id": "call_1", "decision": "approve", "by": KEY, "reason": "no", "arguments": '{"n": 1}'},
+        'approve Eve (key_0123456789abcdef) no, with other arguments: {"n": 1}',
     ),
-    "run.waiting": ({"pending": [{**CALL, "reason": "approval"}]}, 'for refund(item="LAMP-1")'),
+    "run.waiting": (
+        {"pending": [{"reason": "person", "name": "", "arguments": ""}, {**CALL, "reason": "approval"}]},
+        'for the person who has taken over, refund(item="LAMP-1")',
+    ),
     "run.resumed": ({"reason": "recovery"}, "after recovery"),
     "run.completed": ({"stop_reason": "end_turn", "usage": {}, "error": None}, "end_turn"),
     "run.failed": (
@@ -101,3 +125,13 @@ def test_a_long_summary_is_cut() -> None:
     shown = summarize_event(event("message.added", {"message": {"role": "user", "content": "long " * 1000}}))
     assert len(shown) == MAX_LENGTH
     assert shown.endswith("…")
+
+
+def test_who_is_asked_is_told_with_the_session() -> None:
+    parent = {"session_id": "s", "run_id": "r", "tool_call_id": "c", "depth": 1}
+    created = {"agent": "Ann", "context_variables": {}, "parent": parent}
+    assert summarize_event(event("session.created", created)) == "with Ann asked by s"
+    started = {**CALL, "session_id": "below"}
+    assert summarize_event(event("tool.started", started)) == 'refund(item="LAMP-1"), in session below'
+    waiting = {"pending": [{**CALL, "reason": "session", "session_id": "below"}]}
+    assert summarize_event(event("run.waiting", waiting)) == 'for refund(item="LAMP-1") in session below'

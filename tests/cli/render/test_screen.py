@@ -120,6 +120,26 @@ STREAMS: dict[str, tuple[list[StreamItem], str]] = {
         "Ann: Well:\nAnn: f()\n  → ok\n",
     ),
     "several calls": ([STARTED, answer(None, "f", "g")], "Ann: f()\nAnn: g()\n"),
+    "calls that run at once": (
+        [
+            answer(None, "f", "g"),
+            event("tool.started", tool_call_id="f", name="f", arguments="{}"),
+            event("tool.started", tool_call_id="g", name="g", arguments="{}"),
+            event("message.added", message={"role": "tool", "tool_call_id": "g", "content": "two"}, tool={"name": "g"}),
+            event("message.added", message={"role": "tool", "tool_call_id": "f", "content": "one"}, tool={"name": "f"}),
+        ],
+        "Ann: f()\nAnn: g()\n  → g(): two\n  → f(): one\n",
+    ),
+    "calls that run one after the other": (
+        [
+            answer(None, "f", "g"),
+            event("tool.started", tool_call_id="f", name="f", arguments="{}"),
+            event("message.added", message={"role": "tool", "tool_call_id": "f", "content": "one"}, tool={"name": "f"}),
+            event("tool.started", tool_call_id="g", name="g", arguments="{}"),
+            event("message.added", message={"role": "tool", "tool_call_id": "g", "content": "two"}, tool={"name": "g"}),
+        ],
+        "Ann: f()\nAnn: g()\n  → one\n  → two\n",
+    ),
     "an answer that begins anew": ([STARTED, delta("Hel"), STARTED, delta("Hello.")], "Ann: Hel …\nAnn: Hello.\n"),
     "an answer that is cut off": ([STARTED, delta("Hel"), event("run.cancelled")], "Ann: Hel\n  the run was cancelled"),
     "a tool that failed": ([result("no such item", status="error")], "  → error: no such item\n"),

@@ -34,7 +34,6 @@ from swarmkeep.domain.events import (
     RunError,
     RunFailed,
     RunInterrupted,
-    RunOptions,
     RunQueued,
     RunStarted,
     RunWaiting,
@@ -43,6 +42,7 @@ from swarmkeep.domain.events import (
     ToolRecord,
 )
 from swarmkeep.domain.patch import apply, diff, merge
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from tests.domain.given import (
     OTHER,

@@ -17,11 +17,11 @@ from swarmkeep.domain.events import (
     MessageAdded,
     RunCompleted,
     RunInterrupted,
-    RunOptions,
     RunQueued,
     RunResumed,
     ToolRecord,
 )
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.domain.timestamps import parse_timestamp
 from tests.domain.given import (

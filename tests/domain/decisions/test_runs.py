@@ -11,13 +11,16 @@ from hypothesis import settings
 from msgspec import UNSET
 
 from swarmkeep.domain.decisions.commands import start_queued
+from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
 from swarmkeep.domain.decisions.settling import settle
-from swarmkeep.domain.decisions.steps import AskModel, CallTool, StartQueued, next_step
+from swarmkeep.domain.decisions.steps import AskModel, CallTool, CallTools, Compact, StartQueued, next_step
+from swarmkeep.domain.decisions.takeovers import hand_back
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.events import (
     ApprovalDecided,
     ApprovalRequested,
+    ContextUpdated,
     HandoffIgnored,
     HandoffMade,
     MessageAdded,
@@ -25,6 +28,7 @@ from swarmkeep.domain.events import (
     RunCompleted,
     RunEnded,
     RunFailed,
+    RunInterrupted,
     RunQueued,
     RunResumed,
     RunStarted,
@@ -33,6 +37,7 @@ from swarmkeep.domain.events import (
     SessionUpdated,
     ToolStarted,
 )
+from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionSummarised
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.messages import read_tool_calls
 from swarmkeep.domain.state import State
@@ -48,7 +53,7 @@ from tests.domain.given import (
     user_said,
 )
 from tests.support.hypothesis_profiles import examples
-from tests.support.logs import RandomSession, SeededDice, make_random_log, random_logs, random_sessions
+from tests.support.logs import CONCURRENT, RandomSession, SeededDice, make_random_log, random_logs, random_sessions
 
 SEEDS = range(examples(200))
 
@@ -119,11 +124,14 @@ class Turn:
 
     def __init__(self, reply: MessageAdded) -> None:
         self.asked = [call_id for call_id, _, _ in read_tool_calls(reply.message)]
+        self.alone = {call_id for call_id, name, _ in read_tool_calls(reply.message) if name not in CONCURRENT}
         self.starts: list[tuple[str, int]] = []
         self.results: list[tuple[str, str]] = []
         self.handoffs: list[HandoffMade | HandoffIgnored] = []
         self.proposed: list[tuple[str, str]] = []
+        self.changes: list[str] = []
         self.cut_off = False
+        self.interrupted = False
 
 
 def list_turns(events: list[RecordedEvent]) -> Iterator[Turn]:
@@ -152,6 +160,10 @@ def note_fact(turn: Turn, fact: object) -> None:
                 turn.proposed.append((call_id, tool.handoff))
         case HandoffMade() | HandoffIgnored():
             turn.handoffs.append(fact)
+        case ContextUpdated(tool_call_id=str(call_id)):
+            turn.changes.append(call_id)
+        case RunInterrupted() | SessionForked():
+            turn.interrupted = True
         case RunCancelled() | RunFailed():
             turn.cut_off = True
 
@@ -171,10 +183,23 @@ def test_every_call_has_at_most_one_result_and_a_tool_that_ran_was_started_first
 
 def test_calls_run_in_the_order_in_which_they_were_asked_for(seeded: list[list[RecordedEvent]]) -> None:
     for turn in (turn for events in seeded for turn in list(list_turns(events))):
-        begun = [call_id for call_id, attempt in turn.starts if attempt == 1]
+        begun = [call_id for call_id, attempt in turn.starts if attempt == 1 and call_id in turn.alone]
         assert begun == [call_id for call_id in turn.asked if call_id in begun]
         by_us = [call_id for call_id, status in turn.results if status not in ("external", "error")]
-        assert by_us == [call_id for call_id in turn.asked if call_id in by_us]
+        in_turn = [call_id for call_id in by_us if call_id in turn.alone]
+        assert in_turn == [call_id for call_id in turn.asked if call_id in in_turn]
+
+
+def test_what_calls_change_is_changed_in_their_order_whichever_ended_first(
+    seeded: list[list[RecordedEvent]],
+) -> None:
+    out_of_order = 0
+    for turn in (turn for events in seeded for turn in list(list_turns(events))):
+        ended = [call_id for call_id, _ in turn.results if call_id in turn.changes]
+        in_order = [call_id for call_id in turn.asked if call_id in turn.changes]
+        assert turn.interrupted or turn.changes == in_order
+        out_of_order += ended != in_order
+    assert out_of_order
 
 
 def test_each_start_of_a_call_has_the_next_number(seeded: list[list[RecordedEvent]]) -> None:
@@ -192,7 +217,11 @@ def test_of_a_turn_s_handoffs_the_last_is_made_and_the_others_are_ignored(seeded
         if not turn.handoffs:
             continue
         several += len(turn.handoffs) > 1
-        assert [(fact.tool_call_id, fact.to_agent) for fact in turn.handoffs] == turn.proposed
+        proposed = sorted(turn.proposed, key=lambda each: turn.asked.index(each[0]))
+        if turn.interrupted and len(turn.handoffs) < len(proposed):
+            # Forked in the middle of a commit.
+            continue
+        assert [(fact.tool_call_id, fact.to_agent) for fact in turn.handoffs] == proposed
         *ignored, made = turn.handoffs
         assert isinstance(made, HandoffMade)
         assert all(isinstance(fact, HandoffIgnored) for fact in ignored)
@@ -208,7 +237,9 @@ def test_every_event_names_the_agent_that_was_active_or_was_asked(seeded: list[l
             before, state = state, evolve(state, event)
             expected = state.agent if event.seq == 1 or isinstance(event.fact, SessionUpdated) else before.agent
             asked = _find_asked_agent(before, event)
-            assert event.agent == (asked or expected)
+            # An approval is asked for by the agent whose call it is, or by the one that is active when an import ends.
+            either = {asked or expected, expected if isinstance(event.fact, ApprovalRequested) else asked or expected}
+            assert event.agent in either
             others += asked not in (None, expected)
     assert others
 
@@ -216,8 +247,8 @@ def test_every_event_names_the_agent_that_was_active_or_was_asked(seeded: list[l
 def _find_asked_agent(before: State, event: RecordedEvent) -> str | None:
     """The agent whose reply or call an event is; None if it is neither."""
     fact = event.fact
-    if isinstance(fact, ToolStarted | MessageAdded) and before.run is not None:
-        call_id = fact.tool_call_id if isinstance(fact, ToolStarted) else fact.message.get("tool_call_id")
+    if isinstance(fact, ToolStarted | ApprovalRequested | MessageAdded) and before.run is not None:
+        call_id = fact.message.get("tool_call_id") if isinstance(fact, MessageAdded) else fact.tool_call_id
         for call in before.run.calls:
             if call.id == call_id:
                 return call.agent
@@ -251,7 +282,7 @@ def test_the_usage_of_a_run_is_the_sum_of_its_calls(seeded: list[list[RecordedEv
         spent: dict[str | None, list[int]] = defaultdict(lambda: [0, 0])
         for event in events:
             fact = event.fact
-            if isinstance(fact, MessageAdded) and fact.completion is not None:
+            if isinstance(fact, MessageAdded | CompactionSummarised) and fact.completion is not None:
                 tokens = (fact.completion.usage or {}).get("total_tokens")
                 spent[event.run_id][0] += tokens if isinstance(tokens, int) else 0
                 spent[event.run_id][1] += 1
@@ -286,6 +317,8 @@ def answer_pending(state: State) -> list[EventDraft]:
     """What a waiting run needs to go on."""
     run = state.run
     assert run is not None
+    if any(call.reason == "person" for call in run.pending):
+        return settle(state, hand_back(state, by="me", note="go on", force=True))
     approvals = [
         Approval(tool_call_id=call.tool_call_id, decision="approve")
         for call in run.pending
@@ -309,8 +342,12 @@ def finish(state: State) -> int:
                 drafts = answer_pending(state)
             case AskModel():
                 drafts = commit_reply(state, answer_message())
+            case Compact():
+                drafts = draft_events(state.agent, [CompactionFailed(code="x", message="y")], None)
             case CallTool(call=call) if call.attempts:
                 drafts = commit_result(state, call.id)
+            case CallTools(calls=calls):
+                drafts = commit_result(state, calls[-1].id)
             case StartQueued():
                 drafts = settle(state, start_queued(state))
             case _:
@@ -326,7 +363,8 @@ def finish(state: State) -> int:
 def count_commits_left(state: State) -> int:
     """More commits than it can take to end what is there."""
     open_calls = 0 if state.run is None else len(state.run.open_calls)
-    return 4 + 2 * open_calls + 4 * len(state.queue)
+    taken_over = 0 if state.taken_over is None else 3
+    return 5 + 2 * open_calls + 4 * len(state.queue) + taken_over
 
 
 @for_any(talk=random_sessions(moves=25))
@@ -344,7 +382,8 @@ def test_a_session_that_is_not_idle_or_waiting_has_a_next_step(talk: RandomSessi
     state = State()
     for event in talk.events:
         state = evolve(state, event)
-        assert (next_step(state) is None) == (state.status == "waiting" or (state.status == "idle" and not state.queue))
+        rests = state.status == "idle" and not state.queue and state.handback_note is None
+        assert (next_step(state) is None) == (state.status == "waiting" or rests)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 7])

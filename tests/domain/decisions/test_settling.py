@@ -12,8 +12,9 @@ from swarmkeep.domain.decisions.settling import draft_follow_up, find_outside_st
 from swarmkeep.domain.decisions.steps import AskModel, next_step
 from swarmkeep.domain.decisions.turns import ToolOutcome
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.events import MessageAdded, RunCompleted, RunOptions, RunQueued, ToolStarted
+from swarmkeep.domain.events import MessageAdded, RunCompleted, RunQueued, ToolStarted
 from swarmkeep.domain.fold import evolve
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from tests.domain.given import (
     OTHER,

@@ -10,12 +10,12 @@ from swarmkeep.domain.events import (
     ApprovalRequested,
     Decision,
     RunCompleted,
-    RunOptions,
     RunQueued,
     RunResumed,
     RunWaiting,
     ToolStarted,
 )
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from tests.domain.given import (
     OTHER,

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmkeep.domain.codec import Json
+from swarmkeep.domain.codec import Json, encode
 from swarmkeep.engine.models.assembly import Assembly
+from swarmkeep.engine.models.chunks import read_text_chunk
 from swarmkeep.engine.models.reply_errors import TruncatedStream
 from swarmkeep.engine.models.reply_limits import ReplyLimits
 
@@ -129,6 +130,44 @@ def completions(draw: st.DrawFn) -> tuple[Json, list[Json]]:
 def test_any_splitting_assembles_to_the_same_message(made: tuple[Json, list[Json]]) -> None:
     message, chunks = made
     assert assemble_message(chunks) == message
+    assert assemble_message([read_text_chunk(encode(chunk)) or chunk for chunk in chunks]) == message
+
+
+def test_a_piece_of_text_is_read_in_one_go_whatever_servers_spell_out() -> None:
+    empty = {"refusal": None, "tool_calls": None, "function_call": None, "reasoning_content": None}
+    for delta in ({"content": "a"}, {"role": "assistant", "content": "a", **empty}):
+        assembly = Assembly(ReplyLimits())
+        chunk = read_text_chunk(encode({**make_chunk(delta), "usage": None, "obfuscation": "x"}))
+        assert chunk is not None
+        assert assembly.add(chunk) == [{"content": "a", "tool_calls": None}]
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        make_chunk({}),
+        make_chunk({"content": None}),
+        make_chunk({"content": ["a"]}),
+        make_chunk({"content": "a", "reasoning_content": "b"}),
+        make_chunk({"content": "a", "unheard_of": "b"}),
+        make_chunk({"content": "a", "tool_calls": []}),
+        make_chunk({"content": "a"}, "stop"),
+        make_chunk({"content": "a"}, index=1),
+        {**make_chunk({"content": "a"}), "usage": {"total_tokens": 1}},
+        {**make_chunk({"content": "a"}), "error": {"message": "no"}},
+        {"choices": []},
+        {"choices": [*make_chunk({"content": "a"})["choices"] * 2]},
+        {"choices": [{"message": {"content": "a"}}]},
+    ],
+    ids=str,
+)
+def test_what_is_more_than_a_piece_of_text_is_read_as_it_is(chunk: Json) -> None:
+    assert read_text_chunk(encode(chunk)) is None
+
+
+@pytest.mark.parametrize("data", [b"", b"[DONE]", b"{", b"[]", b'{"choices":' * 5000, b'{"a":"\xff"}'], ids=len)
+def test_what_is_no_chunk_is_no_piece_of_text(data: bytes) -> None:
+    assert read_text_chunk(data) is None
 
 
 @given(completions())

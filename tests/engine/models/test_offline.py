@@ -33,6 +33,11 @@ def make_tool(name: str, description: str = "", required: str = "", /, **propert
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
+def allow(*names: str, mode: str = "required") -> Json:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 WEATHER = make_tool(
     "get_weather",
     "Get the current weather in a given location. Location MUST be a city.",
@@ -367,6 +372,14 @@ def test_tool_choice_none_calls_nothing(client: OpenAI) -> None:
     assert find_call(client, [WEATHER], "weather in Rome", tool_choice="none") is None
 
 
+def test_only_allowed_tools_are_called(client: OpenAI) -> None:
+    tools = [WEATHER, EMAIL, DISCOUNT]
+    forced = find_call(client, tools, "weather in Rome", tool_choice=allow("apply_discount"))
+    assert forced is not None
+    assert forced[0] == "apply_discount"
+    assert find_call(client, tools, "weather in Rome", tool_choice=allow("apply_discount", mode="auto")) is None
+
+
 def test_tool_choice_required_calls_something(client: OpenAI) -> None:
     assert find_call(client, [EMAIL, DISCOUNT], "hm", tool_choice="required") is not None
 
@@ -377,6 +390,24 @@ def test_a_named_function_is_called_whatever_was_said(client: OpenAI) -> None:
         "book_room",
         {"city": "Rome", "nights": 0, "arrival_date": "1970-01-01"},
     )
+
+
+def test_of_allowed_tools_only_these_are_called(client: OpenAI) -> None:
+    def allow(mode: str, name: str) -> dict[str, Any]:
+        tools = [{"type": "function", "function": {"name": name}}]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+    offered = [WEATHER, HOTEL]
+    called = find_call(client, offered, "weather in Rome", tool_choice=allow("required", "book_room"))
+    assert called is not None
+    assert called[0] == "book_room"
+    weather = WEATHER["function"]["name"]
+    called = find_call(client, offered, "weather in Rome", tool_choice=allow("auto", weather))
+    assert called is not None
+    assert called[0] == weather
+    assert find_call(client, offered, "hm", tool_choice=allow("auto", weather)) is None
+    with pytest.raises(openai.BadRequestError, match=r"tool_choice\.allowed_tools"):
+        find_call(client, offered, "weather in Rome", tool_choice=allow("auto", "unknown"))
 
 
 def test_a_forced_choice_does_not_go_on_for_ever(client: OpenAI) -> None:
@@ -647,6 +678,8 @@ def test_the_checker_takes_anything(value: Any) -> None:
             {"tools": [make_tool("a")], "tool_choice": {"type": "function", "function": {"name": "b"}}},
             "must name one of",
         ),
+        ({"tools": [make_tool("a")], "tool_choice": allow("b")}, "must name some of"),
+        ({"tools": [make_tool("a")], "tool_choice": allow()}, "must name one of"),
         ({"stream": "yes"}, "stream: must be a boolean"),
         ({"stream_options": {"include_usage": True}}, "only allowed when stream is true"),
     ],
@@ -654,3 +687,31 @@ def test_the_checker_takes_anything(value: Any) -> None:
 def test_options_are_checked_too(options: Json, problem: str) -> None:
     (found,) = find_request_problems({"model": "m", "messages": [USER], **options})
     assert re.search(problem, found)
+
+
+def test_words_are_put_into_the_form_that_is_asked_for() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "email": {"type": "string", "format": "email"},
+            "count": {"type": "integer"},
+            "urgent": {"type": "boolean"},
+            "inner": {"type": "object", "properties": {"kind": {"enum": ["a", "b"]}}, "required": ["kind"]},
+            "more": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["email", "count", "urgent", "inner", "more"],
+        "additionalProperties": False,
+    }
+    with make_sync_offline_client() as client:
+        answer = client.chat.completions.create(
+            model="m",
+            messages=[{"role": "user", "content": "Send 3 to ann@example.com"}],
+            response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}},
+        )
+        values = json.loads(answer.choices[0].message.content or "")
+        assert isinstance(values.pop("more"), list)
+        assert values == {"email": "ann@example.com", "count": 3, "urgent": False, "inner": {"kind": "a"}}
+        words = client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": "Hi"}], response_format={"type": "json_object"}
+        )
+        assert json.loads(words.choices[0].message.content or "")["answer"]

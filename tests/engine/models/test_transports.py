@@ -12,6 +12,7 @@ from typing import Any
 
 import openai
 import pytest
+from msgspec import UNSET
 from openai import AsyncAzureOpenAI, AsyncOpenAI, OpenAI
 
 from swarmkeep.domain.codec import Json
@@ -154,7 +155,13 @@ async def test_a_reply_tells_where_it_came_from(
         usage=USAGE,
         duration_ms=completion.duration_ms,
         request=asked.record,
+        time_to_first_token_ms=completion.time_to_first_token_ms,
     )
+    if stream:
+        assert isinstance(completion.time_to_first_token_ms, float)
+        assert 0 < completion.time_to_first_token_ms <= completion.duration_ms
+    else:
+        assert completion.time_to_first_token_ms is UNSET
     assert asked.record.instructions == digest("Be brief.")
     assert asked.record.tools == digest(TOOLS)
 

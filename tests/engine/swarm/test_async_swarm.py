@@ -235,3 +235,46 @@ async def test_any_object_will_do_for_a_client() -> None:
     }
     assert streamed["stream"] is True
     assert streamed["tools"][0]["function"]["description"] == "Look."
+
+
+async def test_concurrent_functions_run_at_once(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+    both = threading.Barrier(2)
+
+    @tool(concurrent=True)
+    def meet(name: str, context_variables: Json) -> str:
+        both.wait(20)
+        context_variables["last"] = name
+        return name
+
+    model.calls([("meet", {"name": "x"}), ("meet", {"name": "y"})])
+    model.say("Done.")
+    agent = Agent(functions=[meet], concurrent_tools=True)
+    response = await swarm.run(agent, [user_message("Go")])
+    assert sorted(list_tool_texts(response)) == ["x", "y"]
+    assert response.context_variables == {"last": "y"}
+    sent = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "tool"]
+    assert sent == ["x", "y"]
+
+
+async def test_a_run_that_is_given_up_stops_all_that_run_at_once(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+    begun, stopped = asyncio.Semaphore(0), asyncio.Semaphore(0)
+
+    @tool(concurrent=True)
+    async def hang() -> str:
+        begun.release()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.release()
+        return "never"
+
+    model.calls([("hang", {}), ("hang", {})])
+    run = asyncio.create_task(swarm.run(Agent(functions=[hang], concurrent_tools=True), [user_message("Go")]))
+    async with asyncio.timeout(20):
+        for _ in range(2):
+            await begun.acquire()
+        run.cancel()
+        for _ in range(2):
+            await stopped.acquire()
+    with pytest.raises(asyncio.CancelledError):
+        await run

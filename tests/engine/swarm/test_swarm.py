@@ -75,6 +75,20 @@ def test_tools_go_with_their_settings(swarm: Runner, model: ScriptedModel) -> No
     ]
 
 
+def test_a_forced_call_is_forced_once_for_each_agent_of_a_run(swarm: Runner, model: ScriptedModel) -> None:
+    def look() -> Agent:
+        """Look, and hand over."""
+        return second
+
+    named = {"type": "function", "function": {"name": "look"}}
+    second = Agent(name="Second", functions=[look], tool_choice=named)
+    model.call("look")
+    model.call("look")
+    model.say("Seen.")
+    swarm.run(Agent(name="First", functions=[look], tool_choice="required"), "Hi")
+    assert [request["tool_choice"] for request in model.requests] == ["required", named, "auto"]
+
+
 def test_a_tool_choice_can_name_a_function(swarm: Runner, model: ScriptedModel) -> None:
     def look() -> str:
         return ""
@@ -972,3 +986,17 @@ def test_frames_are_json_but_for_the_response(swarm: Runner, model: ScriptedMode
     model.say("Hello!")
     frames = swarm.stream(Agent(), "Hi")
     assert json.loads(json.dumps(frames[:-1])) == frames[:-1]
+
+
+def test_in_one_thread_concurrent_functions_run_one_after_the_other(client: OpenAI, model: ScriptedModel) -> None:
+    order: list[str] = []
+
+    @tool(concurrent=True)
+    def step(name: str) -> str:
+        order.extend([f"{name} begins", f"{name} ends"])
+        return name
+
+    model.calls([("step", {"name": "x"}), ("step", {"name": "y"})])
+    model.say("Done.")
+    Swarm(client).run(Agent(functions=[step], concurrent_tools=True), [user_message("Go")])
+    assert order == ["x begins", "x ends", "y begins", "y ends"]

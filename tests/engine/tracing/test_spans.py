@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from contextlib import aclosing
 from typing import Any
 
+import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
@@ -14,7 +16,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from swarmkeep import Agent, tool
 from swarmkeep.domain.decisions.resuming import Approval
-from swarmkeep.domain.events import RunOptions, RunStarted
+from swarmkeep.domain.events import RunStarted
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.tracing.settings import SpanSettings
 from swarmkeep.engine.tracing.tracing import Tracing
 from swarmkeep.logs.traces import current_trace_ids
@@ -37,7 +40,26 @@ from tests.engine.cluster import (
 from tests.support.scripted import ScriptedModel
 from tests.support.spans import CaughtSpans, get_attributes, get_id, get_trace_id, list_links
 
+pytestmark = pytest.mark.one_database
+
 front = Agent(name="Front", instructions="Help.", model="gpt-test")
+
+
+async def test_a_chat_names_the_settings_of_its_request(
+    cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
+) -> None:
+    settings = {"temperature": 0.5, "max_completion_tokens": 9, "seed": 2**70, "top_p": "odd", "user": "somebody"}
+    engine = await cluster.open_engine(Agent(name="Front", model_settings=settings), tracing=tracing)
+    await open_session(engine)
+    model.say("Good day")
+    await run_to_end(engine)
+    chat = get_attributes(spans.one("chat gpt-4o"))
+    told = {name: value for name, value in chat.items() if name.startswith("gen_ai.request.")}
+    assert told == {
+        "gen_ai.request.model": "gpt-4o",
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.max_tokens": 9,
+    }
 
 
 async def test_a_plain_turn(cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing) -> None:
@@ -158,6 +180,28 @@ async def test_tools_run_within_their_spans(
     assert seen["thread"] == (f"{get_trace_id(called):032x}", f"{get_id(called):016x}")
     assert seen["loop"] == (f"{get_trace_id(called):032x}", f"{get_id(spans.one('execute_tool peek')):016x}")
     assert current_trace_ids() is None
+
+
+async def test_calls_that_run_at_once_are_side_by_side(
+    cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
+) -> None:
+    both = threading.Barrier(2)
+
+    @tool(concurrent=True)
+    def meet() -> str:
+        with spans.tracer.start_as_current_span("inside"):
+            both.wait(20)
+        return "met"
+
+    agent = Agent(name="Front", model="gpt-test", functions=[meet], concurrent_tools=True)
+    engine = await cluster.open_engine(agent, tracing=tracing)
+    await open_session(engine)
+    model.calls([("meet", {}), ("meet", {})])
+    model.say("Done.")
+    await run_to_end(engine)
+    await engine.stop()
+    call = ["execute_tool meet", "inside"]
+    assert spans.tree() == [["invoke_agent Front", "chat gpt-test", call, call, "chat gpt-test"]]
 
 
 async def test_a_handover_is_a_span_of_the_agent_that_takes_over(

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from swarmkeep import Agent, tool
 from swarmkeep.domain.decisions.resuming import Approval
-from swarmkeep.domain.events import RunOptions
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.engine import Engine
 from tests.engine.cluster import (
     KEY,
@@ -26,6 +26,8 @@ from tests.engine.cluster import (
     wait_for_end,
 )
 from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
 
 
 class Bank:

@@ -20,19 +20,21 @@ from swarmkeep.domain.events import (
     CompletionRecord,
     MessageAdded,
     RunInterrupted,
-    RunOptions,
     RunStarted,
     RunWaiting,
     SessionCreated,
     SessionEvent,
     ToolStarted,
 )
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.engine.engine import Engine
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
 from tests.engine.cluster import KEY, EngineCluster, list_contents, make_start_run, wait_for_end
 from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
 
 RUN = "r1"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 from sqlalchemy import delete
 
@@ -21,6 +22,8 @@ from tests.engine.cluster import (
 )
 from tests.support.log_lines import read_log_lines
 from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
 
 AGENT = Agent(name="A")
 

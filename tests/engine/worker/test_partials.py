@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from swarmkeep import Agent
 from swarmkeep.domain.codec import decode
 from swarmkeep.domain.decisions.partial import PartialReply
-from swarmkeep.domain.events import Fact, MessageAdded, RunCancelled, RunOptions
+from swarmkeep.domain.events import Fact, MessageAdded, RunCancelled
 from swarmkeep.domain.request import ModelRequest
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.models.model import Delta, Reply
 from swarmkeep.store.ports import Lease

@@ -16,8 +16,8 @@ from swarmkeep import Agent, Result, ToolCallId, tool
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.resuming import Approval
 from swarmkeep.domain.errors import Draining, InvalidRequest, RunNotWaiting, SessionNotFound
-from swarmkeep.domain.events import RunOptions
 from swarmkeep.domain.request import ModelRequest
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.models.model import ChatModel, Delta, Reply
@@ -639,7 +639,7 @@ async def test_a_change_made_elsewhere_does_not_stop_a_run(cluster: EngineCluste
     for n in range(5):
         await two.sessions.update(KEY, context_variables={"n": n})
     await wait_for_state(one, lambda state: state.context_variables == {"n": 4})
-    await one._worker._on_sessions_moved({KEY})
+    await one._worker._on_moved({KEY})
     assert one._worker.is_advancing(KEY)
     model.release()
     assert (await wait_for_end(one)).output_text == "Hello."

@@ -5,6 +5,7 @@ A place of `store/sql` that runs a statement which no case reaches fails `test_p
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -24,20 +25,22 @@ from swarmkeep.domain.events import (
     SessionRedacted,
     SessionUpdated,
 )
+from swarmkeep.domain.finding.words import parse_terms
 from swarmkeep.domain.redaction import redact_payload
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import State
 from swarmkeep.domain.usage import UsageQuery
-from swarmkeep.store.cursors import encode_cursor
+from swarmkeep.store.cursors import encode_cursor, make_session_cursor
+from swarmkeep.store.older_releases import mend_leftovers
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import Claim, IdempotencyRecord, Lease, SealedBatch, SessionKey
 from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.ports.idempotency import IdempotencyRecordExists
 from swarmkeep.store.sql.api_keys import SqlApiKeys
 from swarmkeep.store.sql.counting.recount import recount_totals
-from swarmkeep.store.sql.tables import totals
+from swarmkeep.store.sql.tables import of_session, sessions, totals
 from tests.store.calls import REPLY, make_tool_result
-from tests.store.sessions import draft_creation, draft_user_messages
+from tests.store.sessions import draft_creation, draft_run_start, draft_user_messages, make_picture_part, new_key
 
 BY_SESSION = "what one session has"
 BY_PAGE = "what a page shows"
@@ -60,11 +63,14 @@ class Case(msgspec.Struct, frozen=True):
 # A session among the many, and pages from the middle of lists.
 KEY = SessionKey(TENANT, "s000000001")
 MIDDLE = encode_cursor(("2026-01-01T06:00:00.000000Z", "s"))
+LATER = make_session_cursor(("2026-01-01T06:00:00.000000Z", "s"), "activity")
 LEASES = {
     SessionKey(TENANT if number % 2 else "other", f"s{number:09d}"): Lease("another-server", 1) for number in range(250)
 }
 
 
+# A file that a message refers to.
+PICTURE = b"picture"
 # The texts that a request was made of, which a fork copies.
 TEXT = "Be kind."
 REQUEST = RequestRecord(instructions=digest(TEXT))
@@ -85,13 +91,25 @@ _PART: Mapping[str, Any] = {"sorts": _SOME_CALLS, "filters": _SOME_CALLS, "in_or
 _DAYS = "a row for each day, agent and model, in 8 parts"
 _OPEN = "the sessions that run, or are due"
 _FEW: Mapping[str, Any] = {"sorts": _OPEN, "filters": _OPEN, "across": _OPEN}
+_ACTIVE: Mapping[str, Any] = {**_FEW, "sorts": f"{_OPEN}, and the calls of the runs of a page"}
+
+_BELOW = "the sessions of asked agents among those of the page, passed over in the index"
 
 LISTS: Mapping[str, Case] = {
+    "without children": Case(_list(children=False), filters=_BELOW, in_order=BY_PAGE),
+    "without children, a later page": Case(_list(children=False, cursor=MIDDLE), filters=_BELOW, in_order=BY_PAGE),
+    "agent, without children": Case(_list(children=False, agent=AGENT), filters=_BELOW),
+    "waiting, without children": Case(_list(children=False, status="waiting", cursor=MIDDLE), filters=_BELOW),
+    "label, without children": Case(_list(children=False, metadata={"common": "yes"}), filters=_BELOW),
+    "all filters, without children": Case(
+        _list(children=False, metadata={"common": "yes", "often": "yes"}, agent=AGENT, status="idle"), **_WALKED
+    ),
     "list": Case(_list(), in_order=BY_PAGE),
     "list, a later page": Case(_list(cursor=MIDDLE), in_order=BY_PAGE),
     "agent": Case(_list(agent=AGENT)),
     "agent, a later page": Case(_list(agent=AGENT, cursor=MIDDLE)),
     "running": Case(_list(status="running"), **_FEW),
+    "active runs": Case(lambda store: _list_active_runs(store), **_ACTIVE),
     "waiting, a later page": Case(_list(status="waiting", cursor=MIDDLE)),
     "idle": Case(_list(status="idle"), **_WALKED, in_order=BY_PAGE),
     "agent and running": Case(_list(agent=AGENT, status="running"), **_FEW),
@@ -104,6 +122,19 @@ LISTS: Mapping[str, Case] = {
     "label and status": Case(_list(metadata={"common": "yes"}, status="waiting"), **_WALKED),
     "label and idle": Case(_list(metadata={"common": "yes"}, status="idle", cursor=MIDDLE), **_WALKED),
     "label and agent": Case(_list(metadata={"common": "yes"}, agent=RARE_AGENT), **_WALKED),
+    "failed": Case(_list(last_run="failed")),
+    "interrupted, a later page": Case(_list(last_run="interrupted", cursor=MIDDLE)),
+    "counts": Case(lambda store: store.count_sessions(TENANT), **_FEW),
+    "completed": Case(_list(last_run="completed"), **_WALKED, in_order=BY_PAGE),
+    "failed of an agent": Case(_list(last_run="failed", agent=AGENT), **_WALKED),
+    "by activity": Case(_list(order="activity"), in_order=BY_PAGE),
+    "by activity, a later page": Case(_list(order="activity", cursor=LATER), in_order=BY_PAGE),
+    "by activity, of an agent": Case(_list(order="activity", agent=AGENT), **_WALKED, in_order=BY_PAGE),
+    "by activity, of a rare agent": Case(_list(order="activity", agent=RARE_AGENT), **_WALKED),
+    "by activity, of a few": Case(lambda store: _list_few(store), sorts=BY_SESSION, filters=BY_SESSION),
+    "by activity, waiting and labelled": Case(
+        _list(order="activity", status="waiting", metadata={"rare": "yes"}), **_WALKED
+    ),
     "all filters": Case(_list(metadata={"common": "yes", "often": "yes"}, agent=AGENT, status="idle"), **_WALKED),
 }
 USAGE: Mapping[str, Case] = {
@@ -120,6 +151,11 @@ USAGE: Mapping[str, Case] = {
     "runs of a session": Case(_sum("run", only={"session": KEY.id}), sorts=BY_SESSION, filters=BY_SESSION),
     "sessions of a day": Case(_sum("session", first_day="2026-01-02"), **_PART),
     "runs of an agent": Case(_sum("run", only={"agent": AGENT}), **_PART),
+    "shares of days": Case(_sum("day", with_shares=True), sorts=_DAYS),
+    "shares of sessions": Case(_sum("session", with_shares=True), sorts=BY_PAGE, in_order=BY_PAGE),
+    "shares of a run": Case(
+        _sum(only={"session": KEY.id, "run": "run_0005"}, with_shares=True), sorts=BY_SESSION, filters=BY_SESSION
+    ),
 }
 LEASING: Mapping[str, Case] = {
     "abandoned": Case(lambda store: store.find_abandoned(), **_FEW),
@@ -138,6 +174,7 @@ READING: Mapping[str, Case] = {
     ),
     "sealed events": Case(lambda store: store.read_sealed(KEY, max_bytes=100)),
     "blobs": Case(lambda store: store.read_blobs(KEY, ["x", "y"])),
+    "files": Case(lambda store: store.read_files(KEY, ["x", "y"])),
     "redacted payloads": Case(lambda store: store.read_redacted_payloads(KEY, upto=9), filters=BY_SESSION),
     "idempotency key": Case(lambda store: store.find_idempotency_record(KEY, "k")),
     "rows of a session": Case(
@@ -148,6 +185,9 @@ READING: Mapping[str, Case] = {
     "usage of a session": Case(lambda store: store.read_snapshot(lambda db: db.read_usage_rows(KEY, after=0, upto=9))),
     "forks": Case(lambda store: store.find_copies(KEY, {1: b"x", 2: b"y"}), filters=BY_SESSION),
     "forks that there are": Case(lambda store: _find_forks(store), filters=BY_SESSION),
+    "list of forks": Case(
+        lambda store: _list_forks(store), filters=BY_SESSION, sorts="those that begin with the same event"
+    ),
     "audit log": Case(lambda store: store.read_audit_log(TENANT, after=1)),
     "tenants": Case(lambda store: store.list_audit_log_tenants(), across="an offline command, a step for each tenant"),
     "all sessions": Case(
@@ -175,9 +215,46 @@ COUNTING: Mapping[str, Case] = {
     "recount": Case(
         lambda store: _recount(store), across="an offline command", whole="it counts everything", filters="one row"
     ),
+    "leftovers": Case(
+        lambda store: _mend_leftovers(store),
+        across="an offline command",
+        sorts="an offline command",
+        whole="it looks at everything",
+        filters="an offline command",
+    ),
 }
 CHANGES: Mapping[str, Case] = {
     "session": Case(lambda store: _change_session(store), sorts=BY_SESSION, filters=BY_SESSION),
+}
+_FOUND = "the messages that have the words, 50,000 at most; SWARMKEEP_READ_SECONDS ends it"
+_MARKED = "rows are found by words, each of which begins with its tenant's mark"
+_BEHIND = "the sessions that are behind"
+SEARCHING: Mapping[str, Case] = {
+    "index": Case(
+        lambda store: _index(store), sorts=BY_SESSION, filters=_BEHIND, across=_BEHIND, whole="one row, by its index"
+    ),
+    "words": Case(lambda store: _search(store), sorts=_FOUND, filters=_FOUND, across=_MARKED),
+    "words, with filters": Case(
+        _list(
+            terms=parse_terms("words"),
+            agent=AGENT,
+            metadata={"common": "yes"},
+            active_after="2026",
+            active_before="2027",
+            cursor=MIDDLE,
+        ),
+        sorts=_FOUND,
+        filters=_FOUND,
+        across=_MARKED,
+    ),
+    "no words": Case(_list(terms=())),
+    "a time": Case(_list(active_after="2026", active_before="2027", order="activity"), in_order=BY_PAGE),
+    "index anew": Case(
+        lambda store: store.void_search_index(),
+        across="an offline command",
+        whole="it indexes everything",
+        filters="an offline command",
+    ),
 }
 CASES: Mapping[str, Mapping[str, Case]] = {
     "lists": LISTS,
@@ -187,6 +264,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
     "keys": KEYS,
     "counting": COUNTING,
     "changes": CHANGES,
+    "searching": SEARCHING,
 }
 
 
@@ -198,6 +276,19 @@ async def _refused(call: Awaitable[Any]) -> None:
 async def _twice(call: Callable[[], Awaitable[Any]]) -> None:
     await call()
     await call()
+
+
+async def _list_active_runs(store: SqlStore) -> None:
+    key = new_key("active", TENANT)
+    state = (await store.append(key, State(), draft_creation())).state
+    await store.append(key, state, draft_run_start(state), lease=Claim("a", 60))
+    assert (await store.list_active_runs(TENANT, "running")).runs
+    await store.list_active_runs(TENANT, "waiting", cursor=MIDDLE)
+
+
+async def _list_few(store: SqlStore) -> None:
+    await store.append(SessionKey(TENANT, "one-of-few"), State(), draft_creation(agent="Ann"))
+    assert (await store.list_sessions(TENANT, agent="Ann", order="activity")).sessions
 
 
 async def _list_keys(store: SqlStore) -> None:
@@ -212,10 +303,34 @@ async def _revoke(store: SqlStore) -> None:
     await keys.revoke(made.id)
 
 
+async def _search(store: SqlStore) -> None:
+    page = await store.list_sessions(TENANT, terms=parse_terms("whatever wordy"))
+    assert [one.matches for one in page.sessions]
+
+
+async def _index(store: SqlStore) -> None:
+    key = new_key("searched", TENANT)
+    state = (await store.append(key, State(), draft_creation(metadata={"a": "whatever wordy"}))).state
+    await store.append(key, state, draft_user_messages("whatever wordy words"))
+    while await store.index_some():
+        pass
+    assert await store.count_sessions_behind() == 0
+
+
 async def _recount(store: SqlStore) -> None:
     await store.append(SessionKey(TENANT, "counted"), State(), draft_creation())
     await store.database.write(lambda connection: connection.execute(update(totals).values(bytes=0)))
     assert await recount_totals(store.database, mend=True)
+
+
+async def _mend_leftovers(store: SqlStore) -> None:
+    key = SessionKey(TENANT, "left")
+    await store.append(key, State(), draft_creation())
+    await store.database.write(
+        lambda connection: connection.execute(update(sessions).where(*of_session(sessions, key)).values(active_at=""))
+    )
+    found = await mend_leftovers(store, mend=True)
+    assert found.sessions == 1
 
 
 async def _find_forks(store: SqlStore) -> None:
@@ -224,6 +339,16 @@ async def _find_forks(store: SqlStore) -> None:
     forked = SessionForked(from_session_id=key.id, from_seq=state.seq, from_hash=state.hash)
     await store.fork(key, state, other, draft_events("Ann", [forked], None))
     await store.find_copies(key, {1: b"x"})
+
+
+async def _list_forks(store: SqlStore) -> None:
+    key, other = SessionKey(TENANT, "listed-origin"), SessionKey(TENANT, "listed-copy")
+    state = (await store.append(key, State(), draft_creation())).state
+    forked = SessionForked(from_session_id=key.id, from_seq=state.seq, from_hash=state.hash)
+    await store.fork(key, state, other, draft_events("Ann", [forked], None))
+    latest = make_session_cursor(("2999-01-01T00:00:00.000000Z", "s"), "created")
+    for cursor in (None, latest):
+        assert [one.id for one in (await store.list_forks(key, cursor=cursor)).sessions] == [other.id]
 
 
 def draft_redaction(seq: int) -> EventDraft:
@@ -235,7 +360,12 @@ async def _change_session(store: SqlStore) -> None:
     key, copy = SessionKey(TENANT, "changed"), SessionKey(TENANT, "changed-copy")
     made = IdempotencyRecord(key="made", digest="d")
     texts = {digest(TEXT): TEXT}
+    files = {hashlib.sha256(PICTURE).hexdigest(): PICTURE}
     state = (await store.append(key, State(), draft_creation(), idempotency=made, blobs=texts)).state
+    shown = draft_user_messages([make_picture_part(PICTURE)])
+    state = (await store.append(key, state, shown, blobs=dict(files))).state
+    shown_seq = state.seq
+    await store.read_snapshot(lambda db: db.read_session_rows(key))
     await _refused(store.append(key, State(), draft_creation(), idempotency=made))
     await _refused(store.append(SessionKey(TENANT, "again"), State(), draft_creation(), idempotency=made))
     await _refused(store.append(key, State(), []))
@@ -256,9 +386,10 @@ async def _change_session(store: SqlStore) -> None:
     await store.delete(copy, by="me")
     await _refused(store.delete(copy))
     await _refused(store.delete(key, expected=stale))
-    batches = [SealedBatch(sealed, texts)]
+    batches = [SealedBatch(sealed, texts, files)]
     await store.restore(copy, lambda: batches, finish=lambda _: [], action=AuditAction(type="session.imported"))
     log = await store.read_sealed(key)
-    said = next(one.event for one in log if one.event.type == "message.added")
-    await store.redact(key, log, {said.seq: redact_payload(said)}, draft_redaction(said.seq))
+    said = [one.event for one in log if one.event.type == "message.added"]
+    assert {one.seq for one in said} > {shown_seq}, "one refers to the picture"
+    await store.redact(key, log, {one.seq: redact_payload(one) for one in said}, draft_redaction(said[0].seq))
     await store.delete(key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -95,20 +95,26 @@ def _list_sites() -> Iterator[Site]:
 def explain_on_sqlite(connection: Connection, statement: Statement) -> Plan:
     raw: Any = connection.connection.dbapi_connection
     lines = [row[3] for row in raw.execute(f"EXPLAIN QUERY PLAN {statement.sql}", statement.parameters)]
+    # These are their own key's index: rows are found by it, and come in its order, without another one.
+    keyed = {name for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE sql LIKE '%WITHOUT ROWID%'")}
     return Plan(
-        tuple(access for line in lines if (access := _parse_line(line)) is not None),
+        tuple(access for line in lines if (access := _parse_line(line, keyed)) is not None),
         any("TEMP B-TREE" in line for line in lines),
     )
 
 
-_LINE = re.compile(r"(?:SCAN|SEARCH)(?: TABLE)? (\w+)(?: AS \w+)?(?: USING (?:COVERING )?INDEX (\w+)(?: \((.*)\))?)?$")
+_LINE = re.compile(
+    r"(?:SCAN|SEARCH)(?: TABLE)? (\w+)(?: AS \w+)?"
+    r"(?: USING (?:(?:COVERING )?INDEX (\w+)|PRIMARY KEY)(?: \((.*)\))?)?$"
+)
 
 
-def _parse_line(line: str) -> Access | None:
+def _parse_line(line: str, keyed: Collection[str]) -> Access | None:
     found = _LINE.match(line)
     if found is None or found[1] == "CONSTANT":
         return None
-    return Access(found[1], found[2], frozenset(re.findall(r"(\w+)[,)]*[=<>]", found[3] or "")))
+    index = found[2] or ("PRIMARY KEY" if found[1] in keyed else None)
+    return Access(found[1], index, frozenset(re.findall(r"(\w+)[,)]*[=<>]", found[3] or "")))
 
 
 async def explain_on_postgres(raw: Any, statement: Statement, *, generic: bool) -> Plan:

@@ -18,7 +18,7 @@ from swarmkeep.domain.state import State
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import Claim, IdempotencyRecord, SealedBatch, SessionKey
 from swarmkeep.store.ports.audit import AuditAction
-from swarmkeep.store.sql.tables import SESSION_TABLES, metadata, sessions
+from swarmkeep.store.sql.tables import SEARCH_TABLES, SESSION_TABLES, metadata, sessions
 from tests.store.calls import make_reply
 from tests.store.plans.cases import CASES, draft_redaction
 from tests.store.plans.explaining import recorded_statements
@@ -54,8 +54,16 @@ WIDER: dict[str, tuple[str, str]] = {
     "reading, audit log": ("tenant", "of a tenant"),
     "reading, forks": ("tenant", "a session and its forks begin with the same event"),
     "reading, forks that there are": ("tenant", "a session and its forks begin with the same event"),
+    "reading, list of forks": ("tenant", "a session and its forks begin with the same event"),
     "counting, totals": ("tenant", "they are a tenant's"),
     "counting": ("all", "offline commands"),
+    "counting, leftovers": ("session", "one after the other"),
+    "usage, shares of a run": ("session", "a run is in one"),
+    "searching": ("all", "words are looked for in a tenant, and those of any tenant indexed"),
+    "searching, words": ("tenant", "a list is of a tenant"),
+    "searching, words, with filters": ("tenant", "a list is of a tenant"),
+    "searching, no words": ("tenant", "a list is of a tenant"),
+    "searching, a time": ("tenant", "a list is of a tenant"),
     "changes, session": ("tenant", "the last entry of the audit log, which session a key made, and the sums"),
 }
 
@@ -65,7 +73,7 @@ def test_primary_keys_begin_with_tenant_and_session() -> None:
     others = {name for name, key in found.items() if key not in (["tenant", "id"], ["tenant", "session_id"])}
     assert others == set(NOT_OF_A_SESSION)
     assert {name for name in others if found[name][0] != "tenant"} == {"api_keys"}
-    assert {table.name for table in (sessions, *SESSION_TABLES)} == set(found) - others | {"creations"}
+    assert {table.name for table in (sessions, *SESSION_TABLES, *SEARCH_TABLES)} == set(found) - others | {"creations"}
 
 
 async def test_whatever_is_unique_is_unique_in_a_session(store: SqlStore) -> None:

@@ -108,9 +108,10 @@ async def test_deleting_leaves_no_row_of_a_session(store: SqlStore) -> None:
         state,
         draft_run_start(state),
         lease=Claim("a", 60),
-        blobs={"h": "t"},
+        blobs={"h": "t", "f": b"a file"},
         idempotency=IdempotencyRecord(key="k", digest="d"),
     )
+    await store.index_some()
     before = await read_all_rows(store)
     assert sorted(name for name, rows in before.items() if not rows) == ["api_keys", "trail", "usage", "usage_days"]
     await store.delete(KEY)

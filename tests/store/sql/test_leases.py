@@ -12,7 +12,8 @@ from sqlalchemy import select, update
 from swarmkeep.domain.decisions.drafts import apply_drafts
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import LeaseLost, SeqConflict
-from swarmkeep.domain.events import ContextUpdated, RunOptions, RunQueued
+from swarmkeep.domain.events import ContextUpdated, RunQueued
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import AppendResult, Claim, Lease, SessionHead, SessionKey

@@ -183,5 +183,5 @@ def test_the_store_agrees_with_a_plain_list(url: str) -> None:
             self.prefix = f"{next(numbers)}-"
 
     run_state_machine_as_test(
-        Machine, settings=settings(max_examples=examples(12), stateful_step_count=20, deadline=None)
+        Machine, settings=settings(max_examples=examples(6), stateful_step_count=20, deadline=None)
     )

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import FrameType
+
 import pytest
+from benchmarks.verify import make_turn
 from sqlalchemy import Connection, update
 
+from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.steps import Wait, next_step
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import EventNotFound, SessionNotFound
@@ -15,6 +21,7 @@ from swarmkeep.store import upcast
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.ports.log import is_full_page
+from swarmkeep.store.sql.reader import decode_events, find_event_rows, take_out
 from swarmkeep.store.sql.tables import events as events_table
 from tests.domain.given import calling_message, given, make_run_started, model_reply, tool_call
 from tests.store.conftest import Opener
@@ -231,3 +238,35 @@ def test_a_decision_of_a_later_release_is_no_approval() -> None:
     decided = upcast.upcast("approval.decided", 1, LATER["approval.decided"])
     state = given(make_run_started(), model_reply(calling_message(tool_call("c1"))), asked, decided)
     assert isinstance(next_step(state), Wait)
+
+
+def count_calls(work: Callable[[], object]) -> int:
+    """How many functions it calls, of Python and of C: the same each time, unlike the time that it takes."""
+    count = 0
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+async def test_a_state_takes_a_bounded_number_of_calls_for_each_event(store: SqlStore) -> None:
+    state = (await store.append(KEY, State(), draft_creation())).state
+    for number in range(25):
+        state = (await store.append(KEY, state, draft_events("Ann", make_turn(number), f"r{number}"))).state
+    rows = await store.database.read(lambda connection: find_event_rows(connection, KEY))
+    assert fold(decode_events(KEY, rows)) == state
+    # With this function's own.
+    assert count_calls(lambda: fold(decode_events(KEY, rows))) / len(rows) < 28
+
+
+def test_rows_are_let_go_of_one_by_one() -> None:
+    rows = list("abc")
+    left = [(row, len(rows)) for row in take_out(rows)]
+    assert left == [("a", 2), ("b", 1), ("c", 0)]

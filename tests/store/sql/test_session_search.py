@@ -14,9 +14,11 @@ from swarmkeep.domain.state import SessionStatus
 from swarmkeep.store.labels import labels_of
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.ports.index import SessionCount, SessionOrder
 from swarmkeep.store.sql.indexes.session_search import Found, Place, SessionFilter, Walk, find_sessions
 from swarmkeep.store.sql.tables import session_labels, sessions
 from tests.store.sessions import begin_session
+from tests.support.cases import first
 
 TENANT = "default"
 AGENTS = ("Triage", "Refunds", 'odd "\0')
@@ -27,19 +29,32 @@ FILTERS = [
         (None, *AGENTS, "nobody"), (None, *get_args(SessionStatus)), (*LABELS, {"plan": "y"})
     )
 ]
+ENDS = (None, "completed", "failed", "interrupted", "cancelled")
+FILTERS += [
+    SessionFilter(tenant=TENANT, agent=agent, status=status, last_run=end, metadata=metadata, order=order)  # type: ignore[arg-type]
+    for agent, status, end, metadata, order in itertools.product(
+        (None, AGENTS[0]), (None, "idle"), ENDS[1:4], ({}, {"team": "a"}), get_args(SessionOrder)
+    )
+]
 BARE = {"head_seq": 1, "head_hash": b"", "updated_at": "", "view": "{}", "lease_epoch": 0}
-# The usual one finds all of these at once.
-WALKS = (Walk(), Walk(sessions_at_once=3, sessions_for_a_page=6, small_range=2), Walk(1, 1, 1))
+# The usual one finds all of these at once. A third of the filters still has every pair of agent, status and metadata.
+WALKS = (
+    (Walk(), FILTERS),
+    (Walk(sessions_at_once=3, sessions_for_a_page=6, small_range=2), FILTERS[::3]),
+    (Walk(1, 1, 1), FILTERS[1::3]),
+)
 
 
 async def begin_many(store: SqlStore) -> list[dict[str, Any]]:
-    """Sessions of every kind, newest first, among those of another tenant; as rows, for it is many."""
+    """Sessions of every kind, among those of another tenant; as rows, for it is many."""
     rows: list[dict[str, Any]] = []
     labels: list[dict[str, Any]] = []
     for number, (agent, status, metadata) in enumerate(itertools.product(AGENTS, get_args(SessionStatus), LABELS)):
         place = {"tenant": "other" if number % 9 == 4 else TENANT, "created_at": f"2026-01-01T00:00:0{number % 7}Z"}
         name = f"s{number * 37 % 100:02d}"
-        rows.append({**place, **BARE, "id": name, "agent": agent, "status": status})
+        ended = ENDS[number % 5] if status == "idle" else status
+        activity = {"last_run": ended, "active_at": f"2026-01-01T00:00:0{number % 6}Z"}
+        rows.append({**place, **BARE, **activity, "id": name, "agent": agent, "status": status})
         labels += [{**place, "session_id": name, "label": label} for label in labels_of(metadata)]
         rows[-1]["metadata"] = metadata
 
@@ -49,26 +64,30 @@ async def begin_many(store: SqlStore) -> list[dict[str, Any]]:
         connection.execute(insert(session_labels), labels)
 
     await store.database.write(write)
-    mine = [row for row in rows if row["tenant"] == TENANT]
-    return sorted(mine, key=lambda row: (row["created_at"], row["id"]), reverse=True)
+    return [row for row in rows if row["tenant"] == TENANT]
 
 
 def choose(made: list[dict[str, Any]], wanted: SessionFilter) -> list[Place]:
-    return [
-        (session["created_at"], session["id"])
+    time = "created_at" if wanted.order == "created" else "active_at"
+    found = [
+        (session[time], session["id"])
         for session in made
         if wanted.agent in (None, session["agent"])
         and wanted.status in (None, session["status"])
+        and wanted.last_run in (None, session["last_run"])
         and wanted.metadata.items() <= session["metadata"].items()
     ]
+    return sorted(found, reverse=True)
 
 
 def describe(wanted: SessionFilter) -> str:
     return repr(msgspec.to_builtins(wanted))
 
 
-@pytest.mark.parametrize("walk", WALKS, ids=repr)
-async def test_every_combination_of_filters_finds_what_there_is(store: SqlStore, walk: Walk) -> None:
+@pytest.mark.parametrize(("walk", "filters"), first(2, WALKS), ids=("all at once", "a few at once", "one by one"))
+async def test_every_combination_of_filters_finds_what_there_is(
+    store: SqlStore, walk: Walk, filters: list[SessionFilter]
+) -> None:
     made = await begin_many(store)
 
     def list_pages(connection: Any, wanted: SessionFilter, limit: int) -> Iterator[Found]:
@@ -82,7 +101,7 @@ async def test_every_combination_of_filters_finds_what_there_is(store: SqlStore,
             before = page.after
 
     def check(connection: Any) -> None:
-        for wanted in FILTERS:
+        for wanted in filters:
             pages = list(list_pages(connection, wanted, 4))
             found = [place for page in pages for place in page.places]
             assert found == choose(made, wanted), describe(wanted)
@@ -102,3 +121,25 @@ async def test_a_page_that_looked_at_enough_ends_with_a_cursor(store: SqlStore) 
     # With the usual bounds the rare one is looked for first, and found at once.
     whole = await store.database.read(lambda db: find_sessions(db, wanted, limit=50, before=None))
     assert ([name for _, name in whole.places], whole.after) == (["s03"], None)
+
+
+async def test_what_is_busy_or_in_trouble_is_counted_up_to_a_bound(store: SqlStore) -> None:
+    made = await begin_many(store)
+    counts = await store.count_sessions(TENANT)
+    found = {**counts.status, **counts.last_run}
+    assert list(found) == ["running", "waiting", "failed", "interrupted"]
+    assert {name: (one.count, one.more) for name, one in found.items()} == {
+        name: (sum(name in (session["status"], session["last_run"]) for session in made), False) for name in found
+    }
+    exact = await store.count_sessions(TENANT, most=found["failed"].count)
+    assert exact.last_run["failed"] == found["failed"]
+    bounded = await store.count_sessions(TENANT, most=1)
+    assert {**bounded.status, **bounded.last_run} == {
+        name: SessionCount(count=1, more=one.count > 1) for name, one in found.items()
+    }
+    assert bounded.last_run["failed"].more
+    asked = {**BARE, "tenant": TENANT, "id": "subsess_1", "agent": AGENTS[0], "status": "waiting", "created_at": "2026"}
+    await store.database.write(lambda db: db.execute(insert(sessions), [asked]))
+    assert (await store.count_sessions(TENANT)).status == counts.status
+    with_children = await store.count_sessions(TENANT, children=True)
+    assert with_children.status["waiting"].count == found["waiting"].count + 1

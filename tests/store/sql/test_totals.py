@@ -139,6 +139,7 @@ async def test_many_writers_at_once_lose_no_count_and_pass_the_quota_by_no_more_
     assert await find_drift(stores[1]) == []
 
 
+@pytest.mark.long
 async def test_appends_and_deletions_at_once_wait_for_one_another_without_a_deadlock(opener: Opener) -> None:
     stores = [opener(), opener()]
 
@@ -151,8 +152,8 @@ async def test_appends_and_deletions_at_once_wait_for_one_another_without_a_dead
         await fork_session(store, key, session_id=f"f{number}")
         await store.delete(key)
 
-    await asyncio.gather(*map(live, range(16)))
-    assert (await stores[0].read_totals("default")).sessions == 16
+    await asyncio.gather(*map(live, range(8)))
+    assert (await stores[0].read_totals("default")).sessions == 8
     assert await find_drift(stores[0]) == []
 
 

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import Engine, event
 
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import CompletionRecord, MessageAdded, RequestRecord, SessionForked
 from swarmkeep.domain.state import State
-from swarmkeep.domain.usage import UsageQuery, UsageRow
+from swarmkeep.domain.usage import UsageGroup, UsageQuery, UsageRow
 from swarmkeep.store import schema
 from swarmkeep.store.hashing import seal
 from swarmkeep.store.opening import SqlStore
@@ -62,6 +63,30 @@ async def test_calls_are_summed_up_in_groups(store: SqlStore) -> None:
     assert await read_usage(store, "day", last_day="2001-01-01") == []
 
 
+async def test_groups_are_told_by_model_too(store: SqlStore) -> None:
+    details = {"prompt_tokens_details": {"cached_tokens": 3}}
+    await record_calls(store, make_key("a"), make_reply("x", prompt_tokens=10, **details), make_tool_result())
+    await record_calls(store, make_key("b"), make_reply("y", prompt_tokens=1), agent="Bob")
+    await record_calls(store, make_key("c"), make_reply("x"), make_reply("y"), make_reply("z"))
+    groups: list[tuple[UsageGroup, ...]] = [(), ("agent",), ("session",), ("day", "model")]
+    shown = [
+        [
+            {share.model: (share.model_calls, share.prompt_tokens, share.cached_tokens) for share in shares}
+            for shares in (await store.sum_usage("default", UsageQuery(by=by, with_shares=True))).shares
+        ]
+        for by in groups
+    ]
+    x, y, z = (1, 10, 3), (1, 1, 0), (1, 0, 0)
+    assert shown == [
+        [{"x": (2, 10, 3), "y": (2, 1, 0), "z": z}],
+        [{"x": (2, 10, 3), "y": z, "z": z}, {"y": y}],
+        [{"x": x}, {"y": y}, {"x": z, "y": z, "z": z}],
+        [{}, {"x": (2, 10, 3)}, {"y": (2, 1, 0)}, {"z": z}],
+    ]
+    page = await store.sum_usage("default", UsageQuery(by=("session",), with_shares=True, limit=1))
+    assert [[share.model for share in shares] for shares in page.shares] == [["x"]]
+
+
 async def test_a_tenant_sees_its_own(store: SqlStore) -> None:
     await record_calls(store, make_key("a", "one"), make_reply(total_tokens=1))
     await record_calls(store, make_key("a", "two"), make_reply(total_tokens=2))
@@ -76,14 +101,37 @@ async def test_groups_come_in_pages(store: SqlStore) -> None:
     seen: list[Any] = []
     cursor = None
     while True:
-        page = await store.sum_usage("default", UsageQuery(by=("agent", "model"), limit=2, cursor=cursor))
+        query = UsageQuery(by=("agent", "model"), limit=2, cursor=cursor, with_shares=True)
+        page = await store.sum_usage("default", query)
         seen += [(row.agent, row.model) for row in page.rows]
+        assert [[share.model for share in shares] for shares in page.shares] == [[row.model or ""] for row in page.rows]
         if (cursor := page.next_cursor) is None:
             break
     assert sorted(seen, key=repr) == sorted([(name, name or None) for name in names], key=repr)
     for bad in ("x", "", "W10", "WyJhIl0"):
         with pytest.raises(InvalidRequest):
             await store.sum_usage("default", UsageQuery(by=("agent", "model"), cursor=bad))
+
+
+async def test_shares_are_read_of_the_groups_that_a_page_shows(store: SqlStore) -> None:
+    for name in "abcde":
+        await record_calls(store, make_key(name), make_reply("x"), make_reply("y"))
+    first = await store.sum_usage("default", UsageQuery(by=("day", "session"), limit=1))
+    statements: list[tuple[str, Any]] = []
+
+    def note(connection: Any, cursor: Any, sql: str, parameters: Any, context: Any, many: bool) -> None:
+        statements.append((sql, parameters))
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        query = UsageQuery(by=("day", "session"), limit=2, cursor=first.next_cursor, with_shares=True)
+        page = await store.sum_usage("default", query)
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert [row.session_id for row in page.rows] == ["b", "c"]
+    [(sql, parameters)] = [each for each in statements if "of_model" in each[0]]
+    found = await store.database.read(lambda connection: connection.exec_driver_sql(sql, parameters).all())
+    assert sorted(tuple(row)[1:3] for row in found) == [("b", "x"), ("b", "y"), ("c", "x"), ("c", "y")]
 
 
 async def test_a_fork_counts_its_own_calls_only(store: SqlStore) -> None:

@@ -33,6 +33,7 @@ LATE = (
     "asyncpg",
     "encodings.idna",
     "markdown_it",
+    "mcp.server.mcpserver",
     "openai.resources.chat",
     "prompt_toolkit",
     "psutil",

@@ -159,13 +159,14 @@ def run(
         return subprocess.CompletedProcess(list(command), code, _text_of(out), _text_of(err))
 
 
-def shell_command(folder: Path, name: str = "swarmkeep") -> Path:
-    """Put a command into the folder that is the installed one, warm: for shells, which start what is on their PATH."""
-    installed = Path(sys.executable).with_name(name)
+def shell_command(folder: Path, name: str = "swarmkeep", script: Path | None = None) -> Path:
+    """Put a command into the folder that is the installed one or runs the script, warm: for whoever starts processes
+    by themselves, as shells do."""
+    script = script or Path(sys.executable).with_name(name)
     module = "tests.support.warm.command"
     code = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom {module} import main\n"
     command = folder / name
-    command.write_text(f"#!{sys.executable} -IS\n{code}main({_parent().address!r}, {str(installed)!r})\n")
+    command.write_text(f"#!{sys.executable} -IS\n{code}main({_parent().address!r}, {str(script)!r})\n")
     command.chmod(0o755)
     return command
 

@@ -11,12 +11,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from swarmkeep_client.async_client import AsyncAgents, AsyncAudit, AsyncClient, AsyncKeys, AsyncSessions
+    from swarmkeep_client.active_runs import ActiveRun
+    from swarmkeep_client.agents import AgentInfo, MCPServerInfo
+    from swarmkeep_client.async_client import AsyncAgents, AsyncAudit, AsyncClient, AsyncSessions
     from swarmkeep_client.async_session import AsyncSession
     from swarmkeep_client.auditing import AuditEntry, RedactedCopy, Redaction
-    from swarmkeep_client.client import Agents, Audit, Client, Keys, Sessions
+    from swarmkeep_client.changes import ChangedSession, SessionChanges
+    from swarmkeep_client.client import Agents, Audit, Client, Sessions
     from swarmkeep_client.comparisons import (
         Change,
+        Compaction,
         Comparison,
         Divergence,
         Replay,
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
         AlreadyDecided,
         ApiError,
         ApiKeyNotFound,
+        BlobNotFound,
         ConnectionFailed,
         Draining,
         FieldError,
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
         IdempotencyMismatch,
         InvalidImport,
         InvalidRequest,
+        NotTakenOver,
         QuotaExceeded,
         RateLimited,
         RunCancelled,
@@ -45,18 +51,21 @@ if TYPE_CHECKING:
         RunNotCompleted,
         RunNotFound,
         RunNotWaiting,
+        SearchOff,
         SeqMismatch,
         SessionBusy,
         SessionExists,
         SessionNotFound,
         SwarmkeepError,
+        TakenOverByOther,
         TooLarge,
         Unauthenticated,
     )
-    from swarmkeep_client.keys import ApiKey, CreatedKey
+    from swarmkeep_client.inputs import Approval, ResumeInput, RunOptions, ToolResult
+    from swarmkeep_client.key_lists import AsyncKeys, Keys
+    from swarmkeep_client.keys import ApiKey, Caller, CallerKey, CreatedKey
     from swarmkeep_client.models import (
-        AgentInfo,
-        Approval,
+        AwaitedApproval,
         ChainProblem,
         Done,
         Event,
@@ -64,27 +73,27 @@ if TYPE_CHECKING:
         Health,
         ImportedSession,
         ImportReport,
+        Match,
         Message,
         MessageDelta,
         MessageStarted,
         Origin,
+        Parent,
         PendingCall,
-        Quota,
-        Quotas,
-        ResumeInput,
         Run,
         RunError,
-        RunOptions,
         SessionState,
         StreamItem,
-        ToolResult,
+        TakenOver,
         Usage,
-        UsageRow,
         Verification,
     )
+    from swarmkeep_client.prices import Cost, ModelPrice, Prices
     from swarmkeep_client.session import Session
+    from swarmkeep_client.usage import Quota, Quotas, SessionCount, SessionCounts, UsageRow
 
 __all__ = [
+    "ActiveRun",
     "AgentInfo",
     "AgentNotFound",
     "AgentUnavailable",
@@ -102,11 +111,18 @@ __all__ = [
     "AsyncSessions",
     "Audit",
     "AuditEntry",
+    "AwaitedApproval",
+    "BlobNotFound",
+    "Caller",
+    "CallerKey",
     "ChainProblem",
     "Change",
+    "ChangedSession",
     "Client",
+    "Compaction",
     "Comparison",
     "ConnectionFailed",
+    "Cost",
     "CreatedKey",
     "Divergence",
     "Done",
@@ -122,11 +138,17 @@ __all__ = [
     "InvalidImport",
     "InvalidRequest",
     "Keys",
+    "MCPServerInfo",
+    "Match",
     "Message",
     "MessageDelta",
     "MessageStarted",
+    "ModelPrice",
+    "NotTakenOver",
     "Origin",
+    "Parent",
     "PendingCall",
+    "Prices",
     "Quota",
     "QuotaExceeded",
     "Quotas",
@@ -144,9 +166,13 @@ __all__ = [
     "RunNotWaiting",
     "RunOptions",
     "RunStatusChange",
+    "SearchOff",
     "SeqMismatch",
     "Session",
     "SessionBusy",
+    "SessionChanges",
+    "SessionCount",
+    "SessionCounts",
     "SessionExists",
     "SessionNotFound",
     "SessionState",
@@ -155,6 +181,8 @@ __all__ = [
     "StateDiff",
     "StreamItem",
     "SwarmkeepError",
+    "TakenOver",
+    "TakenOverByOther",
     "TooLarge",
     "ToolCall",
     "ToolResult",
@@ -166,12 +194,19 @@ __all__ = [
 
 # Types, errors and the two clients are loaded when they are first used: most of the time that it takes is HTTP's.
 _MODULES = (
+    "inputs",
+    "agents",
     "models",
+    "usage",
     "errors",
+    "changes",
     "comparisons",
     "auditing",
     "keys",
+    "prices",
+    "active_runs",
     "session",
+    "key_lists",
     "client",
     "async_session",
     "async_client",

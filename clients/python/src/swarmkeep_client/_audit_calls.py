@@ -11,9 +11,20 @@ from swarmkeep_client.models import Head, Page, Verification
 
 
 def redact(
-    session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool, idempotency_key: str | None
+    session_id: str,
+    seqs: Sequence[int],
+    reason: str,
+    *,
+    include_forks: bool,
+    dry_run: bool,
+    idempotency_key: str | None,
 ) -> Call[Redaction]:
-    body = {"seqs": list(seqs), "reason": reason, "include_forks": True if include_forks else None}
+    body = {
+        "seqs": list(seqs),
+        "reason": reason,
+        "include_forks": True if include_forks else None,
+        "dry_run": True if dry_run else None,
+    }
     return Call(make_write("POST", build_session_path(session_id, "redact"), body, idempotency_key), read_as(Redaction))
 
 

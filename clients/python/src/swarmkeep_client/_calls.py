@@ -18,26 +18,21 @@ from swarmkeep_client._requests import (
     make_write,
     read_as,
 )
+from swarmkeep_client._tools import CallerTools
 from swarmkeep_client._wire import Answer, Call, Request
+from swarmkeep_client.active_runs import ActiveRun, ActiveStatus
+from swarmkeep_client.agents import AgentInfo
 from swarmkeep_client.errors import check_completed
-from swarmkeep_client.models import (
-    AgentInfo,
-    Event,
-    Health,
-    Json,
-    Message,
-    Page,
-    ResumeInput,
-    Run,
-    RunOptions,
-    SessionState,
-)
+from swarmkeep_client.inputs import ResumeInput, RunOptions
+from swarmkeep_client.models import Event, Health, Json, Message, Page, Run, SessionState
 
 T = TypeVar("T")
 
 Input = str | Sequence[Message]
 EventTypes = str | Sequence[str] | None
 Included = Literal["context_variables"]
+SessionOrder = Literal["created", "activity"]
+EndedRunStatus = Literal["completed", "failed", "cancelled", "interrupted"]
 MetadataValue = str | int | float | bool
 
 
@@ -64,13 +59,40 @@ def list_sessions(
     *,
     agent: str | None,
     status: str | None,
+    last_run: EndedRunStatus | None,
+    order: SessionOrder | None,
     metadata: Mapping[str, MetadataValue] | None,
     include: Included | None,
+    children: bool,
+    q: str | None,
+    active_after: str | None,
+    active_before: str | None,
     page_size: int | None,
 ) -> Call[Page[SessionState]]:
     wanted = {f"metadata.{key}": format_filter_value(value) for key, value in (metadata or {}).items()}
-    filters = build_query(agent=agent, status=status, **wanted, include=include, limit=page_size)
+    filters = build_query(
+        q=q,
+        active_after=active_after,
+        active_before=active_before,
+        agent=agent,
+        status=status,
+        last_run=last_run,
+        order=order,
+        **wanted,
+        include=include,
+        children="true" if children else None,
+        limit=page_size,
+    )
     return Call(Request(method="GET", path=build_path("v1", "sessions"), query=filters), read_as(Page[SessionState]))
+
+
+def follow_sessions() -> Request:
+    return accept_stream(Request(method="GET", path=build_path("v1", "sessions")))
+
+
+def list_active_runs(*, status: ActiveStatus, page_size: int | None) -> Call[Page[ActiveRun]]:
+    query = build_query(status=status, limit=page_size)
+    return Call(Request(method="GET", path=build_path("v1", "runs"), query=query), read_as(Page[ActiveRun]))
 
 
 def get_session(session_id: str, *, at: int | None = None) -> Call[SessionState]:
@@ -118,6 +140,16 @@ def fork_session(
 
 def list_messages(session_id: str, *, at: int | None) -> Call[Page[Message]]:
     return Call(make_read(session_id, "messages", query=build_query(at=at)), read_as(Page[Message]))
+
+
+def add_messages(session_id: str, messages: Sequence[Message], *, idempotency_key: str | None) -> Call[Page[Message]]:
+    path = build_session_path(session_id, "messages")
+    return Call(make_write("POST", path, {"messages": list(messages)}, idempotency_key), read_as(Page[Message]))
+
+
+def remove_message(session_id: str, seq: int, *, tool_call_id: str | None) -> Call[None]:
+    path = build_session_path(session_id, "messages", str(seq))
+    return Call(Request(method="DELETE", path=path, query=build_query(tool_call_id=tool_call_id)), _read_nothing)
 
 
 def list_events(session_id: str, *, after: int | None, type: EventTypes, page_size: int | None) -> Call[Page[Event]]:
@@ -188,7 +220,9 @@ def _make_run_request(
     background: bool | None = None,
 ) -> Request:
     _refuse_unknown(options, RunOptions)
-    given = {name: value for name, value in options.items() if name != "idempotency_key"}
+    given: Json = {name: value for name, value in options.items() if name != "idempotency_key"}
+    if tools := options.get("tools"):
+        given["tools"] = CallerTools(tools).definitions
     body = {
         "input": input if isinstance(input, str) else list(input),
         "stream": stream,

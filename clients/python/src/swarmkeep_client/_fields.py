@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from swarmkeep_client.models import Json, Origin, SessionState, Usage
+from swarmkeep_client.models import Json, Match, Origin, Parent, SessionState, TakenOver, Usage
+from swarmkeep_client.prices import Cost
 
 
 class SessionFields:
@@ -58,8 +59,28 @@ class SessionFields:
         return self._state.usage
 
     @property
+    def cost(self) -> Cost | None:
+        """What its own model calls have cost, if the server knows a price: as it was when the session was asked for."""
+        return self._state.cost
+
+    @property
     def forked_from(self) -> Origin | None:
         return self._state.forked_from
+
+    @property
+    def parent(self) -> Parent | None:
+        """The call of another session that it was made for, if an agent did."""
+        return self._state.parent
+
+    @property
+    def queued_runs(self) -> int:
+        """How many runs wait for their turn."""
+        return self._state.queued_runs
+
+    @property
+    def taken_over(self) -> TakenOver | None:
+        """Who answers in the agent's place, if anybody does."""
+        return self._state.taken_over
 
     @property
     def created_at(self) -> str:
@@ -68,6 +89,20 @@ class SessionFields:
     @property
     def updated_at(self) -> str:
         return self._state.updated_at
+
+    @property
+    def last_run_status(self) -> str | None:
+        return self._state.last_run_status
+
+    @property
+    def title(self) -> str | None:
+        """What it is called (`metadata["title"]`), or how it began; None before anything was said."""
+        return self._state.title
+
+    @property
+    def matches(self) -> list[Match]:
+        """Where a search found something; empty for a session out of no search."""
+        return self._state.matches
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r} {self.status} at seq {self.seq}>"

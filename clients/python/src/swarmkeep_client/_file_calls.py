@@ -9,7 +9,9 @@ from typing import BinaryIO
 from swarmkeep_client._calls import MetadataValue
 from swarmkeep_client._requests import build_path, build_query, format_filter_value, make_read, make_write, read_as
 from swarmkeep_client._wire import Call, Request
-from swarmkeep_client.models import ImportReport, Page, Quotas, UsageRow
+from swarmkeep_client.models import ImportReport, Page
+from swarmkeep_client.prices import Prices
+from swarmkeep_client.usage import Quotas, SessionCounts, UsageRow
 
 
 def export_sessions(
@@ -51,6 +53,15 @@ def import_sessions(
 
 def get_quotas() -> Call[Quotas]:
     return Call(Request(method="GET", path=build_path("v1", "quotas")), read_as(Quotas))
+
+
+def get_counts(*, children: bool) -> Call[SessionCounts]:
+    query = build_query(children="true" if children else None)
+    return Call(Request(method="GET", path=build_path("v1", "counts"), query=query), read_as(SessionCounts))
+
+
+def get_prices() -> Call[Prices]:
+    return Call(Request(method="GET", path=build_path("v1", "prices")), read_as(Prices))
 
 
 def get_usage(

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from swarmkeep_client._fields import SessionFields
 from swarmkeep_client._requests import build_query, build_session_path, make_read, make_write, read_as
 from swarmkeep_client._wire import Call
-from swarmkeep_client.comparisons import Comparison, Replay, StateDiff
-from swarmkeep_client.models import Head, Json, Verification
+from swarmkeep_client.comparisons import Compaction, Comparison, Replay, StateDiff
+from swarmkeep_client.models import Head, Json, Page, SessionState, Verification
 
 
 def get_model_request(session_id: str, seq: int) -> Call[Json]:
@@ -17,6 +17,10 @@ def get_model_request(session_id: str, seq: int) -> Call[Json]:
 
 def get_model_request_body(session_id: str, seq: int) -> Call[bytes]:
     return Call(make_read(session_id, "events", str(seq), "request"), lambda answer: answer.body)
+
+
+def get_blob(session_id: str, sha256: str) -> Call[bytes]:
+    return Call(make_read(session_id, "blobs", sha256), lambda answer: answer.body)
 
 
 def verify_session(session_id: str, head: Head | None = None) -> Call[Verification]:
@@ -29,8 +33,21 @@ def replay_session(session_id: str, *, ignore: Sequence[str], idempotency_key: s
     return Call(make_write("POST", build_session_path(session_id, "replay"), body, idempotency_key), read_as(Replay))
 
 
+def compact_session(
+    session_id: str, *, keep_turns: int | None, instructions: str | None, idempotency_key: str | None
+) -> Call[Compaction]:
+    body = {"keep_turns": keep_turns, "instructions": instructions}
+    given = {name: value for name, value in body.items() if value is not None}
+    path = build_session_path(session_id, "compact")
+    return Call(make_write("POST", path, given, idempotency_key), read_as(Compaction))
+
+
 def diff_states(session_id: str, before: int, after: int) -> Call[StateDiff]:
     return Call(make_read(session_id, "diff", query=build_query(before=before, after=after)), read_as(StateDiff))
+
+
+def list_forks(session_id: str, *, page_size: int | None) -> Call[Page[SessionState]]:
+    return Call(make_read(session_id, "forks", query=build_query(limit=page_size)), read_as(Page[SessionState]))
 
 
 def compare_sessions(session_id: str, other: str | SessionFields) -> Call[Comparison]:

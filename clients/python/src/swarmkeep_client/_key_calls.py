@@ -6,7 +6,7 @@ from datetime import datetime
 
 from swarmkeep_client._requests import build_path, build_query, make_write, read_as
 from swarmkeep_client._wire import Call, Request
-from swarmkeep_client.keys import ApiKey, CreatedKey, Role
+from swarmkeep_client.keys import ApiKey, Caller, CreatedKey, Role
 from swarmkeep_client.models import Page
 
 
@@ -21,6 +21,10 @@ def _format_time(at: datetime | str | None) -> str | None:
     if isinstance(at, datetime) and at.tzinfo is None:
         raise ValueError("expires_at needs a time zone")
     return at.isoformat() if isinstance(at, datetime) else at
+
+
+def get_caller() -> Call[Caller]:
+    return Call(Request(method="GET", path=build_path("v1", "me")), read_as(Caller))
 
 
 def list_keys(*, page_size: int | None) -> Call[Page[ApiKey]]:

@@ -14,6 +14,7 @@ from swarmkeep_client._json import decode
 from swarmkeep_client._retries import Retries
 from swarmkeep_client._sse import Frame, FrameParser
 from swarmkeep_client._wire import Answer, Outcome, Request, make_failure, make_unexpected
+from swarmkeep_client.changes import SessionChanges
 from swarmkeep_client.errors import check_completed
 from swarmkeep_client.models import Done, Event, MessageDelta, MessageStarted, Run, StreamItem
 
@@ -196,6 +197,24 @@ class EventStream(Stream[Event]):
 
     def _read_durable(self, event: Event) -> Iterator[Event]:
         yield event
+
+
+class ChangeStream(Stream[SessionChanges]):
+    """Which sessions change from now on, for as long as somebody reads. Each connection begins with `more`."""
+
+    @property
+    def request(self) -> Request:
+        return calls.follow_sessions()
+
+    def _read_passing(self, frame: Frame) -> Iterator[SessionChanges]:
+        if frame.event != "sessions.changed":
+            yield from super()._read_passing(frame)
+            return
+        changes = decode(frame.data, SessionChanges)
+        # Each connection begins with one that has `more`, however soon it ends.
+        if not changes.more:
+            self._retries.reset()
+        yield changes
 
 
 def _frame_to_answer(frame: Frame) -> Answer:

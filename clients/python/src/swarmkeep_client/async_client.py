@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import BinaryIO, Literal, Self
 
 import httpx2
@@ -13,13 +12,20 @@ from swarmkeep_client import _audit_calls as audit_calls
 from swarmkeep_client import _calls as calls
 from swarmkeep_client import _file_calls as files
 from swarmkeep_client import _key_calls as key_calls
-from swarmkeep_client._calls import Included, MetadataValue
+from swarmkeep_client._calls import EndedRunStatus, Included, MetadataValue, SessionOrder
 from swarmkeep_client._senders import AsyncSender
 from swarmkeep_client._settings import READ_TIMEOUT_SECONDS, STREAM_IDLE_SECONDS, make_settings
+from swarmkeep_client._streams import ChangeStream
+from swarmkeep_client.active_runs import ActiveRun, ActiveStatus
+from swarmkeep_client.agents import AgentInfo
 from swarmkeep_client.async_session import AsyncSession
 from swarmkeep_client.auditing import AuditEntry
-from swarmkeep_client.keys import ApiKey, CreatedKey, Role
-from swarmkeep_client.models import AgentInfo, Head, Health, ImportReport, Json, Message, Quotas, UsageRow, Verification
+from swarmkeep_client.changes import SessionChanges
+from swarmkeep_client.key_lists import AsyncKeys
+from swarmkeep_client.keys import Caller
+from swarmkeep_client.models import Head, Health, ImportReport, Json, Message, Verification
+from swarmkeep_client.prices import Prices
+from swarmkeep_client.usage import Quotas, SessionCounts, UsageRow
 
 
 class AsyncClient:
@@ -123,6 +129,20 @@ class AsyncClient:
             )
         )
 
+    def active_runs(
+        self, status: ActiveStatus = "running", *, page_size: int | None = None
+    ) -> AsyncIterator[ActiveRun]:
+        """The runs that go on, or those that wait for somebody, over all sessions; fetched page by page."""
+        return self._sender.iterate_pages(calls.list_active_runs(status=status, page_size=page_size))
+
+    async def me(self) -> Caller:
+        """Who the server takes this client for, and what that may do."""
+        return await self._sender.perform(key_calls.get_caller())
+
+    async def prices(self) -> Prices:
+        """What models cost, by the server's settings: what each `cost` is computed by."""
+        return await self._sender.perform(files.get_prices())
+
     async def quotas(self) -> Quotas:
         """How much of its quotas the key's tenant has used."""
         return await self._sender.perform(files.get_quotas())
@@ -182,16 +202,48 @@ class AsyncSessions:
         *,
         agent: str | None = None,
         status: str | None = None,
+        last_run: EndedRunStatus | None = None,
+        order: SessionOrder | None = None,
         metadata: Mapping[str, MetadataValue] | None = None,
         include: Included | None = None,
+        children: bool = False,
+        q: str | None = None,
+        active_after: str | None = None,
+        active_before: str | None = None,
         page_size: int | None = None,
     ) -> AsyncIterator[AsyncSession]:
         """Sessions, newest first, fetched page by page as they are needed. `metadata` names keys and their values.
 
-        They come without `context_variables` unless `include="context_variables"` asks for them.
+        `order="activity"`: those first in which something happened last. `last_run` is how the last run ended. They
+        have `context_variables` if `include` asks for them. With `children` also those that agents began to ask others.
+        `active_after` and `active_before` are times (RFC 3339), of what happened last. `q`: words, of which one
+        message, or id and metadata, have to begin words with all; `matches` say where. Raises SearchOff.
         """
-        call = calls.list_sessions(agent=agent, status=status, metadata=metadata, include=include, page_size=page_size)
+        call = calls.list_sessions(
+            agent=agent,
+            status=status,
+            last_run=last_run,
+            order=order,
+            metadata=metadata,
+            include=include,
+            children=children,
+            q=q,
+            active_after=active_after,
+            active_before=active_before,
+            page_size=page_size,
+        )
         return (AsyncSession(self._sender, state) async for state in self._sender.iterate_pages(call))
+
+    async def counts(self, *, children: bool = False) -> SessionCounts:
+        """How many are busy, and in how many the last run ended badly; of each kind up to 1,000 are counted."""
+        return await self._sender.perform(files.get_counts(children=children))
+
+    def follow(self) -> AsyncGenerator[SessionChanges, None]:
+        """Which sessions change from now on: ids and states, to keep a list up to date. Does not end by itself.
+
+        The first item, and the first after a connection that broke, has `more`: the list is to be read.
+        """
+        return self._sender.stream(ChangeStream(self._sender.new_retries(), after=None))
 
 
 class AsyncAgents:
@@ -222,34 +274,3 @@ class AsyncAudit:
     async def verify(self, *, head: Head | None = None) -> Verification:
         """Check the audit log's hash chain, and that it still has an earlier `head`."""
         return await self._sender.perform(audit_calls.verify_audit(head))
-
-
-class AsyncKeys:
-    """The API keys of the key's own tenant, for keys with the role `admin`."""
-
-    def __init__(self, driver: AsyncSender) -> None:
-        self._sender = driver
-
-    async def create(
-        self,
-        *,
-        name: str = "",
-        role: Role = "write",
-        expires_at: datetime | str | None = None,
-        idempotency_key: str | None = None,
-    ) -> CreatedKey:
-        """Make a key; `name` says who or what uses it. The key itself is in `key`, this once.
-
-        An answer that is lost is asked for again, and then `key` is None: revoke that key, and make another.
-        Raises ValueError for a time without a zone.
-        """
-        call = key_calls.create_key(name=name, role=role, expires_at=expires_at, idempotency_key=idempotency_key)
-        return await self._sender.perform(call)
-
-    def list(self, *, page_size: int | None = None) -> AsyncIterator[ApiKey]:
-        """Keys, oldest first, with those that were revoked or have ended; never the keys themselves."""
-        return self._sender.iterate_pages(key_calls.list_keys(page_size=page_size))
-
-    async def revoke(self, key_id: str) -> ApiKey:
-        """End a key for good; one that was revoked before stays as it is. Raises ApiKeyNotFound."""
-        return await self._sender.perform(key_calls.revoke_key(key_id))

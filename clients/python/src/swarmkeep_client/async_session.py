@@ -9,24 +9,16 @@ from swarmkeep_client import _audit_calls as audit_calls
 from swarmkeep_client import _calls as calls
 from swarmkeep_client import _file_calls as files
 from swarmkeep_client import _history_calls as past
+from swarmkeep_client import _takeover_calls as takeovers
 from swarmkeep_client._calls import Input
 from swarmkeep_client._fields import SessionFields
 from swarmkeep_client._senders import AsyncSender
 from swarmkeep_client._streams import EventStream, RunStream
+from swarmkeep_client._tools import CallerTools, carry_out_async
 from swarmkeep_client.auditing import Redaction
-from swarmkeep_client.comparisons import Comparison, Replay, StateDiff
-from swarmkeep_client.models import (
-    Event,
-    Head,
-    Json,
-    Message,
-    ResumeInput,
-    Run,
-    RunOptions,
-    SessionState,
-    StreamItem,
-    Verification,
-)
+from swarmkeep_client.comparisons import Compaction, Comparison, Replay, StateDiff
+from swarmkeep_client.inputs import ResumeInput, RunOptions
+from swarmkeep_client.models import Event, Head, Json, Message, Run, SessionState, StreamItem, Verification
 
 
 class AsyncSession(SessionFields):
@@ -40,11 +32,17 @@ class AsyncSession(SessionFields):
         """Give the agents an input, and wait until they have answered or wait for somebody.
 
         `input` is the user's text, or a list of messages. With `background`, returns at once, with the run as it is
-        then. `options`: see RunOptions.
+        then. `options`: see RunOptions. Functions of yours are called here; a run that waits for anything else is
+        returned as it waits.
 
         Raises RunFailed, RunCancelled, SessionBusy, AgentUnavailable.
         """
-        return await self._sender.perform(calls.start_run(self.id, input, options, background=background))
+        tools = CallerTools(options.get("tools") or ())
+        run = await self._sender.perform(calls.start_run(self.id, input, options, background=background))
+        while not background and (pending := tools.list_calls(run)):
+            results = [await carry_out_async(call, function) for call, function in pending]
+            run = await self._sender.perform(calls.resume_run(self.id, run.id, {"tool_results": results}))
+        return run
 
     def stream(self, input: Input, **options: Unpack[RunOptions]) -> AsyncGenerator[StreamItem, None]:
         """Like `run`, item by item: each durable event once, in order, deltas between them, `Done` at last.
@@ -96,6 +94,11 @@ class AsyncSession(SessionFields):
     async def messages(self, *, at: int | None = None) -> list[Message]:
         """The conversation, oldest message first, now or after event `at`."""
         return [message async for message in self._sender.iterate_pages(calls.list_messages(self.id, at=at))]
+
+    async def add_messages(self, messages: Sequence[Message], *, idempotency_key: str | None = None) -> list[Message]:
+        """Add to the history without a run; gives the messages as they were recorded. Raises SessionBusy."""
+        added = calls.add_messages(self.id, messages, idempotency_key=idempotency_key)
+        return (await self._sender.perform(added)).data
 
     def events(
         self, *, after: int | None = None, type: str | Sequence[str] | None = None, page_size: int | None = None
@@ -159,6 +162,11 @@ class AsyncSession(SessionFields):
         )
         return type(self)(self._sender, await self._sender.perform(call))
 
+    def forks(self, *, page_size: int | None = None) -> AsyncIterator[Self]:
+        """The sessions that were forked from this one, newest first, fetched page by page as they are needed."""
+        found = self._sender.iterate_pages(past.list_forks(self.id, page_size=page_size))
+        return (type(self)(self._sender, state) async for state in found)
+
     def export(self) -> AsyncIterator[bytes]:
         """The session as a file that leaves nothing out, piece by piece: for `Client.import_sessions`."""
         return self._sender.download(files.export_sessions([self.id]))
@@ -168,14 +176,23 @@ class AsyncSession(SessionFields):
         return await self._sender.perform(files.get_transcript(self.id, format, at=at))
 
     async def redact(
-        self, seqs: Sequence[int], reason: str, *, include_forks: bool = False, idempotency_key: str | None = None
+        self,
+        seqs: Sequence[int],
+        reason: str,
+        *,
+        include_forks: bool = False,
+        dry_run: bool = False,
+        idempotency_key: str | None = None,
     ) -> Redaction:
         """Remove the payloads of events for good. The hash chain still verifies.
 
         The answer names the other sessions that hold the same events; `include_forks` redacts them there as well.
+        A `dry_run` removes nothing: `seqs` and `forks` say what would be.
         Raises SessionBusy while a run is active.
         """
-        call = audit_calls.redact(self.id, seqs, reason, include_forks=include_forks, idempotency_key=idempotency_key)
+        call = audit_calls.redact(
+            self.id, seqs, reason, include_forks=include_forks, dry_run=dry_run, idempotency_key=idempotency_key
+        )
         return await self._sender.perform(call)
 
     async def request(self, seq: int) -> Json:
@@ -185,6 +202,13 @@ class AsyncSession(SessionFields):
     async def request_body(self, seq: int) -> bytes:
         """The same, as the very bytes that were sent."""
         return await self._sender.perform(past.get_model_request_body(self.id, seq))
+
+    async def blob(self, sha256: str) -> bytes:
+        """The content of a file or picture, by the hash that a message's part names it by.
+
+        Raises BlobNotFound.
+        """
+        return await self._sender.perform(past.get_blob(self.id, sha256))
 
     async def verify(self, *, head: Head | None = None) -> Verification:
         """Check the session's hash chain, and all that is stored with it; and that it still has an earlier `head`."""
@@ -197,6 +221,48 @@ class AsyncSession(SessionFields):
         """
         return await self._sender.perform(past.replay_session(self.id, ignore=ignore, idempotency_key=idempotency_key))
 
+    async def take_over(
+        self, *, note: str | None = None, force: bool = False, idempotency_key: str | None = None
+    ) -> Self:
+        """Answer in the agent's place from here on; `note` is for whoever looks on.
+
+        Raises TakenOverByOther, unless `force`.
+        """
+        call = takeovers.take_over(self.id, note=note, force=force, idempotency_key=idempotency_key)
+        self._state = await self._sender.perform(call)
+        return self
+
+    async def answer(self, content: str, *, idempotency_key: str | None = None) -> Message:
+        """Say something in the agent's place; it completes the run that waits, if one does.
+
+        Raises NotTakenOver, TakenOverByOther, and SessionBusy while a call of the run is under way.
+        """
+        said = await self._sender.perform(takeovers.answer(self.id, content, idempotency_key=idempotency_key))
+        return said.data[0]
+
+    async def hand_back(
+        self, *, note: str | None = None, force: bool = False, idempotency_key: str | None = None
+    ) -> Self:
+        """Have the agent answer again; its model reads the `note`. A run that waits goes on in the background.
+
+        Raises NotTakenOver, TakenOverByOther unless `force`, AgentUnavailable.
+        """
+        call = takeovers.hand_back(self.id, note=note, force=force, idempotency_key=idempotency_key)
+        self._state = await self._sender.perform(call)
+        return self
+
+    async def compact(
+        self, *, keep_turns: int | None = None, instructions: str | None = None, idempotency_key: str | None = None
+    ) -> Compaction:
+        """Make the history shorter for the model: long results, and a summary of all but the last turns.
+
+        The log keeps all of it. Raises SessionBusy while a run is active.
+        """
+        call = past.compact_session(
+            self.id, keep_turns=keep_turns, instructions=instructions, idempotency_key=idempotency_key
+        )
+        return await self._sender.perform(call)
+
     async def diff(self, before: int, after: int) -> StateDiff:
         """What changed from after event `before` (0: from nothing) to after event `after`."""
         return await self._sender.perform(past.diff_states(self.id, before, after))
@@ -204,6 +270,14 @@ class AsyncSession(SessionFields):
     async def compare(self, other: str | SessionFields) -> Comparison:
         """Where this session and another one part, and what each did since. `other` is a session or its id."""
         return await self._sender.perform(past.compare_sessions(self.id, other))
+
+    async def remove_message(self, seq: int, *, tool_call_id: str | None = None) -> None:
+        """Take a message out of what models are sent and lists show; the log keeps it.
+
+        With `tool_call_id`, only that call of it. A call goes with its result, and a result with its call. Raises
+        SessionBusy for a message of the active run.
+        """
+        await self._sender.perform(calls.remove_message(self.id, seq, tool_call_id=tool_call_id))
 
     async def delete(self, *, force: bool = False, reason: str | None = None, if_match: int | None = None) -> None:
         """Delete the session and every event of it. The server's audit log keeps that it was done, and the `reason`.

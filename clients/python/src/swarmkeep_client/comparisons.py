@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from swarmkeep_client.models import Message, Usage
+from swarmkeep_client.models import Message, RunError, SessionState, Usage
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,13 +20,15 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """Today's agents run against the recorded completions and tool results. `turns` counts those compared, `last_seq`
-    is the last event that was. What hangs on the `redacted` events could not be compared."""
+    is the last event that was. What hangs on the `redacted` events could not be compared. `cut_short`: the time for it
+    was over."""
 
     matches: bool
     turns: int = 0
     last_seq: int = 0
     divergences: list[Divergence] = []
     redacted: list[int] = []
+    cut_short: bool = False
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,13 +48,26 @@ class RunStatusChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session's events from `before` to `after` made of its state. `messages` are new ones, or different."""
+    """What a session's events from `before` to `after` made of its state. `messages` are new ones, or different;
+    `removed` are the seqs of those that were taken out."""
 
     before: int
     after: int
     changes: list[Change] = []
     messages: list[Message] = []
+    removed: list[int] = []
     runs: list[RunStatusChange] = []
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+    """What models are sent in the place of messages: `summary` for those from `first_seq` to `last_seq`; None if there
+    is none. `error`: why the last summary that was asked for was not made."""
+
+    session: SessionState
+    summary: str | None = None
+    first_seq: int | None = None
+    last_seq: int | None = None
+    error: RunError | None = None
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -109,6 +109,12 @@ class SessionNotFound(ApiError):
     code = "session_not_found"
 
 
+class SearchOff(ApiError):
+    """The server does not search in what was said."""
+
+    code = "search_off"
+
+
 class RunNotFound(ApiError):
     code = "run_not_found"
 
@@ -120,6 +126,10 @@ class AgentNotFound(ApiError):
     def known_agents(self) -> list[str]:
         """The agents that the server has."""
         return list(self.problem.get("known_agents") or [])
+
+
+class BlobNotFound(ApiError):
+    code = "blob_not_found"
 
 
 class ApiKeyNotFound(ApiError):
@@ -145,6 +155,14 @@ class AlreadyDecided(ApiError):
 
 class RunNotWaiting(ApiError):
     code = "run_not_waiting"
+
+
+class NotTakenOver(ApiError):
+    code = "not_taken_over"
+
+
+class TakenOverByOther(ApiError):
+    code = "taken_over"
 
 
 class AgentUnavailable(ApiError):

@@ -22,6 +22,23 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: str | None = None
 
 
+class CallerKey(msgspec.Struct, frozen=True, kw_only=True):
+    """The API key that a client uses."""
+
+    id: str
+    name: str
+    expires_at: str | None = None
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """Who the server takes a client for, and what that may do. Without API keys, `key` and `role` are None."""
+
+    tenant: str
+    permissions: list[str]
+    key: CallerKey | None = None
+    role: str | None = None
+
+
 class CreatedKey(ApiKey, frozen=True, kw_only=True):
     """A new key. `key` is the key itself: this once, and None when the request was made before.
 

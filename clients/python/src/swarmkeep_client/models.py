@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Generic, Literal, NotRequired, TypeAlias, TypedDict, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
+
+from swarmkeep_client.prices import Cost
 
 T = TypeVar("T")
 
@@ -14,7 +15,6 @@ Message: TypeAlias = dict[str, Any]
 """A Chat Completions message, kept as it came; from a server also with `seq` and `sender`."""
 
 SessionStatus: TypeAlias = Literal["idle", "running", "waiting"]
-OnBusy: TypeAlias = Literal["reject", "queue", "interrupt"]
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,10 +34,41 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     hash: str = ""
 
 
+class Parent(msgspec.Struct, frozen=True, kw_only=True):
+    """The call that a session was made for, by an agent that asks another one. `depth`: how many lie above it."""
+
+    session_id: str
+    run_id: str
+    tool_call_id: str
+    depth: int = 1
+
+
+class TakenOver(msgspec.Struct, frozen=True, kw_only=True):
+    """Who answers in the agent's place, and since when. `by` is None on a server without keys."""
+
+    by: str | None = None
+    at: str = ""
+    note: str | None = None
+
+
+class Match(msgspec.Struct, frozen=True, kw_only=True):
+    """A place where a search found something: a message by its `seq`, or with None the session's id and metadata.
+
+    `snippet` is the text around it; `ranges` are where in it the words stand, from and to, in characters.
+    """
+
+    seq: int | None
+    snippet: str = ""
+    ranges: list[tuple[int, int]] = []
+
+
 class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     """A session as of one `seq`. `hash` is that event's: noted down, it proves the history up to there.
 
-    `context_variables` is empty in a list that was not asked to include them.
+    `context_variables` is empty in a list that was not asked to include them. `last_run_status` is that of the run that
+    began last, None before the first. `title` is what it is called, or how it began; `matches` say where a search found
+    something. `cost` is there where one session was asked for, and the server knows a price. `queued_runs` wait for
+    their turn.
     """
 
     id: str
@@ -53,6 +84,13 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     forked_from: Origin | None = None
     created_at: str = ""
     updated_at: str = ""
+    parent: Parent | None = None
+    last_run_status: str | None = None
+    cost: Cost | None = None
+    taken_over: TakenOver | None = None
+    title: str | None = None
+    matches: list[Match] = []
+    queued_runs: int = 0
 
 
 class RunError(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,19 +102,40 @@ class RunError(msgspec.Struct, frozen=True, kw_only=True):
     provider_status: int | None = None
 
 
+class AwaitedApproval(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of an agent that is asked, which waits for an approval in its own session."""
+
+    session_id: str
+    run_id: str
+    tool_call_id: str
+    agent: str
+    name: str
+    arguments: str
+
+
 class PendingCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that waits for an approval or for a result from outside. `arguments` is the model's JSON text."""
+    """A call that waits for an approval or for a result from outside. `arguments` is the model's JSON text.
+
+    For the reason `session`, somebody has to decide in the session `session_id`, in which another agent is asked;
+    `approvals` is what about. For the reason `person` the run waits for whoever has taken the session over: that is no
+    call, and names none.
+    """
 
     tool_call_id: str
     name: str
     arguments: str
     reason: str = ""
     expires_at: str | None = None
+    session_id: str | None = None
+    approvals: list[AwaitedApproval] = []
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One run. `messages` are its own, its input included; `output_text` is what its last assistant message says.
 
+    `output` is the value of that, once the run is completed, where it was asked for in JSON.
+    `total_usage` is its usage with that of the agents that it has asked, if it has asked any. `cost` is there where a
+    run was asked for by its id, and the server knows a price.
     `status` is `queued`, `running`, `waiting`, `completed`, `failed`, `cancelled` or `interrupted`.
     """
 
@@ -87,6 +146,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     agent: str = ""
     messages: list[Message] = []
     output_text: str = ""
+    output: Any = None
     context_variables: Json = {}
     usage: Usage = Usage()
     error: RunError | None = None
@@ -95,6 +155,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     last_seq: int | None = None
     created_at: str = ""
     finished_at: str | None = None
+    total_usage: Usage | None = None
+    cost: Cost | None = None
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,59 +233,11 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     redacted_count: int = 0
 
 
-class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent that the server has. `tools` are Chat Completions schemas."""
-
-    name: str
-    model: str | None = None
-    tools: list[Json] = []
-    handoffs: list[Any] = []
-
-
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the server takes requests. `detail` is what it says about itself."""
 
     ready: bool
     detail: Json = {}
-
-
-class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What the calls of one group took. Tokens are as providers counted them; times are in milliseconds.
-
-    `day` (UTC), `agent`, `model`, `session_id` and `run_id` say which group, as far as it was asked for. Tool calls
-    belong to no `model`, and what happens outside a run to no `run_id`.
-    """
-
-    day: str | None = None
-    agent: str | None = None
-    model: str | msgspec.UnsetType | None = msgspec.UNSET
-    session_id: str | None = None
-    run_id: str | msgspec.UnsetType | None = msgspec.UNSET
-    model_calls: int = 0
-    tool_calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    total_tokens: int = 0
-    cached_tokens: int = 0
-    reasoning_tokens: int = 0
-    model_ms: float = 0.0
-    tool_ms: float = 0.0
-
-
-class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """`limit` is None where there is none."""
-
-    used: int
-    limit: int | None = None
-
-
-class Quotas(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tenant has, of what it may have. `tokens_today` begin anew in `day_ends_in_seconds`."""
-
-    sessions: Quota
-    stored_bytes: Quota
-    tokens_today: Quota
-    day_ends_in_seconds: int
 
 
 class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,44 +264,3 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     data: list[T]
     next_cursor: str | None = None
-
-
-class ToolResult(TypedDict):
-    """The outside result of a tool call that a run waits for."""
-
-    tool_call_id: str
-    content: str
-    is_error: NotRequired[bool]
-
-
-class Approval(TypedDict):
-    """A decision about a tool call that waits for one."""
-
-    tool_call_id: str
-    decision: Literal["approve", "deny"]
-    reason: NotRequired[str]
-
-
-class RunOptions(TypedDict, total=False):
-    """How to run. What is left out, or None, is decided by the server.
-
-    `context_variables` is a JSON merge patch applied first; `max_turns` counts model calls; without `execute_tools`
-    the run waits for the results of its tool calls; `on_busy` says what happens while another run is active: `reject`
-    (SessionBusy), `queue`, or `interrupt` (that run is cancelled, what it produced stays).
-    """
-
-    agent: str | None
-    context_variables: Json | None
-    model: str | None
-    max_turns: int | None
-    execute_tools: bool | None
-    on_busy: OnBusy | None
-    idempotency_key: str | None
-
-
-class ResumeInput(TypedDict, total=False):
-    """What a run that waits is given: results from outside, decisions, or both. With nothing, it is tried again."""
-
-    tool_results: Sequence[ToolResult] | None
-    approvals: Sequence[Approval] | None
-    idempotency_key: str | None

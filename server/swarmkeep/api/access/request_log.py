@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
@@ -12,6 +13,11 @@ from swarmkeep.api.access.request_ids import HEADER, find_request_id
 from swarmkeep.logs.context import only_log_fields
 
 log = logging.getLogger(__name__)
+
+SEND_PART = "swarmkeep.send_part"
+"""Where a scope has the server's own `send`, for parts of a body: all that is around it looks at beginnings only."""
+
+NoteBeginning = Callable[[Message, Scope], Awaitable[None]]
 
 _MAX_PATH_CHARACTERS = 200
 # What asks for these does so every few seconds.
@@ -22,15 +28,20 @@ _NO_BODY = (b"content-length", b"0")
 
 
 class RequestLog:
-    """An ASGI application around another. What is logged inside of a request has the request's id."""
+    """An ASGI application around another. What is logged inside of a request has the request's id.
 
-    def __init__(self, app: ASGIApp, *, writes_lines: bool = True) -> None:
+    `note_beginning` is shown the message that begins an answer, whoever sends it, and may add to its headers.
+    """
+
+    def __init__(self, app: ASGIApp, note_beginning: NoteBeginning, *, writes_lines: bool = True) -> None:
         self._app = app
+        self._note_beginning = note_beginning
         self._writes_lines = writes_lines
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = find_request_id(scope)
-        answer = _Answer(scope, send, request_id)
+        answer = _Answer(scope, send, request_id, self._note_beginning)
+        cast(dict[str, Any], scope)[SEND_PART] = send
         started = time.perf_counter()
         with only_log_fields(request_id=request_id):
             try:
@@ -63,8 +74,10 @@ def _log_request(scope: dict[str, Any], status: int | None, seconds: float) -> N
 class _Answer:
     """Sends an answer on, with the request's id in its head."""
 
-    def __init__(self, scope: Scope, send: Send, request_id: str) -> None:
+    def __init__(self, scope: Scope, send: Send, request_id: str, note_beginning: NoteBeginning) -> None:
         self.status: int | None = None
+        self._scope = scope
+        self._note_beginning = note_beginning
         self._may_refuse = "websocket.http.response" in (scope.get("extensions") or {})
         self._send = send
         self._header = (HEADER, request_id.encode("ascii"))
@@ -76,6 +89,7 @@ class _Answer:
         if sent["type"] in _BEGINNINGS:
             self.status = sent.get("status", 101)
             sent = {**sent, "headers": [*(sent.get("headers") or ()), self._header]}
+            await self._note_beginning(cast(Message, sent), self._scope)
         await self._send(cast(Message, sent))
         return None
 
@@ -83,5 +97,6 @@ class _Answer:
         """What a server makes of a WebSocket that is closed before it is open: there, the answer would have no id."""
         self.status = 403
         start = {"type": "websocket.http.response.start", "status": 403, "headers": [self._header, _NO_BODY]}
+        await self._note_beginning(cast(Message, start), self._scope)
         await self._send(cast(Message, start))
         await self._send(cast(Message, {"type": "websocket.http.response.body", "body": b"", "more_body": False}))

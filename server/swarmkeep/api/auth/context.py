@@ -10,8 +10,8 @@ from litestar import Request
 from swarmkeep.api.auth.permissions import PERMISSIONS, Permission
 from swarmkeep.api.http_errors import Forbidden, Unauthenticated
 from swarmkeep.api.service import Service
+from swarmkeep.domain.checking.inputs import check_id
 from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
-from swarmkeep.domain.inputs import check_id
 from swarmkeep.engine.idempotency import IdempotentRequest
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
 from swarmkeep.store.ports.api_keys import ApiKey
@@ -70,6 +70,10 @@ class Principal:
         if self.api_key is not None and PERMISSIONS[self.api_key.role].isdisjoint(permissions):
             needed = " or ".join(f"`{permission}`" for permission in permissions)
             raise Forbidden(f"this needs the permission {needed}, which the API key's role `{self.api_key.role}` lacks")
+
+    def may(self, permission: Permission) -> bool:
+        """Whether they may do what needs this permission."""
+        return self.api_key is None or permission in PERMISSIONS[self.api_key.role]
 
     async def idempotency_record(self) -> IdempotentRequest | None:
         """The request's `Idempotency-Key`, if it has one, with a digest of all that the request says.

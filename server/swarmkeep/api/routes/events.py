@@ -21,6 +21,7 @@ from swarmkeep.api.parameters import (
     LastEventId,
     Limit,
     Seq,
+    preferred_form,
     seq_from_cursor,
     seq_from_last_event_id,
 )
@@ -67,7 +68,7 @@ async def list_events(
     key = principal.session_key(session_id)
     types = tuple(name for text in type_ or () for name in text.split(",") if name)
     start = max(after or 0, seq_from_cursor(cursor) or 0)
-    form = _preferred_form(request.headers.get("accept", ""))
+    form = preferred_form(request, EVENT_STREAM, JSON_LINES)
     if form == EVENT_STREAM:
         start = max(start, seq_from_last_event_id(last_seen) or 0)
         await principal.reader.state(key)
@@ -83,15 +84,6 @@ async def list_events(
     page = events[:limit]
     following = str(page[-1].seq) if is_full_page(events, limit + 1, principal.reader.page_bytes) else None
     return JsonResponse(EventList(data=[view_event(event) for event in page], next_cursor=following))
-
-
-def _preferred_form(accept: str) -> str:
-    """The first form named that there is; JSON for anything else."""
-    for part in accept.lower().split(","):
-        kind = part.partition(";")[0].strip()
-        if kind in (EVENT_STREAM, JSON_LINES, "application/json"):
-            return kind
-    return "application/json"
 
 
 async def _event_lines(

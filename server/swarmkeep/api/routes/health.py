@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -12,6 +13,7 @@ from litestar.di import NamedDependency
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.errors import problem_specs
 from swarmkeep.domain.errors import Draining
+from swarmkeep.engine.mcp.servers import ServerStatus
 from swarmkeep.store.ports import StoreUnavailable
 
 _PING_TIMEOUT_SECONDS = 3.0
@@ -19,6 +21,16 @@ _PING_TIMEOUT_SECONDS = 3.0
 
 class Health(msgspec.Struct, frozen=True):
     status: Literal["ok"]
+
+
+class Readiness(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`mcp_servers`: how it is with each that agents are offered tools of, by name: `connected`, `connecting`,
+    `unreachable` or `closed`. `search_sessions_behind`: how many sessions searches do not find yet by all that is in
+    them. Requests are welcome all the same."""
+
+    status: Literal["ok"]
+    mcp_servers: dict[str, str] = {}
+    search_sessions_behind: int = 0
 
 
 @get(
@@ -37,7 +49,7 @@ async def get_liveness() -> Health:
     summary="Whether requests are welcome",
     responses=problem_specs("draining", "schema_behind", keyless=True),
 )
-async def get_readiness(principal: NamedDependency[Principal]) -> Health:
+async def get_readiness(principal: NamedDependency[Principal]) -> Readiness:
     if principal.service.stopping.is_set():
         raise Draining
     try:
@@ -45,7 +57,13 @@ async def get_readiness(principal: NamedDependency[Principal]) -> Health:
             await principal.store.ping()
     except TimeoutError:
         raise StoreUnavailable("the database does not answer") from None
-    return Health("ok")
+    return Readiness("ok", sum_up(principal.engine.servers.list_statuses()), principal.engine.indexing.sessions_behind)
+
+
+def sum_up(servers: Iterable[ServerStatus]) -> dict[str, str]:
+    """The status of each by its name; of several that have the same one, that of one that does not answer."""
+    worst_last = sorted(servers, key=lambda one: one.status != "connected")
+    return {one.name: one.status for one in worst_last}
 
 
 ROUTES = [get_liveness, get_readiness]

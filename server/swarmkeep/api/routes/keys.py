@@ -1,4 +1,4 @@
-"""Routes for the API keys of the caller's own tenant: list, make, revoke."""
+"""Routes for the API keys of the caller's own tenant: list, make, revoke; and who the caller is."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import PERMISSION
+from swarmkeep.api.auth.permissions import PERMISSIONS, Permission
 from swarmkeep.api.bodies import Body, JsonResponse
 from swarmkeep.api.errors import problem_specs
 from swarmkeep.api.parameters import Cursor, Limit
@@ -38,6 +39,33 @@ class CreatedKey(ApiKey, frozen=True, kw_only=True):
     """A key as lists show it, and the `key` itself: this once, and null when the request was made before."""
 
     key: str | None
+
+
+class CallerKey(msgspec.Struct, frozen=True, kw_only=True):
+    """The key that a request came with, without what is secret of it."""
+
+    id: str
+    name: str
+    expires_at: str | None
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """Who calls, and what they may do. `key` and `role` are null as long as the server asks for no key."""
+
+    tenant: str
+    key: CallerKey | None
+    role: Role | None
+    permissions: list[Permission]
+
+
+@get("/me", operation_id="get_caller", summary="Get who calls, and what they may do", responses=problem_specs())
+async def get_caller(principal: NamedDependency[Principal]) -> Caller:
+    used = principal.api_key
+    if used is None:
+        # The first key is made in the database only.
+        return Caller(tenant=principal.tenant, key=None, role=None, permissions=sorted(PERMISSIONS["write"]))
+    key = CallerKey(id=used.id, name=used.name, expires_at=used.expires_at)
+    return Caller(tenant=used.tenant, key=key, role=used.role, permissions=sorted(PERMISSIONS[used.role]))
 
 
 @get(
@@ -93,4 +121,4 @@ async def revoke_key(key_id: FromPath[str], principal: NamedDependency[Principal
     return await principal.service.keyring.keys.revoke(key_id, tenant=principal.tenant, by=principal.name)
 
 
-ROUTES = [list_keys, create_key, revoke_key]
+ROUTES = [get_caller, list_keys, create_key, revoke_key]

@@ -1,19 +1,30 @@
-"""Route for a session's messages."""
+"""Routes for a session's messages."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import islice
+from typing import Annotated
 
 import msgspec
-from litestar import get
+from litestar import delete, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath
+from litestar.params import FromPath, JSONBody, QueryParameter
 
 from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.auth.guards import PERMISSION
+from swarmkeep.api.bodies import Body
 from swarmkeep.api.errors import problem_specs
 from swarmkeep.api.paging import take_page
 from swarmkeep.api.parameters import AtSeq, Cursor, Limit, seq_from_cursor
 from swarmkeep.domain.codec import Json
+from swarmkeep.domain.messages import list_shown
+
+
+class NewMessages(Body, frozen=True, kw_only=True):
+    """Chat Completions messages, in order."""
+
+    messages: list[Json]
 
 
 class MessageList(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,10 +50,57 @@ async def list_messages(
     state = await principal.reader.state(principal.session_key(session_id), at=at)
     entries = state.messages
     start = bisect_right(entries, seq_from_cursor(cursor) or 0, key=lambda entry: entry.seq)
-    page = take_page((entry.view() for entry in entries[start : start + limit]), principal.reader.page_bytes)
-    last = start + len(page)
-    following = str(entries[last - 1].seq) if page and last < len(entries) else None
+    shown = list_shown(entries[index] for index in range(start, len(entries)))
+    # One more than there is room for tells whether there are more.
+    found = list(islice(shown, limit + 1))
+    page = take_page((entry.view() for entry in found[:limit]), principal.reader.page_bytes)
+    following = str(found[len(page) - 1].seq) if page and len(page) < len(found) else None
     return MessageList(data=page, next_cursor=following)
 
 
-ROUTES = [list_messages]
+@post(
+    "/sessions/{session_id:str}/messages",
+    status_code=200,
+    operation_id="add_messages",
+    summary="Add messages to a session's history, without a run",
+    opt={PERMISSION: ("run",)},
+    responses=problem_specs(
+        "session_not_found",
+        "session_busy",
+        "idempotency_mismatch",
+        "too_large",
+        "quota_exceeded",
+        "unsupported_media_type",
+        "overloaded",
+    ),
+)
+async def add_messages(
+    session_id: FromPath[str], data: JSONBody[NewMessages], principal: NamedDependency[Principal]
+) -> MessageList:
+    """The next run's model reads them. Answers with them as they were recorded; refused while a run is active."""
+    entries = await principal.engine.sessions.add_messages(
+        principal.session_key(session_id), data.messages, idempotency=await principal.idempotency_record()
+    )
+    return MessageList(data=[entry.view() for entry in entries], next_cursor=None)
+
+
+@delete(
+    "/sessions/{session_id:str}/messages/{seq:int}",
+    operation_id="remove_message",
+    summary="Take a message out of the conversation",
+    opt={PERMISSION: ("run",)},
+    responses=problem_specs("session_not_found", "event_not_found", "session_busy", "overloaded"),
+)
+async def remove_message(
+    session_id: FromPath[str],
+    seq: FromPath[int],
+    principal: NamedDependency[Principal],
+    tool_call_id: Annotated[str | None, QueryParameter(description="Only this call of it, with its result.")] = None,
+) -> None:
+    """From here on models are not sent it, and lists do not show it; the log keeps it. A call goes with its result, and
+    a result with its call. Done again, it changes nothing."""
+    key = principal.session_key(session_id)
+    await principal.engine.sessions.remove_message(key, seq, tool_call_id, by=principal.name)
+
+
+ROUTES = [list_messages, add_messages, remove_message]

@@ -17,11 +17,13 @@ from swarmkeep.audit.redact import Redaction, redact
 
 
 class RedactionRequest(Body, frozen=True, kw_only=True):
-    """Which events lose their payload, and why. `include_forks`: also where other sessions hold the same events."""
+    """Which events lose their payload, and why. `include_forks`: also where other sessions hold the same events.
+    `dry_run`: only say what that would remove."""
 
     seqs: list[Annotated[int, Meta(ge=1, le=MAX_SEQ)]]
     reason: str
     include_forks: bool = False
+    dry_run: bool = False
 
 
 @post(
@@ -42,7 +44,8 @@ class RedactionRequest(Body, frozen=True, kw_only=True):
 async def redact_session(
     session_id: FromPath[str], data: JSONBody[RedactionRequest], principal: NamedDependency[Principal]
 ) -> Redaction:
-    """The chain still verifies. Done again, it removes nothing twice."""
+    """The chain still verifies. Done again, it removes nothing twice. Of a `dry_run`, `seqs` and `forks` tell what it
+    would remove, and where else the same events are; `seq` is null, and nothing is removed."""
     return await redact(
         principal.store,
         principal.session_key(session_id),
@@ -50,6 +53,7 @@ async def redact_session(
         data.reason,
         by=principal.name,
         include_forks=data.include_forks,
+        dry_run=data.dry_run,
         idempotency=await principal.idempotency_record(),
         publish=principal.engine.publish,
     )

@@ -31,16 +31,23 @@ class Replay(Body, frozen=True, kw_only=True):
     operation_id="replay_session",
     summary="Compare today's agents with what is recorded",
     opt={PERMISSION: ("read",)},
-    responses=problem_specs("session_not_found", "too_large", "unsupported_media_type"),
+    responses=problem_specs("session_not_found", "too_large", "unsupported_media_type", "overloaded"),
 )
 async def replay(session_id: FromPath[str], data: JSONBody[Replay], principal: NamedDependency[Principal]) -> Replayed:
     """The recorded completions and results stand in for the model and the tools: neither is called, nothing is
-    written. Instructions that are functions are called. Each difference is told once, where it shows first.
+    written. Instructions that are functions are called. Each difference is told once, where it shows first. A server
+    makes one replay of a tenant at a time, for a minute at most.
     """
-    ignore = check_kinds(data.ignore)
-    return await replay_session(
-        principal.store, principal.engine.registry, principal.session_key(session_id), ignore=ignore
-    )
+    ignore, key = check_kinds(data.ignore), principal.session_key(session_id)
+    service = principal.service
+    async with service.replay_turns.take(principal.tenant):
+        return await replay_session(
+            principal.store,
+            principal.engine.registry,
+            key,
+            ignore=ignore,
+            seconds=service.limits.replay_seconds,
+        )
 
 
 EarlierSeq = Annotated[

@@ -19,6 +19,7 @@ from swarmkeep.api.errors import problem_specs
 from swarmkeep.api.openapi_operations import StreamableOperation
 from swarmkeep.api.paging import take_page
 from swarmkeep.api.parameters import Cursor, LastEventId, Limit, seq_from_cursor, seq_from_last_event_id
+from swarmkeep.api.routes.prices import find_cost
 from swarmkeep.api.run_bodies import NewRun, Resume
 from swarmkeep.api.sse import EVENT_STREAM, StreamResponse
 from swarmkeep.api.streams import run_frames, wait_until_refused
@@ -80,7 +81,7 @@ async def create_run(
     """
     runs, key = principal.engine.runs, principal.session_key(session_id)
     idempotency = await principal.idempotency_record()
-    reach(REQUEST_PARSED)
+    await reach(REQUEST_PARSED, session_id)
     command = await data.to_command(idempotency, principal.engine.limits.max_messages, by=principal.name)
     start = partial(runs.start, key, command, idempotency=idempotency)
     if data.stream:
@@ -114,7 +115,9 @@ async def list_runs(
     responses=problem_specs("session_not_found", "run_not_found"),
 )
 async def get_run(session_id: FromPath[str], run_id: FromPath[str], principal: NamedDependency[Principal]) -> RunView:
-    return await principal.reader.get_run(principal.session_key(session_id), run_id)
+    run = await principal.reader.get_run(principal.session_key(session_id), run_id)
+    cost = await find_cost(principal, run.session_id, run.id)
+    return run if cost is msgspec.UNSET else msgspec.structs.replace(run, cost=cost)
 
 
 @get(

@@ -1,7 +1,8 @@
-"""Routes for sessions: create, list, get, update, delete, fork."""
+"""Routes for sessions: create, list, get, update, delete."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -16,19 +17,28 @@ from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.bodies import Body, JsonResponse
 from swarmkeep.api.errors import problem_specs
+from swarmkeep.api.openapi_operations import StreamableOperation
 from swarmkeep.api.parameters import (
-    MAX_SEQ,
     OPEN_QUERY_PREFIX,
     AtSeq,
     Cursor,
     IfMatch,
     Limit,
     metadata_filter,
+    preferred_form,
+    read_time,
     seq_from_if_match,
+    wants_listed_context,
 )
+from swarmkeep.api.routes.prices import find_cost
+from swarmkeep.api.sse import EVENT_STREAM, StreamResponse
+from swarmkeep.api.streams import change_frames, wait_until_refused
 from swarmkeep.domain.codec import Json
+from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.domain.finding.words import MAX_QUERY_CHARACTERS
 from swarmkeep.domain.state import SessionStatus
 from swarmkeep.domain.views import ListedSession, SessionView
+from swarmkeep.store.ports.index import EndedRunStatus, SessionOrder
 
 SessionId = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._:\-]{1,128}$")]
 ETAG = ResponseHeader(
@@ -54,17 +64,6 @@ class SessionPatch(Body, frozen=True, kw_only=True):
     agent: str | UnsetType = UNSET
     context_variables: Json | UnsetType = UNSET
     metadata: Json | UnsetType = UNSET
-
-
-class Fork(Body, frozen=True, kw_only=True):
-    """`at` is the last seq that the fork shares, by default the session's last. `metadata` is merged over its own.
-    `agent` becomes the active one."""
-
-    may_be_absent: ClassVar[bool] = True
-    at: Annotated[int, Meta(ge=1, le=MAX_SEQ)] | None = None
-    id: SessionId | None = None
-    metadata: Json | None = None
-    agent: str | None = None
 
 
 class SessionList(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,32 +115,76 @@ async def create_session(data: JSONBody[NewSession], principal: NamedDependency[
 @get(
     "/sessions",
     operation_id="list_sessions",
-    summary="List sessions, newest first",
-    description="Any `metadata.KEY=VALUE` parameters narrow the list down to sessions with that metadata.",
+    summary="List sessions, the latest first, find some, or follow which of them change",
+    operation_class=StreamableOperation,
+    description="Any `metadata.KEY=VALUE` parameters narrow the list down to sessions with that metadata. "
+    "`Accept: text/event-stream` tells from then on which sessions change, and takes no parameters.",
     opt={OPEN_QUERY_PREFIX: "metadata."},
-    responses=problem_specs(),
+    responses=problem_specs("search_off"),
 )
 async def list_sessions(
     request: Request[Any, Any, Any],
     principal: NamedDependency[Principal],
     agent: Annotated[str | None, QueryParameter(description="Only those with this active agent.")] = None,
     status: Annotated[SessionStatus | None, QueryParameter(description="Only those in this state.")] = None,
+    last_run: Annotated[
+        EndedRunStatus | None,
+        QueryParameter(description="Only those whose last run ended like this, and in which none is active."),
+    ] = None,
+    q: Annotated[
+        str | None,
+        QueryParameter(
+            max_length=MAX_QUERY_CHARACTERS,
+            description="Only those in which one message, or id and metadata, have words that begin with each of these;"
+            " `matches` say where.",
+        ),
+    ] = None,
+    active_after: Annotated[
+        str | None, QueryParameter(description="Only those in which something happened then or later (RFC 3339).")
+    ] = None,
+    active_before: Annotated[
+        str | None, QueryParameter(description="Only those in which nothing happened then or later (RFC 3339).")
+    ] = None,
+    order: Annotated[
+        SessionOrder | None,
+        QueryParameter(
+            description="By when they were made, or by what happened last, which is the order of what `q`"
+            " finds unless another is asked for. Pages of one order fit no other."
+        ),
+    ] = None,
     include: Annotated[
         Literal["context_variables"] | None, QueryParameter(description="What is left out unless it is asked for.")
     ] = None,
+    children: Annotated[
+        bool, QueryParameter(description="Also those that agents began to ask others; each has a `parent`.")
+    ] = False,
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> SessionList:
+) -> Response[SessionList]:
+    if preferred_form(request, EVENT_STREAM) == EVENT_STREAM:
+        return _follow_changes(request, principal)
     page = await principal.reader.list_page(
         principal.tenant,
         agent=agent,
         status=status,
+        last_run=last_run,
+        order=order,
         metadata=metadata_filter(request),
         limit=limit,
         cursor=cursor,
-        include_context=include is not None,
+        include_context=include is not None or wants_listed_context(request),
+        children=children,
+        q=q if q and not q.isspace() else None,
+        active_after=read_time(active_after, "active_after"),
+        active_before=read_time(active_before, "active_before"),
     )
-    return SessionList(data=page.sessions, next_cursor=page.next_cursor)
+    return JsonResponse(SessionList(data=page.sessions, next_cursor=page.next_cursor))
+
+
+def _follow_changes(request: Request[Any, Any, Any], principal: Principal) -> StreamResponse:
+    for name in request.query_params:
+        raise InvalidRequest(f"a stream of changes has no parameters; `{name}` is one of the list", f"/query/{name}")
+    return StreamResponse(change_frames(principal), EVENT_STREAM, until=partial(wait_until_refused, principal))
 
 
 @get(
@@ -154,7 +197,10 @@ async def list_sessions(
 async def get_session(
     session_id: FromPath[str], principal: NamedDependency[Principal], at: AtSeq = None
 ) -> Response[SessionView]:
-    return session_response(await principal.reader.view(principal.session_key(session_id), at=at))
+    session = await principal.reader.view(principal.session_key(session_id), at=at)
+    # What it has cost at some time before, nobody counts.
+    cost = await find_cost(principal, session.id) if at is None else UNSET
+    return session_response(session if cost is UNSET else msgspec.structs.replace(session, cost=cost))
 
 
 @patch(
@@ -214,42 +260,8 @@ async def delete_session(
     )
 
 
-@post(
-    "/sessions/{session_id:str}/fork",
-    status_code=201,
-    operation_id="fork_session",
-    summary="Make a session that shares another's history",
-    opt={PERMISSION: ("run",)},
-    response_headers=[ETAG, LOCATION],
-    responses=problem_specs(
-        "session_not_found",
-        "event_not_found",
-        "agent_not_found",
-        "session_exists",
-        "idempotency_mismatch",
-        "too_large",
-        "quota_exceeded",
-        "unsupported_media_type",
-        "overloaded",
-    ),
-)
-async def fork_session(
-    session_id: FromPath[str], data: JSONBody[Fork], principal: NamedDependency[Principal]
-) -> Response[SessionView]:
-    """The shared events keep their hashes. A run that the shared history ends in does not go on in the fork."""
-    session = await principal.engine.sessions.fork(
-        principal.session_key(session_id),
-        at=data.at,
-        session_id=data.id,
-        metadata=data.metadata,
-        agent=data.agent,
-        idempotency=await principal.idempotency_record(),
-    )
-    return session_response(session, 201)
-
-
 def none_if_unset(value: Any) -> Any:
     return None if value is UNSET else value
 
 
-ROUTES = [create_session, list_sessions, get_session, update_session, delete_session, fork_session]
+ROUTES = [create_session, list_sessions, get_session, update_session, delete_session]

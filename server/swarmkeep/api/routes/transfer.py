@@ -125,6 +125,7 @@ async def import_sessions(
             dry_run=dry_run,
             by=by,
             sizes=sizes,
+            files=limits.files,
             quota=quota,
         )
 

@@ -1,4 +1,4 @@
-"""Routes for usage: tokens, calls and time, in groups; and how much of its quotas the tenant has used."""
+"""Routes for usage: tokens, calls and time, in groups; how much of its quotas the tenant has used; and counts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from swarmkeep.api.errors import problem_specs
 from swarmkeep.api.parameters import Cursor, Limit
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.usage import UsageGroup, UsageQuery, UsageRow, parse_usage_groups
+from swarmkeep.store.ports.index import SessionCounts
 
 
 class UsageList(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +50,8 @@ async def get_usage(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response[UsageList]:
-    """Groups come in the order of what they are grouped by. A fork counts its own calls only."""
+    """Groups come in the order of what they are grouped by. A fork counts its own calls only. `cost` is there where the
+    server knows a price."""
     only: dict[UsageGroup, str | None] = {"agent": agent, "model": model, "session": session}
     query = UsageQuery(
         by=parse_usage_groups(name for text in group_by or () for name in text.split(",") if name),
@@ -58,9 +60,11 @@ async def get_usage(
         only={name: value for name, value in only.items() if value is not None},
         limit=limit,
         cursor=cursor,
+        with_shares=(prices := principal.service.prices) is not None,
     )
     page = await principal.store.sum_usage(principal.tenant, query)
-    return JsonResponse(UsageList(data=page.rows, next_cursor=page.next_cursor))
+    rows = page.rows if prices is None else prices.price_rows(page)
+    return JsonResponse(UsageList(data=rows, next_cursor=page.next_cursor))
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +102,21 @@ async def get_quotas(principal: NamedDependency[Principal]) -> Quotas:
     )
 
 
+@get(
+    "/counts",
+    operation_id="get_counts",
+    summary="Count the sessions that are busy, and those whose last run ended badly",
+    responses=problem_specs(),
+)
+async def get_counts(
+    principal: NamedDependency[Principal],
+    children: Annotated[bool, QueryParameter(description="Also those that agents began to ask others.")] = False,
+) -> SessionCounts:
+    """Of each kind up to 1,000 are counted; `more` says that there are more. Asking costs little, however many sessions
+    there are."""
+    return await principal.store.count_sessions(principal.tenant, children=children)
+
+
 def _checked_day(text: str | None, pointer: str) -> str | None:
     try:
         if text is None or date.fromisoformat(text).isoformat() == text:
@@ -107,4 +126,4 @@ def _checked_day(text: str | None, pointer: str) -> str | None:
     raise InvalidRequest("write a day as YYYY-MM-DD", pointer)
 
 
-ROUTES = [get_usage, get_quotas]
+ROUTES = [get_usage, get_quotas, get_counts]

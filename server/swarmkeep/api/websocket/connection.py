@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import aclosing, suppress
-from typing import Any, cast
+from contextlib import aclosing
+from typing import Any
 
-from litestar import WebSocket, websocket
+from litestar import websocket
 from litestar.exceptions import HTTPException, WebSocketDisconnect
 from litestar.params import FromPath
 
@@ -18,6 +18,7 @@ from swarmkeep.api.http_errors import Unauthenticated
 from swarmkeep.api.sse import FrameParts, frame_parts
 from swarmkeep.api.streams import StreamCheck, wait_until_refused
 from swarmkeep.api.websocket.commands import execute_command, read_command, read_ref
+from swarmkeep.api.websocket.frames import CLIENT_GONE, Socket, close_refused, receive_frame
 from swarmkeep.api.websocket.handshake import (
     SUBPROTOCOL,
     authenticate_handshake,
@@ -26,6 +27,7 @@ from swarmkeep.api.websocket.handshake import (
     refuse_handshake,
     refuse_other_pages,
 )
+from swarmkeep.api.websocket.tasks import run_until_first
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import SessionNotFound
@@ -34,15 +36,6 @@ from swarmkeep.engine.streams.feed import Feed
 from swarmkeep.store.ports import SessionKey
 
 log = logging.getLogger(__name__)
-
-Socket = WebSocket[Any, Any, Any]
-
-# In the registry of RFC 6455: the service restarts, come again.
-CLOSE_RESTART = 1012
-# A refusal ends the connection with 4000 and the status that HTTP would have answered with.
-CLOSE_REFUSED = 4000
-# What sending to, or hearing of, a client that has gone raises.
-CLIENT_GONE = (WebSocketDisconnect, OSError)
 
 
 @websocket("/sessions/{session_id:str}/live", opt={OWN_AUTH: True})
@@ -57,7 +50,8 @@ async def session_socket(socket: Socket, session_id: FromPath[str]) -> None:
         await refuse_other_pages(service, scope)
         principal = await authenticate_handshake(service, scope)
     except Exception as error:
-        await refuse_handshake(socket.send, _problem(error), problem_document(error)[1])
+        problem = _problem(error)
+        await refuse_handshake(socket.send, problem["status"], problem, problem_document(error)[1])
         return
     await socket.accept(subprotocols=SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None)
     try:
@@ -67,11 +61,7 @@ async def session_socket(socket: Socket, session_id: FromPath[str]) -> None:
         return
     except Exception as error:
         problem = _problem(error)
-        # A viewer that takes nothing is not told why; the connection ends in any case.
-        with suppress(TimeoutError):
-            async with asyncio.timeout(service.limits.refused_seconds):
-                await socket.send_text(_frame("error", encode(problem)))
-                await socket.close(CLOSE_REFUSED + problem["status"], problem["code"])
+        await close_refused(socket, _frame("error", encode(problem)), problem["status"], problem["code"])
 
 
 def _problem(error: Exception) -> dict[str, Any]:
@@ -88,7 +78,7 @@ def _frame(event: str, data: bytes, seq: int | None = None, ref: str | None = No
 
 
 class _SessionSocket:
-    """One connection. What it does at once are tasks of their own; the first to end takes the others along."""
+    """One connection."""
 
     def __init__(self, socket: Socket, principal: Principal, key: SessionKey, after: int) -> None:
         self._socket = socket
@@ -101,22 +91,8 @@ class _SessionSocket:
         """Until the client closes, the server stops, or the session is gone, which raises SessionNotFound."""
         # There before the first command is done: the run that it starts is to be shown as its model speaks.
         feed = self._principal.reader.open_feed(self._key)
-        tasks = [
-            asyncio.create_task(self._send_events(feed)),
-            asyncio.create_task(self._execute_commands()),
-            asyncio.create_task(self._leave_when_refused()),
-        ]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            # What is being done is done to its end: a run that is recorded has to be set going, too.
-            async with self._command_lock:
-                for task in tasks:
-                    task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        for task in done:
-            task.result()
-        await self._socket.close(CLOSE_RESTART, "the server is shutting down; connect again")
+        work = self._send_events(feed), self._execute_commands(), self._leave_when_refused()
+        await run_until_first(self._socket, self._command_lock, *work)
 
     async def _send_events(self, feed: Feed | None) -> None:
         """Send what happens. A slow reader makes this wait, and nobody else: what it misses here is in the log."""
@@ -125,7 +101,7 @@ class _SessionSocket:
         check = StreamCheck(principal, key, leave=principal.service.drained)
         async with aclosing(principal.reader.follow(key, after=self._after, feed=feed)) as items:
             async for item in items:
-                if not await check.passes(item):
+                if not await check.passes(item is not None):
                     break
                 if isinstance(item, RecordedEvent):
                     # A session that is made anew begins again, and none of its runs was there before.
@@ -173,14 +149,10 @@ class _SessionSocket:
     async def _receive_frame(self) -> bytes:
         """The next frame that is not larger than a body may be."""
         while True:
-            message = cast(dict[str, Any], await self._socket.receive())
-            if message["type"] == "websocket.disconnect":
-                raise WebSocketDisconnect(detail="the client has gone", code=message["code"])
-            text: str | None = message.get("text")
-            sent: bytes = (message.get("bytes") or b"") if text is None else text.encode()
-            if len(sent) <= cast(int, self._socket.app.request_max_body_size):
-                return sent
-            await self._socket.send_text(_frame("error", encode(_problem(HTTPException(status_code=413)))))
+            try:
+                return await receive_frame(self._socket)
+            except HTTPException as error:
+                await self._socket.send_text(_frame("error", encode(_problem(error))))
 
 
 ROUTES = [session_socket]

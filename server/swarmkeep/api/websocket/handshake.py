@@ -45,14 +45,16 @@ async def refuse_other_pages(service: Service, scope: WebSocketScope) -> None:
         )
 
 
-async def refuse_handshake(send: Send, problem: Mapping[str, Any], headers: Mapping[str, str]) -> None:
-    """Answer the handshake with a problem document instead of a connection."""
-    body, status = encode(problem), int(problem["status"])
+async def refuse_handshake(
+    send: Send, status: int, document: Mapping[str, Any], headers: Mapping[str, str], media_type: str = PROBLEM_JSON
+) -> None:
+    """Answer the handshake with a document that says why, instead of a connection."""
+    body = encode(document)
     start: WebSocketResponseStartEvent = {
         "type": "websocket.http.response.start",
         "status": status,
         "headers": [
-            (b"content-type", PROBLEM_JSON.encode()),
+            (b"content-type", media_type.encode()),
             (b"content-length", b"%d" % len(body)),
             *((name.lower().encode(), value.encode()) for name, value in headers.items()),
         ],
@@ -88,12 +90,18 @@ async def authorize_command(principal: Principal, scope: WebSocketScope) -> None
 
 def parse_after(scope: WebSocketScope) -> int:
     """The last seq that the reader has seen; by default none. Raises InvalidRequest."""
-    pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    for name, _ in pairs:
-        if name != "after":
-            raise InvalidRequest(f"unknown query parameter {name!r}; known: after", f"/query/{name}")
-    after = dict(pairs).get("after", "0")
+    after = read_query(scope, "after").get("after", "0")
     number = int(after) if after.isascii() and after.isdecimal() and len(after) < 20 else -1
     if not 0 <= number <= MAX_SEQ:
         raise InvalidRequest("`after` must be the seq of the last event seen", "/query/after")
     return number
+
+
+def read_query(scope: WebSocketScope, *known: str) -> dict[str, str]:
+    """The handshake's query parameters. Raises InvalidRequest for one that is not known."""
+    pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    for name, _ in pairs:
+        if name not in known:
+            detail = f"unknown query parameter {name!r}; known: {', '.join(known) or 'none'}"
+            raise InvalidRequest(detail, f"/query/{name}")
+    return dict(pairs)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, get_args
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from swarmkeep.domain.codec import MalformedJson, decode, encode
 from swarmkeep.domain.errors import InvalidRequest
@@ -13,8 +14,8 @@ from swarmkeep.domain.events import RequestRecord
 from swarmkeep.domain.request import ModelRequest
 
 DivergenceKind = Literal[
-    "instructions", "tool_schemas", "model", "parameters", "agent", "missing_tool", "arguments", "approval", "context",
-    "order", "unreadable",
+    "instructions", "tool_schemas", "model", "parameters", "agent", "missing_tool", "arguments", "approval",
+    "guardrail", "context", "order", "unreadable",
 ]  # fmt: skip
 DIVERGENCE_KINDS: tuple[DivergenceKind, ...] = get_args(DivergenceKind)
 
@@ -33,6 +34,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
     `turns` counts the model calls that were compared, and `last_seq` is the last event that was; each difference is
     told once, where it shows first. `redacted` are events that would have been needed for what could not be compared.
+    `cut_short`, if it is there: the time for it was over after `last_seq`, and what comes later was not compared.
     """
 
     matches: bool
@@ -40,6 +42,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     last_seq: int
     divergences: list[Divergence]
     redacted: list[int] = []
+    cut_short: bool | UnsetType = UNSET
 
 
 class ReplayFindings:

@@ -2,36 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from swarmkeep.audit.redacted import is_redacted
+from swarmkeep.audit.replay.batches import changes_context, find_recorded_batch, follows_verdict
 from swarmkeep.audit.replay.divergences import DivergenceKind, ReplayFindings
 from swarmkeep.domain.decisions.settling import NO_APPROVALS, Approvals, draft_follow_up, settle
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.events import (
     FACTS,
+    ApprovalDecided,
     ApprovalRequested,
     ContextUpdated,
+    GuardrailTripped,
     HandoffIgnored,
     HandoffMade,
     MessageAdded,
     RequestRecord,
     RunCompleted,
+    RunHidden,
     RunResumed,
     RunStarted,
     RunWaiting,
-    SessionCreated,
     SessionRedacted,
     SessionUpdated,
     ToolStarted,
     UnknownFact,
 )
+from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
+from swarmkeep.domain.facts.history import MessageRemoved
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.state import State
 from swarmkeep.engine.policy import Decide, decide_nothing
+
+# What may happen while a model speaks.
+_PASSING = (
+    SessionUpdated, ContextUpdated, SessionRedacted, MessageRemoved, RunHidden, UnknownFact,
+    CompactionStarted, CompactionSummarised, CompactionFailed,
+)  # fmt: skip
 
 
 class EndOfRecordedLog(Exception):
@@ -56,7 +69,8 @@ class RecordedLog:
         self.is_turn_skipped = False
         self.knows_arguments = True
         self.knows_context = True
-        self._approvals = approvals
+        # Which calls start together is as it was recorded: it makes no difference to what comes of them.
+        self._approvals = replace(approvals, find_batch=lambda _, run: find_recorded_batch(self._list_next(), run))
         self._events = events
         self._next = 0
         self._is_taken_over = False
@@ -72,6 +86,9 @@ class RecordedLog:
     @property
     def last_seq(self) -> int:
         return self.state.seq
+
+    def is_redacted_at(self, seq: int) -> bool:
+        return is_redacted(self._events[seq - 1])
 
     @property
     def event_after_next(self) -> RecordedEvent | None:
@@ -96,8 +113,11 @@ class RecordedLog:
         """Note a difference that shows at the upcoming event."""
         self.findings.add(self.next_event.seq, kind, recorded, actual)
 
+    def _list_next(self) -> Iterator[RecordedEvent]:
+        return islice(self._events, self._next, None)
+
     async def commit(
-        self, decide: Decide, blobs: Mapping[str, str] | None = None, *, aside: bool = False
+        self, decide: Decide, blobs: Mapping[str, str | bytes] | None = None, *, aside: bool = False
     ) -> list[RecordedEvent]:
         """Go on to where the recorded log has what `decide` makes of the state; differences are noted.
 
@@ -114,10 +134,16 @@ class RecordedLog:
         self._apply_outside_events()
         return [] if self._is_taken_over else applied
 
+    async def read_files(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        """Nothing: no model is asked, and requests are compared by what they refer to."""
+        return {}
+
     async def settle(self) -> list[RecordedEvent]:
-        return (
-            [] if draft_follow_up(self.state, approvals=self._approvals) is None else await self.commit(decide_nothing)
-        )
+        settled: list[RecordedEvent] = []
+        # What somebody did after a follow-up may lead to another one.
+        while draft_follow_up(self.state, approvals=self._approvals) is not None:
+            settled += await self.commit(decide_nothing)
+        return settled
 
     def note_mismatch(self, actual: str) -> EndOfRecordedLog:
         """Note that the recorded log goes on with something else than today's code would."""
@@ -138,6 +164,9 @@ class RecordedLog:
                 if applied and not self._is_made_by_loop(event):
                     # Cut off here, as in a fork that ends in the middle of what was one commit.
                     break
+                if isinstance(event.fact, GuardrailTripped):
+                    self.note("guardrail", describe_refusal(event.fact), None)
+                    return applied + self._follow()
                 if not {ApprovalRequested} & {type(draft.fact), type(event.fact)}:
                     raise self.note_mismatch(draft.fact.type)
                 self._note_approval_difference(draft, event)
@@ -181,7 +210,9 @@ class RecordedLog:
         """Take the recorded events as they are, up to where the next reply or result is needed."""
         applied = [self._apply()]
         while self._next < len(self._events) and self._is_made_by_loop(event := self._events[self._next]):
-            if isinstance(event.fact, MessageAdded | UnknownFact):
+            if isinstance(event.fact, UnknownFact) or (
+                isinstance(event.fact, MessageAdded) and not follows_verdict(event.fact)
+            ):
                 break
             applied.append(self._apply())
         return applied
@@ -190,7 +221,9 @@ class RecordedLog:
         event = self._events[self._next]
         if _is_reply(event):
             self.knows_arguments = not is_redacted(event)
-        if isinstance(event.fact, ContextUpdated | SessionCreated) and is_redacted(event):
+        elif isinstance(event.fact, ApprovalDecided) and event.fact.arguments is not UNSET and is_redacted(event):
+            self.knows_arguments = False
+        if changes_context(event.fact) and is_redacted(event):
             # What instructions and later changes find in the context may be missing from here on.
             self.knows_context = False
             self.findings.add_redacted(event.seq)
@@ -202,7 +235,7 @@ class RecordedLog:
         self._is_taken_over = False
         while self._next < len(self._events) and not self._is_made_by_loop(self._events[self._next]):
             fact = self._apply().fact
-            passing = isinstance(fact, SessionUpdated | ContextUpdated | SessionRedacted | UnknownFact)
+            passing = isinstance(fact, _PASSING)
             self.candidates = [*self.candidates, self.state] if passing else [self.state]
             if isinstance(fact, RunResumed):
                 # Whoever took over had started nothing itself.
@@ -215,11 +248,22 @@ class RecordedLog:
             case MessageAdded(completion=completion) if completion is not None:
                 asked = completion.request is not None or is_redacted(event)
                 return completion.partial is not True and asked
-            case MessageAdded(tool=tool):
-                return tool is not None and running
+            case MessageAdded(person=person) if person is not UNSET:
+                # An answer is somebody's own; a note follows from handing back.
+                return self.state.handback_note is not None and event.fact.message.get("role") == "user"
+            case MessageAdded(tool=tool, correction=correction, guardrail=guardrail):
+                return (tool is not None or correction is not UNSET or guardrail is not UNSET) and running
             case ContextUpdated(tool_call_id=call_id):
                 return call_id is not None
-            case ToolStarted() | HandoffMade() | HandoffIgnored() | ApprovalRequested() | RunWaiting() | RunCompleted():
+            case GuardrailTripped():
+                return True
+            case HandoffMade() | HandoffIgnored():
+                # What a caller delivers may decide one, too, while the run waits.
+                return running
+            case RunCompleted():
+                # While it waits, only a person's answer completes it.
+                return self.state.run is None or running
+            case ToolStarted() | ApprovalRequested() | RunWaiting():
                 return True
             case UnknownFact():
                 return event.type in FACTS and not self._is_input(event)
@@ -235,6 +279,10 @@ class RecordedLog:
 
 def _is_reply(event: RecordedEvent) -> bool:
     return isinstance(event.fact, MessageAdded) and event.fact.completion is not None
+
+
+def describe_refusal(fact: GuardrailTripped) -> dict[str, object]:
+    return {"stage": fact.stage, "refused": True, "name": fact.name, "message": fact.message}
 
 
 def get_request_record(event: RecordedEvent) -> RequestRecord | None:

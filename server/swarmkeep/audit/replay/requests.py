@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Container, Iterable
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from swarmkeep.audit.redacted import is_lost
+from swarmkeep.domain.compaction.requests import build_summary_request
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import EventNotFound, RequestNotKept
-from swarmkeep.domain.events import HandoffIgnored, MessageAdded, RequestRecord
-from swarmkeep.domain.request import assemble_request
+from swarmkeep.domain.events import GuardrailTripped, HandoffIgnored, MessageAdded, RequestRecord
+from swarmkeep.domain.facts.compaction import CompactionStarted, CompactionSummarised
+from swarmkeep.domain.facts.history import MessageRemoved
+from swarmkeep.domain.request import ModelRequest, assemble_request
+from swarmkeep.domain.state import State
 from swarmkeep.store.ports import EventStore, SessionKey
 
 # What the messages of a state are made of.
-_MESSAGE_TYPES = (MessageAdded.type, HandoffIgnored.type)
+_MESSAGE_TYPES = (
+    MessageAdded.type, HandoffIgnored.type, GuardrailTripped.type, MessageRemoved.type,
+    CompactionStarted.type, CompactionSummarised.type,
+)  # fmt: skip
 
 
 async def rebuild_request(store: EventStore, key: SessionKey, seq: int) -> bytes:
@@ -23,27 +32,64 @@ async def rebuild_request(store: EventStore, key: SessionKey, seq: int) -> bytes
     Raises SessionNotFound, EventNotFound if that event is no recorded answer of a model, and RequestNotKept if
     something that was sent is not there any more.
     """
-    state = await store.state(key, at=seq)
-    _refuse_gaps(seq, await store.read(key, upto=seq, types=_MESSAGE_TYPES))
-    answer = state.messages[-1] if state.messages and state.messages[-1].seq == seq else None
-    record = answer.completion.request if answer is not None and answer.completion is not None else None
+    await store.state(key, at=seq)
+    event = (await store.read(key, after=seq - 1, upto=seq))[-1]
+    if event.type in _MESSAGE_TYPES and is_lost(event):
+        raise RequestNotKept(seq, f"event {seq} was redacted, or cannot be read")
+    answer = event.fact
+    completion = answer.completion if isinstance(answer, MessageAdded | CompactionSummarised) else None
+    record = None if completion is None else completion.request
     if record is None:
         raise EventNotFound(seq, f"event {seq} is not a model's answer")
+    upto = seq - 1 if record.history_upto is UNSET else record.history_upto
+    before = await store.state(key, at=upto)
+    said = await store.read(key, upto=upto, types=_MESSAGE_TYPES)
+    if isinstance(answer, CompactionSummarised):
+        request = _rebuild_summary_request(seq, answer, before, record, said)
+    else:
+        history_from = None if record.history_from is UNSET else record.history_from
+        # Of what is kept with a state, nothing is used: this is put together from the log alone.
+        request = assemble_request(list(before.messages), "", None, record.params, history_from, before.summary)
+        _refuse_gaps(seq, said, before, {entry.seq for entry in request.entries})
     texts = await store.read_blobs(key, [name for name in (record.instructions, record.tools) if name])
     for what, name in (("instructions", record.instructions), ("tool schemas", record.tools)):
         if name is not None and name not in texts:
             raise RequestNotKept(seq, f"the {what} that were sent are not kept any more")
     tools = None if record.tools is None else texts[record.tools]
-    return assemble_request(
-        state.messages[:-1], texts[record.instructions], tools, record.params, _find_history_start(record)
-    ).body()
+    files = await store.read_files(key, request.file_names)
+    for name in request.file_names:
+        if name not in files:
+            raise RequestNotKept(seq, f"the file {name} that was sent is not kept any more")
+    sent = replace(request, instructions=texts[record.instructions], tools=tools, files=files)
+    return await asyncio.to_thread(sent.body) if files else sent.body()
 
 
-def _refuse_gaps(seq: int, said: Iterable[RecordedEvent]) -> None:
+def _rebuild_summary_request(
+    seq: int, answer: CompactionSummarised, before: State, record: RequestRecord, said: Iterable[RecordedEvent]
+) -> ModelRequest:
+    if before.compaction is None:
+        raise RequestNotKept(seq, "what it was to sum up is not in the log")
+    request, piece = build_summary_request(before, str(record.params.get("model", "")), answer.characters)
+    covered = 0 if before.summary is None else before.summary.last_seq
+    _refuse_gaps(seq, said, before, set(range(covered + 1, piece.last_seq + 1)))
+    return request
+
+
+def _refuse_gaps(seq: int, said: Iterable[RecordedEvent], before: State, sent: Container[int]) -> None:
+    """Raise RequestNotKept if something is lost that was sent, or may have been."""
+    last_summary = 0 if before.summary is None else before.summary.seq
     for event in said:
-        if is_lost(event):
+        if not is_lost(event):
+            continue
+        match event.fact:
+            case MessageAdded():
+                is_missed = event.seq in sent
+            case CompactionSummarised():
+                is_missed = event.seq > last_summary
+            case MessageRemoved() | CompactionStarted():
+                # What is left of one says as much of messages as before.
+                is_missed = False
+            case _:
+                is_missed = True
+        if is_missed:
             raise RequestNotKept(seq, f"event {event.seq} was redacted, or cannot be read")
-
-
-def _find_history_start(record: RequestRecord) -> int | None:
-    return None if record.history_from is UNSET else record.history_from

@@ -8,12 +8,14 @@ from typing import assert_never
 from msgspec import UNSET
 
 from swarmkeep.audit.transcript.entry import TimelineEntry
+from swarmkeep.audit.transcript.history_descriptions import describe_history_event
 from swarmkeep.audit.transcript.run_descriptions import MakeEntry, describe_run_event, find_call_name, name_actor
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import (
     FACTS,
     ContextUpdated,
+    GuardrailTripped,
     HandoffIgnored,
     HandoffMade,
     MessageAdded,
@@ -26,7 +28,11 @@ from swarmkeep.domain.events import (
     UnknownFact,
     Usage,
 )
-from swarmkeep.domain.state import State, add_usage
+from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
+from swarmkeep.domain.facts.history import MessageRemoved
+from swarmkeep.domain.facts.takeovers import SessionHandedBack, SessionTakenOver
+from swarmkeep.domain.facts.tools import ToolsListed
+from swarmkeep.domain.state import State, read_usage, sum_usage
 from swarmkeep.domain.wording import format_call, format_calls, join_content, put_name_first
 
 
@@ -35,7 +41,7 @@ def describe(entry: MakeEntry, before: State, event: RecordedEvent) -> TimelineE
     fact = event.fact
     match fact:
         case MessageAdded():
-            return _describe_message(entry, fact)
+            return _describe_message(entry, before, fact)
         case ToolStarted():
             return _describe_tool_start(entry, event, fact)
         case HandoffMade():
@@ -46,7 +52,19 @@ def describe(entry: MakeEntry, before: State, event: RecordedEvent) -> TimelineE
         case ContextUpdated():
             name = find_call_name(before, fact.tool_call_id)
             return entry(speaker=name, headline="changes the context" if name else "the context is changed")
-        case SessionCreated() | SessionForked() | SessionImported() | SessionUpdated() | SessionRedacted():
+        case MessageRemoved() | CompactionStarted() | CompactionSummarised() | CompactionFailed() | ToolsListed():
+            return describe_history_event(entry, before, fact)
+        case GuardrailTripped():
+            return _describe_refusal(entry, before, fact)
+        case (
+            SessionCreated()
+            | SessionForked()
+            | SessionImported()
+            | SessionUpdated()
+            | SessionRedacted()
+            | SessionTakenOver()
+            | SessionHandedBack()
+        ):
             return _describe_session_event(entry, fact)
         case UnknownFact():
             return _describe_unknown(entry, event, fact)
@@ -54,19 +72,25 @@ def describe(entry: MakeEntry, before: State, event: RecordedEvent) -> TimelineE
             return describe_run_event(entry, before, event, fact)
 
 
-def _describe_message(entry: MakeEntry, fact: MessageAdded) -> TimelineEntry:
+def _describe_message(entry: MakeEntry, before: State, fact: MessageAdded) -> TimelineEntry:
     message = fact.message
     role = str(message.get("role") or "")
     text = join_content(message.get("content"))
     sender = str(message.get("sender") or role or "somebody")
     if role == "tool":
-        return _describe_result(entry, message, fact, text)
+        return _describe_result(entry, before, message, fact, text)
+    if fact.correction is not UNSET:
+        return entry(speaker=sender, text=text, headline=f"sends the answer back ({fact.correction})", tone="notice")
+    if fact.person is not UNSET:
+        said = "answers in the agent's place" if role == "assistant" else "tells the agent"
+        return entry(speaker=put_name_first(fact.person), text=text, headline=said, tone="notice")
     if role != "assistant":
         return entry(speaker=sender, text=text, headline="" if role in (sender, "user") else f"({role})")
     completion = fact.completion
     calls = tuple(format_calls(message))
     if completion is None:
-        return entry(speaker=sender, text=text, calls=calls)
+        headline = "" if fact.guardrail is UNSET else f"says what {fact.guardrail} says"
+        return entry(speaker=sender, text=text, calls=calls, headline=headline)
     cut = completion.partial is True
     return entry(
         speaker=sender,
@@ -75,9 +99,26 @@ def _describe_message(entry: MakeEntry, fact: MessageAdded) -> TimelineEntry:
         headline="was cut off" if cut else "",
         tone="bad" if cut else "plain",
         model=completion.model,
-        usage=add_usage(Usage(), completion.usage),
+        usage=sum_usage(Usage(), read_usage(completion.usage)),
         duration_ms=None if cut else completion.duration_ms,
     )
+
+
+def _describe_takeover(entry: MakeEntry, fact: SessionTakenOver | SessionHandedBack) -> TimelineEntry:
+    text = "" if fact.note is UNSET else fact.note
+    taken = isinstance(fact, SessionTakenOver)
+    headline = "takes the conversation over from the agent" if taken else "hands the conversation back to the agent"
+    return entry(speaker=name_actor(fact.by), headline=headline, text=text, tone="notice")
+
+
+_REFUSED = {"input": "refuses what was said", "output": "refuses the answer: nobody is shown it"}
+
+
+def _describe_refusal(entry: MakeEntry, before: State, fact: GuardrailTripped) -> TimelineEntry:
+    name = None if fact.tool_call_id is UNSET else find_call_name(before, fact.tool_call_id)
+    headline = _REFUSED.get(fact.stage) or f"refuses the call of {name or 'a function'}"
+    text = fact.message if fact.error is UNSET else f"{fact.message} ({fact.error})"
+    return entry(speaker=fact.name, headline=headline, text=text, tone="bad")
 
 
 _TOOL_HEADLINES = {
@@ -86,27 +127,44 @@ _TOOL_HEADLINES = {
     "timeout": "did not answer in time",
     "unknown_outcome": "was cut off: its outcome is unknown",
     "denied": "was denied, and did not run",
+    "refused": "was refused by a guardrail, and did not run",
     "superseded": "answers; its handoff is not made",
     "external": "is answered from outside",
 }
 
 
-def _describe_result(entry: MakeEntry, message: Json, fact: MessageAdded, text: str) -> TimelineEntry:
+def _describe_result(entry: MakeEntry, before: State, message: Json, fact: MessageAdded, text: str) -> TimelineEntry:
     tool = fact.tool
     if tool is None:
         return entry(speaker=str(message.get("tool_name") or "tool"), headline="answers", text=text)
     calm = tool.status in ("ok", "external", "superseded")
     timed = tool.status in ("ok", "error", "timeout")
     headline = _TOOL_HEADLINES.get(tool.status, tool.status)
-    if tool.handoff is not UNSET:
+    if tool.output is True:
+        headline = "takes the answer"
+    elif fact.correction is not UNSET:
+        headline = f"sends the answer back ({fact.correction})"
+    elif tool.handoff is not UNSET:
         headline = f"returns the agent {tool.handoff}"
     return entry(
         speaker=tool.name,
         headline=headline,
         text=text,
+        calls=_find_call_among_others(before, message.get("tool_call_id")),
         tone="plain" if calm else "bad",
         duration_ms=tool.duration_ms if timed else None,
     )
+
+
+def _find_call_among_others(before: State, call_id: object) -> tuple[str, ...]:
+    """The call that is answered, where calls ran at once: the function's name may be that of several."""
+    calls = () if before.run is None else before.run.calls
+    ended = next((place for place, call in enumerate(calls) if call.id == call_id), len(calls))
+    # In turn, none that has started is open beside it, and none after it has ended.
+    beside = (call for place, call in enumerate(calls) if place != ended and (place > ended or not call.done))
+    if ended == len(calls) or not any(call.attempts for call in beside):
+        return ()
+    return (format_call(calls[ended].name, calls[ended].arguments),)
 
 
 def _describe_tool_start(entry: MakeEntry, event: RecordedEvent, fact: ToolStarted) -> TimelineEntry:
@@ -114,15 +172,21 @@ def _describe_tool_start(entry: MakeEntry, event: RecordedEvent, fact: ToolStart
     if fact.attempt > 1:
         headline = f"starts again, with the same id: attempt {fact.attempt}"
         return entry(speaker=event.agent, headline=headline, calls=(call,), tone="notice")
-    return entry(speaker=event.agent, headline="calls", calls=(call,))
+    asked = "" if fact.session_id is UNSET else f", which asks another agent in session {fact.session_id}"
+    return entry(speaker=event.agent, headline=f"calls{asked}", calls=(call,))
 
 
 def _describe_session_event(
-    entry: MakeEntry, fact: SessionCreated | SessionForked | SessionImported | SessionUpdated | SessionRedacted
-) -> TimelineEntry:
+    entry: MakeEntry,
+    fact: SessionCreated | SessionForked | SessionImported | SessionUpdated | SessionRedacted | SessionTakenOver
+    | SessionHandedBack,
+) -> TimelineEntry:  # fmt: skip
     match fact:
+        case SessionTakenOver() | SessionHandedBack():
+            return _describe_takeover(entry, fact)
         case SessionCreated():
-            return entry(headline=f"the conversation begins with {fact.agent}")
+            asked = "" if fact.parent is UNSET else f", which session {fact.parent.session_id} asks"
+            return entry(headline=f"the conversation begins with {fact.agent}{asked}")
         case SessionForked():
             text = f"from here on this is a fork of {fact.from_session_id}, which shares events 1 to {fact.from_seq}"
             return entry(headline=text, tone="notice")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
+from msgspec import UNSET
+
 from swarmkeep.audit.transcript.entry import TimelineEntry
+from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import (
     ApprovalDecided,
@@ -15,13 +18,14 @@ from swarmkeep.domain.events import (
     RunCompleted,
     RunEnded,
     RunFailed,
+    RunHidden,
     RunInterrupted,
-    RunOptions,
     RunQueued,
     RunResumed,
     RunStarted,
     RunWaiting,
 )
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.domain.timestamps import parse_timestamp
 from swarmkeep.domain.wording import format_call, join_content, put_name_first
@@ -35,7 +39,7 @@ def describe_run_event(
     before: State,
     event: RecordedEvent,
     fact: RunQueued | RunStarted | RunWaiting | RunResumed | ApprovalRequested | ApprovalDecided
-    | RunCompleted | RunFailed | RunCancelled | RunInterrupted,
+    | RunCompleted | RunFailed | RunCancelled | RunInterrupted | RunHidden,
 ) -> TimelineEntry:  # fmt: skip
     match fact:
         case RunStarted():
@@ -55,6 +59,10 @@ def describe_run_event(
             return _describe_decision(entry, before, fact)
         case RunCompleted() | RunFailed() | RunCancelled() | RunInterrupted():
             return _describe_end(entry, before, event, fact)
+        case RunHidden():
+            part = "" if fact.part is UNSET else f"part {fact.part} of "
+            hidden = f"makes {part}run {event.run_id} unfindable as a response"
+            return entry(speaker=name_actor(fact.by), headline=hidden, tone="notice")
         case _:
             assert_never(fact)
 
@@ -77,31 +85,49 @@ def _describe_options(options: RunOptions) -> tuple[str, ...]:
         said.append(f"for {options.max_turns} turns at most")
     if not options.execute_tools:
         said.append("without running its tools")
+    if options.caller_tools:
+        said.append(f"with functions of the caller: {', '.join(sorted(options.caller_tool_names))}")
+    if options.model_settings:
+        said.append(f"with {encode_text(options.model_settings)}")
+    if options.response_format:
+        said.append(f"for an answer of the form {options.response_format.get('type')}")
+    if options.instructions:
+        said.append("with instructions of its own")
     return tuple(said)
 
 
 def _describe_wait(pending: tuple[PendingCall, ...]) -> str:
+    below = next((call.session_id for call in pending if call.reason == "session"), None)
+    if below is not None:
+        return f"the run waits for what is decided in session {below or 'of another agent'}:"
+    if any(call.reason == "person" for call in pending):
+        return f"the run waits for the person who has taken over{'' if len(pending) == 1 else ', and for a decision:'}"
     approval = any(call.reason == "approval" for call in pending)
     return f"the run waits for {'an approval' if approval else 'results from outside'}:"
 
 
 def _list_pending_calls(pending: tuple[PendingCall, ...]) -> tuple[str, ...]:
-    return tuple(format_call(call.name, call.arguments) for call in pending)
+    return tuple(format_call(call.name, call.arguments) for call in pending if call.reason != "person")
 
 
 def _describe_resume(entry: MakeEntry, fact: RunResumed) -> TimelineEntry:
     if fact.reason == "recovery":
         return entry(headline="the run is taken over, and goes on where it was cut off", tone="notice")
-    return entry(headline=f"the run goes on with {'a decision' if fact.reason == 'approval' else 'results'}")
+    if fact.reason == "person":
+        return entry(headline="the run goes on with the agent")
+    what = {"approval": "a decision", "session": "what was decided below"}.get(fact.reason, "results")
+    return entry(headline=f"the run goes on with {what}")
 
 
 def _describe_decision(entry: MakeEntry, before: State, fact: ApprovalDecided) -> TimelineEntry:
     name = find_call_name(before, fact.tool_call_id) or fact.tool_call_id
     approved = fact.decision == "approve"
+    edited = None if fact.arguments is UNSET else fact.arguments
     return entry(
         speaker=name_actor(fact.by),
-        headline=f"{'approves' if approved else 'denies'} {name}",
+        headline=f"{'approves' if approved else 'denies'} {name}{'' if edited is None else ', with other arguments:'}",
         text=fact.reason or "",
+        calls=() if edited is None else (format_call(name, edited),),
         tone="good" if approved else "bad",
     )
 

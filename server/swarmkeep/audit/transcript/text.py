@@ -75,7 +75,7 @@ def list_closing_facts(state: State) -> list[tuple[str, str]]:
     return [
         ("Status", state.status),
         ("Active agent", show_controls(state.agent)),
-        ("Messages", str(len(state.messages))),
+        ("Messages", str(state.message_count)),
         ("Model calls", f"{state.usage.model_calls}, {format_tokens(state.usage)}"),
         ("Last event", f"{state.seq}, at {format_time(state.updated_at)} UTC"),
         ("Its hash", state.hash),

@@ -5,9 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
 
-from swarmkeep.audit.transfer.export_lines import ExportEnd, ExportStart, write_end_line, write_event_line
+from swarmkeep.audit.transfer.export_lines import (
+    ExportEnd,
+    ExportStart,
+    write_end_line,
+    write_event_line,
+    write_file_line,
+)
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.domain.files.facts import list_fact_files
 from swarmkeep.domain.request import list_text_hashes
 from swarmkeep.domain.state import SessionStatus
 from swarmkeep.store.ports import EventStore, SessionKey, StoreUnavailable
@@ -33,34 +40,54 @@ async def write_export(
         if head is None:
             continue
         tally.sessions += 1
+        tally.events += head.seq
         async for page in _write_session(store, key, ExportStart(seq=head.seq, hash=head.hash, alone=alone)):
-            tally.events += len(page)
-            yield tally.add(b"".join(page))
+            yield tally.add(page)
     if not alone:
         yield tally.end()
 
 
-async def _write_session(store: EventStore, key: SessionKey, begin: ExportStart) -> AsyncGenerator[list[bytes]]:
+async def _write_session(store: EventStore, key: SessionKey, begin: ExportStart) -> AsyncGenerator[bytes]:
     seq, limit = 0, 10
     named: set[str] = set()
+    files: set[str] = set()
     while seq < begin.seq:
         events = await store.read_sealed(key, after=seq, limit=min(limit, begin.seq - seq), max_bytes=_PAGE_BYTES)
         if not events:
             raise StoreUnavailable(f"session {key.id!r} was deleted while it was exported")
         new = {one.event.seq: _take_new_names(one.event, named) for one in events}
         texts = await store.read_blobs(key, [name for names in new.values() for name in names])
-        page = [
-            write_event_line(
-                one,
-                {name: texts[name] for name in new[one.event.seq] if name in texts},
-                begin if one.event.seq == 1 else None,
+        page: list[bytes] = []
+        size = 1
+        for one in events:
+            async for line in _write_new_files(store, key, one.event, files):
+                # A file is a piece by itself, with what comes before it: no two are in memory.
+                yield b"".join([*page, line])
+                page.clear()
+            page.append(
+                write_event_line(
+                    one,
+                    {name: texts[name] for name in new[one.event.seq] if name in texts},
+                    begin if one.event.seq == 1 else None,
+                )
             )
-            for one in events
-        ]
-        yield page
+            size += len(page[-1])
+        yield b"".join(page)
         seq = events[-1].event.seq
-        size = max(sum(map(len, page)), 1)
         limit = max(1, min(limit * 4, limit * _PAGE_BYTES // size, _MAX_PAGE_EVENTS))
+
+
+async def _write_new_files(
+    store: EventStore, key: SessionKey, event: RecordedEvent, written: set[str]
+) -> AsyncGenerator[bytes]:
+    """The files that an event refers to and none before it did, each as a line."""
+    for name in dict.fromkeys(list_fact_files(event.fact)):
+        if name in written:
+            continue
+        written.add(name)
+        found = await store.read_files(key, [name])
+        if name in found:
+            yield write_file_line(name, found[name])
 
 
 def _take_new_names(event: RecordedEvent, named: set[str]) -> list[str]:

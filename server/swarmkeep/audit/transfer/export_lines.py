@@ -1,8 +1,8 @@
 """The export format, line by line: written here and read back here, byte for byte.
 
-Each line is an event. Its members come in one order, its payload as it is stored, so the bytes that were hashed can be
-cut out of it. A session's first line says how far the session goes; a document of several sessions has one more line at
-its end.
+Each line is an event, or a file that the next event is the first to refer to. An event's members come in one order, its
+payload as it is stored, so the bytes that were hashed can be cut out of it. A session's first line says how far the
+session goes; a document of several sessions has one more line at its end.
 """
 
 from __future__ import annotations
@@ -62,6 +62,14 @@ class EventLine(msgspec.Struct, frozen=True):
     begin: ExportStart | None
 
 
+class FileLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file or picture: it stands before the event that is the first of its session to refer to it."""
+
+    record: Literal["file"] = "file"
+    sha256: str
+    content: bytes
+
+
 class ExportEnd(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The last line: what came before it, and SHA-256 over its bytes. Where it is missing, the rest is too."""
 
@@ -77,6 +85,10 @@ class InvalidLine(ValueError):
 
 def write_end_line(end: ExportEnd) -> bytes:
     return encode(end) + b"\n"
+
+
+def write_file_line(name: str, content: bytes) -> bytes:
+    return encode(FileLine(sha256=name, content=content)) + b"\n"
 
 
 def write_event_line(one: SealedEvent, texts: Mapping[str, str], begin: ExportStart | None) -> bytes:
@@ -105,7 +117,7 @@ def write_event_line(one: SealedEvent, texts: Mapping[str, str], begin: ExportSt
     )
 
 
-def read_export_line(line: bytes) -> EventLine | ExportEnd:
+def read_export_line(line: bytes) -> EventLine | FileLine | ExportEnd:
     """What a line, without its break, says. Raises InvalidLine."""
     if line.startswith(b'{"session_id":'):
         return _read_event_line(line)
@@ -115,6 +127,8 @@ def read_export_line(line: bytes) -> EventLine | ExportEnd:
         raise InvalidLine(f"this is no JSON: {error}") from None
     if not isinstance(value, dict):
         raise InvalidLine("this is no JSON object")
+    if value.get("record") == "file":
+        return _convert(value, FileLine)
     if value.get("record") != "end":
         raise InvalidLine("this is not a line of an export")
     return _convert(value, ExportEnd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
@@ -13,17 +14,19 @@ from swarmkeep.audit.transfer.export_lines import (
     EventLine,
     ExportEnd,
     ExportStart,
+    FileLine,
     InvalidLine,
     read_export_line,
 )
+from swarmkeep.audit.transfer.exported_files import ExportedFiles
 from swarmkeep.audit.verify.chain import ChainCheck
 from swarmkeep.audit.verify.problems import Problems
+from swarmkeep.domain.checking.inputs import check_id
 from swarmkeep.domain.codec import has_more_values
 from swarmkeep.domain.decisions.sizes import UNBOUNDED
 from swarmkeep.domain.errors import InvalidImport, InvalidRequest
 from swarmkeep.domain.events import SessionCreated
 from swarmkeep.domain.fold import evolve
-from swarmkeep.domain.inputs import check_id
 from swarmkeep.domain.request import digest, list_text_hashes
 from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import SealedEvent
@@ -38,7 +41,7 @@ MAX_QUEUED_RUNS = 10_000
 _MAX_CHUNK_EVENTS = 200
 _MAX_CHUNK_BYTES = 4 * 1024 * 1024
 
-ExportLine = EventLine | ExportEnd
+ExportLine = EventLine | FileLine | ExportEnd
 
 
 class ExportedSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +72,8 @@ class ExportLines:
         self._next_line, self._next_offset = line, offset
         self.line, self.offset, self.size = line, offset, 0
         self.sha256 = hashlib.sha256()
+        self.file_seqs: list[int] = []
+        """The events of the session that is being read that have a file before them, once for each."""
 
     def next(self) -> ExportLine | None:
         """What the next line says; None after the last. Raises InvalidImport."""
@@ -96,6 +101,10 @@ class ExportLines:
     def end(self) -> int:
         """Where the last line that was read ends."""
         return self._next_offset
+
+    def find_line(self, place: ExportedSession, seq: int) -> int:
+        """The line of an event of the session that is being read."""
+        return place.line + seq - 1 + bisect_right(self.file_seqs, seq)
 
     def make_error(self, why: str) -> InvalidImport:
         return InvalidImport(why, line=self.line)
@@ -130,6 +139,8 @@ def verify_export(
                 )
             ended = True
         else:
+            if not isinstance(record, EventLine):
+                raise lines.make_error("here was to be the first event of a session")
             place = _read_session_start(lines, record)
             if place.session_id in seen:
                 raise lines.make_error(f"session {place.session_id!r} is in this file twice")
@@ -163,7 +174,7 @@ def _fold_session(
             state = evolve(state, one.event)
             if len(state.queue) > max_queued_runs:
                 why = f"more than {max_queued_runs} runs wait in the session's queue (SWARMKEEP_MAX_QUEUED_RUNS)"
-                raise InvalidImport(why, line=place.line + one.event.seq - 1)
+                raise InvalidImport(why, line=lines.find_line(place, one.event.seq))
         if lines.end - place.offset > max_bytes:
             raise lines.make_error(f"the session has more than {max_bytes} bytes up to here")
     return state
@@ -196,14 +207,16 @@ def read_chunks(file: BinaryIO, place: ExportedSession, session_id: str) -> Iter
             msgspec.structs.replace(one, event=msgspec.structs.replace(one.event, session_id=session_id))
             for one in chunk.events
         ]
-        yield SealedBatch(renamed, chunk.blobs)
+        yield SealedBatch(renamed, chunk.blobs, chunk.files)
 
 
 def _read_verified_chunks(lines: ExportLines, place: ExportedSession, first: EventLine) -> Iterator[SealedBatch]:
     """A session from its first line on, up to the last event, which must have the seq and hash that this line names."""
     chain = _ExportedChain(place, lines)
+    lines.file_seqs.clear()
     events: list[SealedEvent] = []
     blobs: dict[str, str] = {}
+    files: dict[str, bytes] = {}
     size = 0
     record: ExportLine | None = first
     while True:
@@ -211,6 +224,11 @@ def _read_verified_chunks(lines: ExportLines, place: ExportedSession, first: Eve
         if record is None:
             lines.line += 1
             raise lines.make_error(f"the export is cut off: event {chain.seq + 1} of {place.begin.seq} is missing")
+        if isinstance(record, FileLine):
+            chain.take_file(record)
+            files[record.sha256] = record.content
+            record = lines.next()
+            continue
         if not isinstance(record, EventLine):
             raise lines.make_error(f"here was to be event {chain.seq + 1} of session {place.session_id!r}")
         chain.follow(record)
@@ -219,11 +237,11 @@ def _read_verified_chunks(lines: ExportLines, place: ExportedSession, first: Eve
         if chain.seq == place.begin.seq:
             break
         if len(events) >= _MAX_CHUNK_EVENTS or size >= _MAX_CHUNK_BYTES:
-            yield SealedBatch(events, blobs)
-            events, blobs, size = [], {}, 0
+            yield SealedBatch(events, blobs, files)
+            events, blobs, files, size = [], {}, {}, 0
         record = lines.next()
     chain.close()
-    yield SealedBatch(events, blobs)
+    yield SealedBatch(events, blobs, files)
 
 
 class _ExportedChain:
@@ -235,6 +253,7 @@ class _ExportedChain:
         self._lines = lines
         self._hash = ""
         self._named: set[str] = set()
+        self._files = ExportedFiles()
         self._findings = Problems()
         self._check = ChainCheck(self._findings)
 
@@ -250,6 +269,7 @@ class _ExportedChain:
         if self.seq == 1 and event.type != SessionCreated.type:
             raise refusal(f"a session begins with {SessionCreated.type}, not with {event.type}")
         self._check_texts(line)
+        self._files.check(line, refusal)
         self._hash = event.hash
         self._check.take(one)
         self._refuse_problems()
@@ -262,6 +282,11 @@ class _ExportedChain:
         if any(digest(text) != name for name, text in line.texts.items()):
             raise self._lines.make_error("the text is not the one that its hash names")
 
+    def take_file(self, line: FileLine) -> None:
+        """A file that the next event refers to."""
+        self._lines.file_seqs.append(self.seq + 1)
+        self._files.take(line, self._lines.make_error)
+
     def close(self) -> None:
         if self._hash != self._place.begin.hash:
             raise self._lines.make_error("the last event is not the one that the session's first line names")
@@ -270,5 +295,5 @@ class _ExportedChain:
 
     def _refuse_problems(self) -> None:
         for problem in self._findings.make_verification(self.seq, None).problems if self._findings.count else ():
-            line = self._lines.line if problem.seq is None else self._place.line + problem.seq - 1
+            line = self._lines.line if problem.seq is None else self._lines.find_line(self._place, problem.seq)
             raise InvalidImport(problem.detail, line=line)

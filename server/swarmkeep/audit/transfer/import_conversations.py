@@ -23,6 +23,8 @@ from swarmkeep.audit.transfer.import_export import (
     digest_file,
     make_import_action,
 )
+from swarmkeep.domain.checking.files import ANY_FILES, FileLimits, take_out_files
+from swarmkeep.domain.checking.inputs import check_id, check_messages, check_object
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import create_session
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
@@ -31,10 +33,9 @@ from swarmkeep.domain.decisions.sizes import UNBOUNDED, SizeLimits
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent, encode_payload
 from swarmkeep.domain.errors import InvalidImport, InvalidRequest, SeqConflict, SessionExists
 from swarmkeep.domain.events import MessageAdded
-from swarmkeep.domain.inputs import check_id, check_messages, check_object
 from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import seal
-from swarmkeep.store.ports import EventStore, SessionKey, StorageQuota
+from swarmkeep.store.ports import EventStore, SealedBatch, SessionKey, StorageQuota
 
 READERS: dict[ForeignFormat, ConversationReader] = {"chat": read_chats, "swarm": read_chats, "assistants": read_threads}
 
@@ -44,6 +45,9 @@ class ImportPlan(msgspec.Struct, frozen=True):
 
     key: SessionKey
     drafts: list[EventDraft]
+    files: dict[str, bytes] = {}
+    inline: list[EventDraft] | None = None
+    """The drafts as they were once recorded, with their files in the messages."""
 
 
 async def import_conversations(
@@ -58,6 +62,7 @@ async def import_conversations(
     dry_run: bool = False,
     by: str | None = None,
     sizes: SizeLimits = UNBOUNDED,
+    files: FileLimits = ANY_FILES,
     quota: StorageQuota | None = None,
 ) -> ImportReport:
     """Make a session of each conversation in the file, with `agent` as the one that goes on.
@@ -69,7 +74,7 @@ async def import_conversations(
     Raises InvalidImport, TooLarge for what is larger than `sizes` allow, and SessionExists for another session under
     the same id; nothing was recorded then.
     """
-    plans = await asyncio.to_thread(_plan_all, tenant, file, form, agent, default_agent, as_id, sizes)
+    plans = await asyncio.to_thread(_plan_all, tenant, file, form, agent, default_agent, as_id, sizes, files)
     digest = await asyncio.to_thread(digest_file, file)
     made: list[ImportedSession] = []
     present = [await _is_present(store, plan) for plan in plans]
@@ -110,7 +115,10 @@ async def _record_session(
         made = apply_drafts(state, plan.drafts)
         return [*plan.drafts, *finish_import(made, source=form, digest=digest, by=by)]
 
-    await store.restore(plan.key, tuple, finish=finish, action=make_import_action(form, digest, by), quota=quota)
+    def give_files() -> list[SealedBatch]:
+        return [SealedBatch((), {}, plan.files)] if plan.files else []
+
+    await store.restore(plan.key, give_files, finish=finish, action=make_import_action(form, digest, by), quota=quota)
 
 
 def _plan_all(
@@ -121,11 +129,12 @@ def _plan_all(
     default_agent: str | None,
     as_id: str | None,
     sizes: SizeLimits,
+    files: FileLimits,
 ) -> list[ImportPlan]:
     conversations = list(READERS[form](read_documents(file)))
     if as_id is not None and len(conversations) != 1:
         raise InvalidImport(f"a new id is for one session; this file has {len(conversations)}")
-    plans = [_plan_session(tenant, found, form, agent, default_agent, as_id, sizes) for found in conversations]
+    plans = [_plan_session(tenant, found, form, agent, default_agent, as_id, sizes, files) for found in conversations]
     repeated = find_repeated(plan.key.id for plan in plans)
     if repeated is not None:
         raise conversations[repeated].make_error(f"session {plans[repeated].key.id!r} is in this file twice")
@@ -150,31 +159,38 @@ def _plan_session(
     default_agent: str | None,
     as_id: str | None,
     sizes: SizeLimits,
+    files: FileLimits,
 ) -> ImportPlan:
     try:
         check_id(as_id or conversation.id or "x", "")
         messages = check_messages([_as_object(message) for message in conversation.messages], "")
+        taken = take_out_files(messages, "", files)
         name = agent or conversation.agent or _find_last_speaker(messages) or default_agent
         metadata = check_object({**conversation.metadata, "imported": {"from": form, **conversation.origin}}, "")
         variables = check_object(conversation.context_variables, "")
     except InvalidRequest as error:
         raise conversation.make_error(str(error), error.errors[0]["pointer"]) from None
-    sizes.check_messages(messages, "message")
+    sizes.check_messages(taken.messages, "message")
     sizes.check_metadata(metadata)
     sizes.check_context(variables)
     if not name:
         raise conversation.make_error("nothing says which agent is to go on; name one")
-    said = [
-        {**message, "sender": name} if message["role"] == "assistant" and "sender" not in message else message
-        for message in messages
-    ]
-    drafts = draft_events(name, create_session(name, variables, metadata, said), None)
+
+    def draft(said: Sequence[Json]) -> list[EventDraft]:
+        named = [
+            {**message, "sender": name} if message["role"] == "assistant" and "sender" not in message else message
+            for message in said
+        ]
+        return draft_events(name, create_session(name, variables, metadata, named), None)
+
+    drafts = draft(taken.messages)
     try:
         # What no log can hold is found here, before anything is recorded.
         seal("", State(), drafts, at="")
     except InvalidRequest as error:
         raise conversation.make_error(str(error)) from None
-    return ImportPlan(SessionKey(tenant, as_id or conversation.id or conversation.derived_id), drafts)
+    key = SessionKey(tenant, as_id or conversation.id or conversation.derived_id)
+    return ImportPlan(key, drafts, taken.files, draft(messages) if taken.files else None)
 
 
 def _as_object(message: object) -> Json:
@@ -204,4 +220,5 @@ async def _is_present(store: EventStore, plan: ImportPlan) -> bool:
 
 
 def _are_recorded(plan: ImportPlan, events: Sequence[RecordedEvent]) -> bool:
-    return [event.payload for event in events] == [encode_payload(draft.fact) for draft in plan.drafts]
+    recorded = [event.payload for event in events]
+    return any(recorded == [encode_payload(one.fact) for one in made] for made in (plan.drafts, plan.inline or ()))

@@ -16,12 +16,12 @@ from swarmkeep.audit.transfer.export_reader import (
     read_chunks,
     verify_export,
 )
+from swarmkeep.domain.checking.inputs import check_id
 from swarmkeep.domain.decisions.importing import finish_import
 from swarmkeep.domain.decisions.sizes import UNBOUNDED, SizeLimits
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import InvalidImport, SeqConflict, SessionExists
 from swarmkeep.domain.events import SessionImported
-from swarmkeep.domain.inputs import check_id
 from swarmkeep.domain.state import State
 from swarmkeep.store.ports import EventStore, SessionKey, StorageQuota
 from swarmkeep.store.ports.audit import AuditAction

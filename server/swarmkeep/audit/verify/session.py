@@ -19,10 +19,12 @@ from swarmkeep.audit.verify.turns import check_turn
 from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import SessionNotFound
-from swarmkeep.domain.events import MessageAdded, RunQueued, RunStarted, SessionForked
+from swarmkeep.domain.events import RunQueued, RunStarted, SessionForked
+from swarmkeep.domain.files.facts import list_fact_files
 from swarmkeep.domain.fold import evolve
+from swarmkeep.domain.request import list_text_hashes
 from swarmkeep.domain.state import State
-from swarmkeep.domain.views import view_session
+from swarmkeep.domain.views import view_stored_session
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import SessionKey
@@ -119,12 +121,11 @@ class _SessionCheck:
 
     def _note_references(self, event: RecordedEvent) -> None:
         fact = event.fact
-        if isinstance(fact, MessageAdded):
-            record = fact.completion.request if fact.completion is not None else None
-            for name in () if record is None else (record.instructions, record.tools):
-                if name is not None:
-                    self._named.blob(name, event.seq)
-        elif isinstance(fact, RunStarted | RunQueued):
+        for name in list_text_hashes(fact):
+            self._named.blob(name, event.seq)
+        for name in list_fact_files(fact):
+            self._named.file(name, event.seq)
+        if isinstance(fact, RunStarted | RunQueued):
             self._named.run(event.run_id)
         elif isinstance(fact, SessionForked):
             self.forked = (fact, self.state.hash, self._first_hash)
@@ -161,7 +162,7 @@ class _SessionCheck:
             self.findings.add("head_missing", "the session has rows, but no head row")
             return
         self._check_ends(head)
-        view = view_session(key.id, self.state)
+        view = view_stored_session(key.id, self.state)
         view = replace(view, message_count=view.message_count + self._dropped_count)
         check_head(head, self.state, view, self.findings)
         check_labels(evidence, self.state, self.findings)
@@ -193,11 +194,18 @@ def _check_fork(stored: Snapshot, key: SessionKey, check: _SessionCheck) -> None
         check.findings.add("fork_differs", detail, fact.from_seq)
 
 
-async def verify_all(store: Archive, tenant: str | None = None) -> AsyncGenerator[tuple[SessionKey, Verification]]:
-    """Check every session, of one tenant or of all, by tenant and id: also those whose head row is gone."""
+async def verify_all(
+    store: Archive, tenant: str | None = None, *, first: SessionKey | None = None
+) -> AsyncGenerator[tuple[SessionKey, Verification]]:
+    """Check every session, of one tenant or of all, by tenant and id: also those whose head row is gone.
+
+    `first` is the one to begin with, or where it would be.
+    """
     after: SessionKey | None = None
     while keys := await store.list_session_keys(tenant, after=after):
         for key in keys:
+            if first is not None and (key.tenant, key.id) < (first.tenant, first.id):
+                continue
             try:
                 yield key, await verify(store, key)
             except SessionNotFound:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from uuid import uuid4
 
 import msgspec
 
 from swarmkeep.domain.codec import decode
 from swarmkeep.domain.decisions.commands import StartRun
 from swarmkeep.domain.envelope import RecordedEvent, read_data
-from swarmkeep.domain.events import RunOptions
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.views import RunView
 from swarmkeep.engine import loop
+from swarmkeep.engine.ids import make_id
 from swarmkeep_client import Event, Message, MessageDelta, MessageStarted, Run, StreamItem
 from swarmkeep_client import RunOptions as Asked
 
@@ -42,19 +42,23 @@ def to_client_item(item: loop.Item) -> StreamItem:
 
 
 def to_client_run(view: RunView) -> Run:
-    return msgspec.convert(view, Run, from_attributes=True)
+    # Through plain JSON values, which leave out what does not apply.
+    return msgspec.convert(msgspec.to_builtins(view), Run)
 
 
 def to_start_run(said: str | Sequence[Message], asked: Asked | None, *, stream: bool) -> StartRun:
     asked = asked or {}
     return StartRun(
-        run_id=f"run_{uuid4().hex}",
+        run_id=make_id("run"),
         messages=({"role": "user", "content": said},) if isinstance(said, str) else tuple(said),
         options=RunOptions(
             stream=stream,
             max_turns=asked.get("max_turns"),
             model=asked.get("model"),
             execute_tools=asked.get("execute_tools") is not False,
+            model_settings=asked.get("model_settings") or msgspec.UNSET,
+            instructions=asked.get("instructions") or msgspec.UNSET,
+            response_format=asked.get("response_format") or msgspec.UNSET,
         ),
         agent=asked.get("agent"),
         context_variables=asked.get("context_variables") or {},

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
-from uuid import uuid4
 
 import msgspec
 
@@ -13,6 +13,7 @@ from swarmkeep.domain.decisions import resuming
 from swarmkeep.engine import loop
 from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.build import build_engine
+from swarmkeep.engine.ids import make_id
 from swarmkeep.engine.reader import RunPosition
 from swarmkeep.settings import Settings
 from swarmkeep.store.opening import open_store
@@ -37,7 +38,7 @@ class LocalChatSession:
         self.place = "in this process"
         self.session_id = session_id
         self._agent = agent
-        self._key = SessionKey(tenant or DEFAULT_TENANT, session_id or f"sess_{uuid4().hex}")
+        self._key = SessionKey(tenant or DEFAULT_TENANT, session_id or make_id("sess"))
         # Runs that others have left are theirs to take up again.
         store = open_store(settings.database_url, only=self._key)
         # Whoever leaves in the middle of an answer does not wait for it; it can be resumed.
@@ -87,6 +88,11 @@ class LocalChatSession:
             return None
         views = self._background.run(self._engine.reader.list_runs(self._key, limit=1))
         return to_client_run(views[0]) if views else None
+
+    def open_below(self, session_id: str) -> LocalChatSession:
+        below = copy.copy(self)
+        below.session_id, below._key = session_id, SessionKey(self._key.tenant, session_id)
+        return below
 
     def cancel(self) -> None:
         active = self.active()

@@ -13,7 +13,7 @@ from swarmkeep.cli.refusals import find_refusal
 from swarmkeep.cli.render.screen import Screen
 from swarmkeep.cli.sources.source import ChatSource
 from swarmkeep.cli.terminal import say
-from swarmkeep.domain.wording import escape_line, format_call, join_content
+from swarmkeep.domain.wording import CORRECTOR, escape_line, format_call, join_content
 from swarmkeep_client import Approval, Done, PendingCall, Run, RunNotCompleted, StreamItem
 
 P = ParamSpec("P")
@@ -99,7 +99,8 @@ class Chat:
             return []
         with self.sessions() as found:
             messages = found.messages(self.session_id())
-        return [join_content(message.get("content")) for message in messages if message.get("role") == "user"]
+        asked = [message for message in messages if message.get("role") == "user"]
+        return [join_content(message.get("content")) for message in asked if message.get("sender") != CORRECTOR]
 
     def _read(self, prompt: str) -> str:
         """The next input. Raises Leave at its end."""
@@ -176,6 +177,13 @@ class Chat:
             if run.status != "waiting":
                 run = self.follow(self.talk.join, run.id)
                 continue
+            below = next((call.session_id for call in run.pending if call.reason == "session"), None)
+            if below is not None:
+                run = self._go_on_below(below)
+                continue
+            if any(call.reason == "person" for call in run.pending):
+                say("a person has taken this conversation over, and answers when they can; /resume looks again")
+                return
             try:
                 decisions = [self._ask_decision(call) for call in run.pending if call.reason == "approval"]
             except KeyboardInterrupt:
@@ -185,6 +193,24 @@ class Chat:
                 say(f"run {run.id} waits for a result that cannot be entered here; resume it through the API")
                 return
             run = self.follow(self.talk.decide, run.id, decisions)
+
+    def _go_on_below(self, session_id: str) -> Run | None:
+        """Ask about what another agent waits for, in its own session; gives this one's run, which goes on by that."""
+        here = self.talk
+        say(f"session {session_id}, in which another agent is asked:")
+        self.talk = here.open_below(session_id)
+        try:
+            self.go_on(self.talk.active())
+        finally:
+            self.talk = here
+        run = here.active() or here.find_latest_run()
+        if run is not None and run.status == "waiting":
+            say(f"run {run.id} waits for session {session_id}")
+            return None
+        if run is not None and run.status not in UNFINISHED_STATUSES:
+            # It was quicker than we were.
+            return self.follow(here.join, run.id)
+        return run
 
     def _ask_decision(self, call: PendingCall) -> Approval:
         """What is decided of a call. Raises Leave, and the call goes on waiting, or KeyboardInterrupt."""

@@ -42,6 +42,10 @@ class ChatSession(Protocol):
         """The newest run, whatever has become of it."""
         ...
 
+    def open_below(self, session_id: str) -> ChatSession:
+        """A session in which an agent of this one asks another; it is this one's to close."""
+        ...
+
     def cancel(self) -> None:
         """End the active run, if there is one; what it produced stays."""
         ...
@@ -92,6 +96,9 @@ class ServerChatSession:
 
     def find_latest_run(self) -> Run | None:
         return None if self.session_id is None else next(self._session.runs(), None)
+
+    def open_below(self, session_id: str) -> ServerChatSession:
+        return ServerChatSession(self._client, session_id, None)
 
     def cancel(self) -> None:
         if self.session_id is not None:

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from swarmkeep.cli.configure import load_settings
-from swarmkeep.cli.options import JsonOutput, StoreUrl
+from swarmkeep.cli.options import JsonOutput, Quiet, StoreUrl
 from swarmkeep.cli.output import open_atomically
+from swarmkeep.cli.progress import show_progress
 from swarmkeep.cli.terminal import put_json, say
 
 
@@ -29,6 +30,7 @@ def register(app: typer.Typer) -> None:
 def backup(
     output: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it appears once it is complete.")],
     as_json: JsonOutput = False,
+    quiet: Quiet = False,
     database_url: StoreUrl = None,
 ) -> None:
     """Write everything that is in a database to a file, as it is at one moment; servers go on meanwhile.
@@ -39,8 +41,12 @@ def backup(
     from swarmkeep.store.backup import write_backup
 
     url = load_settings(database_url=database_url).database_url
-    with open_atomically(output) as file:
-        done = write_backup(url, file, to_timestamp(datetime.now(UTC)))
+    told = f"nothing was written to {output}"
+    with (
+        show_progress("writing", "rows", quiet=quiet, on_interrupt=lambda _: told) as progress,
+        open_atomically(output) as file,
+    ):
+        done = write_backup(url, file, to_timestamp(datetime.now(UTC)), on_row=progress.advance)
     if as_json:
         put_json(done)
     say(f"{output}: {done.rows.get('sessions', 0)} sessions, {done.rows.get('events', 0)} events")

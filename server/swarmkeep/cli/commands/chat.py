@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmkeep.cli.completing import complete_agent, complete_session
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
 from swarmkeep.cli.options import Agents, ApiKey, Model, Offline, ServerUrl, SourceOptions, StoreUrl, Tenant
 from swarmkeep.cli.sources.opening import open_source
@@ -34,10 +35,22 @@ def register(app: typer.Typer) -> None:
 def chat(
     url: ServerUrl = None,
     session: Annotated[
-        str | None, typer.Option("--session", metavar="ID", help="Go on with this session instead of a new one.")
+        str | None,
+        typer.Option(
+            "--session",
+            metavar="ID",
+            help="Go on with this session instead of a new one.",
+            autocompletion=complete_session,
+        ),
     ] = None,
     agent: Annotated[
-        str | None, typer.Option("--agent", metavar="NAME", help="The agent to speak with; by default the first one.")
+        str | None,
+        typer.Option(
+            "--agent",
+            metavar="NAME",
+            help="The agent to speak with; by default the first one.",
+            autocompletion=complete_agent,
+        ),
     ] = None,
     agents: Agents = None,
     database_url: StoreUrl = None,

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarmkeep.cli.configure import load_settings
-from swarmkeep.cli.options import Agents, ApiKey, DatabaseUrl, JsonOutput, Model, ServerUrl, SourceOptions, Tenant
+from swarmkeep.cli.options import (
+    Agents,
+    ApiKey,
+    DatabaseUrl,
+    JsonOutput,
+    Model,
+    Quiet,
+    ServerUrl,
+    SourceOptions,
+    Tenant,
+)
+from swarmkeep.cli.progress import show_progress
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import Refused, put, put_json, say
 
@@ -51,6 +62,7 @@ def check(
     agents: Agents = None,
     model: Model = None,
     as_json: JsonOutput = False,
+    quiet: Quiet = False,
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
@@ -76,10 +88,12 @@ def check(
     else:
         found = _check_here(where, names, ignore or [], agents, model)
     checked = []
-    for session_id, replayed in found:
-        checked.append((session_id, replayed))
-        if not as_json:
-            _put_result(session_id, replayed)
+    total = None if everything or any(map(_is_file, names)) else len(names)
+    with show_progress("comparing", "conversations", total, quiet=quiet) as progress:
+        for session_id, replayed in progress.track(found):
+            checked.append((session_id, replayed))
+            if not as_json:
+                _put_result(session_id, replayed)
     different = sum(not replayed.matches for _, replayed in checked)
     if as_json:
         import msgspec
@@ -119,7 +133,7 @@ def _check_here(
     with ExitStack() as stack:
         for conversation in _load_conversations(where, names, stack):
             replayed = replay(conversation.events, registry, conversation.texts, ignore=ignore)
-            yield conversation.session_id, msgspec.convert(replayed, Replay, from_attributes=True)
+            yield conversation.session_id, msgspec.convert(msgspec.to_builtins(replayed), Replay)
 
 
 def _load_conversations(where: SourceOptions, names: Sequence[str], stack: ExitStack) -> Iterator[RecordedSession]:

@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SourceOptions, Tenant
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, Quiet, ServerUrl, SourceOptions, Tenant
 from swarmkeep.cli.output import write_atomically
+from swarmkeep.cli.progress import show_progress
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import Refused, say
 
@@ -40,6 +41,7 @@ def checkpoint(
             "--signing-key", metavar="FILE", help="Sign with this Ed25519 key (PEM). [env: SWARMKEEP_SIGNING_KEY]"
         ),
     ] = None,
+    quiet: Quiet = False,
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
@@ -67,7 +69,9 @@ def checkpoint(
                     count += 1
                     yield line
 
-            write_atomically(output, count_lines())
+            told = f"nothing was written to {output}"
+            with show_progress("noting down", "heads", quiet=quiet, on_interrupt=lambda _: told) as progress:
+                write_atomically(output, progress.track(count_lines()))
     except BadCheckpoint as error:
         raise Refused(str(error)) from None
     say(f"noted {count - 2} heads in {output}, {'not ' if key is None else ''}signed")

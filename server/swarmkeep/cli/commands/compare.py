@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmkeep.cli.completing import complete_session
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SessionId, SourceOptions, Tenant
 from swarmkeep.cli.render.changes import put_changes
 from swarmkeep.cli.render.messages import format_messages
@@ -32,7 +33,9 @@ def register(app: typer.Typer) -> None:
 
 def compare(
     session_id: SessionId,
-    other: Annotated[str, typer.Argument(metavar="OTHER", help="The other session's id.")],
+    other: Annotated[
+        str, typer.Argument(metavar="OTHER", help="The other session's id.", autocompletion=complete_session)
+    ],
     as_json: JsonOutput = False,
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmkeep.cli.configure import load_settings
-from swarmkeep.cli.options import JsonOutput, StoreUrl
+from swarmkeep.cli.options import JsonOutput, Quiet, StoreUrl
+from swarmkeep.cli.progress import Progress, show_progress
 from swarmkeep.cli.terminal import put, put_json, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from swarmkeep.store.older_releases import Leftovers
     from swarmkeep.store.ports.totals import TotalsDrift
 
 group = typer.Typer(
-    help="Bring the database's schema up to this release, or back; say where it is.",
+    help="Bring the database's schema up to this release, or back; say where it is; count and index anew.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -38,12 +40,16 @@ def register(app: typer.Typer) -> None:
 def upgrade(
     revision: Annotated[str, typer.Argument(metavar="REVISION", help="Up to this revision.")] = "head",
     as_json: JsonOutput = False,
+    quiet: Quiet = False,
     database_url: StoreUrl = None,
 ) -> None:
     """Migrate the database up, by default to this release's schema; makes a SQLite file if there is none."""
     from swarmkeep.store import schema
 
-    _put_revision(schema.upgrade(_resolve_url(database_url), revision), as_json)
+    url = _resolve_url(database_url)
+    with show_progress("migrating", "", quiet=quiet, on_interrupt=lambda _: _describe_migration(url)):
+        reached = schema.upgrade(url, revision)
+    _put_revision(reached, as_json)
 
 
 @group.command(
@@ -58,12 +64,16 @@ def upgrade(
 def downgrade(
     revision: Annotated[str, typer.Argument(metavar="REVISION", help="Down to this one; `base` is without tables.")],
     as_json: JsonOutput = False,
+    quiet: Quiet = False,
     database_url: StoreUrl = None,
 ) -> None:
     """Migrate the database down to an older revision. What that one cannot hold is lost."""
     from swarmkeep.store import schema
 
-    _put_revision(schema.downgrade(_resolve_url(database_url), revision), as_json)
+    url = _resolve_url(database_url)
+    with show_progress("migrating", "", quiet=quiet, on_interrupt=lambda _: _describe_migration(url)):
+        reached = schema.downgrade(url, revision)
+    _put_revision(reached, as_json)
 
 
 @group.command(
@@ -118,39 +128,122 @@ def check(as_json: JsonOutput = False, database_url: StoreUrl = None) -> None:
 def recount(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is wrong.")] = False,
     as_json: JsonOutput = False,
+    quiet: Quiet = False,
     database_url: StoreUrl = None,
 ) -> None:
     """Count the sessions and bytes of every tenant anew, and mend the counters that quotas go by.
 
     They move with what they count, so this finds something only after a release that does not know them, or another
-    program, has changed the database. It reads all of it; servers go on meanwhile.
+    program, has changed the database. What such a release leaves undone otherwise is mended, too: sessions that stand
+    wrong in lists, or that searches do not find, and files and words of deleted sessions. It reads all of the database;
+    servers go on meanwhile.
     """
-    found = _recount(_resolve_url(database_url), mend=not dry_run)
+    url = _resolve_url(database_url)
+    with show_progress("counting", "", quiet=quiet, on_interrupt=lambda _: "a tenant is mended whole or not at all"):
+        left, found = _recount(url, mend=not dry_run)
+    has_left = left.sessions + left.files + left.words > 0
+    mended = not dry_run and (bool(found) or has_left)
     if as_json:
-        put_json({"mended": bool(found) and not dry_run, "tenants": found})
+        put_json(
+            {
+                "mended": mended,
+                "tenants": found,
+                "sessions": left.sessions,
+                "files": left.files,
+                "words": left.words,
+            }
+        )
     for one in () if as_json else found:
         put(
             f"{one.tenant!r}: {one.counted_sessions} sessions counted, {one.sessions} there; "
             f"{one.counted_bytes} bytes counted, {one.bytes} there"
         )
-    say(f"{len(found)} tenants were counted wrong" + ("" if dry_run or not found else "; that is mended"))
+    if has_left:
+        say(f"{left.sessions} sessions stood wrong in lists, and {left.files} files were of deleted sessions")
+    if left.words:
+        say(f"{left.words} deleted sessions had words in the search index")
+    say(f"{len(found)} tenants were counted wrong" + ("; that is mended" if mended else ""))
 
 
-def _recount(url: str, *, mend: bool) -> Sequence[TotalsDrift]:
+def _recount(url: str, *, mend: bool) -> tuple[Leftovers, Sequence[TotalsDrift]]:
     import asyncio
 
+    from swarmkeep.store.older_releases import mend_leftovers
     from swarmkeep.store.opening import open_store
     from swarmkeep.store.sql.counting.recount import recount_totals
 
-    async def carry_out() -> Sequence[TotalsDrift]:
+    async def carry_out() -> tuple[Leftovers, Sequence[TotalsDrift]]:
         store = open_store(url, read_only=not mend)
         try:
             await store.ping()
-            return await recount_totals(store.database, mend=mend)
+            left = await mend_leftovers(store, mend=mend)
+            return left, await recount_totals(store.database, mend=mend)
         finally:
             await store.close()
 
     return asyncio.run(carry_out())
+
+
+@group.command(
+    "reindex",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep db reindex
+      swarmkeep db reindex --missing
+    """,
+)
+def reindex(
+    missing: Annotated[bool, typer.Option("--missing", help="Only what is not in the index yet.")] = False,
+    as_json: JsonOutput = False,
+    quiet: Quiet = False,
+    database_url: StoreUrl = None,
+) -> None:
+    """Make the index anew by which sessions are found by their words.
+
+    Servers keep it up by themselves, so this is for an index that somebody has damaged, or for a database that no
+    server with SWARMKEEP_SEARCH=on has. Until it is done, searches find less; servers go on meanwhile.
+    """
+    url = _resolve_url(database_url)
+    with show_progress(
+        "indexing", "sessions", quiet=quiet, on_interrupt=lambda _: "the rest is done later"
+    ) as progress:
+        done = _reindex(url, progress, is_anew=not missing)
+    if as_json:
+        put_json({"sessions": done})
+    say(f"indexed {done} sessions")
+
+
+def _reindex(url: str, progress: Progress, *, is_anew: bool) -> int:
+    import asyncio
+
+    from swarmkeep.store.opening import open_store
+
+    async def carry_out() -> int:
+        store = open_store(url)
+        try:
+            await store.ping()
+            if is_anew:
+                await store.void_search_index()
+            else:
+                await store.add_missing_marks()
+            while count := await store.index_some():
+                progress.advance(count)
+            return progress.done
+        finally:
+            await store.close()
+
+    return asyncio.run(carry_out())
+
+
+def _describe_migration(url: str) -> str:
+    """Where a migration that was broken off has left the database: it happens whole or not at all."""
+    from swarmkeep.store import schema
+
+    try:
+        return f"the database is whole, and at revision {schema.current(url) or 'none'}"
+    except Exception:
+        return "the database is whole; `swarmkeep db current` says at which revision"
 
 
 def _resolve_url(database_url: str | None) -> str:
@@ -164,8 +257,15 @@ def _put_revision(revision: str | None, as_json: bool) -> None:
         put_json({"revision": revision, "head": LATEST_REVISION, "current": revision == LATEST_REVISION})
     else:
         put(revision or "no schema")
-        say(
-            "this is the schema of this release"
-            if revision == LATEST_REVISION
-            else f"this release's schema is {LATEST_REVISION}"
-        )
+        say(_compare_with_release(revision))
+
+
+def _compare_with_release(revision: str | None) -> str:
+    from swarmkeep.store.revision import LATEST_REVISION
+    from swarmkeep_migrations import REVISIONS
+
+    if revision == LATEST_REVISION:
+        return "this is the schema of this release"
+    if revision is None or revision in REVISIONS:
+        return f"this release's schema is {LATEST_REVISION}"
+    return f"this release's schema is {LATEST_REVISION}, the database's is of a later release: upgrade swarmkeep"

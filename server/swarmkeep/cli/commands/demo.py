@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.terminal import Refused, is_terminal, say
+from swarmkeep.cli.progress import INTERRUPTED, show_progress
+from swarmkeep.cli.terminal import Refused, describe_os_error, is_terminal, say
 
 if TYPE_CHECKING:
     from swarmkeep.cli.demo.server import DemoServer
     from swarmkeep.cli.render.screen import Screen
+
+
+_STOPPED = "the demo's server is stopped"
 
 
 def register(app: typer.Typer) -> None:
@@ -55,6 +59,11 @@ def demo(
             session_id = _play_conversation(server, Screen())
             if is_terminal(sys.stdin) and is_terminal(sys.stdout):
                 _stay_up(server, session_id)
+        except KeyboardInterrupt:
+            say(f"interrupted: {_STOPPED}")
+            raise typer.Exit(INTERRUPTED) from None
+        except typer.Exit:
+            raise
         except Exception:
             say(f"the end of the server's log ({server.log}):\n{server.read_log_tail()}")
             raise
@@ -85,7 +94,7 @@ def _open_folder(keep: Path | None) -> Iterator[Path]:
     try:
         keep.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise Refused(f"cannot make the folder {keep}: {error.strerror}") from None
+        raise Refused(f"cannot make the folder {keep}: {describe_os_error(error)}") from None
     yield keep.absolute()
 
 
@@ -100,7 +109,8 @@ def _play_conversation(server: DemoServer, screen: Screen) -> str:
     )
     _put_note(screen, "it matches your words with the agents' functions. Everything else is real.")
     _put_note(screen, f"Starting a server on {server.database_url} …")
-    server.start()
+    with show_progress("waiting for the server", "", on_interrupt=lambda _: _STOPPED):
+        server.start()
     _put_note(screen, f"It listens on {server.url} (process {server.pid}).")
 
     def crash() -> None:
@@ -108,7 +118,8 @@ def _play_conversation(server: DemoServer, screen: Screen) -> str:
         screen.line(f"!! kill -9 {server.pid}: the server is dead, in the middle of an answer", "bold red")
         server.kill()
         _put_note(screen, "Starting it again on the same file; the client waits, and takes its stream up again …")
-        server.start()
+        with show_progress("waiting for the server", "", on_interrupt=lambda _: _STOPPED):
+            server.start()
         screen.line(f"!! a new server, process {server.pid}, has the session as it was; the run goes on", "bold green")
 
     with open_patient_client(server.url) as client:
@@ -128,7 +139,7 @@ def _play_conversation(server: DemoServer, screen: Screen) -> str:
 
 
 def _stay_up(server: DemoServer, session_id: str) -> None:
-    say(f"""
+    text = f"""
 The server stays up at {server.url} until Ctrl-C. In another terminal:
 
   swarmkeep chat --url {server.url} --session {session_id}
@@ -136,8 +147,9 @@ The server stays up at {server.url} until Ctrl-C. In another terminal:
   curl -s {server.url}/v1/sessions -H 'content-type: application/json' -d '{{"id": "mine"}}'
   curl -N {server.url}/v1/sessions/mine/runs -H 'content-type: application/json' \\
        -d '{{"input": "I want to buy a tent.", "stream": true}}'
-""")
+"""
     try:
+        say(text)
         code = server.wait()
     except KeyboardInterrupt:
         say("stopping the server")

@@ -47,5 +47,7 @@ def diff(
     put_changes(state_diff.changes)
     for run in state_diff.runs:
         put(f"run {run.id}: {f'{run.before} → ' if run.before else ''}{run.after}")
+    for seq in state_diff.removed:
+        put(f"message {seq}: taken out")
     for line in format_messages(state_diff.messages):
         put(line)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarmkeep.cli.configure import load_settings
-from swarmkeep.cli.options import Agents, JsonOutput, Model, Offline, StoreUrl
+from swarmkeep.cli.options import Agents, JsonOutput, Model, Offline, Quiet, StoreUrl
+from swarmkeep.cli.progress import show_progress
 from swarmkeep.cli.terminal import put, put_json, put_table, say
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def doctor(
     model: Model = None,
     online: Annotated[bool, typer.Option("--online", help="Also ask the model provider whether it answers.")] = False,
     as_json: JsonOutput = False,
+    quiet: Quiet = False,
 ) -> None:
     """Check whether `swarmkeep serve` could start here with these settings, and show them.
 
@@ -55,7 +57,8 @@ def doctor(
     )
     from swarmkeep.cli.commands.doctor_checks import run_checks
 
-    found = list(run_checks(settings, online=online))
+    with show_progress("checking", "checks", quiet=quiet) as progress:
+        found = list(progress.track(run_checks(settings, online=online)))
     wrong = [finding for finding in found if finding.status == "wrong"]
     if as_json:
         put_json({"healthy": not wrong, "checks": found, "settings": _list_settings(settings)})

@@ -10,21 +10,21 @@ import socket
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Literal
-
-import msgspec
+from ipaddress import ip_address
 
 from swarmkeep import __version__
+from swarmkeep.cli.commands.doctor_servers import CheckResult, check_mcp_servers
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model
 from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.agents.registry import AgentsError, Registry
-from swarmkeep.settings import Settings, is_loopback
+from swarmkeep.settings import Settings
 from swarmkeep.store import schema
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 from swarmkeep.store.revision import LATEST_REVISION
 from swarmkeep.store.sql.api_keys import SqlApiKeys
 from swarmkeep.store.sqlite.privacy import describe_exposure, find_exposed_files
+from swarmkeep.store.sqlite.writable import refuse_read_only
 from swarmkeep.store.urls import BadDatabaseUrl, Location, SqliteFile, locate
 from swarmkeep_migrations import REVISIONS
 
@@ -34,14 +34,6 @@ PROVIDER_TIMEOUT_SECONDS = 15.0
 PROBE_TIMEOUT_SECONDS = 3.0
 # Of a quota: from here on somebody should look into it.
 FULL_SHARE = 0.8
-
-
-class CheckResult(msgspec.Struct, frozen=True):
-    """What was found. Something that is wrong keeps the server from starting, or from working."""
-
-    check: str
-    status: Literal["ok", "warning", "wrong"]
-    detail: str
 
 
 def run_checks(settings: Settings, *, online: bool) -> Iterator[CheckResult]:
@@ -58,6 +50,8 @@ def run_checks(settings: Settings, *, online: bool) -> Iterator[CheckResult]:
             yield CheckResult("workers", "wrong", "several workers need PostgreSQL; set SWARMKEEP_WORKERS to 1")
     registry, finding = _check_agents(settings)
     yield finding
+    if registry is not None:
+        yield from check_mcp_servers(registry)
     yield from _check_model(settings, registry, online=online)
     yield _check_port(settings)
     yield _check_access(settings)
@@ -87,6 +81,8 @@ def _check_database(settings: Settings, location: Location) -> Iterator[CheckRes
         return
     try:
         revision = schema.current(settings.database_url)
+        if isinstance(location, SqliteFile):
+            refuse_read_only(location)
     except (StoreUnavailable, SchemaBehind) as error:
         yield CheckResult("database", "wrong", str(error))
         return
@@ -218,7 +214,7 @@ def _check_access(settings: Settings) -> CheckResult:
     if asyncio.run(_has_keys(settings)):
         return CheckResult("access", "ok", "for those who have an API key")
     try:
-        loopback = is_loopback(settings.resolve_address()[0])
+        loopback = ip_address(settings.resolve_address()[0]).is_loopback
     except (OSError, UnicodeError):
         loopback = False
     if loopback:

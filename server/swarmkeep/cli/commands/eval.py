@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
-from swarmkeep.cli.options import Agents, JsonOutput, Model, Offline, StoreUrl
+from swarmkeep.cli.options import Agents, JsonOutput, Model, Offline, Quiet, StoreUrl
+from swarmkeep.cli.progress import show_progress
 from swarmkeep.cli.terminal import Refused, put_json, say
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def evaluate(
     ] = None,
     database_url: StoreUrl = None,
     as_json: JsonOutput = False,
+    quiet: Quiet = False,
 ) -> None:
     """Try cases on agents, and say which pass; exit code 1 if one fails.
 
@@ -67,12 +69,22 @@ def evaluate(
     settings = load_settings(agents=agents, offline=offline, model=model, database_url=database_url)
     if settings.offline:
         say(OFFLINE_NOTE)
-    outcomes = [
-        outcome
+    chosen = [
+        (file, cases)
         for file in files
         if (cases := [case for case in file.cases if wanted is None or wanted.casefold() in case.name.casefold()])
-        for outcome in _run_file(file, cases, settings, agents, judge_model, repeat, concurrency, pass_rate)
     ]
+    total = sum(len(cases) for _, cases in chosen)
+    with show_progress(
+        "trying", "cases", total, quiet=quiet, on_interrupt=lambda done: f"{done} were tried"
+    ) as progress:
+        outcomes = [
+            outcome
+            for file, cases in chosen
+            for outcome in progress.track(
+                _run_file(file, cases, settings, agents, judge_model, repeat, concurrency, pass_rate)
+            )
+        ]
     if not outcomes:
         raise Refused(f"no case has {wanted!r} in its name")
     if as_json:

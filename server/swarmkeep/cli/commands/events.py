@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmkeep.cli.completing import complete_run
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SessionId, SourceOptions, Tenant
 from swarmkeep.cli.sources.damage import warn_if_damaged
 from swarmkeep.cli.sources.opening import open_source
@@ -23,6 +25,7 @@ def register(app: typer.Typer) -> None:
         Examples:
           swarmkeep events order-4711
           swarmkeep events order-4711 --follow
+          swarmkeep events order-4711 --run run_0123456789abcdef
           swarmkeep events order-4711 --after 40 --type handoff.made --type context.updated
           swarmkeep events order-4711 --json
         """,
@@ -37,6 +40,9 @@ def events(
     after: Annotated[int, typer.Option("--after", metavar="SEQ", min=0, help="Only those after this one.")] = 0,
     types: Annotated[
         list[str] | None, typer.Option("--type", metavar="TYPE", help="Only this type; may be given again.")
+    ] = None,
+    run_id: Annotated[
+        str | None, typer.Option("--run", metavar="ID", help="Only those of this run.", autocompletion=complete_run)
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON: a list, or with --follow one event per line.")
@@ -53,18 +59,22 @@ def events(
         chosen = tuple(types or ())
         if not follow:
             warn_if_damaged(found, session_id)
-            recorded = found.events(session_id, after=after, types=chosen)
+            recorded = _choose(found.events(session_id, after=after, types=chosen), run_id)
             if as_json:
                 put_json([*map(_to_json, recorded)])
                 return
             for event in recorded:
                 put(format_event_line(event))
             return
-        for event in found.follow(session_id, after=after, types=chosen):
+        for event in _choose(found.follow(session_id, after=after, types=chosen), run_id):
             if as_json:
                 put_json_line(_to_json(event))
             else:
                 put(format_event_line(event))
+
+
+def _choose(recorded: Iterable[RecordedEvent], run_id: str | None) -> Iterator[RecordedEvent]:
+    return (event for event in recorded if run_id in (None, event.run_id))
 
 
 def _to_json(event: RecordedEvent) -> dict[str, object]:

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Annotated
 
 import typer
 
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, Labels, ServerUrl, SourceOptions, Tenant, parse_labels
+from swarmkeep.cli.completing import complete_agent, complete_session
+from swarmkeep.cli.options import (
+    ApiKey,
+    DatabaseUrl,
+    FirstSession,
+    Labels,
+    Quiet,
+    ServerUrl,
+    SourceOptions,
+    Tenant,
+    parse_labels,
+)
 from swarmkeep.cli.output import write_atomically
+from swarmkeep.cli.progress import INTERRUPTED, end_early, show_progress, writes_to_terminal
 from swarmkeep.cli.sources.damage import warn_if_damaged
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.source import Walk
 from swarmkeep.cli.terminal import is_terminal, say
 
 
@@ -24,6 +40,7 @@ def register(app: typer.Typer) -> None:
         Examples:
           swarmkeep export order-4711 --output order-4711.jsonl
           swarmkeep export --all --output backup.jsonl
+          swarmkeep export --all --from order-4711 --output rest.jsonl    (where Ctrl-C ended it)
           swarmkeep export order-4711 --format html --output order-4711.html
           swarmkeep export --all --metadata team=sales | gzip > sales.jsonl.gz
         """,
@@ -31,10 +48,15 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    session_ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="The sessions' ids.")] = None,
+    session_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID", help="The sessions' ids.", autocompletion=complete_session)
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All sessions, or all that the filters leave.")] = False,
     agent: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With --all: only those with this active agent.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="With --all: only those with this active agent.", autocompletion=complete_agent
+        ),
     ] = None,
     status: Annotated[
         str | None, typer.Option(metavar="STATUS", help="With --all: only those that are idle, running or waiting.")
@@ -43,9 +65,11 @@ def export(
     form: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help="jsonl for an import; markdown or html for people.")
     ] = "jsonl",
+    first: FirstSession = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of standard output.")
     ] = None,
+    quiet: Quiet = False,
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
@@ -53,7 +77,8 @@ def export(
 ) -> None:
     """Export sessions in JSON lines: every event as it was recorded, and what else an import needs.
 
-    Or one session as a document for people, with --format. A FILE appears once it is complete.
+    Or one session as a document for people, with --format. A FILE appears once it is complete. Ctrl-C ends an export
+    of a database after the session that it is at: what there is by then is whole, and --from exports the rest.
     """
     ids, labels = session_ids or [], parse_labels(metadata)
     if bool(ids) == everything:
@@ -66,17 +91,65 @@ def export(
         raise typer.BadParameter("it is jsonl, markdown or html", param_hint="'--format'")
     if form != "jsonl" and len(ids) != 1:
         raise typer.BadParameter("a document holds one session", param_hint="'--format'")
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
+    if first is not None and not everything:
+        raise typer.BadParameter("use it with --all", param_hint="'--from'")
+    where = SourceOptions(url, database_url, tenant, api_key)
+    if everything:
+        _export_all(where, _Filters(agent, status, labels), first, output, quiet=quiet)
+        return
+    with open_source(where) as found:
         if form == "jsonl":
-            pieces = found.export(ids, agent=agent, status=status, metadata=labels)
+            pieces = found.export(ids, agent=None, status=None, metadata={}, walk=Walk())
         else:
             pieces = found.transcript(ids[0], "html" if form == "html" else "markdown")
-        if output is None:
-            _write_to_stdout(pieces)
-        else:
-            write_atomically(output, pieces)
+        _write(pieces, output)
         for session_id in dict.fromkeys(ids):
             warn_if_damaged(found, session_id)
+
+
+@dataclass(frozen=True)
+class _Filters:
+    agent: str | None
+    status: str | None
+    metadata: dict[str, str]
+
+
+def _export_all(
+    where: SourceOptions, filters: _Filters, first: str | None, output: Path | None, *, quiet: bool
+) -> None:
+    with ExitStack() as stack:
+        # A server's export cannot be made whole in the middle of it.
+        asked = stack.enter_context(end_early()) if where.server_url is None else Event()
+        found = stack.enter_context(open_source(where))
+        walk = Walk(first, asked.is_set)
+        filtered = bool(first or filters.agent or filters.status or filters.metadata)
+        progress = stack.enter_context(
+            show_progress(
+                "exporting",
+                "sessions" if where.server_url is None else "bytes",
+                None if filtered or where.server_url is not None else found.count_sessions,
+                quiet=quiet or (output is None and writes_to_terminal()),
+                on_interrupt=lambda _: f"nothing was written to {output or 'the end'}; it begins anew",
+            )
+        )
+
+        def count(pieces: Iterable[bytes]) -> Iterator[bytes]:
+            for piece in pieces:
+                yield piece
+                progress.done = walk.done if where.server_url is None else progress.done + len(piece)
+
+        pieces = found.export([], agent=filters.agent, status=filters.status, metadata=filters.metadata, walk=walk)
+        _write(count(pieces), output)
+    if asked.is_set() and walk.next is not None:
+        say(f"interrupted: {walk.done} sessions were exported, and are whole; go on with --all --from {walk.next}")
+        raise typer.Exit(INTERRUPTED)
+
+
+def _write(pieces: Iterable[bytes], output: Path | None) -> None:
+    if output is None:
+        _write_to_stdout(pieces)
+    else:
+        write_atomically(output, pieces)
 
 
 def _write_to_stdout(pieces: Iterable[bytes]) -> None:

@@ -6,12 +6,14 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import SEEK_END
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, BinaryIO, cast, get_args
 
 import typer
 
-from swarmkeep.cli.options import ApiKey, JsonOutput, ServerUrl, SourceOptions, StoreUrl, Tenant
+from swarmkeep.cli.options import ApiKey, JsonOutput, Quiet, ServerUrl, SourceOptions, StoreUrl, Tenant
+from swarmkeep.cli.progress import Progress, TrackedFile, show_progress
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.source import FileForm
 from swarmkeep.cli.terminal import Refused, put, put_json, say
@@ -51,6 +53,7 @@ def import_sessions(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Verify and check only; record nothing.")] = False,
     as_json: JsonOutput = False,
+    quiet: Quiet = False,
     url: ServerUrl = None,
     database_url: StoreUrl = None,
     tenant: Tenant = None,
@@ -68,11 +71,28 @@ def import_sessions(
         raise typer.BadParameter("an export says by itself which agent is active", param_hint="'--agent'")
     where = SourceOptions(url, database_url, tenant, api_key)
     with _open_input(file) as opened, open_source(where, writes=True, creates=not dry_run) as found:
-        report = found.import_sessions(opened, form=chosen, agent=agent, as_id=as_id, dry_run=dry_run)
+        # A server reads it once as it is sent; here it is verified first, and read again to be recorded.
+        is_verified_first = where.server_url is None and not dry_run and chosen == "export"
+        size = _measure(opened) * (2 if is_verified_first else 1)
+
+        def tell(progress: Progress) -> str:
+            if dry_run or (is_verified_first and progress.done <= size // 2):
+                return "nothing was recorded"
+            return "what was recorded stays; import it again to go on"
+
+        with show_progress("importing", "bytes", size, quiet=quiet, on_interrupt=tell) as progress:
+            tracked = cast(BinaryIO, TrackedFile(opened, progress))
+            report = found.import_sessions(tracked, form=chosen, agent=agent, as_id=as_id, dry_run=dry_run)
     if as_json:
         put_json(report)
     else:
         _put_report(report)
+
+
+def _measure(file: BinaryIO) -> int:
+    size = file.seek(0, SEEK_END)
+    file.seek(0)
+    return size
 
 
 def _put_report(report: ImportReport) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from swarmkeep.cli.options import JsonOutput
-from swarmkeep.cli.terminal import Refused, put, put_json, put_table, say
+from swarmkeep.cli.terminal import Refused, describe_os_error, put, put_json, put_table, say
 
 PACKAGE = "swarmkeep_agents"
 COPIED_SUFFIXES = (".py", ".md", ".json", ".yaml")
@@ -127,13 +127,28 @@ def _write_project(folder: Path, files: dict[str, str]) -> None:
     try:
         if folder.is_dir() and any(folder.iterdir()):
             raise Refused(f"{folder} is not empty; nothing was written")
+        _write_files(folder, files)
+    except OSError as error:
+        raise Refused(f"cannot write {error.filename or folder}: {describe_os_error(error)}") from None
+
+
+def _write_files(folder: Path, files: dict[str, str]) -> None:
+    """All of them, or, where that cannot be, none: what was made is taken away again."""
+    made: list[Path] = []
+    try:
         for name, text in files.items():
             file = folder / name
-            file.parent.mkdir(parents=True, exist_ok=True)
+            missing = [parent for parent in (file.parent, *file.parent.parents) if not parent.exists()]
+            for parent in reversed(missing):
+                parent.mkdir()
+                made.append(parent)
             with file.open("x", encoding="utf-8", newline="\n") as opened:
+                made.append(file)
                 opened.write(text)
-    except OSError as error:
-        raise Refused(f"cannot write {error.filename or folder}: {error.strerror}") from None
+    except BaseException:
+        for path in reversed(made):
+            path.rmdir() if path.is_dir() else path.unlink()
+        raise
 
 
 def list_teams() -> dict[str, str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO, cast
 
 import typer
 
 from swarmkeep.cli.configure import load_settings
-from swarmkeep.cli.options import JsonOutput, SourceOptions, StoreUrl
+from swarmkeep.cli.options import JsonOutput, Quiet, SourceOptions, StoreUrl
+from swarmkeep.cli.progress import Progress, TrackedFile, show_progress
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import Refused, put, put_json, say
 
@@ -28,6 +30,7 @@ def register(app: typer.Typer) -> None:
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `swarmkeep backup` wrote.")],
     as_json: JsonOutput = False,
+    quiet: Quiet = False,
     database_url: StoreUrl = None,
 ) -> None:
     """Fill an empty database from a backup, of either kind of database, and verify every session in it.
@@ -40,12 +43,20 @@ def restore(
     url = load_settings(database_url=database_url).database_url
     try:
         with file.open("rb") as opened:
-            done = restore_backup(url, opened)
+            size = os.fstat(opened.fileno()).st_size
+            with show_progress(
+                "restoring", "bytes", size, quiet=quiet, on_interrupt=lambda _: _describe_interruption(url)
+            ) as progress:
+                done = restore_backup(url, cast(BinaryIO, TrackedFile(opened, progress)))
     except OSError as error:
         raise Refused(f"cannot read {file}: {error.strerror or error}") from None
     except BadBackup as error:
         raise Refused(str(error)) from None
-    bad = _find_invalid_logs(url)
+    with show_progress(
+        "verifying", "sessions", done.rows.get("sessions", 0), quiet=quiet,
+        on_interrupt=lambda verified: f"restored, and {verified} verified; `swarmkeep verify --all` verifies all",
+    ) as progress:  # fmt: skip
+        bad = _find_invalid_logs(url, progress)
     if as_json:
         put_json({"revision": done.revision, "rows": done.rows, "invalid": bad})
     else:
@@ -59,9 +70,18 @@ def restore(
         raise typer.Exit(1)
 
 
-def _find_invalid_logs(url: str) -> list[str]:
+def _describe_interruption(url: str) -> str:
+    """Whether it was too late to break it off: it happens whole or not at all."""
+    from swarmkeep.store import schema
+
+    if schema.current(url) is None:
+        return "nothing was restored"
+    return "everything was restored; `swarmkeep verify --all` verifies it"
+
+
+def _find_invalid_logs(url: str, progress: Progress) -> list[str]:
     """The sessions and audit logs that do not verify."""
     with open_source(SourceOptions(None, url, None, None)) as found:
-        sessions = [name for name, verification in found.verify_all() if not verification.valid]
+        sessions = [name for name, verification in progress.track(found.verify_all()) if not verification.valid]
         audits = [f"(audit log of {tenant})" for tenant, checked in found.verify_audit() if not checked.valid]
         return sessions + audits

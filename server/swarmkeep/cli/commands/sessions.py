@@ -1,4 +1,4 @@
-"""`swarmkeep sessions`: what there is, one in full, a fork of it, and its end."""
+"""`swarmkeep sessions`: what there is, one in full, its title, a fork of it, what is taken out, and its end."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from swarmkeep.cli.commands import session_changes, session_counts, takeovers
+from swarmkeep.cli.completing import complete_agent
 from swarmkeep.cli.options import (
     ApiKey,
     DatabaseUrl,
     JsonOutput,
     Labels,
+    LastRun,
+    ListOrder,
     ServerUrl,
     SessionId,
     SourceOptions,
+    Status,
     Tenant,
     parse_labels,
 )
-from swarmkeep.cli.render.messages import format_message, put_state
+from swarmkeep.cli.render.messages import describe_status, format_message, list_found, put_state
 from swarmkeep.cli.sources.damage import warn_if_damaged
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import put, put_json, put_table, say
@@ -28,13 +33,17 @@ if TYPE_CHECKING:
     from swarmkeep_client import SessionState
 
 group = typer.Typer(
-    help="List, show, fork, redact and delete sessions, on a server or in a database without one.",
+    help="List, find, show, rename, fork, redact and delete sessions, and take messages out of them, on a server or "
+    "without one.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 
 def register(app: typer.Typer) -> None:
+    session_changes.add_commands(group)
+    takeovers.add_commands(group)
+    session_counts.add_commands(group)
     app.add_typer(group, name="sessions")
 
 
@@ -48,15 +57,27 @@ AtEvent = Annotated[int | None, typer.Option("--at", metavar="SEQ", min=1, help=
     Examples:
       swarmkeep sessions list
       swarmkeep sessions list --status waiting --json
+      swarmkeep sessions list --last-run failed --order activity
+      swarmkeep sessions list --search "refund 4711"
       swarmkeep sessions list --url http://127.0.0.1:8000 --metadata team=sales
     """,
 )
 def list_sessions(
-    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Only those with this active agent.")] = None,
-    status: Annotated[
-        str | None, typer.Option(metavar="STATUS", help="Only those that are idle, running or waiting.")
+    agent: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only those with this active agent.", autocompletion=complete_agent),
+    ] = None,
+    status: Status = None,
+    last_run: LastRun = None,
+    order: ListOrder = None,
+    search: Annotated[
+        str | None,
+        typer.Option("--search", metavar="TEXT", help="Only those in which a message has words that begin like these."),
     ] = None,
     metadata: Labels = None,
+    children: Annotated[
+        bool, typer.Option("--children", help="Also the sessions that agents began to ask others.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="How many at most; 0 for all.")] = 50,
     as_json: JsonOutput = False,
     url: ServerUrl = None,
@@ -64,28 +85,30 @@ def list_sessions(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """List sessions, newest first."""
-    if status not in (None, "idle", "running", "waiting"):
-        raise typer.BadParameter("it is idle, running or waiting", param_hint="'--status'")
+    """List sessions, the latest first."""
     labels = parse_labels(metadata)
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
-        sessions = found.sessions(agent=agent, status=status, metadata=labels)
+        sessions = found.sessions(
+            agent=agent, status=status, metadata=labels, last_run=last_run, order=order, children=children, q=search
+        )
         shown = list(islice(sessions, limit or None))
         more = limit and next(sessions, None) is not None
     if as_json:
         put_json([_describe_listed(state) for state in shown])
+    elif shown and search:
+        put_table(("ID", "UPDATED", "TITLE", "SEQ", "FOUND"), [row for one in shown for row in list_found(one)])
     elif shown:
-        put_table(
-            ("ID", "STATUS", "AGENT", "MESSAGES", "SEQ", "UPDATED"),
-            [
-                (state.id, state.status, state.agent, str(state.message_count), str(state.seq), state.updated_at[:19])
-                for state in shown
-            ],
-        )
+        rows = [
+            (one.id, describe_status(one), one.agent, str(one.message_count), str(one.seq), one.updated_at[:19])
+            for one in shown
+        ]
+        put_table(("ID", "STATUS", "AGENT", "MESSAGES", "SEQ", "UPDATED"), rows)
     else:
-        say("there are no such sessions" if agent or status or metadata else "there are no sessions")
+        say(
+            "there are no such sessions" if agent or status or last_run or labels or search else "there are no sessions"
+        )
     if more:
-        say(f"only the newest {limit} are shown; --limit 0 shows all")
+        say(f"only the latest {limit} are shown; --limit 0 shows all")
 
 
 def _describe_listed(state: SessionState) -> dict[str, object]:
@@ -188,12 +211,37 @@ def delete(
 
 
 @group.command(
+    "remove-message",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions remove-message order-4711 7
+      swarmkeep sessions remove-message order-4711 9 --call call_1
+    """,
+)
+def remove_message(
+    session_id: SessionId,
+    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, help="The message, by its seq.")],
+    call: Annotated[str | None, typer.Option("--call", metavar="ID", help="Only this call, with its result.")] = None,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Take a message out of what models are sent and lists show. The log keeps it; `redact` removes what it says."""
+    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as found:
+        found.remove_message(session_id, seq, tool_call_id=call)
+    say(f"took {f'call {call} of ' if call else ''}message {seq} out of session {session_id}")
+
+
+@group.command(
     "redact",
     epilog="""
     \b
     Examples:
       swarmkeep sessions redact order-4711 --seq 3 --reason "a card number"
       swarmkeep sessions redact order-4711 --seq 3 --seq 7 --reason "a card number" --include-forks
+      swarmkeep sessions redact order-4711 --seq 3 --reason "a card number" --dry-run
     """,
 )
 def redact(
@@ -203,6 +251,7 @@ def redact(
     include_forks: Annotated[
         bool, typer.Option("--include-forks", help="Also where forks, or what this was forked from, hold them.")
     ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     as_json: JsonOutput = False,
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
@@ -211,16 +260,17 @@ def redact(
 ) -> None:
     """Remove what events say, for good; the hash chain still verifies. Exit code 1 if another session still has it."""
     with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as found:
-        done = found.redact(session_id, seqs, reason, include_forks=include_forks)
-    left = [copy for copy in done.forks if not copy.redacted]
+        done = found.redact(session_id, seqs, reason, include_forks=include_forks, dry_run=dry_run)
+    left = [copy for copy in done.forks if not copy.redacted and not dry_run]
     if as_json:
         put_json(done)
     elif done.seqs:
-        put(f"removed what {len(done.seqs)} events of {session_id} said: {', '.join(map(str, done.seqs))}")
+        removed, said = ("would remove", "say") if dry_run else ("removed", "said")
+        put(f"{removed} what {len(done.seqs)} events of {session_id} {said}: {', '.join(map(str, done.seqs))}")
     else:
         put("there was nothing left to remove")
     for copy in done.forks:
-        state = "removed there, too" if copy.redacted else "STILL THERE"
+        state = "untouched by a dry run" if dry_run else "removed there, too" if copy.redacted else "STILL THERE"
         say(f"session {copy.session_id} holds the same events {', '.join(map(str, copy.seqs))}: {state}")
     if left:
         say("a session that is busy can be redacted later; --include-forks redacts those that are not")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from datetime import datetime
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SourceOptions, Tenant
+from swarmkeep.cli.completing import complete_agent, complete_session
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, Quiet, ServerUrl, SourceOptions, Tenant
+from swarmkeep.cli.progress import show_progress
 from swarmkeep.cli.sources.opening import open_source
-from swarmkeep.cli.terminal import put_json, put_table, say
+from swarmkeep.cli.terminal import can_show, put, put_json, put_table, say
 
 if TYPE_CHECKING:
     from swarmkeep_client import UsageRow
@@ -25,6 +30,7 @@ def register(app: typer.Typer) -> None:
         Examples:
           swarmkeep usage
           swarmkeep usage --by day --by model --from 2026-11-01
+          swarmkeep usage --by day --plot
           swarmkeep usage --by session --agent "Sales Agent" --json
         """,
     )(usage)
@@ -41,10 +47,16 @@ def usage(
     last_day: Annotated[
         datetime | None, typer.Option("--to", metavar="DAY", formats=["%Y-%m-%d"], help="Up to this day, included.")
     ] = None,
-    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Only calls of this agent.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only calls of this agent.", autocompletion=complete_agent)
+    ] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Only calls of this model.")] = None,
-    session: Annotated[str | None, typer.Option(metavar="ID", help="Only calls of this session.")] = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only calls of this session.", autocompletion=complete_session)
+    ] = None,
+    plot: Annotated[bool, typer.Option("--plot", help="Draw the tokens as bars.")] = False,
     as_json: JsonOutput = False,
+    quiet: Quiet = False,
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
@@ -53,6 +65,8 @@ def usage(
     """Show tokens, calls and time, by default per day."""
     from swarmkeep.domain.usage import USAGE_GROUPS, UsageGroup, UsageQuery, parse_usage_groups
 
+    if plot and as_json:
+        raise typer.BadParameter("it is for people; leave --json out", param_hint="'--plot'")
     for name in group_by or ():
         if name not in USAGE_GROUPS:
             raise typer.BadParameter(f"it is {', '.join(USAGE_GROUPS)}", param_hint="'--by'")
@@ -65,14 +79,35 @@ def usage(
         only={name: value for name, value in only.items() if value is not None},
         limit=_PAGE_SIZE,
     )
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
-        rows = list(found.usage(asked))
+    with (
+        open_source(SourceOptions(url, database_url, tenant, api_key)) as found,
+        show_progress("adding up", "rows", quiet=quiet) as progress,
+    ):
+        rows = list(progress.track(found.usage(asked)))
     if as_json:
         put_json([_drop_other_groups(row, by) for row in rows])
+    elif rows and plot:
+        _put_bars(rows, by)
     elif rows:
-        put_table(_build_headings(by), [*(_build_cells(row, by) for row in rows), *_sum_rows(rows, len(by))])
+        cells = [*(_build_cells(row, by) for row in rows), *_sum_rows(rows, len(by))]
+        put_table(*_with_costs(_build_headings(by), cells, rows))
     else:
         say("no calls were made")
+
+
+def _put_bars(rows: list[UsageRow], by: tuple[str, ...]) -> None:
+    from swarmkeep.cli.render.bars import fill_days, format_bars
+
+    bars = [("  ".join(_name_groups(row, by)), row.total_tokens) for row in rows]
+    if by == ("day",):
+        bars = list(fill_days(sorted(bars)))
+    for line in format_bars(bars, get_terminal_size().columns, fine=can_show("█▏", sys.stdout)):
+        put(line)
+    say(f"tokens by {' and '.join(by)}: {sum(row.total_tokens for row in rows):,} in all")
+
+
+def _name_groups(row: UsageRow, by: tuple[str, ...]) -> Iterator[str]:
+    return (str(getattr(row, _name_field(name)) or "-") for name in by)
 
 
 def _name_field(group: str) -> str:
@@ -84,6 +119,8 @@ def _drop_other_groups(row: UsageRow, by: tuple[str, ...]) -> dict[str, object]:
     import msgspec
 
     plain: dict[str, object] = msgspec.to_builtins(row)
+    if plain["cost"] is None:
+        del plain["cost"]
     others = {_name_field(group) for group in ("day", "agent", "model", "session", "run")} - {
         _name_field(name) for name in by
     }
@@ -96,12 +133,31 @@ def _build_headings(by: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _build_cells(row: UsageRow, by: tuple[str, ...]) -> tuple[str, ...]:
-    groups = (str(getattr(row, _name_field(name)) or "-") for name in by)
+    groups = _name_groups(row, by)
     counts = (
         row.model_calls, row.tool_calls, row.total_tokens, row.prompt_tokens, row.cached_tokens,
         row.completion_tokens, row.reasoning_tokens,
     )  # fmt: skip
     return (*groups, *map(str, counts), _format_seconds(row.model_ms), _format_seconds(row.tool_ms))
+
+
+def _with_costs(
+    headings: tuple[str, ...], cells: list[tuple[str, ...]], rows: list[UsageRow]
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The table with a column for what the calls cost, if anything is known of that. `+` stands for calls without a
+    price."""
+    known = [row.cost for row in rows if row.cost is not None]
+    if not known:
+        return headings, cells
+    shown = ["-" if row.cost is None else _format_cost(row.cost.amount, row.cost.unpriced_calls > 0) for row in rows]
+    if len(cells) > len(rows):
+        is_part = any(row.model_calls and (row.cost is None or row.cost.unpriced_calls) for row in rows)
+        shown.append(_format_cost(sum(cost.amount for cost in known), is_part))
+    return (*headings, known[0].currency), [(*line, cost) for line, cost in zip(cells, shown, strict=True)]
+
+
+def _format_cost(amount: float, is_part: bool) -> str:
+    return f"{amount:.4f}{'+' if is_part else ''}"
 
 
 def _sum_rows(rows: list[UsageRow], groups: int) -> list[tuple[str, ...]]:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SourceOptions, Tenant
+from swarmkeep.cli.completing import complete_session
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, FirstSession, Quiet, ServerUrl, SourceOptions, Tenant
+from swarmkeep.cli.progress import Progress, show_progress
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.source import Source
 from swarmkeep.cli.terminal import Refused, put, put_json_line, say
@@ -34,13 +36,16 @@ def register(app: typer.Typer) -> None:
           swarmkeep verify --all
           swarmkeep verify order-4711 --head 13:3ea31933ae7a1c86d2344661229bf360a96681ef9e72c80cd7c3876e1c41e1a0
           swarmkeep verify --all --json
+          swarmkeep verify --all --from default/order-4711    (where Ctrl-C ended it)
           swarmkeep verify --checkpoint heads.jsonl --public-key key.pub
         """,
     )(verify)
 
 
 def verify(
-    session_id: Annotated[str | None, typer.Argument(metavar="ID", help="The session's id.")] = None,
+    session_id: Annotated[
+        str | None, typer.Argument(metavar="ID", help="The session's id.", autocompletion=complete_session)
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Check every session.")] = False,
     head: Annotated[
         str | None,
@@ -53,7 +58,9 @@ def verify(
         Path | None,
         typer.Option("--public-key", metavar="FILE", help="The key (PEM) that the checkpoint must be signed with."),
     ] = None,
+    first: FirstSession = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one session per line.")] = False,
+    quiet: Quiet = False,
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
@@ -61,35 +68,64 @@ def verify(
 ) -> None:
     """Check that sessions are what they were when they were recorded: events, hash chain, and all that is stored with
     them. Changes nothing. Exit code 1 if anything is wrong."""
-    if [session_id is not None, everything, checkpoint is not None].count(True) != 1:
-        raise typer.BadParameter("name a session, or give --all or --checkpoint", param_hint="'ID'")
-    if public_key is not None and checkpoint is None:
-        raise typer.BadParameter("use it with --checkpoint", param_hint="'--public-key'")
-    if head is not None and session_id is None:
-        raise typer.BadParameter("it is one session's; name the session", param_hint="'--head'")
+    _check_use(session_id, everything=everything, checkpoint=checkpoint, public_key=public_key, head=head, first=first)
     noted = None if head is None else _parse_head(head)
-    count = bad = 0
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
         if checkpoint is not None:
             if not _compare_with_checkpoint(found, checkpoint, public_key, as_json=as_json):
                 raise typer.Exit(1)
             return
-        for name, verification in _verify_each(found, session_id, noted):
-            count += 1
-            bad += not verification.valid
-            if as_json:
-                put_json_line({"session_id": name, **_to_dict(verification)})
-            else:
-                _put_verification(name, verification, noted)
+        count, bad = _verify_sessions(found, session_id, noted, first, as_json=as_json, quiet=quiet)
     if everything:
         say(f"logs that were checked: {count}; " + (f"not valid: {bad}" if bad else "all valid"))
     if bad:
         raise typer.Exit(1)
 
 
-def _verify_each(found: Source, session_id: str | None, noted: Head | None) -> Iterator[tuple[str, Verification]]:
+def _check_use(
+    session_id: str | None, *, everything: bool, checkpoint: Path | None, public_key: Path | None, head: str | None,
+    first: str | None,
+) -> None:  # fmt: skip
+    if [session_id is not None, everything, checkpoint is not None].count(True) != 1:
+        raise typer.BadParameter("name a session, or give --all or --checkpoint", param_hint="'ID'")
+    if public_key is not None and checkpoint is None:
+        raise typer.BadParameter("use it with --checkpoint", param_hint="'--public-key'")
+    if head is not None and session_id is None:
+        raise typer.BadParameter("it is one session's; name the session", param_hint="'--head'")
+    if first is not None and not everything:
+        raise typer.BadParameter("use it with --all", param_hint="'--from'")
+
+
+def _verify_sessions(
+    found: Source, session_id: str | None, noted: Head | None, first: str | None, *, as_json: bool, quiet: bool
+) -> tuple[int, int]:
+    """How many were checked, and how many of them are not valid."""
+    bad = 0
+    name = first
+
+    def describe_interruption(progress: Progress) -> str:
+        result = f"{progress} were checked, {f'not valid: {bad}' if bad else 'all valid'}"
+        return result if name is None or name.startswith("(") else f"{result}; go on with --all --from {name}"
+
+    everything = session_id is None
+    total = found.count_sessions if everything and first is None else None
+    with show_progress(
+        "verifying", "sessions", total, quiet=quiet or not everything, on_interrupt=describe_interruption
+    ) as progress:
+        for name, verification in progress.track(_verify_each(found, session_id, noted, first)):
+            bad += not verification.valid
+            if as_json:
+                put_json_line({"session_id": name, **_to_dict(verification)})
+            else:
+                _put_verification(name, verification, noted)
+    return progress.done, bad
+
+
+def _verify_each(
+    found: Source, session_id: str | None, noted: Head | None, first: str | None
+) -> Iterator[tuple[str, Verification]]:
     if session_id is None:
-        yield from found.verify_all()
+        yield from found.verify_all(first=first)
         for tenant, verification in found.verify_audit():
             if verification.events or not verification.valid:
                 yield f"(audit log{' of ' * bool(tenant)}{tenant})", verification

@@ -41,6 +41,7 @@ def register(app: typer.Typer) -> None:
           swarmkeep whatif order-4711 --at 3 --input "Where is my order?"
           swarmkeep whatif order-4711 --at 3 --agent "Sales Agent"
           swarmkeep whatif order-4711 --at 3 --model gpt-4o-mini --url http://127.0.0.1:8000
+          swarmkeep whatif order-4711 --at 3 --model-settings '{"temperature": 0}'
         """,
     )(whatif)
 
@@ -51,6 +52,17 @@ def whatif(
     text: Annotated[str | None, typer.Option("--input", metavar="TEXT", help="What the user says instead.")] = None,
     agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="The agent that it begins with.")] = None,
     model: Model = None,
+    model_settings: Annotated[
+        str | None,
+        typer.Option(
+            "--model-settings",
+            metavar="JSON",
+            help="Parameters of the model requests, over those of the run; null removes.",
+        ),
+    ] = None,
+    instructions: Annotated[
+        str | None, typer.Option("--instructions", metavar="TEXT", help="Instructions after the agent's own.")
+    ] = None,
     new_id: Annotated[str | None, typer.Option("--id", metavar="NEW_ID", help="The fork's id; made if absent.")] = None,
     agents: Agents = None,
     offline: Offline = False,
@@ -62,10 +74,13 @@ def whatif(
 ) -> None:
     """Run a part of a conversation again, for real, in a fork that ends before it: with another input, agent or model.
 
+    For real: the model is asked, and functions, MCP servers and other agents are called. What they do is done.
+
     What is not changed is as it was. The original stays as it is; `swarmkeep compare` shows both. Without --url it runs
     in this process, on the agents of --agents.
     """
     where = SourceOptions(url, database_url, tenant, api_key)
+    settings_changed = None if model_settings is None else parse_model_settings(model_settings)
     if where.server_url is not None and (agents or offline):
         raise typer.BadParameter("the server has its own agents and model", param_hint="'--url'")
     settings = None
@@ -78,7 +93,9 @@ def whatif(
     with open_source(where, writes=True) as found:
         first = find_opening(found.events(session_id), at)
         fork = found.fork(session_id, at=first.seq - 1, new_id=new_id, metadata=None).id
-    changed = {"agent": agent, "model": model}
+    changed: Json = {"agent": agent, "model": model, "instructions": instructions}
+    if settings_changed is not None:
+        changed["model_settings"] = {**first.options.get("model_settings", {}), **settings_changed}
     options = {**first.options, **{name: value for name, value in changed.items() if value is not None}}
     with ExitStack() as stack:
         talk = _open_session(where, settings, fork, stack)
@@ -89,12 +106,28 @@ def whatif(
     _put_outcome(session_id, fork, run)
 
 
+def parse_model_settings(text: str) -> Json:
+    """The parameters that an option gives as JSON. Raises BadParameter."""
+    from swarmkeep.agent.model_settings import check_model_settings
+    from swarmkeep.domain.codec import MalformedJson, decode
+
+    try:
+        return check_model_settings(decode(text))
+    except MalformedJson as error:
+        raise typer.BadParameter(f"not JSON: {error}", param_hint="'--model-settings'") from error
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="'--model-settings'") from error
+
+
 class RunOpening(NamedTuple):
     """How a run began: its first event, what was said, and what was asked for besides."""
 
     seq: int
     messages: list[Message]
     options: Json
+
+
+_TAKEN_OVER = ("max_turns", "model", "execute_tools", "model_settings", "instructions", "response_format")
 
 
 def find_opening(events: Iterable[RecordedEvent], at: int) -> RunOpening:
@@ -114,11 +147,13 @@ def find_opening(events: Iterable[RecordedEvent], at: int) -> RunOpening:
 
 
 def _read_options(fact: SessionEvent) -> Json:
+    from msgspec import UNSET
+
     from swarmkeep.domain.events import RunStarted
 
     options = fact.options if isinstance(fact, RunStarted) else None
-    given = {name: getattr(options, name, None) for name in ("max_turns", "model", "execute_tools")}
-    return {name: value for name, value in given.items() if value is not None}
+    given = {name: getattr(options, name, None) for name in _TAKEN_OVER}
+    return {name: value for name, value in given.items() if value not in (None, UNSET)}
 
 
 def _take_in(fact: SessionEvent, found: RunOpening) -> bool:

@@ -31,7 +31,7 @@ class DemoServer:
         self.database_url = f"sqlite:///{folder / 'swarmkeep.db'}"
         self.log = folder / "server.log"
         self._folder = folder
-        self._port = port or _find_free_port()
+        self._port = _find_free_port() if port is None else _take_port(port)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -107,6 +107,19 @@ class DemoServer:
                 if time.monotonic() > deadline:
                     raise Refused(f"the demo's server was not ready within {START_SECONDS:g} s")
                 time.sleep(POLL_SECONDS)
+
+
+def _take_port(port: int) -> int:
+    """The port, if nobody listens there: the server would say so in its own log only."""
+    with socket.socket() as probe:
+        if sys.platform != "win32":
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            said = f"cannot listen on 127.0.0.1:{port}: {error.strerror or error}"
+            raise Refused(f"{said}; choose another --port, or leave it out") from None
+    return port
 
 
 def _find_free_port() -> int:

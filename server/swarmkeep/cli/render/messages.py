@@ -7,12 +7,25 @@ from typing import TYPE_CHECKING
 
 from swarmkeep.cli.render.event_summary import format_json
 from swarmkeep.cli.terminal import put, shorten
-from swarmkeep.domain.wording import format_calls, join_content
+from swarmkeep.domain.wording import format_calls, join_content, put_name_first
 
 if TYPE_CHECKING:
     from swarmkeep_client import Message, SessionState
 
 MAX_TEXT = 400
+
+
+def describe_status(state: SessionState) -> str:
+    """The status; of an idle session how its last run ended, where somebody should know of it."""
+    ended_badly = state.status == "idle" and state.last_run_status in ("failed", "interrupted")
+    return state.last_run_status or "" if ended_badly else state.status
+
+
+def list_found(state: SessionState) -> Iterator[tuple[str, ...]]:
+    """A row for each place where a search found something."""
+    for match in state.matches:
+        seq = "" if match.seq is None else str(match.seq)
+        yield state.id, state.updated_at[:19], (state.title or "")[:40], seq, match.snippet[:80].strip()
 
 
 def put_state(state: SessionState) -> None:
@@ -27,6 +40,8 @@ def put_state(state: SessionState) -> None:
         "metadata": format_json(state.metadata),
         "events": f"{state.seq}, the last with hash {state.hash}",
         "usage": f"{usage.model_calls} model calls, {usage.total_tokens} tokens",
+        "taken over": _describe_takeover(state),
+        "asked by": f"{state.parent.session_id}, by its call {state.parent.tool_call_id}" if state.parent else "",
         "forked from": f"{origin.session_id} at {origin.seq}" if origin else "",
         "created": state.created_at,
         "updated": state.updated_at,
@@ -35,6 +50,14 @@ def put_state(state: SessionState) -> None:
         if value:
             put(f"{name + ':':<13}{value}")
     put()
+
+
+def _describe_takeover(state: SessionState) -> str:
+    taken = state.taken_over
+    if taken is None:
+        return ""
+    note = f": {taken.note}" if taken.note else ""
+    return f"by {put_name_first(taken.by or 'a person')} at {taken.at}{note}"
 
 
 def format_message(message: Message) -> str:
@@ -49,9 +72,15 @@ def format_message(message: Message) -> str:
                 if part
             )
         case "tool":
-            return f"{place}  → {shorten(text, MAX_TEXT)}"
+            return f"{place}  → {shorten(text, MAX_TEXT)}{_describe_asking(message)}"
         case role:
             return f"{place}{role}: {text}"
+
+
+def _describe_asking(message: Message) -> str:
+    """Where another agent was asked for this result."""
+    asked = message.get("session_id")
+    return f" (asked in session {asked})" if asked else ""
 
 
 def format_messages(messages: Sequence[Message]) -> Iterator[str]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from swarmkeep.audit.transfer.event_lines import to_recorded_event
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import EventView, RecordedEvent
 from swarmkeep.domain.views import ListedSession, SessionView
-from swarmkeep_client import Event, SessionState
+from swarmkeep.store.ports.index import SessionCounts as StoredCounts
+from swarmkeep_client import Event, SessionCounts, SessionState, Verification
+
+if TYPE_CHECKING:
+    from swarmkeep.audit.verify.problems import Verification as StoredVerification
 
 
 def from_client_event(event: Event) -> RecordedEvent:
@@ -31,3 +37,11 @@ def from_client_event(event: Event) -> RecordedEvent:
 def to_session_state(view: SessionView | ListedSession) -> SessionState:
     # Through plain JSON values, which leave out what was not asked for.
     return msgspec.convert(msgspec.to_builtins(view), SessionState)
+
+
+def to_client_verification(found: StoredVerification) -> Verification:
+    return msgspec.convert(found, Verification, from_attributes=True)
+
+
+def to_session_counts(found: StoredCounts) -> SessionCounts:
+    return msgspec.convert(msgspec.to_builtins(found), SessionCounts)

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, BinaryIO
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO, Unpack
 
 import msgspec
 
 from swarmkeep.cli.background import Background
-from swarmkeep.cli.sources.conversion import to_session_state
-from swarmkeep.cli.sources.source import FileForm, Form
+from swarmkeep.cli.configure import load_prices
+from swarmkeep.cli.sources.conversion import to_client_verification, to_session_counts, to_session_state
+from swarmkeep.cli.sources.operator import name_operator
+from swarmkeep.cli.sources.paging import iterate_pages
+from swarmkeep.cli.sources.source import FileForm, Form, Walk, Wanted
+from swarmkeep.cli.sources.walking import follow_walk, no_first_session, parse_name
+from swarmkeep.cli.terminal import Refused
 from swarmkeep.domain.codec import Json, decode
 from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.messages import list_shown
 from swarmkeep.domain.usage import UsageQuery
+from swarmkeep.engine import stored_sessions as stored
 from swarmkeep.engine.reader import SessionReader
-from swarmkeep.engine.stored_sessions import delete_session, fork_session
-from swarmkeep.store.archive import Archive
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
+from swarmkeep.store.ports.active_runs import ActiveStatus
 from swarmkeep.store.ports.log import is_full_page
 from swarmkeep_client import (
+    ActiveRun,
     AuditEntry,
+    Compaction,
     Comparison,
     Head,
     ImportReport,
@@ -35,7 +43,7 @@ from swarmkeep_client import (
 if TYPE_CHECKING:
     from swarmkeep.audit.replay.recorded_sessions import RecordedSession
     from swarmkeep.audit.verify.checkpoints import CheckpointHead
-    from swarmkeep.audit.verify.problems import Verification as StoredVerification
+    from swarmkeep_client import Session, SessionCounts
 
 POLL_SECONDS = 0.5
 PAGE_SIZE = 500
@@ -57,7 +65,7 @@ class DatabaseSource:
             from swarmkeep.store.schema import upgrade
 
             upgrade(location)
-        self._store: Archive = open_store(location, read_only=not writes)
+        self._store = open_store(location, read_only=not writes)
         self._background = Background()
         self._reader = SessionReader(self._store, poll_seconds=POLL_SECONDS)
         try:
@@ -66,29 +74,23 @@ class DatabaseSource:
             self.close()
             raise
 
-    def sessions(self, *, agent: str | None, status: str | None, metadata: Mapping[str, str]) -> Iterator[SessionState]:
-        cursor = None
-        while True:
-            page = self._background.run(
-                self._reader.list_page(
-                    self._tenant,
-                    agent=agent,
-                    status=status,  # type: ignore[arg-type]
-                    metadata=metadata,
-                    cursor=cursor,
-                )
-            )
+    def sessions(self, **wanted: Unpack[Wanted]) -> Iterator[SessionState]:
+        wanted = {"children": False, **wanted}
+        run, read = self._background.run, partial(self._reader.list_page, self._tenant, **wanted)
+        for page in iterate_pages(lambda cursor: run(read(cursor=cursor))):
             yield from map(to_session_state, page.sessions)
-            if page.next_cursor is None:
-                return
-            cursor = page.next_cursor
+
+    def active_runs(self, status: ActiveStatus) -> Iterator[ActiveRun]:
+        run, read = self._background.run, partial(self._store.list_active_runs, self._tenant, status)
+        for page in iterate_pages(lambda cursor: run(read(cursor=cursor))):
+            yield from msgspec.convert(msgspec.to_builtins(page.runs), list[ActiveRun])
 
     def session(self, session_id: str, *, at: int | None = None) -> SessionState:
         return to_session_state(self._background.run(self._reader.view(self._key(session_id), at=at)))
 
     def messages(self, session_id: str, *, at: int | None = None) -> list[Message]:
         state = self._background.run(self._reader.state(self._key(session_id), at=at))
-        return [entry.view() for entry in state.messages]
+        return [entry.view() for entry in list_shown(state.messages)]
 
     def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
         while True:
@@ -110,30 +112,48 @@ class DatabaseSource:
     def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState:
         key = self._key(session_id)
         return to_session_state(
-            self._background.run(fork_session(self._store, key, at=at, session_id=new_id, metadata=metadata))
+            self._background.run(stored.fork_session(self._store, key, at=at, session_id=new_id, metadata=metadata))
         )
+
+    def label(self, session_id: str, metadata: Json) -> SessionState:
+        key = self._key(session_id)
+        return to_session_state(self._background.run(stored.label_stored_session(self._store, key, metadata)))
 
     def delete(
         self, session_id: str, *, force: bool = False, reason: str | None = None, if_match: int | None = None
     ) -> None:
         key = self._key(session_id)
         self._background.run(
-            delete_session(self._store, key, force=force, if_match=if_match, by=_name_operator(), reason=reason)
+            stored.delete_session(self._store, key, force=force, if_match=if_match, by=name_operator(), reason=reason)
         )
 
-    def redact(self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool) -> Redaction:
+    def remove_message(self, session_id: str, seq: int, *, tool_call_id: str | None) -> None:
+        key, by = self._key(session_id), name_operator()
+        self._background.run(stored.remove_stored_message(self._store, key, seq, tool_call_id, by=by))
+
+    def open_on_server(self, session_id: str) -> Session:
+        raise Refused("this needs a server, which has the session's agent: name one with --url")
+
+    def compact(self, session_id: str, *, keep_turns: int | None, instructions: str | None) -> Compaction:
+        raise Refused("a summary needs the session's agent and its model: ask a server for it, with --url")
+
+    def redact(
+        self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool, dry_run: bool
+    ) -> Redaction:
         from swarmkeep.audit.redact import redact
 
-        key, by = self._key(session_id), _name_operator()
-        done = self._background.run(redact(self._store, key, seqs, reason, by=by, include_forks=include_forks))
-        return msgspec.convert(done, Redaction, from_attributes=True)
+        key, by = self._key(session_id), name_operator()
+        done = self._background.run(
+            redact(self._store, key, seqs, reason, by=by, include_forks=include_forks, dry_run=dry_run)
+        )
+        return msgspec.convert(msgspec.to_builtins(done), Redaction)
 
     def verify_audit_head(self, tenant: str | None, head: Head) -> Verification:
         from swarmkeep.audit.verify.audit_log import verify_audit_log
         from swarmkeep.audit.verify.problems import Head as NotedHead
 
         noted = NotedHead(seq=head.seq, hash=head.hash)
-        return _to_client_verification(
+        return to_client_verification(
             self._background.run(verify_audit_log(self._store, tenant or self._tenant, noted=noted))
         )
 
@@ -170,10 +190,18 @@ class DatabaseSource:
 
         named = self._named_tenant
         for tenant in [named] if named else self._background.run(self._store.list_audit_log_tenants()):
-            yield tenant, _to_client_verification(self._background.run(verify_audit_log(self._store, tenant)))
+            yield tenant, to_client_verification(self._background.run(verify_audit_log(self._store, tenant)))
+
+    def count_sessions(self) -> int | None:
+        totals = self._background.run(self._store.list_totals())
+        named = self._named_tenant
+        return sum(one.sessions for tenant, one in totals.items() if named in (None, tenant))
+
+    def counts(self, *, children: bool) -> SessionCounts:
+        return to_session_counts(self._background.run(self._store.count_sessions(self._tenant, children=children)))
 
     def export(
-        self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str]
+        self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str], walk: Walk
     ) -> Iterator[bytes]:
         from swarmkeep.audit.transfer.export import filter_sessions, find_sessions, iterate_keys, write_export
 
@@ -181,20 +209,14 @@ class DatabaseSource:
             keys = self._background.run(find_sessions(self._store, self._tenant, ids))
             chosen, alone = iterate_keys(keys), len(keys) == 1
         else:
-            alone = False
-            chosen = filter_sessions(
-                self._store,
-                self._tenant,
-                agent=agent,
-                status=status,  # type: ignore[arg-type]
-                metadata=metadata,
-            )
-        return self._background.iterate(write_export(self._store, chosen, alone=alone))
+            named = {"agent": agent, "status": status, "metadata": metadata}
+            chosen, alone = filter_sessions(self._store, self._tenant, **named), False  # type: ignore[arg-type]
+        return self._background.iterate(write_export(self._store, follow_walk(chosen, walk), alone=alone))
 
     def conversations(self, ids: Sequence[str]) -> Iterator[RecordedSession]:
         from swarmkeep.audit.replay.session import load_recorded_session
 
-        for session_id in ids or (one.id for one in self.sessions(agent=None, status=None, metadata={})):
+        for session_id in ids or (one.id for one in self.sessions(children=True)):
             yield self._background.run(load_recorded_session(self._store, self._key(session_id)))
 
     def transcript(self, session_id: str, form: Form) -> Iterator[bytes]:
@@ -205,13 +227,13 @@ class DatabaseSource:
 
     def usage(self, asked: UsageQuery) -> Iterator[UsageRow]:
         # A page may cost as much as the whole: groups of runs are sorted anew for each.
-        asked = msgspec.structs.replace(asked, limit=USAGE_PAGE_SIZE)
-        while True:
-            page = self._background.run(self._store.sum_usage(self._tenant, asked))
-            yield from msgspec.convert(msgspec.to_builtins(page.rows), list[UsageRow])
-            if page.next_cursor is None:
-                return
-            asked = msgspec.structs.replace(asked, cursor=page.next_cursor)
+        run, change, prices = self._background.run, msgspec.structs.replace, load_prices()
+        asked = change(asked, limit=USAGE_PAGE_SIZE, with_shares=prices is not None)
+        for page in iterate_pages(
+            lambda cursor: run(self._store.sum_usage(self._tenant, change(asked, cursor=cursor)))
+        ):
+            rows = page.rows if prices is None else prices.price_rows(page)
+            yield from msgspec.convert(msgspec.to_builtins(rows), list[UsageRow])
 
     def import_sessions(
         self, file: BinaryIO, *, form: FileForm, agent: str | None, as_id: str | None, dry_run: bool
@@ -219,7 +241,7 @@ class DatabaseSource:
         from swarmkeep.audit.transfer.import_conversations import import_conversations
         from swarmkeep.audit.transfer.import_export import import_export
 
-        where, by = (self._store, self._tenant, file), _name_operator()
+        where, by = (self._store, self._tenant, file), name_operator()
         if form == "export":
             work = import_export(*where, as_id=as_id, dry_run=dry_run, by=by)
         else:
@@ -244,20 +266,26 @@ class DatabaseSource:
 
         return self._background.run(rebuild_request(self._store, self._key(session_id), seq))
 
+    def blob(self, session_id: str, sha256: str) -> bytes:
+        return self._background.run(stored.read_stored_file(self._store, self._key(session_id), sha256))
+
     def verify(self, session_id: str, *, head: Head | None = None, tenant: str | None = None) -> Verification:
         from swarmkeep.audit.verify.problems import Head as NotedHead
         from swarmkeep.audit.verify.session import verify
 
         noted = None if head is None else NotedHead(seq=head.seq, hash=head.hash)
         checking = verify(self._store, SessionKey(tenant or self._tenant, session_id), noted=noted)
-        return _to_client_verification(self._background.run(checking))
+        return to_client_verification(self._background.run(checking))
 
-    def verify_all(self) -> Iterator[tuple[str, Verification]]:
+    def verify_all(self, *, first: str | None = None) -> Iterator[tuple[str, Verification]]:
         from swarmkeep.audit.verify.session import verify_all
 
-        checked = verify_all(self._store, self._named_tenant)
+        begin = None if first is None else parse_name(first, self._named_tenant)
+        if begin is not None and self._background.run(self._reader.head(begin)) is None:
+            raise no_first_session(first)
+        checked = verify_all(self._store, self._named_tenant, first=begin)
         for key, found in self._background.iterate(checked):
-            yield key.id if self._named_tenant else f"{key.tenant}/{key.id}", _to_client_verification(found)
+            yield key.id if self._named_tenant else f"{key.tenant}/{key.id}", to_client_verification(found)
 
     def close(self) -> None:
         try:
@@ -267,16 +295,3 @@ class DatabaseSource:
 
     def _key(self, session_id: str) -> SessionKey:
         return SessionKey(self._tenant, session_id)
-
-
-def _name_operator() -> str:
-    """The user of the operating system, for the record of what they do without a server."""
-    try:
-        return f"cli:{getpass.getuser()}"
-    except (KeyError, OSError):
-        # In a container a user may have a number only.
-        return "cli"
-
-
-def _to_client_verification(found: StoredVerification) -> Verification:
-    return msgspec.convert(found, Verification, from_attributes=True)

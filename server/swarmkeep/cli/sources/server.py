@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import BinaryIO, Unpack
 
 import msgspec
 import typer
@@ -13,14 +13,19 @@ import typer
 from swarmkeep.audit.replay.recorded_sessions import RecordedSession, read_recorded_sessions, split_lines
 from swarmkeep.audit.verify.checkpoints import CheckpointHead
 from swarmkeep.cli.sources.conversion import from_client_event
-from swarmkeep.cli.sources.source import FileForm, Form
+from swarmkeep.cli.sources.source import FileForm, Form, Walk, Wanted
+from swarmkeep.cli.sources.walking import start_at
 from swarmkeep.cli.terminal import Refused, say
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.usage import UsageQuery
+from swarmkeep.store.ports.active_runs import ActiveStatus
 from swarmkeep_client import (
+    ActiveRun,
+    ApiError,
     AuditEntry,
     Client,
+    Compaction,
     Comparison,
     ConnectionFailed,
     Head,
@@ -28,6 +33,7 @@ from swarmkeep_client import (
     Message,
     Redaction,
     Session,
+    SessionCounts,
     SessionState,
     StateDiff,
     UsageRow,
@@ -83,9 +89,11 @@ class ServerSource:
         self._api_key = api_key
         self._client = open_client(url, api_key)
 
-    def sessions(self, *, agent: str | None, status: str | None, metadata: Mapping[str, str]) -> Iterator[SessionState]:
-        for session in self._client.sessions.list(agent=agent, status=status, metadata=metadata):
-            yield _to_session_state(session)
+    def sessions(self, **wanted: Unpack[Wanted]) -> Iterator[SessionState]:
+        return map(_to_session_state, self._client.sessions.list(**wanted))
+
+    def active_runs(self, status: ActiveStatus) -> Iterator[ActiveRun]:
+        return self._client.active_runs(status)
 
     def session(self, session_id: str, *, at: int | None = None) -> SessionState:
         session = self._client.sessions.get(session_id)
@@ -107,6 +115,9 @@ class ServerSource:
     def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState:
         return _to_session_state(self._client.sessions.get(session_id).fork(at, id=new_id, metadata=metadata))
 
+    def label(self, session_id: str, metadata: Json) -> SessionState:
+        return _to_session_state(self._client.sessions.get(session_id).update(metadata=metadata))
+
     def diff(self, session_id: str, before: int, after: int) -> StateDiff:
         return self._client.sessions.get(session_id).diff(before, after)
 
@@ -116,13 +127,28 @@ class ServerSource:
     def request(self, session_id: str, seq: int) -> bytes:
         return self._client.sessions.get(session_id).request_body(seq)
 
+    def blob(self, session_id: str, sha256: str) -> bytes:
+        return self._client.sessions.get(session_id).blob(sha256)
+
     def delete(
         self, session_id: str, *, force: bool = False, reason: str | None = None, if_match: int | None = None
     ) -> None:
         self._client.sessions.get(session_id).delete(force=force, reason=reason, if_match=if_match)
 
-    def redact(self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool) -> Redaction:
-        return self._client.sessions.get(session_id).redact(seqs, reason, include_forks=include_forks)
+    def remove_message(self, session_id: str, seq: int, *, tool_call_id: str | None) -> None:
+        self._client.sessions.get(session_id).remove_message(seq, tool_call_id=tool_call_id)
+
+    def open_on_server(self, session_id: str) -> Session:
+        return self._client.sessions.get(session_id)
+
+    def compact(self, session_id: str, *, keep_turns: int | None, instructions: str | None) -> Compaction:
+        session = self._client.sessions.get(session_id)
+        return session.compact(keep_turns=keep_turns, instructions=instructions)
+
+    def redact(
+        self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool, dry_run: bool
+    ) -> Redaction:
+        return self._client.sessions.get(session_id).redact(seqs, reason, include_forks=include_forks, dry_run=dry_run)
 
     def audit(self, tenant: str | None = None) -> Iterator[AuditEntry]:
         return self._client.audit.list()
@@ -131,7 +157,7 @@ class ServerSource:
         return self._client.audit.verify(head=head)
 
     def heads(self) -> Iterator[CheckpointHead]:
-        for session in self._client.sessions.list():
+        for session in self._client.sessions.list(children=True):
             yield CheckpointHead(tenant=None, session_id=session.id, seq=session.seq, hash=session.hash)
         head = self._client.audit.verify().head
         if head is not None:
@@ -140,9 +166,22 @@ class ServerSource:
     def verify_audit(self) -> Iterator[tuple[str, Verification]]:
         yield "", self._client.audit.verify()
 
+    def count_sessions(self) -> int | None:
+        try:
+            return self._client.quotas().sessions.used
+        except ApiError:
+            # Not every key may ask.
+            return None
+
+    def counts(self, *, children: bool) -> SessionCounts:
+        return self._client.sessions.counts(children=children)
+
     def export(
-        self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str]
+        self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str], walk: Walk
     ) -> Iterator[bytes]:
+        # A server writes the whole file: how many sessions of it have come is not to be seen, and it cannot end well.
+        if walk.first is not None:
+            raise Refused("--from is for a database: the export of a server begins anew, and a file of it is whole")
         return self._client.export(ids, agent=agent, status=status, metadata=metadata)
 
     def conversations(self, ids: Sequence[str]) -> Iterator[RecordedSession]:
@@ -168,8 +207,8 @@ class ServerSource:
     def verify(self, session_id: str, *, head: Head | None = None, tenant: str | None = None) -> Verification:
         return self._client.sessions.get(session_id).verify(head=head)
 
-    def verify_all(self) -> Iterator[tuple[str, Verification]]:
-        for session in self._client.sessions.list():
+    def verify_all(self, *, first: str | None = None) -> Iterator[tuple[str, Verification]]:
+        for session in start_at(self._client.sessions.list(children=True), first, lambda session: session.id):
             yield session.id, session.verify()
 
     def close(self) -> None:

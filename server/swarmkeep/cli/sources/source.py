@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, TypedDict, Unpack
 
 from swarmkeep.domain.codec import Json
 
@@ -11,14 +11,21 @@ if TYPE_CHECKING:
     from swarmkeep.audit.replay.recorded_sessions import RecordedSession
     from swarmkeep.audit.verify.checkpoints import CheckpointHead
     from swarmkeep.domain.envelope import RecordedEvent
+    from swarmkeep.domain.state import SessionStatus
     from swarmkeep.domain.usage import UsageQuery
+    from swarmkeep.store.ports.active_runs import ActiveStatus
+    from swarmkeep.store.ports.index import EndedRunStatus, SessionOrder
     from swarmkeep_client import (
+        ActiveRun,
         AuditEntry,
+        Compaction,
         Comparison,
         Head,
         ImportReport,
         Message,
         Redaction,
+        Session,
+        SessionCounts,
         SessionState,
         StateDiff,
         UsageRow,
@@ -27,6 +34,31 @@ if TYPE_CHECKING:
 
 Form = Literal["markdown", "html"]
 FileForm = Literal["export", "chat", "swarm", "assistants"]
+
+
+class Wanted(TypedDict, total=False):
+    """Which sessions are listed, and in which order."""
+
+    agent: str | None
+    status: SessionStatus | None
+    last_run: EndedRunStatus | None
+    order: SessionOrder | None
+    metadata: Mapping[str, str]
+    children: bool
+    q: str | None
+    active_after: str | None
+    active_before: str | None
+
+
+class Walk:
+    """A way through many sessions: where it begins, where it is, and whether it is to end before the next."""
+
+    def __init__(self, first: str | None = None, ends: Callable[[], bool] = lambda: False) -> None:
+        self.first = first
+        self.ends = ends
+        self.done = 0
+        self.next: str | None = None
+        """The session that it ended before."""
 
 
 class ChatSource(Protocol):
@@ -44,8 +76,13 @@ class ChatSource(Protocol):
 class Source(ChatSource, Protocol):
     """A server's or a database's sessions."""
 
-    def sessions(self, *, agent: str | None, status: str | None, metadata: Mapping[str, str]) -> Iterator[SessionState]:
-        """Newest first, fetched as they are needed."""
+    def sessions(self, **wanted: Unpack[Wanted]) -> Iterator[SessionState]:
+        """Newest first, or by what happened last; fetched as they are needed. With `children` also those that agents
+        began to ask others."""
+        ...
+
+    def active_runs(self, status: ActiveStatus) -> Iterator[ActiveRun]:
+        """The runs that go on, or those that wait for somebody; fetched as they are needed."""
         ...
 
     def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterable[RecordedEvent]: ...
@@ -54,11 +91,25 @@ class Source(ChatSource, Protocol):
         """The events, and then each new one as it is recorded, for ever."""
         ...
 
+    def label(self, session_id: str, metadata: Json) -> SessionState:
+        """Merge into the session's metadata."""
+        ...
+
     def delete(
         self, session_id: str, *, force: bool = False, reason: str | None = None, if_match: int | None = None
     ) -> None: ...
 
-    def redact(self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool) -> Redaction: ...
+    def remove_message(self, session_id: str, seq: int, *, tool_call_id: str | None) -> None: ...
+
+    def open_on_server(self, session_id: str) -> Session:
+        """A session for what only a server can do. Raises Refused where there is none."""
+        ...
+
+    def compact(self, session_id: str, *, keep_turns: int | None, instructions: str | None) -> Compaction: ...
+
+    def redact(
+        self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool, dry_run: bool
+    ) -> Redaction: ...
 
     def audit(self, tenant: str | None = None) -> Iterator[AuditEntry]:
         """A tenant's audit log, oldest entry first; by default that of the tenant in question."""
@@ -76,8 +127,16 @@ class Source(ChatSource, Protocol):
         """The audit logs by their tenants: where no tenant is named in a database, those of all."""
         ...
 
+    def count_sessions(self) -> int | None:
+        """How many there are, as far as that is counted; None where nobody says."""
+        ...
+
+    def counts(self, *, children: bool) -> SessionCounts:
+        """How many are busy, and in how many the last run ended badly."""
+        ...
+
     def export(
-        self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str]
+        self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str], walk: Walk
     ) -> Iterator[bytes]:
         """The sessions with these ids, or all by these filters, as a file that leaves nothing out."""
         ...
@@ -106,10 +165,17 @@ class Source(ChatSource, Protocol):
         """The exact model request behind an answer."""
         ...
 
+    def blob(self, session_id: str, sha256: str) -> bytes:
+        """The content of a file or picture."""
+        ...
+
     def verify(self, session_id: str, *, head: Head | None = None, tenant: str | None = None) -> Verification: ...
 
-    def verify_all(self) -> Iterator[tuple[str, Verification]]:
-        """Every session by its name: in a database, and where no tenant is named, of all tenants as TENANT/ID."""
+    def verify_all(self, *, first: str | None = None) -> Iterator[tuple[str, Verification]]:
+        """Every session by its name: in a database, and where no tenant is named, of all tenants as TENANT/ID.
+
+        `first` is the name of the one to begin with.
+        """
         ...
 
     def close(self) -> None: ...

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from swarmkeep.domain.checking.inputs import refuse_stray_results
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
 from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
@@ -17,16 +18,16 @@ from swarmkeep.domain.errors import RunNotFound, SessionBusy
 from swarmkeep.domain.events import (
     ContextUpdated,
     MessageAdded,
+    Parent,
     RunCancelled,
-    RunOptions,
     RunQueued,
     RunStarted,
     SessionCreated,
     SessionEvent,
     SessionUpdated,
 )
-from swarmkeep.domain.inputs import refuse_stray_results
 from swarmkeep.domain.patch import has_effect
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 
 OnBusy = Literal["reject", "queue", "interrupt"]
@@ -36,8 +37,9 @@ class StartRun(msgspec.Struct, frozen=True, kw_only=True):
     """A command to run. `messages` are the input, `context_variables` a merge patch applied first.
 
     `on_busy`, where another run is active or queued: `reject` refuses this one, `queue` puts it at the end of the
-    queue, `interrupt` cancels the active run and begins this one in its place, before whatever is queued. `by`: who
-    asks; `traceparent`: in which trace.
+    queue, `interrupt` cancels the active run and begins this one in its place, before whatever is queued. One that is
+    not to be `behind_waiting` is refused where it would queue behind a run that waits for somebody, and so is one that
+    is to follow `after_run` where that is not the last run any more. `by`: who asks; `traceparent`: in which trace.
     """
 
     run_id: str
@@ -47,19 +49,34 @@ class StartRun(msgspec.Struct, frozen=True, kw_only=True):
     context_variables: Json = {}
     idempotency_key: str | None = None
     on_busy: OnBusy = "reject"
+    behind_waiting: bool = True
+    after_run: str | None = None
     by: str | UnsetType = UNSET
     traceparent: str | UnsetType = UNSET
 
 
-def create_session(agent: str, context_variables: Json, metadata: Json, messages: Sequence[Json]) -> list[SessionEvent]:
-    """The first facts of a session; `messages` is a history to begin with."""
-    created = SessionCreated(agent=agent, context_variables=context_variables, metadata=metadata)
+def create_session(
+    agent: str,
+    context_variables: Json,
+    metadata: Json,
+    messages: Sequence[Json],
+    parent: Parent | UnsetType = UNSET,
+) -> list[SessionEvent]:
+    """The first facts of a session; `messages` is a history to begin with, `parent` the call that it is made for."""
+    created = SessionCreated(agent=agent, context_variables=context_variables, metadata=metadata, parent=parent)
     return [created, *(MessageAdded(message=add_sender(message)) for message in messages)]
 
 
 def add_sender(message: Json) -> Json:
     """A message from outside, with a sender: its own if it names one."""
     return message if "sender" in message else {**message, "sender": message.get("role", "")}
+
+
+def add_messages(state: State, messages: Sequence[Json]) -> list[SessionEvent]:
+    """Messages outside of any run. Raises SessionBusy, and InvalidRequest for a result that answers no call."""
+    refuse_if_busy(state)
+    refuse_stray_results(messages, "/messages", state.messages)
+    return [MessageAdded(message=add_sender(message)) for message in messages]
 
 
 def update_session(
@@ -85,6 +102,10 @@ def start_run(state: State, command: StartRun, partial: PartialReply = NOTHING_S
     active = state.run
     if _is_known_run(state, command.run_id):
         return []
+    if active is not None and active.status == "waiting" and not command.behind_waiting:
+        raise SessionBusy(active.id, active.status)
+    if command.after_run is not None:
+        _refuse_unless_last(state, command.after_run)
     if command.on_busy == "queue" and (active is not None or state.queue):
         # Nobody knows yet what will come before it.
         refuse_stray_results(command.messages, "/input")
@@ -97,6 +118,13 @@ def start_run(state: State, command: StartRun, partial: PartialReply = NOTHING_S
     refuse_if_busy(state)
     refuse_stray_results(command.messages, "/input", state.messages)
     return draft_events(state.agent, _begin_run(command), command.run_id)
+
+
+def _refuse_unless_last(state: State, run_id: str) -> None:
+    """Raise SessionBusy if anything has begun, or is about to, after that run."""
+    refuse_if_busy(state)
+    if not len(state.finished) or state.finished[-1].id != run_id:
+        raise SessionBusy(state.finished[-1].id if len(state.finished) else run_id, "the last")
 
 
 def refuse_if_busy(state: State) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from swarmkeep.domain.decisions.concurrent_calls import make_changes
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
 from swarmkeep.domain.decisions.steps import make_pending_call
 from swarmkeep.domain.decisions.turns import request_approval
@@ -30,16 +31,18 @@ def _interrupt(state: State, run_ids: list[str]) -> list[EventDraft]:
     error = RunError(code=IMPORTED, message="the session was imported in the middle of this run", retryable=True)
     drafts: list[EventDraft] = []
     for run_id in run_ids:
-        usage = state.run.usage if state.run is not None and state.run.id == run_id else Usage()
+        run = state.run if state.run is not None and state.run.id == run_id else None
+        changes = [] if run is None else make_changes(state, run)
+        usage = Usage() if run is None else run.usage
         fact = RunInterrupted(stop_reason="interrupted", usage=usage, error=error)
-        drafts += draft_events(state.agent, [fact], run_id)
+        drafts += draft_events(state.agent, [*changes, fact], run_id)
     return drafts
 
 
 def _wait_anew(state: State, run: Run) -> list[EventDraft]:
-    if not run.options.execute_tools:
-        pending = tuple(make_pending_call(call, "tool_calls") for call in run.open_calls)
-        return draft_events(state.agent, [RunWaiting(pending=pending)], run.id)
-    pending = tuple(make_pending_call(call, "approval") for call in run.open_calls)
-    asked = [request_approval(call, None) for call in run.open_calls]
+    pending = (
+        *(make_pending_call(call, "approval") for call in run.own_open_calls),
+        *(make_pending_call(call, "tool_calls") for call in run.outside_open_calls),
+    )
+    asked = [request_approval(call, None) for call in run.own_open_calls]
     return draft_events(state.agent, [*asked, RunWaiting(pending=pending)], run.id)

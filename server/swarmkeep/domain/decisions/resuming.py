@@ -6,20 +6,27 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from swarmkeep.domain.codec import Json, MalformedJson, decode, encode_text
+from swarmkeep.domain.decisions.commands import add_sender
+from swarmkeep.domain.decisions.concurrent_calls import make_changes
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
+from swarmkeep.domain.decisions.turns import finish_calls
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import AlreadyDecided, InvalidRequest, OwnApproval, RunNotFound, RunNotWaiting
 from swarmkeep.domain.events import (
     ApprovalDecided,
     Decision,
     MessageAdded,
+    PendingCall,
     ResumeReason,
     RunResumed,
     SessionEvent,
     ToolRecord,
     ToolStatus,
 )
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import Run, State, ToolCall
 
 
@@ -32,13 +39,15 @@ class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision on a call. `may_be_own`: whether it counts if it is `by` who started the run."""
+    """A decision on a call. `may_be_own`: whether it counts if it is `by` who started the run. `arguments`: what an
+    approved call is carried out with, in the place of what the model gave."""
 
     tool_call_id: str
     decision: Decision
     reason: str | None = None
     by: str | None = None
     may_be_own: bool = True
+    arguments: Json | None = None
 
 
 def resume_run(
@@ -47,9 +56,13 @@ def resume_run(
     answers: Sequence[ToolAnswer] = (),
     approvals: Sequence[Approval] = (),
     *,
+    messages: Sequence[Json] = (),
+    options: RunOptions | UnsetType = UNSET,
     now: datetime | None = None,
 ) -> list[EventDraft]:
     """Decide approvals and deliver results for a waiting run; it goes on once nothing that it needs is missing.
+
+    It goes on with `messages` after the results, and by `options`, which is for whoever gives all that it waits for.
 
     The first decision of a call wins: a second one is AlreadyDecided, whatever it says, and so is one that comes after
     the request has expired at `now`. All of it is taken, or none. An interrupted run is tried again by a resume with
@@ -66,20 +79,53 @@ def resume_run(
     for decision in decisions:
         assert current.run is not None
         if isinstance(decision, Approval):
-            fact: SessionEvent = _decide_approval(current, current.run, decision, now)
+            facts: list[SessionEvent] = [_decide_approval(current, current.run, decision, now)]
         else:
-            fact = _deliver_result(current, current.run, decision)
-        drafts += draft_events(state.agent, [fact], run_id)
-        current = apply_drafts(current, drafts[-1:])
+            facts = _deliver_result(current, current.run, decision)
+        added = draft_events(state.agent, facts, run_id)
+        drafts += added
+        current = apply_drafts(current, added)
     if not drafts:
         raise InvalidRequest("give `approvals` or `tool_results`")
-    return drafts + _resume_if_ready(current, "approval" if approvals else "tool_results")
+    if messages or options is not UNSET:
+        _refuse_pending(current)
+    return drafts + _resume_if_ready(current, "approval" if approvals else "tool_results", messages, options)
 
 
-def _resume_if_ready(state: State, reason: ResumeReason) -> list[EventDraft]:
+def keep_limits(state: State, options: RunOptions | UnsetType) -> RunOptions | UnsetType:
+    """The options that a waiting run is to go on by, with what only its beginning says."""
+    if options is UNSET or state.run is None:
+        return options
+    before = state.run.options
+    return msgspec.structs.replace(
+        options,
+        execute_tools=before.execute_tools,
+        max_turns=before.max_turns,
+        model=options.model or before.model,
+    )
+
+
+def _refuse_pending(state: State) -> None:
+    pending = () if state.run is None else state.run.pending
+    if pending:
+        names = ", ".join(describe_pending(call) for call in pending)
+        raise InvalidRequest(f"the run still waits for: {names}", "/tool_results")
+
+
+def describe_pending(call: PendingCall) -> str:
+    """What a run waits for, in a sentence."""
+    return "the person who has taken over" if call.reason == "person" else f"{call.name} ({call.tool_call_id})"
+
+
+def _resume_if_ready(
+    state: State, reason: ResumeReason, messages: Sequence[Json] = (), options: RunOptions | UnsetType = UNSET
+) -> list[EventDraft]:
     """Go on, once nothing is pending any more."""
     run = state.run
-    return [] if run is None or run.pending else draft_events(state.agent, [RunResumed(reason=reason)], run.id)
+    if run is None or run.pending:
+        return []
+    said = [MessageAdded(message=add_sender(message)) for message in messages]
+    return draft_events(state.agent, [RunResumed(reason=reason, options=options), *said], run.id)
 
 
 def expire_approvals(state: State, now: datetime) -> list[EventDraft]:
@@ -115,10 +161,29 @@ def _decide_approval(state: State, run: Run, approval: Approval, now: datetime |
         raise OwnApproval(run.id)
     if call.approval is None:
         raise InvalidRequest(f"call {call.id} does not need an approval", "/approvals")
-    return ApprovalDecided(tool_call_id=call.id, decision=approval.decision, reason=approval.reason, by=approval.by)
+    return ApprovalDecided(
+        tool_call_id=call.id,
+        decision=approval.decision,
+        reason=approval.reason,
+        by=approval.by,
+        arguments=_find_edit(call, approval),
+    )
 
 
-def _deliver_result(state: State, run: Run, answer: ToolAnswer) -> MessageAdded:
+def _find_edit(call: ToolCall, approval: Approval) -> str | UnsetType:
+    """The arguments as they are from here on, if they are others than the model's."""
+    if approval.arguments is None:
+        return UNSET
+    if approval.decision != "approve":
+        raise InvalidRequest("a call that is denied does not run: `arguments` go with an approval only", "/approvals")
+    edited = encode_text(approval.arguments)
+    try:
+        return UNSET if encode_text(decode(call.arguments)) == edited else edited
+    except MalformedJson:
+        return edited
+
+
+def _deliver_result(state: State, run: Run, answer: ToolAnswer) -> list[SessionEvent]:
     call = _find_open_call(state, run, answer.tool_call_id, "tool_results")
     if run.status != "waiting":
         raise RunNotWaiting(run.id, run.status)
@@ -132,7 +197,8 @@ def _deliver_result(state: State, run: Run, answer: ToolAnswer) -> MessageAdded:
         "sender": call.agent or state.agent,
     }
     status: ToolStatus = "error" if answer.is_error else "external"
-    return MessageAdded(message=message, tool=ToolRecord(name=call.name, status=status))
+    delivered = MessageAdded(message=message, tool=ToolRecord(name=call.name, status=status))
+    return [delivered, *make_changes(state, run, call), *finish_calls(state, run, call)]
 
 
 def _find_open_call(state: State, run: Run, call_id: str, field: str) -> ToolCall:

@@ -1,6 +1,7 @@
 """Tells the next steps that follow from a state by themselves from those that need somebody outside.
 
-Outside steps are two: to ask the model, and to run a call whose start is recorded. All other steps are follow-ups,
+Outside steps are three: to ask the model for what comes next, or for a summary, and to run a call whose start is
+recorded. All other steps are follow-ups,
 and are recorded in the commit that they follow from.
 """
 
@@ -12,24 +13,48 @@ import msgspec
 
 from swarmkeep.domain.decisions.commands import start_queued
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
-from swarmkeep.domain.decisions.steps import AskModel, CallTool, Deny, Finish, StartQueued, Wait, next_step
+from swarmkeep.domain.decisions.steps import (
+    AskModel,
+    CallTool,
+    CallTools,
+    Compact,
+    Deny,
+    Finish,
+    StartQueued,
+    TellNote,
+    Wait,
+    next_step,
+)
+from swarmkeep.domain.decisions.takeovers import tell_note
 from swarmkeep.domain.decisions.turns import deny_call, end_run, record_result, request_approvals, start_tool
 from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.events import RunCompleted, RunWaiting
-from swarmkeep.domain.state import State
+from swarmkeep.domain.events import RunCompleted, RunWaiting, SessionEvent
+from swarmkeep.domain.state import Run, State, ToolCall
 
 
 def _guard_nothing(state: State) -> Collection[str]:
     return ()
 
 
+def _start_alone(state: State, run: Run) -> Sequence[ToolCall]:
+    return ()
+
+
+def _ask_nobody(state: State, call: ToolCall) -> str | None:
+    return None
+
+
 class Approvals(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked before a call starts. `find_guarded` names the tools that need an approval by today's code: a
-    call may be older than that. `expires_at` is until when a request made now may be answered.
+    call may be older than that. `expires_at` is until when a request made now may be answered. `find_batch` gives the
+    calls that start together, if it is time for any; `find_session` names the session of a call that asks another
+    agent.
     """
 
     find_guarded: Callable[[State], Collection[str]] = _guard_nothing
     expires_at: str | None = None
+    find_batch: Callable[[State, Run], Sequence[ToolCall]] = _start_alone
+    find_session: Callable[[State, ToolCall], str | None] = _ask_nobody
 
 
 NO_APPROVALS = Approvals()
@@ -67,21 +92,32 @@ def draft_follow_up(
             return draft_events(state.agent, record_result(state, run, call, deny_call(call)), run.id)
         case CallTool(call=call) if run is not None and call.attempts == 0:
             asked = request_approvals(run, approvals.find_guarded(state), approvals.expires_at)
-            return draft_events(call.agent or state.agent, asked or [start_tool(call)], run.id)
+            return draft_events(call.agent or state.agent, asked or _start_tools(state, run, approvals, call), run.id)
         case Wait(pending=pending) if run is not None:
-            return draft_events(state.agent, [RunWaiting(pending=pending)], run.id)
+            # One that waits for an approval keeps none back that may run beside it; a person who took over keeps all.
+            begun = [] if state.taken_over is not None else _start_tools(state, run, approvals)
+            facts = begun or [RunWaiting(pending=pending)]
+            return draft_events(state.agent, facts, run.id)
         case Finish(stop_reason=stop_reason) if run is not None:
             return draft_events(state.agent, end_run(state, run, RunCompleted, stop_reason), run.id)
+        case TellNote() if state.handback_note is not None:
+            return draft_events(state.agent, [tell_note(state.handback_note)], None if run is None else run.id)
         case StartQueued() if may_start_queued(state):
             return start_queued(state)
         case _:
             return None
 
 
-def find_outside_step(state: State) -> AskModel | CallTool | None:
-    """The next step, if somebody outside is needed for it: a model, or a tool."""
+def _start_tools(state: State, run: Run, approvals: Approvals, *alone: ToolCall) -> list[SessionEvent]:
+    """The starts of the calls that are to begin now, all in one commit."""
+    batch = approvals.find_batch(state, run) if len(run.own_open_calls) > 1 else ()
+    return [start_tool(call, approvals.find_session(state, call)) for call in batch or alone]
+
+
+def find_outside_step(state: State) -> AskModel | Compact | CallTool | CallTools | None:
+    """The next step, if somebody outside is needed for it: a model, or tools."""
     match next_step(state):
-        case AskModel() as step:
+        case AskModel() | Compact() | CallTools() as step:
             return step
         case CallTool(call=call) as step if call.attempts:
             return step

@@ -13,10 +13,20 @@ class AskModel(msgspec.Struct, frozen=True):
     """Send the history to the active agent's model."""
 
 
+class Compact(msgspec.Struct, frozen=True):
+    """Have the active agent's model sum up what comes next of a compaction that is under way."""
+
+
 class CallTool(msgspec.Struct, frozen=True):
     """Run a tool. If `call.attempts` is above 0, it was started before and its outcome was never recorded."""
 
     call: ToolCall
+
+
+class CallTools(msgspec.Struct, frozen=True):
+    """Run calls at once whose starts are recorded; of any of them it may be as with `CallTool`."""
+
+    calls: tuple[ToolCall, ...]
 
 
 class Deny(msgspec.Struct, frozen=True):
@@ -40,7 +50,11 @@ class StartQueued(msgspec.Struct, frozen=True):
     queued: QueuedRun
 
 
-Step = AskModel | CallTool | Deny | Wait | Finish | StartQueued
+class TellNote(msgspec.Struct, frozen=True):
+    """Record what whoever handed the session back wants its agent to know."""
+
+
+Step = AskModel | Compact | CallTool | CallTools | Deny | Wait | Finish | StartQueued | TellNote
 
 
 def next_step(state: State) -> Step | None:
@@ -50,19 +64,33 @@ def next_step(state: State) -> Step | None:
     """
     run = state.run
     if run is None:
+        if state.handback_note is not None:
+            return TellNote()
         return StartQueued(state.queue[0]) if state.queue else None
     if run.status == "waiting":
         return None
-    for call in run.calls:
-        if not call.done:
-            return _next_call_step(run, call)
+    if run.open_calls:
+        step = _next_call_step(run)
+        return step if state.taken_over is None or _has_begun(step) else _wait_for_person(step)
+    return _next_turn_step(state, run)
+
+
+def _next_turn_step(state: State, run: Run) -> TellNote | Finish | Wait | AskModel | Compact:
+    """What follows once no call is open."""
+    if state.handback_note is not None:
+        # Not before: between calls and their results there is room for nothing else.
+        return TellNote()
+    if run.tripped:
+        return Finish("guardrail")
     if run.answered:
         return Finish("end_turn")
+    if state.taken_over is not None:
+        return _wait_for_person()
     if run.options.max_turns is not None and run.turns >= run.options.max_turns:
         return Finish("max_turns")
     if is_looping(state, run):
         return Finish("loop_detected")
-    return AskModel()
+    return AskModel() if state.compaction is None else Compact()
 
 
 def list_needed_agents(state: State) -> list[str]:
@@ -70,17 +98,40 @@ def list_needed_agents(state: State) -> list[str]:
     run = state.run
     if run is None:
         return [state.queue[0].fact.agent or state.agent] if state.queue else []
-    calls = run.open_calls if run.options.execute_tools else ()
-    return [state.agent, *(call.agent for call in calls if call.agent)]
+    return [state.agent, *(call.agent for call in run.own_open_calls if call.agent)]
 
 
-def _next_call_step(run: Run, call: ToolCall) -> CallTool | Deny | Wait:
-    if not run.options.execute_tools:
-        return Wait(tuple(make_pending_call(open_call, "tool_calls") for open_call in run.open_calls), "tool_calls")
-    if call.approval == "requested":
-        undecided = [open_call for open_call in run.open_calls if open_call.approval == "requested"]
-        return Wait(tuple(make_pending_call(open_call, "approval") for open_call in undecided), "approval")
-    return Deny(call) if call.approval == "deny" else CallTool(call)
+def _next_call_step(run: Run) -> CallTool | CallTools | Deny | Wait:
+    """The agents' own calls in their order; then, or when one of them waits for an approval, those from outside.
+
+    Those that have begun come before all that has not.
+    """
+    begun = tuple(call for call in run.own_open_calls if call.attempts and call.approval not in ("requested", "deny"))
+    if len(begun) > 1:
+        return CallTools(begun)
+    if begun:
+        return CallTool(begun[0])
+    outside = tuple(make_pending_call(call, "tool_calls") for call in run.outside_open_calls)
+    for call in run.own_open_calls:
+        if call.approval == "requested":
+            undecided = [open_call for open_call in run.own_open_calls if open_call.approval == "requested"]
+            return Wait((*(make_pending_call(each, "approval") for each in undecided), *outside), "approval")
+        return Deny(call) if call.approval == "deny" else CallTool(call)
+    return Wait(outside, "tool_calls")
+
+
+# No call: whoever has taken over answers, or hands back.
+PERSON = PendingCall(tool_call_id="", name="", arguments="", reason="person")
+
+
+def _has_begun(step: Step) -> bool:
+    """Whether a call is under way, which nobody can take back: what comes of it is recorded first."""
+    return isinstance(step, CallTools) or (isinstance(step, CallTool) and step.call.attempts > 0)
+
+
+def _wait_for_person(step: Step | None = None) -> Wait:
+    """In the place of a step that nobody has begun. What else the run waits for may be decided meanwhile."""
+    return Wait((PERSON, *(step.pending if isinstance(step, Wait) else ())), "person")
 
 
 def make_pending_call(call: ToolCall, stop_reason: StopReason) -> PendingCall:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 from msgspec import UNSET
 
 from swarmkeep.domain.codec import Json
+from swarmkeep.domain.decisions.concurrent_calls import hold_change, make_changes
+from swarmkeep.domain.decisions.guardrails import Trip, refuse_call
 from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
+from swarmkeep.domain.decisions.teams import wait_for_session
 from swarmkeep.domain.events import (
     ApprovalRequested,
+    AwaitedApproval,
     CompletionRecord,
-    ContextUpdated,
+    ContextChange,
     HandoffIgnored,
     HandoffMade,
     MessageAdded,
@@ -26,15 +30,24 @@ from swarmkeep.domain.events import (
     ToolRecord,
     ToolStarted,
     ToolStatus,
+    Usage,
 )
-from swarmkeep.domain.patch import has_effect
-from swarmkeep.domain.state import Run, State, ToolCall, add_usage, make_calls
+from swarmkeep.domain.state import Run, State, ToolCall, make_calls, read_usage, sum_usage
+
+EDITED = (
+    "[A person changed the arguments of this call before approving it. They were: {arguments} What follows is what "
+    "came of that.]\n\n"
+)
 
 
 class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a tool call ended. `patch` and `nulls` are its change of the context that it was given, as `diff` says it.
 
-    Others may have changed the context meanwhile, so the whole of it would take their changes back.
+    Others may have changed the context meanwhile, so the whole of it would take their changes back. `values` are new
+    values of whole keys: so a call that runs beside others says what takes the place of theirs.
+    `trip`: the guardrail that refused it, so that it did not run. `session_id` and `usage`: see ToolRecord; where the
+    session `waits` for somebody, the call has not ended, and `approvals` are what has to be decided there.
+    `files`: content parts that refer to what it gave beside its text, and `file_content` what they refer to, by hash.
     """
 
     status: ToolStatus | str
@@ -43,6 +56,20 @@ class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True):
     handoff: str | None = None
     patch: Json = {}
     nulls: tuple[str, ...] = ()
+    values: Json = {}
+    trip: Trip | None = None
+    session_id: str | None = None
+    usage: Usage | None = None
+    waits: bool = False
+    approvals: tuple[AwaitedApproval, ...] = ()
+    files: tuple[Json, ...] = ()
+    file_content: Mapping[str, bytes] = {}
+
+    @property
+    def change(self) -> ContextChange | None:
+        if not (self.patch or self.nulls or self.values):
+            return None
+        return ContextChange(patch=self.patch, nulls=self.nulls or UNSET, values=self.values or UNSET)
 
 
 def record_reply(
@@ -51,7 +78,8 @@ def record_reply(
     """A model's reply, and a request for each of its calls to a tool named in `needs_approval`."""
     facts: list[SessionEvent] = [MessageAdded(message=message, completion=completion)]
     if run.options.execute_tools:
-        facts += [request_approval(call, expires_at) for call in make_calls(message) if call.name in needs_approval]
+        guarded = set(needs_approval) - run.options.caller_tool_names
+        facts += [request_approval(call, expires_at) for call in make_calls(message) if call.name in guarded]
     return facts
 
 
@@ -66,23 +94,26 @@ def request_approvals(run: Run, guarded: Collection[str], expires_at: str | None
     """
     return [
         request_approval(call, expires_at)
-        for call in run.open_calls
+        for call in run.own_open_calls
         if call.attempts == 0 and call.approval is None and (call.imported or call.name in guarded)
     ]
 
 
 def record_result(state: State, run: Run, call: ToolCall, outcome: ToolOutcome) -> list[SessionEvent]:
-    """A call's result and its change of the context; with the last open call, the handoff that wins.
+    """A call's result, its change of the context and those that waited for it; with the last open call, the handoff
+    that wins.
 
     Nothing for a call that is not open any more: an attempt to record it that failed may have been made after all.
     """
     if not any(open_call.id == call.id for open_call in run.open_calls):
         return []
+    if outcome.waits:
+        return [wait_for_session(call, outcome.session_id, outcome.approvals)]
     message = {
         "role": "tool",
         "tool_call_id": call.id,
         "tool_name": call.name,
-        "content": outcome.content,
+        "content": _add_edit_note(call, outcome),
         "sender": call.agent or state.agent,
     }
     tool = ToolRecord(
@@ -90,21 +121,36 @@ def record_result(state: State, run: Run, call: ToolCall, outcome: ToolOutcome) 
         status=outcome.status,
         duration_ms=outcome.duration_ms,
         handoff=UNSET if outcome.handoff is None else outcome.handoff,
+        context=hold_change(run, call, outcome.change),
+        session_id=outcome.session_id or UNSET,
+        usage=UNSET if outcome.usage is None else outcome.usage,
+        files=outcome.files or UNSET,
     )
-    facts: list[SessionEvent] = [MessageAdded(message=message, tool=tool)]
-    if has_effect(state.context_variables, outcome.patch, outcome.nulls):
-        facts.append(ContextUpdated(patch=outcome.patch, tool_call_id=call.id, nulls=outcome.nulls or UNSET))
-    if all(other.done or other.id == call.id for other in run.calls):
-        proposed = _list_proposed_handoffs(run)
-        if outcome.handoff is not None:
-            proposed.append((call.id, outcome.handoff))
-        facts += _choose_handoff(state.agent, proposed)
-    return facts
+    facts: list[SessionEvent] = [] if outcome.trip is None else refuse_call(outcome.trip, call.id)
+    facts.append(MessageAdded(message=message, tool=tool))
+    facts += make_changes(state, run, call, outcome.change)
+    return facts + finish_calls(state, run, call, outcome.handoff)
 
 
-def _list_proposed_handoffs(run: Run) -> list[tuple[str, str]]:
-    """The handoffs that the answered calls of the current turn returned, by call."""
-    return [(call.id, call.handoff) for call in run.calls if call.handoff is not None]
+def _add_edit_note(call: ToolCall, outcome: ToolOutcome) -> str:
+    """What the model is told of a call that was carried out with other arguments than its own, which it sees."""
+    if call.original_arguments is None or outcome.status in ("denied", "refused"):
+        return outcome.content
+    return EDITED.format(arguments=call.arguments) + outcome.content
+
+
+def finish_calls(state: State, run: Run, call: ToolCall, handoff: str | None = None) -> list[SessionEvent]:
+    """With the result of the last open call, the handoff that wins of all that the turn's calls returned."""
+    if not all(other.done or other.id == call.id for other in run.calls):
+        return []
+    return _choose_handoff(state.agent, _list_proposed_handoffs(run, call.id, handoff))
+
+
+def _list_proposed_handoffs(run: Run, call_id: str = "", handoff: str | None = None) -> list[tuple[str, str]]:
+    """The handoffs that the answered calls of the current turn returned, in the order of the calls, with the one that
+    is being answered."""
+    found = ((call.id, handoff if call.id == call_id else call.handoff) for call in run.calls)
+    return [(proposing, to) for proposing, to in found if to is not None]
 
 
 def _choose_handoff(agent: str, proposed: Sequence[tuple[str, str]]) -> list[SessionEvent]:
@@ -131,16 +177,18 @@ def end_run(
     unless that is recorded by now.
 
     A handoff that was to be made with the last of its calls is made now; of one that was interrupted, and may go on, it
-    is not.
+    is not. What answered calls change of the context is changed, whether those before them have ended or not.
     """
     if run.open_calls:
+        changes = make_changes(state, run)
         proposed = [] if ending is RunInterrupted else _list_proposed_handoffs(run)
-        return [*_choose_handoff(state.agent, proposed), ending(stop_reason=stop_reason, usage=run.usage, error=error)]
+        handoffs = _choose_handoff(state.agent, proposed)
+        return [*changes, *handoffs, ending(stop_reason=stop_reason, usage=run.usage, error=error)]
     if not partial.is_current(state, run):
         return [ending(stop_reason=stop_reason, usage=run.usage, error=error)]
     message = {"role": "assistant", "content": partial.text, "sender": partial.agent or state.agent}
     said = MessageAdded(message=message, completion=CompletionRecord(partial=True))
-    return [said, ending(stop_reason=stop_reason, usage=add_usage(run.usage, None), error=error)]
+    return [said, ending(stop_reason=stop_reason, usage=sum_usage(run.usage, read_usage(None)), error=error)]
 
 
 def restart_tool(run: Run, call: ToolCall) -> list[SessionEvent]:
@@ -148,9 +196,15 @@ def restart_tool(run: Run, call: ToolCall) -> list[SessionEvent]:
     return [start_tool(call)] if call in run.open_calls else []
 
 
-def start_tool(call: ToolCall) -> ToolStarted:
+def start_tool(call: ToolCall, session_id: str | None = None) -> ToolStarted:
     """The start that must be recorded before a tool runs, whether for the first time or again."""
-    return ToolStarted(tool_call_id=call.id, name=call.name, arguments=call.arguments, attempt=call.attempts + 1)
+    return ToolStarted(
+        tool_call_id=call.id,
+        name=call.name,
+        arguments=call.arguments,
+        attempt=call.attempts + 1,
+        session_id=session_id or UNSET,
+    )
 
 
 def deny_call(call: ToolCall) -> ToolOutcome:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from swarmkeep.agent import Agent
+from swarmkeep.agent.asked import find_asked_agent
 
 
 def find_reachable(agent: Agent) -> Iterator[Agent]:
@@ -24,6 +25,13 @@ def find_reachable(agent: Agent) -> Iterator[Agent]:
 def find_mentioned(agent: Agent) -> Iterator[Agent]:
     for function in agent.functions:
         yield from find_agents_in(function)
+
+
+def find_handed_over(agent: Agent) -> Iterator[Agent]:
+    """The agents that its functions mention, and do not ask."""
+    for function in agent.functions:
+        if find_asked_agent(function) is None:
+            yield from find_agents_in(function)
 
 
 def find_agents_in(function: Callable[..., Any]) -> Iterator[Agent]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ from swarmkeep.agent import Agent
 from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.errors import AgentNotFound, AgentUnavailable
 from swarmkeep.domain.request import Profile
-from swarmkeep.engine.agents.mentions import find_mentioned, find_reachable
+from swarmkeep.engine.agents.mentions import find_handed_over, find_reachable
 from swarmkeep.engine.tool_runners import ToolRunner
 
 
@@ -85,8 +85,11 @@ class Registry:
     def choose_model(self, agent: Agent) -> str:
         return self._model if self._model and "model" not in agent.model_fields_set else agent.model
 
-    async def make_profile(self, agent: Agent, context_variables: Mapping[str, Any], runner: ToolRunner) -> Profile:
-        """The agent as its model sees it now. Raises whatever its instructions raise.
+    async def make_profile(
+        self, agent: Agent, context_variables: Mapping[str, Any], runner: ToolRunner, more_tools: Sequence[str] = ()
+    ) -> Profile:
+        """The agent as its model sees it now. Raises whatever its instructions raise. `more_tools` are schemas of its
+        servers' tools, as texts.
 
         Instructions that are made by a function are made where tools run, as they may take as long.
         """
@@ -95,13 +98,18 @@ class Registry:
         else:
             render = partial(agent.render_instructions, dict(context_variables))
             instructions = await runner(render, is_async=False, seconds=None)
+        output = agent.output()
+        by_call = agent.output_mode == "tool"
         return Profile(
             name=agent.name,
             model=self.choose_model(agent),
             instructions=instructions,
-            tools=self._encode_schemas(agent),
+            tools=_join_schemas(self._encode_schemas(agent), more_tools),
             tool_choice=agent.tool_choice,
             parallel_tool_calls=agent.parallel_tool_calls,
+            settings=agent.model_settings,
+            response_format=None if output is None or by_call else output.response_format,
+            output_tool=encode_text(output.tool_schema) if output is not None and by_call else None,
         )
 
     def _encode_schemas(self, agent: Agent) -> str | None:
@@ -116,7 +124,16 @@ class Registry:
 
     def list_handoffs(self, agent: Agent) -> list[str]:
         """Names of the agents that this one's functions mention, and so may hand over to."""
-        return list(dict.fromkeys(other.name for other in find_mentioned(agent) if other.name in self._agents))
+        return list(dict.fromkeys(other.name for other in find_handed_over(agent) if other.name in self._agents))
+
+    def list_asked(self, agent: Agent) -> dict[str, str]:
+        """The agents that this one can ask, by the names of the functions that do so."""
+        tools = agent.tools().items()
+        return {name: tool.asked_agent.name for name, tool in tools if tool.asked_agent is not None}
+
+
+def _join_schemas(own: str | None, more: Sequence[str]) -> str | None:
+    return f"[{','.join([*([own[1:-1]] if own else []), *more])}]" if more else own
 
 
 class OpenRegistry(Registry):

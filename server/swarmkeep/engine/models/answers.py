@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
 
 from swarmkeep.domain.codec import Json, decode
 from swarmkeep.engine.models.assembly import END_OF_STREAM
+from swarmkeep.engine.models.chunks import Chunk, read_text_chunk
 from swarmkeep.engine.models.failures import read_page_title
 from swarmkeep.engine.models.media_types import is_web_page, may_be_stream
 from swarmkeep.engine.models.reply_errors import (
@@ -31,11 +32,11 @@ class LineSplitter:
         self._parts: list[bytes] = []
 
     @property
-    def rest(self) -> str:
+    def rest(self) -> bytes:
         """What follows the last newline."""
-        return b"".join(self._parts).decode(errors="replace")
+        return b"".join(self._parts)
 
-    def feed(self, data: bytes) -> list[str]:
+    def feed(self, data: bytes) -> list[bytes]:
         """The lines that `data` completes. Raises OversizedReply for one that does not end."""
         first, *others = data.split(b"\n")
         self._parts.append(first)
@@ -44,9 +45,10 @@ class LineSplitter:
             raise OversizedReply(f"the model sent more than {self._line_bytes:,} bytes in one line")
         if not others:
             return []
-        ended = [b"".join(self._parts), *others[:-1]]
-        self._parts, self._size = [others[-1]], len(others[-1])
-        return [line.decode(errors="replace") for line in ended]
+        rest = others.pop()
+        ended = [b"".join(self._parts), *others]
+        self._parts, self._size = [rest], len(rest)
+        return ended
 
 
 def parse_completion(kind: str, body: bytes) -> Json:
@@ -55,7 +57,7 @@ def parse_completion(kind: str, body: bytes) -> Json:
     return _parse_object(body)
 
 
-async def parse_stream(kind: str, pieces: AsyncIterable[bytes], limits: ReplyLimits) -> AsyncGenerator[Json]:
+async def parse_stream(kind: str, pieces: AsyncIterable[bytes], limits: ReplyLimits) -> AsyncGenerator[Chunk]:
     """The chunks of an answer to a request for a stream; END_OF_STREAM where the server says that it is over."""
     if not may_be_stream(kind):
         yield parse_completion(kind, b"".join([piece async for piece in pieces]))
@@ -64,7 +66,10 @@ async def parse_stream(kind: str, pieces: AsyncIterable[bytes], limits: ReplyLim
     lines = LineSplitter(limits.bytes)
     count = 0
     async for data in pieces:
-        for chunk in parse_lines(lines.feed(data)):
+        for line in lines.feed(data):
+            # Every other one is empty.
+            if not line or (chunk := _parse_line(line)) is None:
+                continue
             yield chunk
             if chunk is END_OF_STREAM:
                 return
@@ -76,17 +81,20 @@ async def parse_stream(kind: str, pieces: AsyncIterable[bytes], limits: ReplyLim
         yield chunk
 
 
-def parse_lines(lines: Iterable[str]) -> Iterator[Json]:
+def parse_lines(lines: Iterable[bytes]) -> Iterator[Chunk]:
     """The chunks that lines of server-sent events hold."""
     for line in lines:
-        if (chunk := _parse_sse_line(line)) is not None:
+        if (chunk := _parse_line(line)) is not None:
             yield chunk
 
 
-def _parse_sse_line(line: str) -> Json | None:
-    if not line.startswith("data:"):
+def _parse_line(line: bytes) -> Chunk | None:
+    if not line.startswith(b"data:"):
         return None
-    data = line[5:].strip()
+    return read_text_chunk(line[5:]) or _parse_data(line[5:].decode(errors="replace").strip())
+
+
+def _parse_data(data: str) -> Json | None:
     if not data:
         return None
     return END_OF_STREAM if data == "[DONE]" else _parse_object(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from swarmkeep.domain.codec import Json, decode, encode_text
+from swarmkeep.engine.models.chunks import Chunk, TextChunk
 from swarmkeep.engine.models.reply_errors import EmptyReply, MalformedReply, OversizedReply, TruncatedStream
 from swarmkeep.engine.models.reply_limits import ReplyLimits
 
@@ -45,8 +46,10 @@ class Assembly:
         """The content so far."""
         return "".join(self._texts.get("content", ()))
 
-    def add(self, chunk: Json) -> list[Json]:
+    def add(self, chunk: Chunk) -> list[Json]:
         """Take a chunk; gives the deltas in it, in a regular shape."""
+        if isinstance(chunk, TextChunk):
+            return [self._add_text(chunk)]
         if chunk is END_OF_STREAM:
             self._has_ended = True
             return []
@@ -83,6 +86,22 @@ class Assembly:
         choice = {"index": 0, "finish_reason": self._finish_reason, "message": message}
         return {**self._head, "usage": self._usage, "choices": [choice]}
 
+    def _add_text(self, chunk: TextChunk) -> Json:
+        if not self._head:
+            self._head = {key: value for key, value in (("id", chunk.id), ("model", chunk.model)) if value}
+        text = chunk.choices[0].delta.content
+        self._has_started = True
+        self._keep_text("content", text)
+        return {"content": text, "tool_calls": None}
+
+    def _keep_text(self, key: str, text: str) -> None:
+        if (parts := self._texts.get(key)) is not None and len(text) <= self._room:
+            self._room -= len(text)
+            parts.append(text)
+            return
+        self._take(len(text) if parts else len(key) + len(text))
+        self._texts.setdefault(key, []).append(text)
+
     def _add_delta(self, delta: Json) -> Json:
         self._has_started = True
         regular: Json = {"content": None, "tool_calls": None}
@@ -91,17 +110,16 @@ class Assembly:
                 pieces = list_objects(value, "tool calls")
                 regular["tool_calls"] = [self._add_call_piece(piece) for piece in pieces] or None
             elif key != "role" and isinstance(text := _join_text_parts(value) if key == "content" else value, str):
-                self._take(key, text) if key not in self._texts else self._take(text)
-                self._texts.setdefault(key, []).append(text)
+                self._keep_text(key, text)
                 regular[key] = text
             elif value is not None:
-                self._take(key, encode_text(value))
+                self._take(len(key) + len(encode_text(value)))
                 self._other_fields[key] = value
         return regular
 
-    def _take(self, *texts: str) -> None:
+    def _take(self, characters: int) -> None:
         """Count what is kept. Raises OversizedReply when there is no room for it."""
-        self._room -= sum(map(len, texts))
+        self._room -= characters
         if self._room < 0:
             raise OversizedReply(f"the model's answer is longer than {self._limits.bytes:,} characters")
 
@@ -116,7 +134,7 @@ class Assembly:
         name, arguments = function.get("name"), function.get("arguments")
         if not isinstance(name, str | None):
             raise MalformedReply("a tool call in the model's stream has a name that is not text")
-        self._take(*(text for text in (name, arguments) if isinstance(text, str)))
+        self._take(sum(len(text) for text in (name, arguments) if isinstance(text, str)))
         self._calls[position].add(piece.get("id"), name, arguments)
         return {
             "index": position,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from swarmkeep.engine.models.media_types import is_event_stream
@@ -66,16 +66,39 @@ async def bound_body(
     pieces: AsyncIterable[bytes], headers: Mapping[str, str], limits: ReplyLimits, *, is_error: bool
 ) -> AsyncGenerator[bytes]:
     """A body as it arrives, inflated, and no more of it than may be read: of an error's description, its beginning."""
-    most = limits.stream_bytes if is_event_stream(headers.get("content-type", "")) else limits.bytes
-    room = _ERROR_BYTES if is_error else most
-    inflate = _Inflate() if _check_encoding(headers) else None
+    bound = BodyBound(headers, limits, is_error=is_error)
     async for data in pieces:
-        for piece in (data,) if inflate is None else inflate.feed(data):
-            room -= len(piece)
-            if room < 0 and is_error:
+        for piece in bound.feed(data):
+            yield piece
+        if bound.is_cut:
+            return
+
+
+class BodyBound:
+    """How much of a body may be read; once `is_cut`, no more of it is wanted."""
+
+    def __init__(self, headers: Mapping[str, str], limits: ReplyLimits, *, is_error: bool) -> None:
+        self._most = limits.stream_bytes if is_event_stream(headers.get("content-type", "")) else limits.bytes
+        self._room = _ERROR_BYTES if is_error else self._most
+        self._is_error = is_error
+        self._inflate = _Inflate() if _check_encoding(headers) else None
+        self.is_cut = False
+
+    def feed(self, data: bytes) -> Iterable[bytes]:
+        """What came, inflated. Raises OversizedReply."""
+        if self._inflate is None and len(data) <= self._room:
+            self._room -= len(data)
+            return (data,)
+        return self._count((data,) if self._inflate is None else self._inflate.feed(data))
+
+    def _count(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            self._room -= len(piece)
+            if self._room < 0 and self._is_error:
+                self.is_cut = True
                 return
-            if room < 0:
-                raise OversizedReply(f"the model sent more than {most:,} bytes for one answer")
+            if self._room < 0:
+                raise OversizedReply(f"the model sent more than {self._most:,} bytes for one answer")
             yield piece
 
 

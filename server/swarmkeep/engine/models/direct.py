@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +17,8 @@ import msgspec
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.request import ModelRequest
 from swarmkeep.engine.models.answers import CHAT_PATH, parse_completion, parse_stream
-from swarmkeep.engine.models.bounded_client import ENCODINGS, bound_body, refuse_redirect
+from swarmkeep.engine.models.bounded_client import ENCODINGS, BodyBound, refuse_redirect
+from swarmkeep.engine.models.chunks import Chunk
 from swarmkeep.engine.models.reply_limits import ReplyLimits
 
 if TYPE_CHECKING:
@@ -62,11 +63,12 @@ class DirectTransport:
             raise _make_connection_error(error) from error
         return parse_completion(answer.headers.get("content-type", ""), body)
 
-    async def stream_chunks(self, request: ModelRequest) -> AsyncGenerator[Json]:
+    @asynccontextmanager
+    async def open_stream(self, request: ModelRequest) -> AsyncIterator[AsyncGenerator[Chunk]]:
         async with self._send(request, stream=True) as answer:
             kind = answer.headers.get("content-type", "")
-            async for chunk in parse_stream(kind, self._read(answer), self._limits):
-                yield chunk
+            async with aclosing(parse_stream(kind, self._read(answer), self._limits)) as chunks:
+                yield chunks
 
     async def close(self) -> None:
         if self._session is not None:
@@ -92,7 +94,7 @@ class DirectTransport:
             yield answer
 
     def _read(self, answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
-        return bound_body(_iterate(answer), answer.headers, self._limits, is_error=answer.status >= 400)
+        return _iterate(answer, BodyBound(answer.headers, self._limits, is_error=answer.status >= 400))
 
     async def _refuse(self, answer: aiohttp.ClientResponse) -> None:
         """Raise the official client's error for an answer that is no success."""
@@ -179,15 +181,18 @@ def _make_ssl_context() -> ssl.SSLContext:
 
 async def _make_body(request: ModelRequest) -> bytes | io.BytesIO:
     """The body; a large one is put together in a thread, and sent piece by piece."""
-    if len(request.history.json) <= _SMALL_BODY_BYTES:
+    if len(request.sent_history) <= _SMALL_BODY_BYTES:
         return request.body()
     return io.BytesIO(await asyncio.to_thread(request.body))
 
 
-async def _iterate(answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
+async def _iterate(answer: aiohttp.ClientResponse, bound: BodyBound) -> AsyncGenerator[bytes]:
+    content = answer.content
     with _translate_errors():
-        async for piece in answer.content.iter_any():
-            yield piece
+        # One call for each piece less than to iterate over them.
+        while not bound.is_cut and (data := await content.readany()):
+            for piece in bound.feed(data):
+                yield piece
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -16,6 +16,7 @@ from swarmkeep.domain.codec import Json, encode_text
 from swarmkeep.domain.events import CompletionRecord, RunError
 from swarmkeep.domain.request import ModelRequest
 from swarmkeep.engine.models.assembly import Assembly, list_objects
+from swarmkeep.engine.models.chunks import Chunk
 from swarmkeep.engine.models.failures import ProviderFailure, describe_failure
 from swarmkeep.engine.models.reply_errors import EmptyReply, FilteredReply, MalformedReply, OversizedReply
 from swarmkeep.engine.models.reply_limits import ReplyLimits
@@ -87,7 +88,7 @@ class ChatModel:
                     async with attempt.open_stream(self._transport) as chunks:
                         async for chunk in chunks:
                             for delta in attempt.add(chunk):
-                                yield delta
+                                yield Delta(delta)
                     yield attempt.assemble_reply()
                 else:
                     yield attempt.make_reply(await self._transport.complete(request))
@@ -122,6 +123,7 @@ class _Attempt:
         self._request = request
         self._limits = limits
         self._started = time.perf_counter()
+        self._first_token_ms: float | msgspec.UnsetType = msgspec.UNSET
         self._assembly = Assembly(limits)
         self._withheld_text = ""
 
@@ -131,10 +133,10 @@ class _Attempt:
         return self._assembly.text or self._withheld_text
 
     @asynccontextmanager
-    async def open_stream(self, transport: Transport) -> AsyncGenerator[AsyncGenerator[Json]]:
+    async def open_stream(self, transport: Transport) -> AsyncGenerator[AsyncGenerator[Chunk]]:
         """The chunks of the answer. What fails after the reply's own end is no failure."""
         try:
-            async with aclosing(transport.stream_chunks(self._request)) as chunks:
+            async with transport.open_stream(self._request) as chunks:
                 yield chunks
         except MalformedReply:
             raise
@@ -143,10 +145,16 @@ class _Attempt:
             if not self._assembly.is_complete:
                 raise
 
-    def add(self, chunk: Json) -> list[Delta]:
+    def add(self, chunk: Chunk) -> list[Json]:
         deltas = self._assembly.add(chunk)
-        self.is_shown = self.is_shown or any(delta.get("content") or delta.get("tool_calls") for delta in deltas)
-        return [Delta(delta) for delta in deltas]
+        if not self.is_shown:
+            self.is_shown = any(delta.get("content") or delta.get("tool_calls") for delta in deltas)
+            if self.is_shown:
+                self._first_token_ms = self._measure_ms()
+        return deltas
+
+    def _measure_ms(self) -> float:
+        return round((time.perf_counter() - self._started) * 1000, 3)
 
     def assemble_reply(self) -> Reply:
         """The reply that the chunks are pieces of."""
@@ -167,8 +175,9 @@ class _Attempt:
                 model=_text_or_none(completion.get("model")),
                 finish_reason=finish_reason,
                 usage=_object_or_none(completion.get("usage")),
-                duration_ms=round((time.perf_counter() - self._started) * 1000, 3),
+                duration_ms=self._measure_ms(),
                 request=self._request.record,
+                time_to_first_token_ms=self._first_token_ms,
             ),
         )
 

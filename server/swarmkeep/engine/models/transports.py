@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import AsyncGenerator, Iterable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Any, Protocol
 
 from swarmkeep.domain.codec import Json, decode
@@ -17,6 +18,7 @@ from swarmkeep.engine.models.answers import (
     parse_stream,
 )
 from swarmkeep.engine.models.assembly import END_OF_STREAM
+from swarmkeep.engine.models.chunks import Chunk
 from swarmkeep.engine.models.direct import DirectTransport
 from swarmkeep.engine.models.media_types import may_be_stream
 from swarmkeep.engine.models.reply_errors import MalformedReply
@@ -28,7 +30,7 @@ _HEADERS = {"headers": {"Content-Type": "application/json"}}
 class Transport(Protocol):
     async def complete(self, request: ModelRequest) -> Json: ...
 
-    def stream_chunks(self, request: ModelRequest) -> AsyncGenerator[Json]: ...
+    def open_stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncGenerator[Chunk]]: ...
 
 
 def choose_transport(client: Any, limits: ReplyLimits) -> Transport:
@@ -57,7 +59,8 @@ class AsyncOpenAITransport:
         response = await self._client.post(CHAT_PATH, cast_to=httpx2.Response, content=request.body(), options=_HEADERS)
         return parse_completion(_get_kind(response), response.content)
 
-    async def stream_chunks(self, request: ModelRequest) -> AsyncGenerator[Json]:
+    @asynccontextmanager
+    async def open_stream(self, request: ModelRequest) -> AsyncGenerator[AsyncGenerator[Chunk]]:
         import httpx2
         import openai
 
@@ -70,8 +73,8 @@ class AsyncOpenAITransport:
             stream_cls=openai.AsyncStream[object],
         )
         try:
-            async for chunk in parse_stream(_get_kind(response), response.aiter_bytes(), self._limits):
-                yield chunk
+            async with aclosing(parse_stream(_get_kind(response), response.aiter_bytes(), self._limits)) as chunks:
+                yield chunks
         finally:
             await response.aclose()
 
@@ -89,7 +92,10 @@ class SyncOpenAITransport:
         response = self._client.post(CHAT_PATH, cast_to=httpx2.Response, content=request.body(), options=_HEADERS)
         return parse_completion(_get_kind(response), response.content)
 
-    async def stream_chunks(self, request: ModelRequest) -> AsyncGenerator[Json]:
+    def open_stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncGenerator[Chunk]]:
+        return aclosing(self._stream_chunks(request))
+
+    async def _stream_chunks(self, request: ModelRequest) -> AsyncGenerator[Chunk]:
         import httpx2
         import openai
 
@@ -127,7 +133,10 @@ class GenericTransport:
     async def complete(self, request: ModelRequest) -> Json:
         return _convert_to_dict(await self._create(request))
 
-    async def stream_chunks(self, request: ModelRequest) -> AsyncGenerator[Json]:
+    def open_stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncGenerator[Chunk]]:
+        return aclosing(self._stream_chunks(request))
+
+    async def _stream_chunks(self, request: ModelRequest) -> AsyncGenerator[Chunk]:
         stream = await self._create(request)
         if hasattr(stream, "__aiter__"):
             async for chunk in stream:
@@ -139,11 +148,24 @@ class GenericTransport:
             raise MalformedReply("the client gave no stream")
 
     async def _create(self, request: ModelRequest) -> Any:
-        arguments: Json = {"messages": request.messages, **request.params}
+        arguments: Json = {"messages": request.messages, **_name_arguments(self._client, request.params)}
         if request.tools is not None:
             arguments["tools"] = decode(request.tools)
         created = self._client.chat.completions.create(**arguments)
         return await created if inspect.isawaitable(created) else created
+
+
+def _name_arguments(client: Any, params: Json) -> Json:
+    """The parameters as `create` takes them: an official client's has names, and whatever else goes into the body."""
+    openai = sys.modules.get("openai")
+    if openai is None or not isinstance(client, openai.OpenAI | openai.AsyncOpenAI):
+        return params
+    from openai.types.chat import completion_create_params
+
+    known = completion_create_params.CompletionCreateParamsBase.__annotations__.keys() | {"stream"}
+    extra = {name: value for name, value in params.items() if name not in known}
+    named = {name: value for name, value in params.items() if name in known}
+    return {**named, "extra_body": extra} if extra else named
 
 
 def _get_kind(response: Any) -> str:

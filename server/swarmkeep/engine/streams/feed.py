@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
+from weakref import ref
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.engine.loop import Item
@@ -24,24 +25,37 @@ class Feed:
     """One reader's view of a session. Bounded, in number and in size: a reader that falls behind loses the oldest items
     here, and finds the durable ones in the log. One that nobody holds any more is no reader, closed or not."""
 
-    def __init__(self, size: int, max_characters: int, on_close: Callable[[Feed], None] | None = None) -> None:
+    def __init__(
+        self,
+        size: int,
+        max_characters: int,
+        on_close: Callable[[Feed], None] | None = None,
+        *,
+        is_quiet: bool = False,
+    ) -> None:
+        self.is_quiet = is_quiet
         self._on_close = on_close
         self._items: deque[Item] = deque()
         self._size = size
         self._max_characters = max_characters
         self._character_count = 0
         self._waiter: asyncio.Future[None] | None = None
+        self._wake_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._log_has_changed = False
 
     def put(self, item: Item) -> None:
         self._items.append(item)
-        self._character_count += _count_characters(item)
+        if isinstance(item, RecordedEvent):
+            self._character_count += len(item.payload)
         while len(self._items) > self._size or (self._character_count > self._max_characters and len(self._items) > 1):
             self._take_oldest()
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def close(self) -> None:
         """Get nothing more. One that is closed already stays so."""
+        self._stop_timer()
         if self._on_close is not None:
             self._on_close(self)
 
@@ -61,31 +75,55 @@ class Feed:
 
     def _take_oldest(self) -> Item:
         item = self._items.popleft()
-        self._character_count -= _count_characters(item)
+        if isinstance(item, RecordedEvent):
+            self._character_count -= len(item.payload)
         return item
 
-    async def get(self, seconds: float) -> Item | LogChange | None:
-        """The next item, LOG_CHANGED when it is time to read the log, or None when nothing came within that time."""
+    async def wait(self, seconds: float) -> LogChange | None:
+        """Wait for an item, or that long. LOG_CHANGED when it is time to read the log before any item is taken."""
         if not (self._items or self._log_has_changed):
-            await self._wait(seconds)
-            if not (self._items or self._log_has_changed):
-                return None
+            # For each piece of a message anew, and cheaper than an event in a time-out.
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            self._wake_at = loop.time() + seconds
+            if self._timer is None or self._timer.when() > self._wake_at:
+                self._set_timer(loop)
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
         if self._log_has_changed:
             self._log_has_changed = False
             return LOG_CHANGED
-        return self._take_oldest()
+        return None
 
-    async def _wait(self, seconds: float) -> None:
-        # For each piece of a message anew, and cheaper than an event in a time-out.
+    def take(self) -> Item | None:
+        """The next item, if one is there."""
+        return self._take_oldest() if self._items else None
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._stop_timer()
+        self._timer = loop.call_at(self._wake_at, _look_at_time, ref(self))
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def look_at_time(self) -> None:
+        """Wake a reader whose time is up. One that has slept anew meanwhile is looked at again when its time comes: a
+        timer for each piece would cost more than the piece."""
+        self._timer = None
         loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        timer = loop.call_later(seconds, self._wake)
-        try:
-            await self._waiter
-        finally:
-            timer.cancel()
-            self._waiter = None
+        if self._waiter is None or self._waiter.done():
+            return
+        if loop.time() >= self._wake_at:
+            self._wake()
+        else:
+            self._set_timer(loop)
 
 
-def _count_characters(item: Item) -> int:
-    return len(item.payload) if isinstance(item, RecordedEvent) else 0
+def _look_at_time(known: ref[Feed]) -> None:
+    # A timer that held the feed would make a reader of one that nobody holds.
+    if (feed := known()) is not None:
+        feed.look_at_time()

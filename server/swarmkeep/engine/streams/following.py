@@ -43,16 +43,43 @@ async def read_pages(
     store: EventStore, key: SessionKey, *, after: int, upto: int | None = None, page_events: int, page_bytes: int
 ) -> AsyncGenerator[RecordedEvent]:
     """Events from the log, a page at a time: a reader holds no more than that, however large the session is."""
+    pages = _read_whole_pages(store, key, after, upto, page_events, page_bytes)
+    async with aclosing(pages):
+        async for events in pages:
+            for event in events:
+                yield event
+
+
+async def _read_whole_pages(
+    store: EventStore, key: SessionKey, after: int, upto: int | None, page_events: int, page_bytes: int
+) -> AsyncGenerator[list[RecordedEvent]]:
     more = True
     while more:
         events = await store.read(key, after=after, upto=upto, limit=page_events, max_bytes=page_bytes)
         more = is_full_page(events, page_events, page_bytes)
-        for event in events:
-            yield event
-            after = event.seq
+        if events:
+            after = events[-1].seq
+            yield events
 
 
-async def follow(
+Batch = list[Item]
+"""Items that are there at once, so that they can be sent at once; none, where nothing has happened for a while."""
+
+# Of what is there at once no more is taken, so that nobody else waits for long.
+_BATCH_ITEMS = 100
+
+
+async def flatten(batches: AsyncGenerator[Batch]) -> AsyncGenerator[Item | None]:
+    """The items one by one; None where nothing has happened for a while."""
+    async with aclosing(batches):
+        async for batch in batches:
+            for item in batch:
+                yield item
+            if not batch:
+                yield None
+
+
+async def follow_batches(
     store: EventStore,
     hub: Hub,
     key: SessionKey,
@@ -63,44 +90,61 @@ async def follow(
     page_bytes: int = 4_000_000,
     feed: Feed | None = None,
     is_complete: bool = False,
-) -> AsyncGenerator[Item | None]:
+) -> AsyncGenerator[Batch]:
     """Every event after `after`, once and in order, and what passes in between; never ends by itself.
 
     A session that has no event `after`, or is made anew meanwhile, is given from its beginning: the seq goes back.
-    Gives None when nothing has happened for `poll_seconds`, for the reader to give a sign of life. Of what other
-    processes record the hub has to be told (see Watcher): then the log is read. A `feed` that was opened before is
-    closed at the end; one that `is_complete` has been there since before the event behind `after`, so that the log is
-    not read first, and what passed meanwhile is given, too.
+    An empty batch says that nothing has happened for `poll_seconds`, for the reader to give a sign of life. Of what
+    other processes record the hub has to be told (see Watcher): then the log is read. A `feed` that was opened before
+    is closed at the end; one that `is_complete` has been there since before the event behind `after`, so that the log
+    is not read first, and what passed meanwhile is given, too.
     """
     feed = feed or hub.open_feed(key)
     try:
         position = _ReadPosition(after)
-        item: Item | LogChange | None = LOG_CHANGED
+        found: LogChange | None = LOG_CHANGED
         while True:
             if not is_complete:
                 # Behind an event that came without the ones before it nothing is older than they are.
-                pieces = feed if item is LOG_CHANGED else None
-                async with aclosing(_read_on(store, key, position, pieces, page_events, page_bytes)) as found:
-                    async for missed in found:
-                        yield missed
+                pieces = feed if found is LOG_CHANGED else None
+                async with aclosing(_read_on(store, key, position, pieces, page_events, page_bytes)) as missed:
+                    async for batch in missed:
+                        yield batch
             is_complete = False
-            while (item := await feed.get(poll_seconds)) is not LOG_CHANGED:
-                if item is None:
-                    yield None
-                elif position.is_fresh(item):
-                    yield item
-                elif item.seq == position.after + 1 and isinstance(item, RecordedEvent):
-                    position.note(item)
-                    yield item
-                elif item.seq > position.after:
+            while (found := await feed.wait(poll_seconds)) is not LOG_CHANGED:
+                taken, is_gapless = _take_batch(feed, position)
+                if taken is not None:
+                    yield taken
+                if not is_gapless:
                     break
     finally:
         feed.close()
 
 
+def _take_batch(feed: Feed, position: _ReadPosition) -> tuple[Batch | None, bool]:
+    """What is in the feed and new to the reader; and False where an event is missing, which the log has.
+
+    Empty if there was nothing in the feed, None if there was nothing new.
+    """
+    batch: Batch = []
+    item = feed.take()
+    if item is None:
+        return batch, True
+    while item is not None:
+        if position.is_fresh(item):
+            batch.append(item)
+        elif item.seq == position.after + 1 and isinstance(item, RecordedEvent):
+            position.note(item)
+            batch.append(item)
+        elif item.seq > position.after:
+            return batch or None, False
+        item = feed.take() if len(batch) < _BATCH_ITEMS else None
+    return batch or None, True
+
+
 async def _read_on(
     store: EventStore, key: SessionKey, position: _ReadPosition, feed: Feed | None, page_events: int, page_bytes: int
-) -> AsyncGenerator[Item]:
+) -> AsyncGenerator[Batch]:
     """What the log holds beyond the position; all of it if the session is not the one that the position is in.
 
     Each event comes after the pieces in `feed` that passed before it: those of a message are there by the time that the
@@ -110,11 +154,13 @@ async def _read_on(
         last = await store.read(key, after=position.after - 1, upto=position.after)
         if not position.is_in(last[0] if last else None):
             position.restart()
-    pages = read_pages(store, key, after=position.after, page_events=page_events, page_bytes=page_bytes)
-    async with aclosing(pages) as events:
-        async for event in events:
-            for piece in feed.take_before(event.seq) if feed else ():
-                if position.is_fresh(piece):
-                    yield piece
-            position.note(event)
-            yield event
+    pages = _read_whole_pages(store, key, position.after, None, page_events, page_bytes)
+    async with aclosing(pages):
+        async for events in pages:
+            for start in range(0, len(events), _BATCH_ITEMS):
+                batch: Batch = []
+                for event in events[start : start + _BATCH_ITEMS]:
+                    batch += filter(position.is_fresh, feed.take_before(event.seq) if feed else ())
+                    position.note(event)
+                    batch.append(event)
+                yield batch

@@ -55,26 +55,38 @@ class Hub:
         self._feed_characters = feed_characters
         self._secrets = secrets
         self._observers: list[Callable[[RecordedEvent], None]] = []
+        self._change_listeners: list[Callable[[SessionKey], None]] = []
+
+    def add_change_listener(self, listener: Callable[[SessionKey], None]) -> None:
+        """Have `listener` called with each session in which something may have happened, here or elsewhere."""
+        self._change_listeners.append(listener)
+
+    def note_change(self, key: SessionKey) -> None:
+        """Something may have happened in a session, whether or not anybody reads it here."""
+        for listener in self._change_listeners:
+            listener(key)
 
     def add_observer(self, observer: Callable[[RecordedEvent], None]) -> None:
         """Have each event that this process records shown to `observer`, whatever its session."""
         self._observers.append(observer)
 
     def publish(self, key: SessionKey, item: Item) -> None:
-        if isinstance(item, MessageDelta | MessageStarted) or key in self._partial_items:
-            self._keep_partial(key, item)
-        if isinstance(item, RecordedEvent):
+        if isinstance(item, MessageDelta):
+            self._partial_items.setdefault(key, []).append(item)
+        elif isinstance(item, MessageStarted):
+            self._partial_items[key] = [item]
+        else:
+            self._drop_ended_partial(key, item)
             for observer in self._observers:
                 observer(item)
-        for feed in self._list_feeds(key):
-            feed.put(item)
+            self.note_change(key)
+        passes = isinstance(item, MessageDelta | MessageStarted)
+        for known in self._feeds.get(key, ()):
+            if (feed := known()) is not None and not (passes and feed.is_quiet):
+                feed.put(item)
 
-    def _keep_partial(self, key: SessionKey, item: Item) -> None:
-        if isinstance(item, MessageStarted):
-            self._partial_items[key] = [item]
-        elif isinstance(item, MessageDelta):
-            self._partial_items.setdefault(key, []).append(item)
-        elif ends_message(item) and (passing := self._partial_items.get(key)) and passing[0].run_id == item.run_id:
+    def _drop_ended_partial(self, key: SessionKey, item: RecordedEvent) -> None:
+        if ends_message(item) and (passing := self._partial_items.get(key)) and passing[0].run_id == item.run_id:
             del self._partial_items[key]
 
     def get_partial(self, key: SessionKey) -> PartialReply:
@@ -93,11 +105,13 @@ class Hub:
 
     def signal_log_change(self, key: SessionKey) -> None:
         """Have the session's readers look into the log: another process has added to it."""
+        self.note_change(key)
         for feed in self._list_feeds(key):
             feed.signal_log_change()
 
     def has_readers(self, key: SessionKey) -> bool:
-        return bool(self._list_feeds(key))
+        """Whether anybody looks on as a model speaks."""
+        return any(not feed.is_quiet for feed in self._list_feeds(key))
 
     def _list_feeds(self, key: SessionKey) -> list[Feed]:
         return [feed for known in self._feeds.get(key, ()) if (feed := known()) is not None]
@@ -111,10 +125,13 @@ class Hub:
     def reader_count(self) -> int:
         return sum(len(self._list_feeds(key)) for key in self._feeds)
 
-    def open_feed(self, key: SessionKey) -> Feed:
-        """A feed from now on, beginning with the message in progress; whoever opens it closes it."""
-        feed = Feed(self._feed_size, self._feed_characters, partial(self._close_feed, key))
-        for item in _merge_deltas(self._partial_items.get(key, [])):
+    def open_feed(self, key: SessionKey, *, is_quiet: bool = False) -> Feed:
+        """A feed from now on, beginning with the message in progress; whoever opens it closes it.
+
+        A quiet one is given what is recorded only, and no model is asked to stream for it.
+        """
+        feed = Feed(self._feed_size, self._feed_characters, partial(self._close_feed, key), is_quiet=is_quiet)
+        for item in () if is_quiet else _merge_deltas(self._partial_items.get(key, [])):
             feed.put(item)
         self._feeds.setdefault(key, []).append(ref(feed))
         return feed

@@ -6,23 +6,25 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import Any, TypeVar
 
+from swarmkeep.agent import Agent
 from swarmkeep.agent.values import copy_plain_object
+from swarmkeep.domain.checking.files import FileLimits
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import create_session
-from swarmkeep.domain.decisions.drafts import draft_events, preview_event
-from swarmkeep.domain.decisions.settling import settle
+from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.sizes import UNBOUNDED
-from swarmkeep.domain.envelope import EventDraft, RecordedEvent
-from swarmkeep.domain.fold import evolve
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.messages import ROLES
 from swarmkeep.domain.state import Run, State
-from swarmkeep.domain.timestamps import make_timestamp
 from swarmkeep.engine.agents.registry import OpenRegistry
 from swarmkeep.engine.loop import Item, Loop, make_loop
 from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.models.secrets import NO_SECRETS
-from swarmkeep.engine.policy import Decide, decide_nothing
+from swarmkeep.engine.policy import AskedAgents, Decide, LoopPolicy
+from swarmkeep.engine.swarm.asked import AgentsInMemory
+from swarmkeep.engine.swarm.memory_log import MemorySessionLog as MemorySessionLog
 from swarmkeep.engine.tool_runners import ToolRunner
+from swarmkeep.engine.toolbox.toolbox import NO_SERVERS, Toolbox
 
 T = TypeVar("T")
 
@@ -35,38 +37,13 @@ class SwarmRunError(RuntimeError):
         self.code = code
 
 
-class MemorySessionLog:
-    """A session that is nowhere but here, and of which only the state is kept: what `Swarm.run` works on."""
-
-    def __init__(self) -> None:
-        self.state = State()
-
-    async def commit(
-        self, decide: Decide, blobs: Mapping[str, str] | None = None, *, aside: bool = False
-    ) -> list[RecordedEvent]:
-        drafts = decide(self.state)
-        return [] if drafts is None else self.record(settle(self.state, drafts))
-
-    async def settle(self) -> list[RecordedEvent]:
-        return await self.commit(decide_nothing)
-
-    def record(self, drafts: Sequence[EventDraft]) -> list[RecordedEvent]:
-        """Add to the session: all of it, or nothing if it is interrupted."""
-        state, recorded = self.state, []
-        for draft in drafts:
-            event = preview_event(state, draft, make_timestamp())
-            state = evolve(state, event)
-            recorded.append(event)
-        self.state = state
-        return recorded
-
-
 class MemorySession:
     """The loop over a log in memory. It is the loop's policy, too: there are no limits but those of each run."""
 
     tool_seconds = None
     # As Swarm does, it tells its caller that the history is too long, and leaves the rest to them.
     shortens_history = False
+    compacts_history = True
 
     def __init__(
         self,
@@ -76,16 +53,25 @@ class MemorySession:
         log: MemorySessionLog,
         *,
         debug: bool = False,
+        agents: AskedAgents | None = None,
+        toolbox: Toolbox = NO_SERVERS,
     ) -> None:
+        self.agents = agents or AgentsInMemory(model, runner, make_open_registry, self._make_policy, toolbox=toolbox)
         self._model = model
         self._tool_runner = runner
         self._registry = registry
         self._log = log
         self._debug = debug
+        self._toolbox = toolbox
         self._loop: Loop | None = None
 
     secrets = NO_SECRETS
     sizes = UNBOUNDED
+    files = FileLimits()
+
+    def _make_policy(self, agents: AskedAgents) -> LoopPolicy:
+        """The policy of an agent that is asked: the same, but for whom it may ask itself."""
+        return MemorySession(self._model, self._tool_runner, self._registry, self._log, agents=agents)
 
     def should_stream(self, run: Run) -> bool:
         return run.options.stream
@@ -118,7 +104,8 @@ class MemorySession:
         for event in begun:
             self._print_event(event)
             yield event
-        self._loop = make_loop(self._log, self._registry, self._model, self._tool_runner, self, begun)
+        parts = (self._log, self._registry, self._model, self._tool_runner, self, begun)
+        self._loop = make_loop(*parts, toolbox=self._toolbox)
         async with aclosing(self._loop.advance()) as items:
             async for item in items:
                 self._print_event(item)
@@ -136,6 +123,13 @@ class MemorySession:
     def _print_event(self, item: Item) -> None:
         if self._debug and isinstance(item, RecordedEvent):
             print(f"[{item.at}] {item.type} {item.agent}: {item.fact}")
+
+
+def make_open_registry(agent: Agent) -> OpenRegistry:
+    """The agents that may be met on the way from this one."""
+    registry = OpenRegistry([agent])
+    registry.admit(agent)
+    return registry
 
 
 def _check_message(message: Any, index: int) -> Json:

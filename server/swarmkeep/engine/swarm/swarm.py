@@ -8,16 +8,23 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, 
 from contextlib import aclosing
 from typing import Any
 
+from msgspec import UNSET
+
 from swarmkeep.agent import Agent, Response
 from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import StartRun, start_run
-from swarmkeep.domain.events import MessageAdded, RunOptions
-from swarmkeep.engine.agents.registry import OpenRegistry
+from swarmkeep.domain.decisions.settling import NO_APPROVALS, Approvals
+from swarmkeep.domain.events import MessageAdded
+from swarmkeep.domain.run_options import RunOptions
+from swarmkeep.domain.views import find_answer
+from swarmkeep.engine.agents.approvals import make_approvals
+from swarmkeep.engine.ids import make_id
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
+from swarmkeep.engine.mcp.servers import ToolServers
 from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.swarm.blocking import ASYNC_CLIENT_MESSAGE, iterate_blocking, run_blocking
-from swarmkeep.engine.swarm.session import MemorySession, MemorySessionLog
+from swarmkeep.engine.swarm.session import MemorySession, MemorySessionLog, make_open_registry
 from swarmkeep.engine.tool_runners import InlineRunner, ThreadRunner, ToolRunner
 
 
@@ -33,17 +40,29 @@ class _SwarmRun:
         context_variables: Mapping[str, Any],
         options: RunOptions,
         debug: bool,
+        servers: ToolServers,
+        *,
+        runs_at_once: bool = False,
     ) -> None:
-        self._registry = OpenRegistry([agent])
-        self._registry.admit(agent)
-        self._session = MemorySession(model, runner, self._registry, MemorySessionLog(), debug=debug)
+        self._registry = make_open_registry(agent)
+        self._servers = servers
+        self._scope = make_id("run")
+        toolbox = servers.make_toolbox(self._scope, runner)
+        starts = Approvals(find_batch=make_approvals(self._registry).find_batch) if runs_at_once else NO_APPROVALS
+        log = MemorySessionLog(approvals=starts)
+        self._session = MemorySession(model, runner, self._registry, log, debug=debug, toolbox=toolbox)
         self._command = StartRun(run_id="run", messages=(), options=options)
         self._input_count = len(messages)
         # In memory nothing is waited for; and what is wrong with the input is said at once.
         run_blocking(self._session.create(agent.name, context_variables, messages))
 
-    def _advance(self) -> AsyncGenerator[Item]:
-        return self._session.advance(lambda state: start_run(state, self._command))
+    async def _advance(self) -> AsyncGenerator[Item]:
+        try:
+            async with aclosing(self._session.advance(lambda state: start_run(state, self._command))) as items:
+                async for item in items:
+                    yield item
+        finally:
+            self._servers.close_scope(self._scope)
 
     async def run(self) -> Response:
         """All of it at once."""
@@ -65,6 +84,11 @@ class _SwarmRun:
                     # The sender and the role come with the first piece of a message.
                     yield {**item.delta, "role": "assistant", "sender": speaker} if speaker else dict(item.delta)
                     speaker = None
+                elif isinstance(item.fact, MessageAdded) and item.fact.guardrail is not UNSET:
+                    if item.fact.completion is None:
+                        yield {"delim": "start"}
+                    yield dict(item.fact.message)
+                    yield {"delim": "end"}
                 elif isinstance(item.fact, MessageAdded) and item.fact.completion is not None:
                     yield {"delim": "end"}
         self._session.raise_failure()
@@ -73,10 +97,23 @@ class _SwarmRun:
     def _make_response(self) -> Response:
         state = self._session.state
         return Response(
+            output=self._read_output(),
             messages=[dict(entry.message) for entry in state.messages[self._input_count :]],
             agent=self._registry.get(state.agent),
             context_variables=copy_plain_object(state.context_variables),
         )
+
+    def _read_output(self) -> Any:
+        """The answer as the `output_type` of whoever gave it; None where there is none."""
+        state = self._session.state
+        run = state.finished[-1] if state.finished else None
+        if run is None or run.stop_reason != "end_turn":
+            return None
+        entries = state.messages[run.first_message : run.last_message]
+        answer = find_answer(entries)
+        speaker = next((entry.message.get("sender") for entry in reversed(entries) if entry.role == "assistant"), "")
+        output = self._registry.get(str(speaker)).output() if answer.is_json else None
+        return None if output is None else output.check(answer.text)
 
 
 def _make_options(model: str | None, max_turns: float, execute_tools: bool, stream: bool) -> RunOptions:
@@ -94,6 +131,8 @@ def _refuse_client(client: Any, name: str, reason: str) -> None:
 class Swarm:
     """Runs agents in this process, in this thread, keeping nothing: Swarm's own interface on Swarmkeep's loop.
 
+    In one thread functions run one after the other, concurrent ones, too: what comes of them is the same.
+
     `client` is any object with OpenAI's synchronous Chat Completions interface; by default `openai.OpenAI()`.
     """
 
@@ -105,6 +144,7 @@ class Swarm:
         _refuse_client(client, "AsyncOpenAI", ASYNC_CLIENT_MESSAGE)
         self.client = client
         self._model = ChatModel(client)
+        self._servers = ToolServers()
 
     def run(
         self,
@@ -126,7 +166,9 @@ class Swarm:
         Raises what the client raises; a tool's exception is a message to the model instead.
         """
         options = _make_options(model_override, max_turns, execute_tools, stream)
-        answer = _SwarmRun(self._model, InlineRunner(), agent, messages, context_variables, options, debug)
+        answer = _SwarmRun(
+            self._model, InlineRunner(), agent, messages, context_variables, options, debug, self._servers
+        )
         if stream:
             return iterate_blocking(answer.iterate_frames())
         return run_blocking(answer.run())
@@ -148,6 +190,7 @@ class AsyncSwarm:
         _refuse_client(client, "OpenAI", "the client is synchronous and would block the event loop: use Swarm with it")
         self.client = client
         self._model = ChatModel(client)
+        self._servers = ToolServers()
 
     def run(
         self,
@@ -162,7 +205,17 @@ class AsyncSwarm:
     ) -> Any:
         """As `Swarm.run`, to be awaited; with `stream=True` an asynchronous iterator, awaited first or not."""
         options = _make_options(model_override, max_turns, execute_tools, stream)
-        answer = _SwarmRun(self._model, ThreadRunner(), agent, messages, context_variables, options, debug)
+        answer = _SwarmRun(
+            self._model,
+            ThreadRunner(),
+            agent,
+            messages,
+            context_variables,
+            options,
+            debug,
+            self._servers,
+            runs_at_once=True,
+        )
         return _FrameStream(answer.iterate_frames()) if stream else answer.run()
 
 

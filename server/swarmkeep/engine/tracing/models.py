@@ -10,6 +10,7 @@ from typing import Any
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.request import ModelRequest
 from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed
 from swarmkeep.engine.tracing.content import describe_input, describe_instructions, describe_output
@@ -41,6 +42,27 @@ class TracedModel:
             call.end()
 
 
+_SETTINGS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "seed": "seed",
+    "max_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+}
+
+
+def _read_settings(params: Json) -> dict[str, int | float]:
+    """The parameters that the conventions have a name for."""
+    found: dict[str, int | float] = {}
+    for name, told in _SETTINGS.items():
+        value = params.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63:
+            found[f"gen_ai.request.{told}"] = value
+    return found
+
+
 class _ChatSpan:
     def __init__(self, request: ModelRequest, stream: bool, settings: SpanSettings) -> None:
         self._settings = settings
@@ -51,6 +73,7 @@ class _ChatSpan:
             **settings.provider,
             "gen_ai.request.model": model,
             "gen_ai.request.stream": True if stream else None,
+            **_read_settings(request.params),
             "gen_ai.conversation.id": None if names is None else names.session_id,
             "gen_ai.agent.name": None if names is None else names.agent,
             "swarmkeep.run.id": None if names is None else names.run_id,

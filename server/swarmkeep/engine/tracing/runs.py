@@ -90,7 +90,8 @@ class RunSpans:
         match event.fact:
             case RunWaiting(pending=pending):
                 reasons = {call.reason for call in pending}
-                self._set(span, {"swarmkeep.stop_reason": "approval" if "approval" in reasons else "tool_calls"})
+                reason = next((each for each in ("person", "approval") if each in reasons), "tool_calls")
+                self._set(span, {"swarmkeep.stop_reason": reason})
             case RunEnded(stop_reason=reason, usage=usage, error=error):
                 tokens = {
                     "gen_ai.usage.input_tokens": usage.prompt_tokens,

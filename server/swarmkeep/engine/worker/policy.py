@@ -12,7 +12,7 @@ from swarmkeep.engine.agents.approvals import ApprovalRules
 from swarmkeep.engine.attempts import UNAVAILABLE
 from swarmkeep.engine.limits import Limits, check_tokens_left
 from swarmkeep.engine.models.secrets import Secrets
-from swarmkeep.engine.policy import RunTimedOut
+from swarmkeep.engine.policy import AskedAgents, RunTimedOut
 from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.store.ports import SessionKey, TotalsReader
 
@@ -23,6 +23,7 @@ class SessionPolicy:
     """The policy for the loop of one session."""
 
     shortens_history = True
+    compacts_history = True
 
     def __init__(
         self,
@@ -32,6 +33,7 @@ class SessionPolicy:
         key: SessionKey,
         rules: ApprovalRules,
         secrets: Secrets,
+        agents: AskedAgents,
     ) -> None:
         self._store = store
         self._limits = limits
@@ -40,7 +42,9 @@ class SessionPolicy:
         self._rules = rules
         self.tool_seconds = limits.tool_seconds
         self.secrets = secrets
+        self.agents = agents
         self.sizes = limits.sizes
+        self.files = limits.files
         self._began: tuple[str, str] | None = None
         self._ends_at = 0.0
 

@@ -22,6 +22,7 @@ from swarmkeep.engine.attempts import log_failure
 from swarmkeep.engine.session_log import StoreSessionLog
 from swarmkeep.engine.worker.log_context import describe_session
 from swarmkeep.engine.worker.set_aside import SetAside
+from swarmkeep.engine.worker.teams import Teams
 from swarmkeep.engine.worker.unserved import UnservedRuns
 from swarmkeep.store.ports import EventStore, SessionKey
 
@@ -42,7 +43,8 @@ class Find(Protocol):
 class Recovery:
     """Finds the sessions that have something to run and nobody who does it, and begins with what there is to do.
 
-    `continue_session` is given the log that then holds the lease, and what was recorded.
+    `continue_session` is given the log that then holds the lease, and what was recorded. `get_teams` gives
+    what knows better what is to be decided on a session that another one has to do with.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Recovery:
         open_log: Callable[[SessionKey, State], StoreSessionLog],
         is_advancing: Callable[[SessionKey], bool],
         continue_session: Callable[[StoreSessionLog, list[RecordedEvent]], None],
+        get_teams: Callable[[], Teams],
     ) -> None:
         self._store = store
         self._registry = registry
@@ -64,6 +67,7 @@ class Recovery:
         self._open_session_log = open_log
         self._is_advancing = is_advancing
         self._continue_session = continue_session
+        self._get_teams = get_teams
         self._abandoned_aside = SetAside[SessionKey](clock=time.monotonic)
         self._due_aside = SetAside[SessionKey](clock=time.monotonic)
         self._unserved = UnservedRuns(registry, unserved_seconds, time.monotonic)
@@ -101,6 +105,15 @@ class Recovery:
             else:
                 aside.add(key)
 
+    async def take_over(self, key: SessionKey) -> None:
+        """Take over a session that somebody here waits for, if nobody advances it."""
+        if not self._is_advancing(key):
+            await self._try_take_over(key, self._abandoned_aside)
+
+    def look_soon(self, key: SessionKey) -> None:
+        """Something has happened that a session waits for, or is about to."""
+        self._due_aside.discard(key)
+
     async def _try_take_over(self, key: SessionKey, aside: SetAside[SessionKey]) -> bool:
         try:
             return await self._take_over(key)
@@ -119,12 +132,14 @@ class Recovery:
             return False
         session_log = self._open_session_log(key, state)
         now = await self._store.read_clock()
-        events = await session_log.commit(lambda state: self._decide_take_over(state, now))
+        decide = await self._get_teams().find_take_over(key, state)
+        events = await session_log.commit(decide or (lambda state: self._decide_take_over(state, now)))
         run = session_log.state.run
         describe_session(key, session_log.state)
         if session_log.lease is not None and run is not None:
             log.info("session %s: took over run %s", key.id, run.id)
         self._continue_session(session_log, events)
+        await self._get_teams().follow_change(key, session_log.state, events)
         return bool(events)
 
     def _decide_take_over(self, state: State, now: datetime) -> list[EventDraft] | None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
 from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.events import RunEnded, RunStarted
+from swarmkeep.domain.facts.takeovers import SessionTakenOver
+from swarmkeep.domain.state import State
 from swarmkeep.engine.session_log import StoreSessionLog
 from swarmkeep.store.ports import Lease, SessionKey
 
@@ -108,3 +111,12 @@ class SessionTasks:
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=_CLEANUP_SECONDS)
         return stopped
+
+
+def has_stopped_run(events: Sequence[RecordedEvent], state: State) -> bool:
+    """Whether the active run was ended by these events, after which `state` holds, or has to wait because somebody has
+    taken over; not so if a queued one was ended."""
+    if any(isinstance(event.fact, SessionTakenOver) for event in events):
+        return state.status == "waiting"
+    ended = any(isinstance(event.fact, RunEnded) for event in events)
+    return ended and (state.run is None or any(isinstance(event.fact, RunStarted) for event in events))

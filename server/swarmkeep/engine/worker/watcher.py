@@ -8,8 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.engine.loop import Item
-from swarmkeep.engine.streams.following import follow
+from swarmkeep.engine.streams.following import Batch, follow_batches
 from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.store.ports import EventStore, SessionKey
 
@@ -25,7 +24,8 @@ class Watcher:
     at once those of which the database says that they have moved.
 
     `list_keys` gives the sessions; `on_moved` is given those that end elsewhere than when last seen, or of which
-    somebody wants to know what a model is just saying.
+    somebody wants to know what a model is just saying. `on_hint` is given each session of which the database says that
+    it has moved, of interest or not.
     """
 
     def __init__(
@@ -34,8 +34,10 @@ class Watcher:
         list_keys: Callable[[], Iterable[SessionKey]],
         on_moved: Callable[[set[SessionKey]], Awaitable[None]],
         poll_seconds: float,
+        on_hint: Callable[[SessionKey], None] | None = None,
     ) -> None:
         self._store = store
+        self._on_hint = on_hint
         self._list_watched_keys = list_keys
         self._on_sessions_moved = on_moved
         self._poll_seconds = poll_seconds
@@ -58,6 +60,8 @@ class Watcher:
 
     def _note_hint(self, key: SessionKey) -> None:
         self._hinted_keys.add(key)
+        if self._on_hint is not None:
+            self._on_hint(key)
         self._hint_arrived.set()
 
     async def _poll(self) -> None:
@@ -97,8 +101,8 @@ class Watcher:
 
 async def follow_from_log(
     store: EventStore, key: SessionKey, *, after: int, poll_seconds: float
-) -> AsyncGenerator[Item | None]:
-    """As `follow`, in a process that advances no sessions itself."""
+) -> AsyncGenerator[Batch]:
+    """As `follow_batches`, in a process that advances no sessions itself."""
     hub = Hub()
 
     async def wake_reader(keys: set[SessionKey]) -> None:
@@ -106,9 +110,9 @@ async def follow_from_log(
 
     looking = asyncio.create_task(Watcher(store, lambda: [key], wake_reader, poll_seconds).run())
     try:
-        async with aclosing(follow(store, hub, key, after=after, poll_seconds=poll_seconds)) as items:
-            async for item in items:
-                yield item
+        async with aclosing(follow_batches(store, hub, key, after=after, poll_seconds=poll_seconds)) as batches:
+            async for batch in batches:
+                yield batch
     finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)

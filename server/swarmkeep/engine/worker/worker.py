@@ -20,6 +20,7 @@ from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.attempts import log_failure
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loop import Item, make_loop
+from swarmkeep.engine.mcp.servers import ToolServers
 from swarmkeep.engine.models.model import Model
 from swarmkeep.engine.models.pauses import Pauses, ServerStopping
 from swarmkeep.engine.models.secrets import Secrets
@@ -33,6 +34,7 @@ from swarmkeep.engine.worker.partials import PartialReplies
 from swarmkeep.engine.worker.policy import SessionPolicy
 from swarmkeep.engine.worker.recovery import Recovery
 from swarmkeep.engine.worker.tasks import SessionTasks
+from swarmkeep.engine.worker.teams import Teams
 from swarmkeep.engine.worker.waiters import Waiters
 from swarmkeep.engine.worker.watcher import Watcher
 from swarmkeep.store.ports import Claim, EventStore, Lease, SessionKey
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
     from swarmkeep.engine.tracing.tracing import Tracing
 
 log = logging.getLogger(__name__)
-
 
 _LOST_MESSAGE = "session %s: the run was ended or taken over by another process"
 # How often to look for runs that nobody advances: a take-over comes that much after the lease's end at the latest.
@@ -57,6 +58,8 @@ class Worker:
     The parts: `SessionTasks` are the tasks, `Recovery` finds what nobody does, `Watcher` notices what others did.
     """
 
+    teams: Teams  # set by whoever makes both
+
     def __init__(
         self,
         store: EventStore,
@@ -67,6 +70,7 @@ class Worker:
         pauses: Pauses,
         secrets: Secrets,
         tracing: Tracing | None = None,
+        servers: ToolServers | None = None,
     ) -> None:
         self._store = store
         self._registry = registry
@@ -76,6 +80,7 @@ class Worker:
         self._pauses = pauses
         self._secrets = secrets
         self._tracing = tracing
+        self._servers = servers or ToolServers()
         self._tool_runner: ToolRunner = ThreadRunner()
         self._rules = ApprovalRules(registry, store.read_clock, limits.approval_seconds)
         self._background_tasks: list[asyncio.Task[None]] = []
@@ -84,9 +89,9 @@ class Worker:
         self.waiters = Waiters()
         self.partials = PartialReplies(store, hub, self.claim.owner, limits.poll_seconds, self.is_advancing)
         self.tasks = SessionTasks(self._advance, self._on_task_end)
-        self._watcher = Watcher(store, self._list_watched_keys, self._on_sessions_moved, limits.poll_seconds)
+        self._watcher = Watcher(store, self._list_watched, self._on_moved, limits.poll_seconds, hub.note_change)
         self._keeper = LeaseKeeper(store, self.tasks.list_leases, limits.lease_seconds)
-        self._recovery = Recovery(
+        self.recovery = Recovery(
             store,
             registry,
             limits.max_recoveries,
@@ -96,6 +101,7 @@ class Worker:
             open_log=partial(self.open_session_log, starts_unserved=True),
             is_advancing=self.is_advancing,
             continue_session=self.continue_session,
+            get_teams=lambda: self.teams,
         )
 
     def open_session_log(
@@ -169,7 +175,8 @@ class Worker:
                     return None
 
     async def _run_loop(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> None:
-        policy = SessionPolicy(self._store, self._limits, self._hub, session_log.key, self._rules, self._secrets)
+        key, agents = session_log.key, self.teams.open_agents(session_log.key)
+        policy = SessionPolicy(self._store, self._limits, self._hub, key, self._rules, self._secrets, agents)
         async with aclosing(self._run_items(session_log, policy, begun)) as items:
             async for item in items:
                 if isinstance(item, RecordedEvent):
@@ -182,10 +189,13 @@ class Worker:
         self, session_log: StoreSessionLog, policy: SessionPolicy, begun: list[RecordedEvent]
     ) -> AsyncGenerator[Item]:
         """What the loop gives; with traces, each run is a span, and so are its calls."""
+        key = session_log.key
+        read_texts = partial(self._store.read_blobs, key)
+        toolbox = self._servers.make_toolbox(f"{key.tenant}/{key.id}", self._tool_runner, read_texts)
         parts = (session_log, self._registry, self._model, self._tool_runner, policy, begun)
         if self._tracing is None:
-            return make_loop(*parts).advance()
-        loop = make_loop(*parts, trace_calls=self._tracing.trace_calls)
+            return make_loop(*parts, toolbox=toolbox).advance()
+        loop = make_loop(*parts, toolbox=toolbox, trace_calls=self._tracing.trace_calls)
         return self._tracing.follow_runs(session_log, begun, loop.advance())
 
     async def _record_failure(self, session_log: StoreSessionLog) -> list[RecordedEvent]:
@@ -214,7 +224,7 @@ class Worker:
         self._background_tasks.append(asyncio.create_task(self._recover_regularly()))
 
     async def recover(self) -> None:
-        await self._recovery.recover()
+        await self.recovery.recover()
 
     async def _recover_regularly(self) -> None:
         pause = min(self._limits.lease_seconds / 3, _RECOVERY_INTERVAL_SECONDS)
@@ -235,9 +245,8 @@ class Worker:
             pause = renewal
             try:
                 if leases := self.tasks.list_leases():
-                    await self._drop_lost(
-                        leases, await self._store.renew(leases, lease_seconds=self.claim.lease_seconds)
-                    )
+                    lost = await self._store.renew(leases, lease_seconds=self.claim.lease_seconds)
+                    await self._drop_lost(leases, lost)
             except Exception as error:
                 log_failure(log, error, "could not renew leases; trying again")
                 pause = min(renewal, _RECOVERY_INTERVAL_SECONDS)
@@ -247,10 +256,10 @@ class Worker:
             if self.tasks.drop_lost(key, leases[key]):
                 log.warning(_LOST_MESSAGE, key.id, extra={"tenant": key.tenant, "session_id": key.id})
 
-    def _list_watched_keys(self) -> set[SessionKey]:
+    def _list_watched(self) -> set[SessionKey]:
         return {*self._hub.list_watched_keys(), *self.waiters.list_keys(), *self.tasks.list_leases()}
 
-    async def _on_sessions_moved(self, keys: set[SessionKey]) -> None:
+    async def _on_moved(self, keys: set[SessionKey]) -> None:
         leases = {key: lease for key, lease in self.tasks.list_leases().items() if key in keys}
         heads = await self._store.read_heads(leases) if leases else {}
         await self._drop_lost(leases, [key for key in leases if key not in heads or heads[key].lease != leases[key]])

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from swarmkeep.store.ports.active_runs import ActiveRuns
 from swarmkeep.store.ports.changes import ChangeFeed
 from swarmkeep.store.ports.errors import OutcomeUnknown, SchemaBehind, StoreUnavailable
 from swarmkeep.store.ports.idempotency import IdempotencyRecord, IdempotencyRecordExists, IdempotencyRecords
-from swarmkeep.store.ports.index import SessionIndex, SessionPage, UsageIndex
+from swarmkeep.store.ports.index import SearchIndexer, SessionIndex, SessionPage, UsageIndex
 from swarmkeep.store.ports.keys import DEFAULT_TENANT, SessionKey
 from swarmkeep.store.ports.leases import Claim, Lease, Leases, SessionHead
 from swarmkeep.store.ports.log import AppendResult, EventLog, EventReader, SealedBatch
@@ -18,6 +19,7 @@ from swarmkeep.store.ports.totals import StorageQuota, TenantTotals, TotalsReade
 
 __all__ = [
     "DEFAULT_TENANT",
+    "ActiveRuns",
     "AppendResult",
     "ChangeFeed",
     "Claim",
@@ -32,6 +34,7 @@ __all__ = [
     "OutcomeUnknown",
     "SchemaBehind",
     "SealedBatch",
+    "SearchIndexer",
     "SessionHead",
     "SessionIndex",
     "SessionKey",
@@ -44,7 +47,18 @@ __all__ = [
 ]
 
 
-class EventStore(EventLog, Leases, SessionIndex, UsageIndex, TotalsReader, IdempotencyRecords, ChangeFeed, Protocol):
+class EventStore(
+    EventLog,
+    Leases,
+    SessionIndex,
+    ActiveRuns,
+    SearchIndexer,
+    UsageIndex,
+    TotalsReader,
+    IdempotencyRecords,
+    ChangeFeed,
+    Protocol,
+):
     """A database of sessions. Each call is atomic and, once it returns, durable."""
 
     async def ping(self) -> None:

@@ -17,8 +17,9 @@ class SessionRows(msgspec.Struct, frozen=True, kw_only=True):
     """The rows of one session but its events, as they are stored. `head` is None where there is no head row.
 
     `last_seq` is the greatest seq that any event has (0: there is none), `forked_at` the last that ends what was
-    copied from elsewhere. `blobs` says of each name whether its text is what it names; `creation_keys` are the
-    idempotency keys that made the session; `usage_row_count` is the number of rows in the index of usage.
+    copied from elsewhere. `blobs` and `files` say of each name whether what is kept there is what it names;
+    `creation_keys` are the idempotency keys that made the session; `usage_row_count` is the number of rows in the
+    index of usage.
     """
 
     head: Mapping[str, Any] | None
@@ -27,6 +28,7 @@ class SessionRows(msgspec.Struct, frozen=True, kw_only=True):
     labels: frozenset[tuple[bytes, str]]
     """Each with the time of the session's creation."""
     blobs: Mapping[str, bool]
+    files: Mapping[str, bool]
     idempotency_rows: tuple[Mapping[str, Any], ...]
     creation_keys: tuple[str, ...]
     usage_row_count: int
@@ -38,6 +40,7 @@ class SessionRows(msgspec.Struct, frozen=True, kw_only=True):
             self.last_seq
             or self.labels
             or self.blobs
+            or self.files
             or self.idempotency_rows
             or self.creation_keys
             or self.usage_row_count

@@ -24,5 +24,9 @@ class SchemaBehind(Exception):
     """The database's schema is not this release's; the message says which command changes that."""
 
 
+class NoSuchRevision(Exception):
+    """There is no such revision of the schema; the message says which ones there are."""
+
+
 def missing_schema_error(display: str) -> SchemaBehind:
     return SchemaBehind(f"the database at {display} does not have this release's schema; {UPGRADE_HINT}")

@@ -26,10 +26,12 @@ class AppendResult(msgspec.Struct, frozen=True):
 
 
 class SealedBatch(msgspec.Struct, frozen=True):
-    """Some events of a session that was recorded elsewhere, oldest first, and texts that they name by their hashes."""
+    """Some events of a session that was recorded elsewhere, oldest first, and the texts and files
+    that they name by their hashes."""
 
     events: Sequence[SealedEvent]
     blobs: Mapping[str, str] = {}
+    files: Mapping[str, bytes] = {}
 
 
 def is_full_page(page: Sequence[RecordedEvent], limit: int, max_bytes: int) -> bool:
@@ -71,6 +73,10 @@ class EventReader(Protocol):
         """The texts that are stored for a session under these content hashes."""
         ...
 
+    async def read_files(self, key: SessionKey, hashes: Sequence[str], *, fresh: bool = True) -> dict[str, bytes]:
+        """The content of a session's files by hash. `fresh=False` may answer from memory, for what a state names."""
+        ...
+
     async def read_sealed(
         self,
         key: SessionKey,
@@ -99,15 +105,16 @@ class EventLog(EventReader, Protocol):
         *,
         lease: Lease | Claim | None = None,
         lease_seconds: float = 15.0,
-        blobs: Mapping[str, str] | None = None,
+        blobs: Mapping[str, str | bytes] | None = None,
         idempotency: IdempotencyRecord | None = None,
         quota: StorageQuota | None = None,
     ) -> AppendResult:
         """Record events at the end of a session: all of them, with everything below, or none.
 
         `base` is the state they were decided on: its seq and hash must still be the session's last (seq 0: there must
-        be no such session yet). Times are UTC and set here; hashes continue the chain. `blobs` are texts by content
-        hash; those already there are left. `idempotency` is kept with the seq of the last event.
+        be no such session yet). Times are UTC and set here; hashes continue the chain. `blobs` are texts, and
+        files as bytes, by content hash; those already there are left. `idempotency` is kept with the seq of the
+        last event; one without a run that makes a session makes no other one of that tenant.
 
         A Lease must still be the session's, and is renewed; a Claim takes it, with the next epoch. A lease is for one
         run after the other of whoever holds it: a claim with which another run than that of `base` becomes the active
@@ -131,13 +138,16 @@ class EventLog(EventReader, Protocol):
         drafts: Sequence[EventDraft],
         *,
         redacted: int = 0,
+        lease: Claim | None = None,
+        blobs: Mapping[str, str | bytes] | None = None,
         idempotency: IdempotencyRecord | None = None,
         quota: StorageQuota | None = None,
     ) -> AppendResult:
         """Copy the source's events 1..base.seq (and their blobs), hashes included, and append `drafts`: atomically.
 
-        `idempotency` is kept with the target. Raises SeqConflict, which names the session, if the target exists, or the
-        source no longer has the event that `base` ends with, or not `redacted` of the events have lost their payload.
+        The rest is the target's, as in an append. Raises SeqConflict, which names the session, if the target exists,
+        or the source no longer has the event that `base` ends with, or not `redacted` of the events have lost their
+        payload; QuotaExceeded, IdempotencyMismatch, IdempotencyRecordExists and OutcomeUnknown as `append` does.
         """
         ...
 

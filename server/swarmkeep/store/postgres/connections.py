@@ -17,7 +17,7 @@ _COMMAND_SECONDS = 60.0
 
 
 # A process that stands still in the middle of a transaction, or a row that somebody else keeps locked, holds nobody up
-# for longer. Only for the short jobs of a server: a migration may take its time.
+# for longer. A migration, which may take its time, lifts them for itself.
 _SHORT_JOB_SETTINGS = {"idle_in_transaction_session_timeout": "5s", "lock_timeout": "5s"}
 
 
@@ -36,6 +36,8 @@ async def connect(server: PostgresServer, settings: Mapping[str, str]) -> Any:
         )
     except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         reason = str(error) or "it did not answer in time"
+        if isinstance(error, OSError | TimeoutError):
+            reason += "; is it running, and is that its address?"
         raise StoreUnavailable(f"cannot connect to the database at {server.display}: {reason}") from error
 
 
@@ -51,15 +53,17 @@ def make_engine(server: PostgresServer, *, read_only: bool = False, pooled: bool
     """An engine for the running loop. Connections are made when they are needed. Raises StoreUnavailable."""
     _load_driver()
     settings = {"default_transaction_read_only": "on"} if read_only else {}
+    # What pools connections itself refuses settings that it does not know.
+    settings |= _SHORT_JOB_SETTINGS if server.prepares_statements else {}
     pool: dict[str, Any] = {"poolclass": NullPool}
     if pooled:
         pool = {"pool_size": _POOL_SIZE, "max_overflow": 0, "pool_timeout": _POOL_SECONDS}
-        # What pools connections itself refuses settings that it does not know.
-        settings |= _SHORT_JOB_SETTINGS if server.prepares_statements else {}
     return create_async_engine(
         "postgresql+asyncpg://",
         async_creator=lambda: connect(server, settings),
         isolation_level="READ COMMITTED",
+        # What somebody said is not for the server's log.
+        hide_parameters=True,
         connect_args={} if server.prepares_statements else {"prepared_statement_cache_size": 0},
         **pool,
     )

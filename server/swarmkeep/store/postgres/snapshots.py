@@ -48,12 +48,15 @@ class SnapshotThread:
         return await greenlet_spawn(_run_query, snapshot.sync_engine, query)
 
     async def close(self) -> None:
-        if self._loop is None or self._thread is None:
+        """End what goes on, and the thread. A second time does nothing."""
+        loop, thread = self._loop, self._thread
+        self._loop = self._thread = None
+        if loop is None or thread is None:
             return
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._finish(), self._loop))
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        await asyncio.to_thread(self._thread.join)
-        self._loop.close()
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._finish(), loop))
+        loop.call_soon_threadsafe(loop.stop)
+        await asyncio.to_thread(thread.join)
+        loop.close()
 
     async def _finish(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}

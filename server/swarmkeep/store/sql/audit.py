@@ -14,6 +14,7 @@ from swarmkeep.store.ports.audit import SessionRows, Snapshot
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.columns import Verbatim, as_text, is_as_written, unescape
 from swarmkeep.store.sql.database import OnDatabase
+from swarmkeep.store.sql.files import check_files
 from swarmkeep.store.sql.prepared import MAX_PARAMETERS, Row
 from swarmkeep.store.sql.reader import MAX_BIGINT, read_sealed
 from swarmkeep.store.sql.tables import (
@@ -107,6 +108,7 @@ def read_session_rows(connection: Connection, key: SessionKey) -> SessionRows:
         forked_at=forked if isinstance(forked, int) else 0,
         labels=frozenset(_read_labels(connection, key)),
         blobs=dict(_check_blobs(connection, key)),
+        files=dict(check_files(connection, key)),
         idempotency_rows=tuple(_read_rows(connection, idempotency, key)),
         creation_keys=tuple(row["key"] for row in _read_rows(connection, creations, key)),
         usage_row_count=connection.scalar(select(func.count()).where(*of_session(usage, key))) or 0,

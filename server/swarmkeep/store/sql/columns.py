@@ -74,6 +74,20 @@ class Verbatim(TypeDecorator[str]):
         return None if value is None else unescape(as_text(value))
 
 
+class Words(TypeDecorator[str]):
+    """Words with spaces between them: text on SQLite, where another table is their index; tsvector on PostgreSQL."""
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name != "postgresql":
+            return Text()
+        from sqlalchemy.dialects.postgresql import TSVECTOR
+
+        return TSVECTOR()
+
+
 class database_now(ColumnElement[float]):
     """Seconds since 1970 by the database's clock, which is the only one that leases go by."""
 

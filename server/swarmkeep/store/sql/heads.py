@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, Update, bindparam, null, or_, select, update
+from sqlalchemy import Connection, Update, bindparam, case, literal_column, null, or_, select, update
 
 from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.errors import LeaseLost, SeqConflict
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
-from swarmkeep.domain.views import view_session
+from swarmkeep.domain.views import find_last_run_status, view_stored_session
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import AppendResult, Claim, IdempotencyRecord, Lease, SessionKey
 from swarmkeep.store.ports.totals import StorageQuota
@@ -38,7 +38,7 @@ class AppendPlan(msgspec.Struct, frozen=True, kw_only=True):
     view: str
     lease: Lease | Claim | None
     lease_seconds: float
-    blobs: Mapping[str, str]
+    blobs: Mapping[str, str | bytes]
     idempotency: IdempotencyRecord | None
     quota: StorageQuota | None
 
@@ -70,7 +70,7 @@ def plan_append(
     *,
     lease: Lease | Claim | None = None,
     lease_seconds: float = 15.0,
-    blobs: Mapping[str, str] | None = None,
+    blobs: Mapping[str, str | bytes] | None = None,
     idempotency: IdempotencyRecord | None = None,
     quota: StorageQuota | None = None,
 ) -> AppendPlan:
@@ -80,7 +80,7 @@ def plan_append(
         base=base,
         state=state,
         sealed=sealed,
-        view=encode_text(view_session(key.id, state)),
+        view=encode_text(view_stored_session(key.id, state)),
         lease=lease,
         lease_seconds=lease_seconds,
         blobs=blobs or {},
@@ -108,6 +108,7 @@ def _make_head_row(plan: AppendPlan) -> Row:
         "new_updated_at": state.updated_at,
         "new_view": plan.view,
         "new_due_at": state.due_at,
+        "new_last_run": find_last_run_status(state),
         "tenant_": plan.key.tenant,
         "id_": plan.key.id,
     }
@@ -160,6 +161,7 @@ _HEAD_PARAMETERS = {
     "updated_at": "new_updated_at",
     "view": "new_view",
     "due_at": "new_due_at",
+    "last_run": "new_last_run",
 }
 
 
@@ -173,7 +175,15 @@ def _build_expiry() -> Any:
 
 @functools.cache
 def _prepare_head_insert(dialect: str, claimed: bool) -> PreparedStatement:
-    values = _bind_columns({**_HEAD_PARAMETERS, "created_at": "new_created_at", "tenant": "tenant_", "id": "id_"})
+    values = _bind_columns(
+        {
+            **_HEAD_PARAMETERS,
+            "active_at": "new_updated_at",
+            "created_at": "new_created_at",
+            "tenant": "tenant_",
+            "id": "id_",
+        }
+    )
     owner = bindparam("owner", type_=sessions.c.lease_owner.type) if claimed else null()
     lease = {"lease_owner": owner, "lease_epoch": 1 if claimed else 0, "lease_expires_at": null()}
     if claimed:
@@ -205,6 +215,12 @@ def build_head_update(mode: LeaseMode, running: bool) -> Update:
         )
         statement = statement.where(free)
     values = _bind_columns(_HEAD_PARAMETERS)
+    if running:
+        # Within a run it stays: its index is not changed with every append.
+        goes_on = columns.status == literal_column("'running'")
+        values["active_at"] = case((goes_on, columns.active_at), else_=values["updated_at"])
+    else:
+        values["active_at"] = values["updated_at"]
     if not running or mode in ("claim", "take_over"):
         # What was asked of the lease's former holder, or answered by it.
         values["partial"] = null()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,14 +13,21 @@ from sqlalchemy import Connection, select
 
 from swarmkeep.domain.codec import decode, encode
 from swarmkeep.domain.events import Usage
+from swarmkeep.domain.finding.words import Term
 from swarmkeep.domain.state import SessionStatus
 from swarmkeep.domain.views import ListedSession, SessionSummary
-from swarmkeep.store.cursors import encode_cursor, parse_session_cursor
-from swarmkeep.store.ports.index import SessionPage
+from swarmkeep.store.cursors import make_session_cursor, parse_session_cursor
+from swarmkeep.store.ports.index import EndedRunStatus, SessionCounts, SessionOrder, SessionPage
+from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.columns import as_bytes, stored_bytes
 from swarmkeep.store.sql.database import OnDatabase
+from swarmkeep.store.sql.indexes.forks import find_family
+from swarmkeep.store.sql.indexes.session_counts import count_sessions
 from swarmkeep.store.sql.indexes.session_search import Place, SessionFilter, find_sessions
+from swarmkeep.store.sql.searching.finding import Budget, Candidate, fill_matches, read_candidates
 from swarmkeep.store.sql.tables import sessions
+
+_Found = tuple[ListedSession, list[Candidate]]
 
 
 class SqlSessionIndex(OnDatabase):
@@ -31,24 +39,62 @@ class SqlSessionIndex(OnDatabase):
         *,
         agent: str | None = None,
         status: SessionStatus | None = None,
+        last_run: EndedRunStatus | None = None,
+        order: SessionOrder = "created",
         metadata: Mapping[str, str] | None = None,
         limit: int = 50,
         cursor: str | None = None,
         include_context: bool = False,
         max_bytes: int | None = None,
+        children: bool = True,
+        active_after: str | None = None,
+        active_before: str | None = None,
+        terms: tuple[Term, ...] | None = None,
     ) -> SessionPage:
+        filters = SessionFilter(
+            tenant=tenant,
+            agent=agent,
+            status=status,
+            last_run=last_run,
+            metadata=metadata or {},
+            order=order,
+            children=children,
+            active_after=active_after,
+            active_before=active_before,
+            terms=terms,
+        )
         query = functools.partial(
-            list_sessions,
-            wanted=SessionFilter(tenant=tenant, agent=agent, status=status, metadata=metadata or {}),
+            list_candidates,
+            wanted=filters,
             limit=limit,
-            before=None if cursor is None else parse_session_cursor(cursor),
+            before=None if cursor is None else parse_session_cursor(cursor, order),
             include_context=include_context,
             max_bytes=sys.maxsize if max_bytes is None else max_bytes,
         )
-        return await self.database.read(query, seconds=self.read_seconds)
+        found, after = await self.database.read(query, seconds=self.read_seconds)
+        if terms is None:
+            return SessionPage([session for session, _ in found], after)
+        # Not in the read: much text is looked through, for which others must not wait.
+        return SessionPage(await asyncio.to_thread(fill_matches, found, terms), after)
+
+    async def count_sessions(self, tenant: str, *, children: bool = False, most: int = 1_000) -> SessionCounts:
+        return await self.database.read(
+            lambda connection: count_sessions(connection, tenant, children=children, most=most),
+            seconds=self.read_seconds,
+        )
+
+    async def list_forks(
+        self, key: SessionKey, *, limit: int = 50, cursor: str | None = None, max_bytes: int | None = None
+    ) -> SessionPage:
+        before = None if cursor is None else parse_session_cursor(cursor, "created")
+        size = sys.maxsize if max_bytes is None else max_bytes
+        return await self.database.read(
+            lambda connection: list_forks(connection, key, limit=limit, before=before, max_bytes=size),
+            seconds=self.read_seconds,
+        )
 
 
-def list_sessions(
+def list_candidates(
     connection: Connection,
     wanted: SessionFilter,
     *,
@@ -56,19 +102,45 @@ def list_sessions(
     before: tuple[str, str] | None,
     include_context: bool,
     max_bytes: int,
-) -> SessionPage:
-    """One page of a tenant's sessions, newest first; `before` is the last one's time and id on the page before."""
+) -> tuple[list[_Found], str | None]:
+    """One page of a tenant's sessions, the latest first, and where the next begins; `before` is the last one's time and
+    id on the page before. If it is searched for words, each with where it may have them.
+    """
     found = find_sessions(connection, wanted, limit=limit, before=before)
-    after = found.after
+    shown, cut = _read_page(connection, wanted.tenant, found.places, include_context, max_bytes)
+    budget = Budget()
+    terms = wanted.terms or ()
+    candidates = [
+        (one, read_candidates(connection, SessionKey(wanted.tenant, one.id), terms, budget) if terms else [])
+        for one in shown
+    ]
+    after = found.after if cut is None else cut
+    return candidates, None if after is None else make_session_cursor(after, wanted.order)
+
+
+def list_forks(
+    connection: Connection, key: SessionKey, *, limit: int, before: Place | None, max_bytes: int
+) -> SessionPage:
+    """One page of what was forked from a session itself, the latest first."""
+    places = find_family(connection, key, limit=limit, before=before)
+    shown, cut = _read_page(connection, key.tenant, places, False, max_bytes)
+    after = places[-1] if cut is None and len(places) == limit else cut
+    forks = [one for one in shown if one.forked_from is not None and one.forked_from.session_id == key.id]
+    return SessionPage(forks, None if after is None else make_session_cursor(after, "created"))
+
+
+def _read_page(
+    connection: Connection, tenant: str, places: Sequence[Place], include_context: bool, max_bytes: int
+) -> tuple[list[ListedSession], Place | None]:
+    """The sessions at these places; and where it ends, if their JSON is too much for a page."""
     shown: list[ListedSession] = []
     size = 0
-    for place, listed in _read_views(connection, wanted.tenant, found.places, include_context, max_bytes):
+    for place, listed in _read_views(connection, tenant, places, include_context, max_bytes):
         shown.append(listed)
         size += len(encode(listed))
-        if size >= max_bytes and place != found.places[-1]:
-            after = place
-            break
-    return SessionPage(shown, None if after is None else encode_cursor(after))
+        if size >= max_bytes and place != places[-1]:
+            return shown, place
+    return shown, None
 
 
 def _read_views(
@@ -115,6 +187,7 @@ _LISTED_COLUMNS = (
     sessions.c.head_hash,
     sessions.c.created_at,
     sessions.c.updated_at,
+    sessions.c.last_run,
 )
 
 
@@ -122,8 +195,10 @@ def _decode_view(row: Any, include_context: bool) -> ListedSession:
     """A session as its head row shows it; as far as the other columns go, if somebody damaged the view."""
     try:
         if include_context:
-            return decode(row.view, ListedSession)
-        return msgspec.convert(decode(row.view, SessionSummary), ListedSession, from_attributes=True)
+            found = decode(row.view, ListedSession)
+        else:
+            found = ListedSession(**msgspec.structs.asdict(decode(row.view, SessionSummary)))
+        return msgspec.structs.replace(found, last_run_status=row.last_run)
     except (ValueError, TypeError):
         return ListedSession(
             id=row.id,
@@ -139,4 +214,5 @@ def _decode_view(row: Any, include_context: bool) -> ListedSession:
             forked_from=None,
             created_at=row.created_at,
             updated_at=row.updated_at,
+            last_run_status=row.last_run,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from sqlalchemy import Connection
@@ -64,7 +64,7 @@ class SqlEventLog(SqlEventReader):
         *,
         lease: Lease | Claim | None = None,
         lease_seconds: float = 15.0,
-        blobs: Mapping[str, str] | None = None,
+        blobs: Mapping[str, str | bytes] | None = None,
         idempotency: IdempotencyRecord | None = None,
         quota: StorageQuota | None = None,
     ) -> AppendResult:
@@ -89,8 +89,11 @@ class SqlEventLog(SqlEventReader):
             return await self._append(await run_off_loop(count, make_plan))
 
     async def _append(self, plan: AppendPlan) -> AppendResult:
+        return await self._finish(plan, self._record(plan))
+
+    async def _finish(self, plan: AppendPlan, recording: Awaitable[Lease | None]) -> AppendResult:
         try:
-            granted = await self._record(plan)
+            granted = await recording
         except OutcomeUnknown as unknown:
             unknown.appended = plan.make_result(None)
             raise
@@ -114,18 +117,20 @@ class SqlEventLog(SqlEventReader):
         drafts: Sequence[EventDraft],
         *,
         redacted: int = 0,
+        lease: Claim | None = None,
+        blobs: Mapping[str, str | bytes] | None = None,
         idempotency: IdempotencyRecord | None = None,
         quota: StorageQuota | None = None,
     ) -> AppendResult:
         _refuse_long_keys(target, idempotency)
 
         def make_plan() -> AppendPlan:
-            return plan_append(target, base, self._seal(target, base, drafts), idempotency=idempotency, quota=quota)
+            sealed = self._seal(target, base, drafts)
+            return plan_append(target, base, sealed, lease=lease, blobs=blobs, idempotency=idempotency, quota=quota)
 
         plan = await run_off_loop(MANY_EVENTS if is_heavy(*(draft.fact for draft in drafts)) else 1, make_plan)
-        await self.database.write(lambda connection: writes.fork(connection, source, plan, redacted))
-        self._cache_state(plan)
-        return plan.make_result(None)
+        copying = self.database.write(lambda connection: writes.fork(connection, source, plan, redacted))
+        return await self._finish(plan, copying)
 
     async def restore(
         self,
@@ -168,6 +173,7 @@ class SqlEventLog(SqlEventReader):
 
         plan, redacted, used_keys = await asyncio.to_thread(make_plan)
         self._cache.drop(key)
+        self._files.drop(key)
 
         def job(connection: Connection) -> None:
             redact(connection, plan, redacted, used_keys)
@@ -188,6 +194,7 @@ class SqlEventLog(SqlEventReader):
             self.database, lambda db: writes.delete_session(db, key, expected, action, at), erases=True
         )
         self._cache.drop(key)
+        self._files.drop(key)
         self.database.notify(key)
 
     async def _refuse_empty_append(self, key: SessionKey) -> AppendResult:

@@ -7,7 +7,8 @@ where the driver takes 6. The SQL is still written with it, once for both databa
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -21,6 +22,9 @@ Row = Mapping[str, Any]
 
 MAX_PARAMETERS = 500
 """In one statement: below every database's limit."""
+_INSERTED = re.compile(r"(INSERT INTO .+? VALUES )(\(.+?\))( ON CONFLICT .+)?", re.DOTALL)
+_FEW = 8
+_PARAMETER = re.compile(r"\$(\d+)")
 
 
 class _Parameter(msgspec.Struct, frozen=True):
@@ -42,6 +46,18 @@ class _Compiled(msgspec.Struct, frozen=True):
             ]
         )  # fmt: skip
 
+    def repeat(self, count: int) -> str:
+        """The insert of one row as one of so many, whose parameters come one after the other."""
+        parts = _INSERTED.fullmatch(self.sql)
+        if parts is None or _PARAMETER.search(parts[3] or ""):
+            raise ValueError(self.sql)
+        rows = (_shift_parameters(parts[2], len(self.parameters) * row) for row in range(count))
+        return f"{parts[1]}{', '.join(rows)}{parts[3] or ''}"
+
+
+def _shift_parameters(sql: str, by: int) -> str:
+    return _PARAMETER.sub(lambda found: f"${int(found[1]) + by}", sql)
+
 
 class PreparedStatement:
     """One statement. Its parameters are scalars that the drivers take as they are, and Verbatim text."""
@@ -60,13 +76,19 @@ class PreparedStatement:
         rows: Sequence[Sequence[Any]] = self._run(connection, row).fetchall()
         return rows
 
-    def execute_many(self, connection: Connection, rows: Sequence[Row]) -> None:
+    def insert_many(self, connection: Connection, rows: Sequence[Row]) -> None:
+        """Insert rows.
+
+        On PostgreSQL by whole statements: in the middle of its driver's `executemany` the server waits for the rest
+        without a limit, and a process that stands still there would keep locked what it has.
+        """
         compiled = self._get_compiled(connection.dialect)
         values = [compiled.values(row) for row in rows]
         if connection.dialect.name == "sqlite":
             _get_driver(connection).executemany(compiled.sql, values)
-        else:
-            connection.exec_driver_sql(compiled.sql, values)
+            return
+        for some in _cut(values, MAX_PARAMETERS // len(compiled.parameters)):
+            connection.exec_driver_sql(compiled.repeat(len(some)), tuple(value for row in some for value in row))
 
     def render(self, dialect: Dialect, row: Row) -> tuple[str, tuple[Any, ...]]:
         """The SQL and its parameters, as the database's driver takes them."""
@@ -95,6 +117,17 @@ class PreparedStatement:
                 for name in compiled.positiontup
             ),
         )
+
+
+def _cut(rows: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
+    """A few at once, of many as many as two to some power: so that there are few statements to prepare."""
+    start = 0
+    while start < len(rows):
+        size = min(len(rows) - start, most)
+        if size > _FEW:
+            size = 1 << (size.bit_length() - 1)
+        yield rows[start : start + size]
+        start += size
 
 
 def _get_driver(connection: Connection) -> Any:

@@ -17,7 +17,8 @@ from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.ports.leases import SessionHead
 from swarmkeep.store.sql.columns import stored_bytes
-from swarmkeep.store.sql.database import Database, OnDatabase
+from swarmkeep.store.sql.database import Database
+from swarmkeep.store.sql.files import SqlFiles
 from swarmkeep.store.sql.leases import find_heads
 from swarmkeep.store.sql.prepared import MAX_PARAMETERS, PreparedStatement
 from swarmkeep.store.sql.rows import EVENT_COLUMNS, SEALED_COLUMNS, decode_event, decode_sealed
@@ -36,11 +37,11 @@ _PAGE_EVENTS = 500
 _PAGE_BYTES = 1_000_000
 
 
-class SqlEventReader(OnDatabase):
+class SqlEventReader(SqlFiles):
     """EventReader (see there for what each call promises) on a Database."""
 
     def __init__(self, database: Database, *, cache_bytes: int) -> None:
-        OnDatabase.__init__(self, database)
+        SqlFiles.__init__(self, database)
         self._cache = StateCache(cache_bytes)
 
     async def state(self, key: SessionKey, *, at: int | None = None, fresh: bool = True) -> State:
@@ -76,8 +77,8 @@ class SqlEventReader(OnDatabase):
             rows = await self._read_all_rows(key, after, upto, types)
         else:
             rows = await self.database.read(query)
-        work = sum(len(row[_PAYLOAD]) for row in rows) // _BYTES_PER_EVENT + len(rows)
-        return await run_off_loop(work, lambda: decode_events(key, rows))
+        work = _count_work((row[_PAYLOAD] for row in rows), len(rows))
+        return await run_off_loop(work, lambda: list(decode_events(key, rows)))
 
     async def _read_all_rows(
         self, key: SessionKey, after: int, upto: int | None, types: Sequence[str]
@@ -124,35 +125,41 @@ class SqlEventReader(OnDatabase):
         if known is not None:
             tail = await self.read(key, after=known.seq - 1)
             if can_continue(known, tail):
-                state = await run_off_loop(_count_work(tail), lambda: fold(tail[1:], known))
+                work = _count_work((event.payload for event in tail), len(tail))
+                state = await run_off_loop(work, lambda: fold(tail[1:], known))
                 self._cache.put(key, state)
                 return state
             self._cache.drop(key)
-        events = await self.read(key)
-        if not events:
-            return None
-        state = await run_off_loop(_count_work(events), lambda: fold(events))
-        self._cache.put(key, state)
-        return state
+        whole = await self._fold_all(key)
+        if whole is not None:
+            self._cache.put(key, whole)
+        return whole
+
+    async def _fold_all(self, key: SessionKey, upto: int | None = None) -> State | None:
+        """The state after all events, each of which is forgotten as soon as it is folded; None without any."""
+        rows = list(await self._read_all_rows(key, 0, upto, ()))
+        work = _count_work((row[_PAYLOAD] for row in rows), len(rows))
+        state = await run_off_loop(work, lambda: fold(decode_events(key, take_out(rows))))
+        return state if state.seq else None
 
     async def _read_state_at(self, key: SessionKey, at: int, known: State | None) -> State:
         if known is not None and at == known.seq:
             state = await self._read_current(key, known)
             if state is not None and state.seq == at:
                 return state
-        events = await self.read(key, upto=at) if at > 0 else []
+        whole = await self._fold_all(key, at) if at > 0 else None
         # One that is missing before it is damage, which `verify` names; the rest can be shown.
-        if events and events[-1].seq == at:
-            return await run_off_loop(_count_work(events), lambda: fold(events))
+        if whole is not None and whole.seq == at:
+            return whole
         last = await self.database.read(lambda connection: read_head_seq(connection, key))
         if last is None:
             raise SessionNotFound(key.id)
         raise EventNotFound.out_of_range(key.id, last, at)
 
 
-def _count_work(events: Sequence[RecordedEvent]) -> int:
-    """How many events these are, a large one taken for several."""
-    return len(events) + sum(len(event.payload) for event in events) // _BYTES_PER_EVENT
+def _count_work(payloads: Iterable[str], count: int) -> int:
+    """How many events these are, a large one taken for several; of many it does not matter any more."""
+    return count if count > _FEW_EVENTS else count + sum(map(len, payloads)) // _BYTES_PER_EVENT
 
 
 async def run_off_loop(count: int, work: Callable[[], T]) -> T:
@@ -195,9 +202,16 @@ def iterate_event_rows(
         after = page[-1][0]
 
 
-def decode_events(key: SessionKey, rows: Iterable[Sequence[Any]]) -> list[RecordedEvent]:
+def decode_events(key: SessionKey, rows: Iterable[Sequence[Any]]) -> Iterator[RecordedEvent]:
     # A seq of another type is damage, which `verify` names.
-    return [decode_event(key.id, found) for found in rows if found[0].__class__ is int]
+    return (decode_event(key.id, found) for found in rows if found[0].__class__ is int)
+
+
+def take_out(rows: list[T]) -> Iterator[T]:
+    """Each row, of which the list keeps nothing: to free many takes its time, too, and others wait for the loop."""
+    rows.reverse()
+    while rows:
+        yield rows.pop()
 
 
 def find_page_end(

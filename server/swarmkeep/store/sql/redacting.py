@@ -14,11 +14,13 @@ from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.counting.totals import Growth, count_change, measure_session
 from swarmkeep.store.sql.counting.usage import rewrite_usage
+from swarmkeep.store.sql.files import delete_unnamed_files
 from swarmkeep.store.sql.heads import AppendPlan
 from swarmkeep.store.sql.indexes.usage_days import change_days, read_session_sums
 from swarmkeep.store.sql.prepared import MAX_PARAMETERS
+from swarmkeep.store.sql.searching.marks import void_words
 from swarmkeep.store.sql.tables import blobs, creations, events, idempotency, of_session
-from swarmkeep.store.sql.writes import collect_blob_names, insert_append, replace_labels
+from swarmkeep.store.sql.writes import collect_blob_names, collect_file_names, insert_append, replace_labels
 from swarmkeep.store.upcast import upcast
 
 
@@ -54,7 +56,9 @@ def redact(
         if connection.execute(change).rowcount != 1:
             raise SeqConflict(plan.key.id, plan.base.seq)
     rewrite_usage(connection, plan.key, redacted)
+    void_words(connection, plan.key)
     _delete_unnamed_blobs(connection, plan.key, collect_blob_names(plan.state))
+    delete_unnamed_files(connection, plan.key, collect_file_names(plan.state))
     records = of_session(idempotency, plan.key)
     connection.execute(delete(idempotency).where(*records, idempotency.c.key.in_(used_keys)))
     connection.execute(delete(creations).where(*of_session(creations, plan.key), creations.c.key.in_(used_keys)))

@@ -27,47 +27,35 @@ EVENT_COLUMNS = (
 SEALED_COLUMNS = (*EVENT_COLUMNS, events.c.salt, events.c.commitment)
 
 
-_USUAL_CLASSES = (str, str, int, bytes)
-
-
 def decode_event(session_id: str, row: Iterable[Any]) -> RecordedEvent:
     """An event from a row of EVENT_COLUMNS."""
     seq, type_, version, run_id, agent, at, digest, payload = row
-    if (payload.__class__, at.__class__, version.__class__, digest.__class__) == _USUAL_CLASSES:
-        try:
-            return _make_event(session_id, seq, type_, version, run_id, agent, at, digest.hex(), payload)
-        except (AttributeError, TypeError):
-            pass
-    # SQLite holds a value of any type in any column.
-    run = None if run_id is None else as_text(run_id)
-    number = version if isinstance(version, int) else 0
-    kept = (as_text(type_), number, run, as_text(agent), as_text(at), as_bytes(digest).hex(), as_text(payload))
-    return _make_event(session_id, seq, *kept)
-
-
-def _make_event(
-    session_id: str,
-    seq: int,
-    type_: str,
-    version: int,
-    run_id: str | None,
-    agent: str,
-    at: str,
-    digest: str,
-    payload: str,
-) -> RecordedEvent:
+    if not (
+        type_.__class__ is agent.__class__ is at.__class__ is payload.__class__ is str
+        and (run_id is None or run_id.__class__ is str)
+        and version.__class__ is int
+        and digest.__class__ is bytes
+    ):
+        # SQLite holds a value of any type in any column.
+        type_, agent, at, payload = as_text(type_), as_text(agent), as_text(at), as_text(payload)
+        run_id = None if run_id is None else as_text(run_id)
+        version, digest = version if isinstance(version, int) else 0, as_bytes(digest)
+    fact = upcast(type_, version, payload)
+    if '"' in type_ or '"' in agent or (run_id is not None and '"' in run_id):
+        # Looked at here, because nearly all are as they were given, and there are three of them in each row.
+        type_, agent = unescape(type_), unescape(agent)
+        run_id = None if run_id is None else unescape(run_id)
     return RecordedEvent(
         session_id=session_id,
         seq=seq,
-        # Looked at here, because nearly all are as they were given, and there are three of them in each row.
-        type=unescape(type_) if type_.startswith('"') else type_,
+        type=type_,
         version=version,
-        run_id=unescape(run_id) if run_id is not None and run_id.startswith('"') else run_id,
-        agent=unescape(agent) if agent.startswith('"') else agent,
+        run_id=run_id,
+        agent=agent,
         at=at,
-        hash=digest,
+        hash=digest.hex(),
         payload=payload,
-        fact=upcast(type_, version, payload),
+        fact=fact,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, Double, Index, Integer, LargeBinary, MetaData, Table, Text, text
 
 from swarmkeep.store.ports.keys import SessionKey
-from swarmkeep.store.sql.columns import Verbatim
+from swarmkeep.store.sql.columns import Verbatim, Words
 
 metadata = MetaData(
     naming_convention={
@@ -22,12 +22,14 @@ metadata = MetaData(
     }
 )
 
-# The conditions of five indexes, for statements that are to use them. The migrations set them: said of an index here,
+# The conditions of seven indexes, for statements that are to use them. The migrations set them: said of an index here,
 # they would load both dialects wherever a statement is made.
 IS_RUNNING = text("status = 'running'")
 IS_DUE = text("due_at IS NOT NULL")
 IS_BUSY = text("status <> 'idle'")
 IS_FIRST = text("seq = 1")
+HAS_TROUBLE = text("last_run IN ('failed', 'interrupted')")
+IS_BEHIND = text("done < seq")
 
 sessions = Table(
     "sessions",
@@ -50,12 +52,23 @@ sessions = Table(
         Verbatim,
         comment="what its model has said so far (JSON); empty while a server that is to end its run waits for that",
     ),
+    Column("last_run", Text, comment="the status of its last run; null before the first"),
+    Column(
+        "active_at",
+        Verbatim,
+        nullable=False,
+        server_default="",
+        comment="updated_at, but while a run is running what that was as it began: lists by activity are in this order",
+    ),
     # Ranges that lists are read from (see session_search). Most sessions are idle most of the time, and only those that
     # are not stand in the last two: a turn changes them twice, and they stay small.
     Index("ix_sessions_created", "tenant", "created_at", "id"),
     Index("ix_sessions_agent", "tenant", "agent", "created_at", "id"),
     Index("ix_sessions_busy", "tenant", "status", "created_at", "id"),
     Index("ix_sessions_busy_agent", "tenant", "agent", "status", "created_at", "id"),
+    # Of the first both columns change only when a run begins or ends, as the status does, and not with every append.
+    Index("ix_sessions_active", "tenant", "active_at", "id"),
+    Index("ix_sessions_trouble", "tenant", "last_run", "created_at", "id"),
     # For renewing a process's leases and for finding those that nobody renews. The expiry stays out of it: it changes
     # with every append, and PostgreSQL keeps updates of unindexed columns within the page.
     Index("ix_sessions_running", "lease_owner"),
@@ -117,6 +130,16 @@ blobs = Table(
     Column("hash", Verbatim, primary_key=True),
     Column("text", Verbatim, nullable=False),
     comment="instructions and tool schemas, once per session and content",
+)
+
+files = Table(
+    "files",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("hash", Verbatim, primary_key=True),
+    Column("content", LargeBinary, nullable=False),
+    comment="pictures and files that messages refer to, once per session and content",
 )
 
 idempotency = Table(
@@ -196,6 +219,30 @@ usage_days = Table(
     comment="sums of usage, kept with each change of it; they can be rebuilt",
 )
 
+search_marks = Table(
+    "search_marks",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("seq", BigInteger, nullable=False, comment="up to where it is to be found by its words"),
+    Column("done", BigInteger, nullable=False, comment="up to where it is"),
+    Column("round", BigInteger, nullable=False, comment="moves on when all of it is to be indexed anew"),
+    Index("ix_search_marks_behind", "tenant", "session_id"),
+    comment="how far each session is in the index of words",
+)
+
+search = Table(
+    "search",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False, comment="of a message; 0: id and metadata"),
+    Column("number", BigInteger, nullable=False, comment="greater the later it was indexed; on SQLite the index's"),
+    Column("words", Words, nullable=False),
+    Index("ix_search_number", "number"),
+    comment="the words that sessions are found by; an index of the events that can be rebuilt",
+)
+
 api_keys = Table(
     "api_keys",
     metadata,
@@ -211,8 +258,14 @@ api_keys = Table(
     Index("ix_api_keys_tenant", "tenant", "created_at", "id"),
 )
 
-SESSION_TABLES = (events, blobs, idempotency, creations, session_labels, usage)
+SESSION_TABLES = (events, blobs, files, idempotency, creations, session_labels, usage)
 """The tables that hold a session's rows beside its head row; each has `tenant` and `session_id`."""
+
+SEARCH_TABLES = (search_marks, search)
+"""Those of the index of words, which have them, too. It follows behind, so that it proves nothing.
+
+The marks are first wherever both are changed: who indexes holds a session's mark while its words are written.
+"""
 
 
 def of_session(table: Table, key: SessionKey) -> tuple[Any, Any]:

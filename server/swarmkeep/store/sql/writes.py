@@ -10,6 +10,8 @@ import msgspec
 from sqlalchemy import Connection, Insert, bindparam, delete, func, insert, literal, select
 
 from swarmkeep.domain.errors import SeqConflict, SessionNotFound
+from swarmkeep.domain.files.references import list_file_names
+from swarmkeep.domain.files.results import list_result_references
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import SealedEvent
@@ -21,11 +23,14 @@ from swarmkeep.store.sql.audit_log import record_action
 from swarmkeep.store.sql.columns import as_bytes, escape
 from swarmkeep.store.sql.counting.totals import Growth, count_change, count_tokens, measure_events, measure_session
 from swarmkeep.store.sql.counting.usage import Row, record_usage
+from swarmkeep.store.sql.files import copy_files, insert_file
 from swarmkeep.store.sql.heads import AppendPlan, advance_head, insert_head, is_head, plan_append
 from swarmkeep.store.sql.idempotency import insert_creation_record, insert_idempotency_record
 from swarmkeep.store.sql.indexes.usage_days import change_days, read_session_sums, sum_rows
 from swarmkeep.store.sql.prepared import MAX_PARAMETERS, PreparedStatement, prepare_insert_if_absent
+from swarmkeep.store.sql.searching.marks import set_mark
 from swarmkeep.store.sql.tables import (
+    SEARCH_TABLES,
     SESSION_TABLES,
     blobs,
     events,
@@ -57,21 +62,33 @@ def measure_growth(plan: AppendPlan, text_bytes: int = 0) -> Growth:
 
 def insert_append(connection: Connection, plan: AppendPlan) -> tuple[Lease | None, int, list[Row]]:
     """`append`, but for the tenant's totals and sums; gives the bytes of new texts and the rows of usage, too."""
-    if plan.idempotency is not None:
-        insert = insert_creation_record if plan.base.seq == 0 else insert_idempotency_record
-        insert(connection, plan.key, plan.idempotency, plan.state.seq)
-    lease = insert_head(connection, plan) if plan.base.seq == 0 else advance_head(connection, plan)
+    is_new = plan.base.seq == 0
+    _insert_record(connection, plan, is_new)
+    lease = insert_head(connection, plan) if is_new else advance_head(connection, plan)
     calls, text_bytes = _insert_batches(connection, plan.key, _cut(plan.sealed, plan.blobs))
+    # One that is made is to be found, though its first run has just begun.
+    if is_new or not plan.is_running:
+        set_mark(connection, plan.key, plan.state.seq)
     if plan.state.metadata is not plan.base.metadata:
         replace_labels(connection, plan)
     return lease, text_bytes, calls
 
 
-def fork(connection: Connection, source: SessionKey, plan: AppendPlan, redacted: int) -> None:
-    """Copy what `plan.base` is made of to a new session, and go on there."""
-    if plan.idempotency is not None:
-        insert_creation_record(connection, plan.key, plan.idempotency, plan.state.seq)
-    insert_head(connection, plan)
+def _insert_record(connection: Connection, plan: AppendPlan, is_new: bool) -> None:
+    """Write the plan's idempotency record, if it has one.
+
+    A tenant makes one session with a key. One that a run begins with is used for that session alone.
+    """
+    record = plan.idempotency
+    if record is not None:
+        insert = insert_creation_record if is_new and record.run_id is None else insert_idempotency_record
+        insert(connection, plan.key, record, plan.state.seq)
+
+
+def fork(connection: Connection, source: SessionKey, plan: AppendPlan, redacted: int) -> Lease | None:
+    """Copy what `plan.base` is made of to a new session, and go on there, with a lease if the plan claims it."""
+    _insert_record(connection, plan, is_new=True)
+    lease = insert_head(connection, plan)
     # Whoever redacts the source meanwhile waits until this copy can be seen, or was quicker, which is checked below.
     lock = select(sessions.c.head_seq).where(*of_session(sessions, source))
     connection.execute(lock.with_for_update(read=True))
@@ -88,9 +105,11 @@ def fork(connection: Connection, source: SessionKey, plan: AppendPlan, redacted:
         raise SeqConflict(source.id, base.seq)
     if connection.scalar(select(func.count()).where(*copy, events.c.salt.is_(None))) != redacted:
         raise SeqConflict(source.id, base.seq)
-    _insert_events(connection, plan.key, plan.sealed)
+    _insert_batches(connection, plan.key, _cut(plan.sealed, plan.blobs))
+    set_mark(connection, plan.key, plan.state.seq)
     replace_labels(connection, plan)
     _count_new_session(connection, plan.key, plan.quota)
+    return lease
 
 
 def _count_new_session(connection: Connection, key: SessionKey, quota: StorageQuota | None) -> None:
@@ -111,7 +130,7 @@ def delete_session(
             raise SessionNotFound(key.id)
         raise SeqConflict(key.id, expected.seq)
     freed, used = measure_session(connection, key), read_session_sums(connection, key)
-    for table in SESSION_TABLES:
+    for table in (*SESSION_TABLES, *SEARCH_TABLES):
         connection.execute(delete(table).where(*of_session(table, key)))
     count_change(connection, key, Growth(sessions=-1, bytes=-freed))
     change_days(connection, key, used, {})
@@ -119,20 +138,25 @@ def delete_session(
     record_action(connection, key.tenant, action, deleted, at)
 
 
-def _cut(sealed: Sequence[SealedEvent], texts: Mapping[str, str] | None = None) -> list[SealedBatch]:
+def _cut(sealed: Sequence[SealedEvent], texts: Mapping[str, str | bytes] | None = None) -> list[SealedBatch]:
     """The events a few at a time, with the texts before them: between two inserts others have the event loop."""
     rest = [SealedBatch(sealed[start : start + _SLICE_EVENTS]) for start in range(0, len(sealed), _SLICE_EVENTS)]
-    return [SealedBatch((), texts), *rest] if texts else rest
+    if not texts:
+        return rest
+    files = {name: text for name, text in texts.items() if isinstance(text, bytes)}
+    return [SealedBatch((), {name: text for name, text in texts.items() if isinstance(text, str)}, files), *rest]
 
 
 def _insert_batches(connection: Connection, key: SessionKey, batches: Iterable[SealedBatch]) -> tuple[list[Row], int]:
-    """Events, their usage, and the texts that they name; gives the rows of usage, and the bytes of new texts."""
+    """Events, their usage, and what they name; gives the rows of usage, and the bytes of new texts and files."""
     calls: list[Row] = []
     text_bytes = 0
     statement = prepare_insert_if_absent(blobs, connection.dialect.name)
     for batch in batches:
         _insert_events(connection, key, batch.events)
         calls += record_usage(connection, key, (one.event for one in batch.events))
+        for name, content in batch.files.items():
+            text_bytes += insert_file(connection, key, name, content)
         for name, text in batch.blobs.items():
             row = {**session_columns(key), "hash": name, "text": text}
             if statement.execute(connection, row):
@@ -142,7 +166,7 @@ def _insert_batches(connection: Connection, key: SessionKey, batches: Iterable[S
 
 def _insert_events(connection: Connection, key: SessionKey, sealed: Sequence[SealedEvent]) -> None:
     if sealed:
-        _INSERT_EVENT.execute_many(connection, make_event_rows(key, sealed))
+        _INSERT_EVENT.insert_many(connection, make_event_rows(key, sealed))
 
 
 def make_event_rows(key: SessionKey, sealed: Sequence[SealedEvent]) -> list[dict[str, Any]]:
@@ -165,7 +189,7 @@ def make_event_rows(key: SessionKey, sealed: Sequence[SealedEvent]) -> list[dict
 
 
 _INSERT_EVENT = PreparedStatement(insert(events), [column.name for column in events.c])
-_INSERT_LABEL = insert(session_labels)
+_INSERT_LABEL = PreparedStatement(insert(session_labels), [column.name for column in session_labels.c])
 
 
 def replace_labels(connection: Connection, plan: AppendPlan) -> None:
@@ -175,7 +199,7 @@ def replace_labels(connection: Connection, plan: AppendPlan) -> None:
     made = {**session_columns(plan.key), "created_at": plan.state.created_at}
     rows = [{**made, "label": label} for label in labels_of(plan.state.metadata)]
     if rows:
-        connection.execute(_INSERT_LABEL, rows)
+        _INSERT_LABEL.insert_many(connection, rows)
 
 
 @functools.cache
@@ -206,13 +230,20 @@ def _copy_blobs(connection: Connection, source: SessionKey, target: SessionKey, 
             blobs.c.hash.in_(names[start : start + MAX_PARAMETERS]),
         )
         connection.execute(insert(blobs).from_select(["tenant", "session_id", "hash", "text"], rows))
+    copy_files(connection, source, target, sorted(collect_file_names(base)))
+
+
+def collect_file_names(state: State) -> set[str]:
+    """The content hashes of the files that a state's events refer to."""
+    given = (found.sha256 for entry in state.messages for found in list_result_references(entry.tool))
+    return {*list_file_names(entry.message for entry in state.messages), *given, *state.queued_files}
 
 
 def collect_blob_names(state: State) -> set[str]:
-    """The content hashes of the texts that a state's messages name."""
+    """The content hashes of the texts that a state's events name."""
     records = [entry.completion.request for entry in state.messages if entry.completion is not None]
     names = {name for record in records if record is not None for name in (record.instructions, record.tools)}
-    return {name for name in names if name is not None}
+    return {name for name in names if name is not None} | set(state.other_texts)
 
 
 class RestorePlan(msgspec.Struct, frozen=True):
@@ -249,6 +280,7 @@ def restore(connection: Connection, plan: RestorePlan, action: AuditAction, at: 
     key, state = plan.head.key, plan.head.state
     insert_head(connection, plan.head)
     _insert_batches(connection, key, plan.slices)
+    set_mark(connection, key, state.seq)
     replace_labels(connection, plan.head)
     _count_new_session(connection, key, plan.head.quota)
     change_days(connection, key, {}, read_session_sums(connection, key))

@@ -44,7 +44,8 @@ def make_engine(file: SqliteFile, mode: Mode, *, begin: str, busy_seconds: float
             raise
         return raw
 
-    engine = create_engine("sqlite://", creator=open_file, poolclass=StaticPool)
+    # What somebody said is not for the server's log.
+    engine = create_engine("sqlite://", creator=open_file, poolclass=StaticPool, hide_parameters=True)
 
     @event.listens_for(engine, "begin")
     def on_begin(connection: Connection) -> None:

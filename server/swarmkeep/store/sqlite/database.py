@@ -17,9 +17,9 @@ from sqlalchemy import Connection, Dialect
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.store.ports import OutcomeUnknown, SessionKey, StoreUnavailable
 from swarmkeep.store.sqlite.connections import BUSY_SECONDS, connect
-from swarmkeep.store.sqlite.errors import raise_store_error, translate_sqlite_error
+from swarmkeep.store.sqlite.errors import describe_failed_commit, raise_store_error, translate_sqlite_error
 from swarmkeep.store.sqlite.read_only import ReadOnlyFile
-from swarmkeep.store.sqlite.scrubbing import RETRY_SECONDS, LogScrubber
+from swarmkeep.store.sqlite.scrubbing import LogScrubber
 from swarmkeep.store.urls import SqliteFile
 
 T = TypeVar("T")
@@ -170,7 +170,8 @@ class SqliteDatabase:
     def _run_writer(self) -> None:
         connection: Connection | None = None
         scrubber = LogScrubber(self._file.display)
-        while (batch := self._take_batch(scrubber.is_due)) is not None:
+        erasers: list[_Job] = []
+        while (batch := self._take_batch(scrubber.wait_seconds)) is not None:
             try:
                 connection = connection or connect(self._file, "rw", busy_seconds=self._busy_seconds)
                 if batch:
@@ -182,20 +183,26 @@ class SqliteDatabase:
                 if connection is not None:
                     _discard(connection)
                 connection = None
-            scrubber.is_due = scrubber.is_due or any(job.erases for job in batch)
+                scrubber.break_off()
+            if any(job.erases for job in batch):
+                scrubber.note_erased()
             # Whatever becomes of the log, what is committed is committed. Who erases is told once that was tried.
             _deliver([job for job in batch if not job.erases])
+            erasers += [job for job in batch if job.erases]
             if connection is not None:
                 scrubber.scrub(connection)
-            _deliver([job for job in batch if job.erases])
+            if connection is None or not scrubber.is_waited_for:
+                _deliver(erasers)
+                erasers = []
         if connection is not None:
-            scrubber.scrub(connection)
+            scrubber.scrub(connection, is_last=True)
             _discard(connection)
+        _deliver(erasers)
 
-    def _take_batch(self, is_scrub_due: bool) -> list[_Job] | None:
-        """The jobs that wait, at least one unless there is something to scrub; None when it is time to stop."""
+    def _take_batch(self, wait_seconds: float | None) -> list[_Job] | None:
+        """The jobs that wait, at least one unless none came in that time; None when it is time to stop."""
         try:
-            first = self._jobs.get(timeout=RETRY_SECONDS if is_scrub_due else None)
+            first = self._jobs.get(timeout=wait_seconds)
         except queue.Empty:
             return []
         if first is None:
@@ -212,12 +219,12 @@ class SqliteDatabase:
 
     def _translate_error(self, error: Exception) -> Exception:
         if isinstance(error, _CommitFailed):
-            return OutcomeUnknown(f"the database at {self._file.display} failed during a commit: {error.cause}")
+            return OutcomeUnknown(describe_failed_commit(error.cause, self._file.display))
         cause = error.cause if isinstance(error, _RolledBack) else error
         fault = translate_sqlite_error(cause, self._file.display)
         if fault is cause and not isinstance(cause, StoreUnavailable):
             return StoreUnavailable(f"cannot write to the database at {self._file.display}: {cause}")
-        return type(fault)() if isinstance(fault, Overloaded) else type(fault)(*fault.args)
+        return Overloaded(detail=str(fault)) if isinstance(fault, Overloaded) else type(fault)(*fault.args)
 
 
 def _commit(connection: Connection, batch: Iterable[_Job], display: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -70,7 +71,7 @@ def _query_leniently(query: Callable[[Connection], T], connection: Connection) -
     try:
         with connection.begin():
             return query(connection)
-    except OperationalError as error:
+    except (OperationalError, sqlite3.OperationalError) as error:
         if "Could not decode to UTF-8" not in str(error):
             raise
     raw: Any = connection.connection.dbapi_connection

@@ -1,9 +1,11 @@
 // The one way to the server. A key travels in a header, never in an address.
 
+import { encodeJson } from "./jsontext.js";
 import { sseReader } from "./sse.js";
 import { advice, text } from "./text.js";
 
-const ROOT = new URL("../v1/", import.meta.url);
+// The page is at the root of the server, whatever path a proxy has for that.
+const ROOT = new URL("v1/", document.baseURI);
 const KEY = "swarmkeep.key";
 const TRIES = 4;
 
@@ -20,9 +22,17 @@ export class ApiError extends Error {
   }
 }
 
+// In this tab only, or in the browser for whoever wants that.
 export const key = {
-  get: () => sessionStorage.getItem(KEY) ?? "",
-  set: (value) => (value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY)),
+  get: () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? "",
+  set: (value, { keep = false } = {}) => {
+    sessionStorage.removeItem(KEY);
+    localStorage.removeItem(KEY);
+    if (value) (keep ? localStorage : sessionStorage).setItem(KEY, value);
+  },
+  get isKept() {
+    return localStorage.getItem(KEY) !== null;
+  },
 };
 
 // Called whenever the server asks for a key.
@@ -31,13 +41,20 @@ export const needsKey = { ask: () => {} };
 export const segment = (id) => encodeURIComponent(id);
 export const sessionPath = (id, rest = "") => `sessions/${segment(id)}${rest}`;
 
-async function send(path, { method = "GET", headers = {}, body, signal } = {}) {
+// What `early.js` has asked for is asked for once.
+function answered(path, secret) {
+  const answer = secret === key.get() ? globalThis.early?.get(path) : null;
+  globalThis.early?.delete(path);
+  return answer;
+}
+
+async function send(path, { method = "GET", headers = {}, body, signal, secret = key.get() } = {}) {
   const all = { ...headers };
-  if (key.get()) all.Authorization = `Bearer ${key.get()}`;
+  if (secret) all.Authorization = `Bearer ${secret}`;
   if (body !== undefined) all["Content-Type"] = "application/json";
   let answer;
   try {
-    answer = await fetch(new URL(path, ROOT), { method, headers: all, body, signal, cache: "no-store", credentials: "omit" });
+    answer = (await answered(path, secret)) ?? await fetch(new URL(path, ROOT), { method, headers: all, body, signal, cache: "no-store", credentials: "omit" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError("offline", advice.offline);
@@ -60,6 +77,8 @@ export const getBlob = async (path, headers) => (await send(path, { headers })).
 export const patch = async (path, body) => (await change("PATCH", path, body)).json();
 export const post = async (path, body = {}) => (await change("POST", path, body)).json();
 
+export const remove = (path) => send(path, { method: "DELETE" });
+
 // Sets a run going and waits for no more than that: what comes of it is in the session's events.
 export async function begin(path, body) {
   const answer = await change("POST", path, { ...body, stream: true });
@@ -71,7 +90,7 @@ async function change(method, path, body) {
   const headers = { "Idempotency-Key": crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}` };
   for (let attempt = 1; ; attempt += 1) {
     try {
-      return await send(path, { method, headers, body: JSON.stringify(body) });
+      return await send(path, { method, headers, body: encodeJson(body) });
     } catch (error) {
       const passing = error.code === "offline" || (error.status === 503 && error.code !== "schema_behind");
       if (!passing || attempt === TRIES) throw error;
@@ -89,14 +108,15 @@ export const pause = (ms, signal) =>
     });
   });
 
-// One connection to a session's events; returns when it ends, however that comes.
-export async function stream(path, { after, signal, onOpen, onFrame }) {
-  const answer = await send(path, { headers: { Accept: "text/event-stream", "Last-Event-ID": String(after) }, signal });
+// One connection to a stream, of a session's events `after` one of them; returns when it ends, however that comes.
+export async function stream(path, { after = null, signal, onOpen = () => {}, onFrame }) {
+  const answer = await send(path, { headers: { Accept: "text/event-stream", ...(after !== null && { "Last-Event-ID": String(after) }) }, signal });
   onOpen();
   const read = sseReader(onFrame);
-  const pieces = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  const pieces = answer.body.getReader();
+  const decoder = new TextDecoder();
   try {
-    for (let piece = await pieces.read(); !piece.done; piece = await pieces.read()) read(piece.value);
+    for (let piece = await pieces.read(); !piece.done; piece = await pieces.read()) read(decoder.decode(piece.value, { stream: true }));
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError("offline", text.link.lost);

@@ -1,6 +1,7 @@
 // Where a message is written. Enter sends; while a run is active the message waits for its turn.
 
 import { button, clear, h } from "./dom.js";
+import { draftOf, keepDraft } from "./drafts.js";
 import { text } from "./text.js";
 
 export class Composer {
@@ -22,16 +23,30 @@ export class Composer {
       // While an input method is composing, Enter chooses a character.
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) this.submit(event);
     });
-    this.input.addEventListener("input", () => this.grow());
+    this.input.addEventListener("input", () => {
+      keepDraft(this.id, this.input.value);
+      this.grow();
+    });
   }
 
-  show({ agent, busy }) {
+  // The session that is written to; null for one that is not made yet. What was begun there is there again.
+  open(id) {
+    this.id = id;
+    this.input.value = draftOf(id);
+    requestAnimationFrame(() => this.grow());
+  }
+
+  // `person`: what is written is said in the agent's place.
+  show({ agent, busy, may, person = false }) {
     this.busy = busy;
-    this.input.placeholder = text.chat.placeholder(agent);
-    this.cancel.hidden = !busy;
+    this.input.placeholder = person ? text.takeover.placeholder(agent) : may ? text.chat.placeholder(agent) : text.chat.readOnly;
+    this.input.setAttribute("aria-label", person ? text.takeover.answer : text.chat.input);
+    this.input.disabled = !may;
+    this.send.hidden = !may;
+    this.cancel.hidden = !busy || !may;
     if (!busy) this.cancelling(false);
-    this.hint.textContent = busy ? text.chat.busyHint : text.chat.hint;
-    const label = busy ? text.chat.queue : text.chat.send;
+    this.hint.textContent = !may ? text.chat.readOnlyHint : person ? text.takeover.hint : busy ? text.chat.busyHint : text.chat.hint;
+    const label = person ? text.takeover.answer : busy ? text.chat.queue : text.chat.send;
     this.send.title = label;
     this.send.setAttribute("aria-label", label);
   }
@@ -47,13 +62,17 @@ export class Composer {
     if (!words.trim() || this.sending) return;
     this.sending = true;
     this.send.disabled = true;
-    this.input.value = "";
-    this.grow();
+    this.put("");
     const taken = await this.on.send(words, this.busy);
     this.sending = false;
     this.send.disabled = false;
     // Nothing that was written is lost.
-    if (!taken && !this.input.value) this.input.value = words;
+    if (!taken && !this.input.value) this.put(words);
+  }
+
+  put(words) {
+    this.input.value = words;
+    keepDraft(this.id, words);
     this.grow();
   }
 
@@ -74,7 +93,7 @@ export function agentChoice(agents, chosen, onChoose) {
     const radio = h("input", { type: "radio", name: "agent", value: agent.name, checked: agent.name === chosen, onchange: () => onChoose(agent.name) });
     const does = [agent.tools.length && text.chat.tools(agent.tools.length), agent.handoffs.length && text.chat.handsOver(agent.handoffs.join(", "))].filter(Boolean);
     return h("label", { class: "agent-card" }, radio,
-      h("span", { class: "agent-name", dir: "auto" }, agent.name), h("span", { class: "agent-model muted" }, agent.model),
+      h("span", { class: "agent-name", dir: "auto" }, agent.name), h("span", { class: "agent-model muted" }, agent.offline ? text.chat.offlineModel : agent.model),
       h("span", { class: "agent-does muted", dir: "auto" }, does.join(" · ")));
   };
   return clear(list, agents.map(option));

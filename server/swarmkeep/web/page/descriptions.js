@@ -1,6 +1,6 @@
 // An event in a line: its kind, and what it says.
 
-import { textOf } from "./fold.js";
+import { textOf } from "./content.js";
 import { text } from "./text.js";
 
 const t = text.timeline;
@@ -13,12 +13,11 @@ export function kindOf({ type, data }) {
 export function titleOf({ type, data }) {
   if (type !== "message.added" || !data?.message) return text.event[type] ?? type;
   const { role, content, tool_calls: calls } = data.message;
+  if (data.correction && role === "user") return text.event.correction;
+  if (data.person) return role === "assistant" ? text.event.person : text.event.note;
   if (role === "assistant" && calls?.length && !textOf(content)) return text.event.call;
   return text.event[role] ?? role;
 }
-
-// What a session is called: whoever made it may have given it a title.
-export const nameOf = ({ id, metadata }) => (typeof metadata?.title === "string" && metadata.title.trim()) || id;
 
 // Somebody as people read it: an API key's name before its id.
 export const whoIs = (by) => (typeof by === "string" && by ? by.replace(/^(key_[0-9a-f]{16}) \(([^]+)\)$/, "$2 ($1)") : null);
@@ -34,6 +33,7 @@ export function summaryOf(event) {
 
 const keys = (patch) => Object.keys(patch ?? {}).join(", ");
 const joined = (...parts) => parts.filter(Boolean).join(" · ");
+const settingsOf = (options) => (options?.model_settings ? JSON.stringify(options.model_settings) : null);
 const ended = ({ stop_reason: reason, error }) => error?.message ?? reason ?? "";
 
 const SUMMARIES = {
@@ -41,10 +41,19 @@ const SUMMARIES = {
   "session.forked": ({ from_session_id: from, from_seq: seq }) => `${from} · ${seq}`,
   "session.imported": ({ last_seq: last, source, by }) => joined(`1–${last}`, source, whoIs(by)),
   "session.updated": ({ agent, metadata }) => joined(agent, keys(metadata)),
+  "session.taken_over": ({ by, note }) => joined(whoIs(by), note),
+  "session.handed_back": ({ by, note }) => joined(whoIs(by), note),
   "session.redacted": ({ seqs, reason }) => `${seqs.join(", ")} · ${reason}`,
+  "message.removed": ({ message_seq: seq, tool_call_id: call, content, by }) =>
+    joined(String(seq), call, content === true ? "what it says" : null, whoIs(by)),
+  "compaction.started": ({ reason, last_seq: last, by }) => joined(reason, last ? `1–${last}` : "", whoIs(by)),
+  "compaction.summarised": ({ first_seq: first, last_seq: last, summary }) => joined(`${first}–${last}`, summary),
+  "compaction.failed": ({ message }) => message,
+  "tools.listed": ({ server, tools, error }) => joined(server, error ?? tools.map((tool) => tool.name).join(", ")),
+  "run.hidden": ({ by, part }) => joined(part === undefined ? null : `part ${part}`, whoIs(by)),
   "run.queued": ({ messages, by }) => joined(whoIs(by), messages.map((message) => textOf(message.content)).join(" ")),
-  "run.started": ({ options, by }) => joined(whoIs(by), options?.model),
-  "run.waiting": ({ pending }) => pending.map((call) => call.name).join(", "),
+  "run.started": ({ options, by }) => joined(whoIs(by), options?.model, settingsOf(options)),
+  "run.waiting": ({ pending }) => pending.map((call) => (call.reason === "person" ? t.person : call.name)).join(", "),
   "run.resumed": ({ reason }) => reason,
   "run.completed": ended,
   "run.failed": ended,
@@ -53,14 +62,15 @@ const SUMMARIES = {
   "tool.started": ({ name, arguments: given }) => `${name} ${given}`,
   "handoff.made": ({ from, to }) => `${from} → ${to}`,
   "handoff.ignored": ({ from, to }) => `${from} → ${to}`,
+  "guardrail.tripped": ({ stage, name, message, error }) => joined(stage, name, message, error),
   "context.updated": ({ patch }) => keys(patch),
   "approval.requested": ({ name, arguments: given }) => `${name} ${given}`,
-  "approval.decided": ({ decision, by, reason }) => joined(decision, whoIs(by), reason),
-  "message.added": ({ message, tool }) => {
+  "approval.decided": ({ decision, by, reason, arguments: given }) => joined(decision, whoIs(by), reason, given),
+  "message.added": ({ message, tool, person }) => {
     const calls = (message.tool_calls ?? []).map((call) => `${call.function?.name} ${call.function?.arguments}`);
     const said = textOf(message.content);
     const name = tool?.name ?? message.tool_name;
-    return joined(name, said, ...calls);
+    return joined(whoIs(person), name, said, ...calls);
   },
 };
 
@@ -74,8 +84,22 @@ export function elapsed(from, to) {
   return `+${(ms / 3_600_000).toFixed(1)} h`;
 }
 
+const BAD_ENDS = new Set(["run.failed", "run.interrupted", "guardrail.tripped", "compaction.failed"]);
+const BAD_RESULTS = new Set(["error", "timeout", "unknown_outcome", "denied"]);
+
+// Whether it tells of something that went wrong.
+export const isBad = ({ type, data }) => BAD_ENDS.has(type) || BAD_RESULTS.has(data?.tool?.status);
+
+const hasCalls = ({ data }) => data?.message?.tool_calls?.length > 0;
+
+function isOfKind(event, kind) {
+  if (kind === "all") return true;
+  if (kind === "bad") return isBad(event);
+  return kindOf(event) === kind || (kind === "tool" && hasCalls(event));
+}
+
 export function matches(event, kind, words) {
-  if (kind !== "all" && kindOf(event) !== kind) return false;
+  if (!isOfKind(event, kind)) return false;
   if (!words) return true;
   return `${event.type} ${event.agent} ${titleOf(event)} ${summaryOf(event)}`.toLowerCase().includes(words);
 }

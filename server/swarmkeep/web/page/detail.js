@@ -1,49 +1,68 @@
 // One event in full, what it changed, the request behind it, and the state that it led to.
 
-import { get, getText, post, sessionPath } from "./api.js";
+import { post, sessionPath } from "./api.js";
 import { bdi, button, clear, dayAndTime, h, pretty } from "./dom.js";
 import { body } from "./items.js";
-import { fold, textOf } from "./fold.js";
+import { filesNode, filesOf } from "./files.js";
+import { textOf } from "./content.js";
+import { Stepper } from "./stepper.js";
+import { may } from "./me.js";
 import { go, hrefOf } from "./route.js";
+import { requestNode } from "./request.js";
+import { runTable } from "./runtable.js";
 import { changes, titleOf, whoIs } from "./descriptions.js";
+import { eventDiff } from "./eventdiff.js";
+import { RedactDialog } from "./redaction.js";
 import { text } from "./text.js";
 
 const t = text.timeline;
 
 export class Detail {
-  constructor(app, id) {
+  constructor(app, session) {
     this.app = app;
-    this.id = id;
+    this.id = session.id;
+    this.redaction = new RedactDialog(app, session);
+    this.steps = new Stepper();
     this.node = h("section", { class: "detail scroll", "aria-label": t.detail, tabindex: 0 });
   }
 
-  show(events, seq) {
-    const event = events[seq - 1];
-    if (!event) return;
-    const before = fold(events, seq - 1);
-    const after = fold(events, seq);
-    clear(this.node,
-      h("header", { class: "detail-head" }, h("h2", {}, titleOf(event)), h("span", { class: "muted" }, `#${seq}`)),
-      h("div", { class: "row" }, button(t.fork, { icon: "fork", title: t.forkHint, onclick: () => this.fork(seq) }), h("a", { class: "button ghost", href: hrefOf({ view: "chat", id: this.id }) }, t.chat)),
-      facts(event, events, after),
-      readable(event),
-      changed(before.context, after.context),
-      this.request(event),
-      stateNode(after),
-      folded(t.raw, () => code(JSON.stringify(event, null, 2))));
-    this.node.scrollTop = 0;
+  close() {
+    this.redaction.node.close();
   }
 
-  request({ type, data, seq }) {
-    if (type !== "message.added" || !data?.completion?.request) return null;
-    return folded(t.request, () => {
-      const place = h("div", {}, h("p", { class: "muted", role: "status" }, t.loading));
-      getText(sessionPath(this.id, `/events/${seq}/request`)).then(
-        (body) => clear(place, h("p", { class: "muted" }, t.requestBytes(new Blob([body]).size)), code(pretty(body))),
-        (error) => clear(place, h("p", { class: "reason" }, error.message)),
-      );
-      return place;
-    });
+  clear() {
+    this.steps.reset();
+    clear(this.node);
+    return null;
+  }
+
+  // `runs` are those of the session; `from` is the event that this one is to be compared with, if the address names one, and
+  // `as` the shape of the list, which links leave as it is.
+  show(events, seq, { runs = null, from = null, as = null } = {}) {
+    const event = events[seq - 1];
+    if (!event) return;
+    const { before, after } = this.steps.at(events, seq);
+    const run = runs?.byId.get(event.run_id);
+    const wasOpen = this.node.querySelector(".fold.of-run")?.open;
+    const focused = this.node.contains(document.activeElement);
+    clear(this.node,
+      h("header", { class: "detail-head" }, h("h2", {}, titleOf(event)), h("span", { class: "muted" }, `#${seq}`)),
+      h("div", { class: "row" }, may("run") && button(t.fork, { icon: "fork", title: t.forkHint, onclick: () => this.fork(seq) }), h("a", { class: "button ghost", href: hrefOf({ view: "chat", id: this.id, at: seq }) }, t.chat),
+        may("write") && button(text.redact.open, { kind: "danger", onclick: () => this.redaction.open(seq) })),
+      facts(event, events, after),
+      readable(event, this.id),
+      changed(before, after.context),
+      run && folded(text.runs.table(run.number), () => runTable(run, this.id, as), { open: wasOpen, kind: "of-run" }),
+      this.request(event),
+      stateNode(after),
+      eventDiff(this.app, this.id, seq, events.length, { from, as }),
+      folded(t.raw, () => code(JSON.stringify(event, null, 2))));
+    this.node.scrollTop = 0;
+    if (focused) this.node.focus();
+  }
+
+  request({ data, seq }) {
+    return data?.completion?.request ? folded(t.request, () => requestNode(this.id, seq)) : null;
   }
 
   async fork(seq) {
@@ -60,8 +79,8 @@ export class Detail {
 const code = (value) => h("pre", { class: "code", tabindex: 0, dir: "auto" }, value);
 const table = (pairs) => h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => [h("dt", {}, name), h("dd", { dir: "auto" }, value)]));
 
-function folded(title, make, open = false) {
-  const node = h("details", { class: "fold", open }, h("summary", {}, title));
+function folded(title, make, { open = false, kind = "" } = {}) {
+  const node = h("details", { class: `fold ${kind}`, open }, h("summary", {}, title));
   const fill = () => node.open && node.childElementCount === 1 && node.append(make());
   node.addEventListener("toggle", fill);
   fill();
@@ -76,6 +95,7 @@ function facts({ agent, run_id: run, at, hash, data }, events, after) {
     ...people({ run_id: run, data }, events, after),
     [t.model, data?.completion?.model],
     [t.took, durationOf(data)],
+    [t.first, data?.completion?.time_to_first_token_ms && text.tool.duration(data.completion.time_to_first_token_ms)],
     [t.finish, data?.completion?.finish_reason],
     [t.usage, tokens && `${tokens.prompt_tokens ?? 0} + ${tokens.completion_tokens ?? 0} = ${tokens.total_tokens ?? 0}`],
     [t.run, run],
@@ -103,26 +123,28 @@ function durationOf(data) {
   return ms === undefined || ms === null ? null : text.tool.duration(ms);
 }
 
-function readable(event) {
+function readable(event, session) {
   try {
-    return content(event);
+    return content(event, session);
   } catch {
     return h("p", { class: "muted" }, text.notice.unreadable);
   }
 }
 
-function content({ data }) {
+function content({ data }, session) {
   if (data === null) return h("p", { class: "muted" }, text.notice.removed);
   const parts = [];
   const message = data.message;
   if (message) {
     const said = textOf(message.content);
     if (said) parts.push(message.role === "assistant" ? body(said) : code(message.role === "tool" ? pretty(said) : said));
+    parts.push(filesNode(() => session, [...filesOf(message.content), ...filesOf(data.tool?.files)]));
     for (const call of message.tool_calls ?? []) parts.push(h("h3", {}, h("code", {}, call.function?.name)), code(pretty(call.function?.arguments ?? "")));
   }
   if (typeof data.arguments === "string") parts.push(h("h3", {}, h("code", {}, data.name)), code(pretty(data.arguments)));
   if (data.error) parts.push(h("p", { class: "reason", dir: "auto" }, data.error.message, " ", h("code", {}, data.error.code)));
-  return parts.length ? h("div", { class: "content" }, parts) : null;
+  for (const queued of data.messages ?? []) parts.push(filesNode(() => session, filesOf(queued.content)));
+  return parts.some(Boolean) ? h("div", { class: "content" }, parts) : null;
 }
 
 function changed(before, after) {
@@ -142,7 +164,5 @@ function stateNode(state) {
       [t.messages, String(state.messages)],
       [t.usage, state.usage.total.toLocaleString("en")],
     ]),
-    folded(t.context, () => code(JSON.stringify(state.context, null, 2)), Object.keys(state.context).length > 0));
+    folded(t.context, () => code(JSON.stringify(state.context, null, 2)), { open: Object.keys(state.context).length > 0 }));
 }
-
-export const verification = (id) => get(sessionPath(id, "/verify"));

@@ -1,5 +1,8 @@
 // Elements without markup: text stays text, whatever it holds.
 
+import { indentedJson } from "./jsontext.js";
+import { text } from "./text.js";
+
 const PROPERTIES = new Set(["value", "checked", "disabled", "hidden", "textContent", "tabIndex", "open", "dir"]);
 
 export function h(tag, props = {}, ...children) {
@@ -29,10 +32,15 @@ const PATHS = {
   auto: "M8 2.500a5.5 5.5 0 1 0 0 11zM8 2.500a5.5 5.5 0 0 1 0 11",
   fork: "M5 3v4a3 3 0 0 0 3 3h3M5 3v10M8.5 7.5 11 10l-2.5 2.5",
   download: "M8 2.500v7.500M5 7.2 8 10.200l3-3M3 13h10",
+  pen: "M3 13l.7-3L11 2.700l2.300 2.300L6 12.300zM9.500 4.200l2.300 2.300",
+  tag: "M2.500 7.800V2.500h5.300l5.700 5.700-5.300 5.300zM5 5h.01",
+  bin: "M3 4.500h10M6 4.500V3h4v1.500M4.500 4.500l.6 8.500h5.800l.6-8.500M6.800 7v3.500M9.200 7v3.500",
   check: "M3.5 8.5 6.5 11.5 12.5 4.5",
   cross: "M4 4l8 8M12 4l-8 8",
   left: "M10 3.5 5.5 8l4.5 4.5",
   right: "M6 3.5 10.5 8 6 12.5",
+  clock: "M8 2.500a5.5 5.5 0 1 0 0 11 5.500 5.500 0 0 0 0-11zM8 5v3.200l2 1.300",
+  play: "M5 3.2v9.600L12.5 8z",
   down: "M3.5 6 8 10.5 12.5 6",
 };
 
@@ -51,6 +59,36 @@ export function button(label, { icon: sign, kind = "", quiet = false, ...props }
   const named = quiet ? { "aria-label": label, title: label } : {};
   return h("button", { type: "button", class: `button ${kind}`, ...named, ...props }, sign && icon(sign), !quiet && h("span", {}, label));
 }
+
+// Where the browser lets no page write to the clipboard, the text is not copied, and the button says nothing else.
+export function copyButton(textOf) {
+  const control = button(text.copy, {
+    kind: "small",
+    onclick: async () => {
+      try {
+        await navigator.clipboard.writeText(textOf());
+      } catch {
+        return;
+      }
+      control.lastChild.textContent = text.copied;
+      setTimeout(() => (control.lastChild.textContent = text.copy), COPIED_MS);
+    },
+  });
+  return control;
+}
+
+const COPIED_MS = 2_000;
+const NAMED_LANES = 6;
+
+// The colour of an agent: of any number of them no two are alike.
+export function lane(node, index) {
+  if (index < NAMED_LANES) node.classList.add(`lane-${index}`);
+  else node.style.setProperty("--lane", `light-dark(oklch(0.45 0.1 ${hueOf(index)}), oklch(0.76 0.1 ${hueOf(index)}))`);
+  return node;
+}
+
+// By the golden angle, so that neighbours are far from one another.
+const hueOf = (index) => Math.round(index * 137.508) % 360;
 
 export const bdi = (value) => h("bdi", {}, value);
 
@@ -91,7 +129,7 @@ export function since(at, now = Date.now()) {
 export function pretty(value) {
   if (typeof value !== "string") return JSON.stringify(value, null, 2) ?? "";
   try {
-    return JSON.stringify(JSON.parse(value), null, 2);
+    return indentedJson(value);
   } catch {
     return value;
   }

@@ -2,20 +2,22 @@
 
 import { get, pause, sessionPath, stream } from "./api.js";
 import { throttled } from "./dom.js";
+import { isFar } from "./latest.js";
 
 const SHORTEST_PAUSE = 300;
 const LONGEST_PAUSE = 5000;
 
 export class Feed {
   // `onChange` is called at most once per frame, `onReset` when the session turns out to be another one.
-  constructor(id, { onEvent = () => {}, onChange = () => {}, onReset = () => {}, onError = () => {} }) {
+  // `onFar` is given what the server says of a session of which much is missing here.
+  constructor(id, { onEvent = () => {}, onChange = () => {}, onReset = () => {}, onError = () => {}, onFar = () => {} }) {
     this.id = id;
     this.events = [];
     this.draft = null;
     this.link = "connecting";
     this.complete = false;
     this.changed = throttled(() => !this.stopped.signal.aborted && onChange());
-    this.on = { event: onEvent, reset: onReset, error: onError };
+    this.on = { event: onEvent, reset: onReset, error: onError, far: onFar };
     this.stopped = new AbortController();
     this.opened = new Promise((resolve) => (this.open = resolve));
     this.keepUp();
@@ -38,6 +40,7 @@ export class Feed {
         if (session.seq < this.last) this.reset();
         this.target = session.seq;
         if (this.last >= this.target) this.complete = true;
+        else if (isFar(this.target - this.last)) this.on.far(session, signal);
         await stream(sessionPath(this.id, "/events"), {
           after: this.last,
           signal,

@@ -1,27 +1,11 @@
 // What the events of a session add up to, for the page: the state, and the conversation as a list of items.
 
-// No value is nested as deeply; a longer pointer changes nothing.
-const MAX_POINTER_STEPS = 500;
-// Pure: the same events give the same result. `apply` changes the state that it is given, and nothing else.
+import { textOf, wordsOf } from "./content.js";
+import { filesOf } from "./files.js";
+import { initial } from "./initial.js";
+import { merge, withNulls } from "./patch.js";
 
-export function initial() {
-  return {
-    seq: 0,
-    agent: "",
-    agents: [],
-    context: {},
-    metadata: {},
-    messages: 0,
-    status: "idle",
-    run: null,
-    queue: [],
-    usage: { prompt: 0, completion: 0, total: 0, calls: 0 },
-    items: [],
-    calls: new Map(),
-    open: new Map(),
-    lastInput: null,
-  };
-}
+// Pure: the same events give the same result. `apply` changes the state that it is given, and nothing else.
 
 export function fold(events, upto = events.length) {
   const state = initial();
@@ -51,16 +35,19 @@ const HANDLERS = {
     activate(state, data.agent);
     state.context = data.context_variables ?? {};
     state.metadata = data.metadata ?? {};
+    if (data.parent) add(state, { kind: "asked", seq: state.seq, from: data.parent.session_id });
   },
   "session.forked": (state, data, { seq }) => {
     state.run = null;
+    state.taken = null;
     state.queue = [];
-    state.status = "idle";
+    settle(state, "idle");
     leave(state);
     add(state, { kind: "forked", seq, from: data.from_session_id, at: data.from_seq });
   },
   "session.imported": (state, data, { seq }) => {
-    for (const { id } of state.open.values()) change(state, id, { approval: null, reason: null, by: null, expires: null });
+    for (const { id } of state.open.values()) change(state, id, { approval: null, reason: null, by: null, expires: null, edited: null });
+    state.taken = null;
     add(state, { kind: "imported", seq, by: data.by, last: data.last_seq });
   },
   "session.updated": (state, data, { seq }) => {
@@ -70,11 +57,20 @@ const HANDLERS = {
     add(state, { kind: "agent", seq, agent: data.agent });
   },
   "session.redacted": (state, data, { seq }) => add(state, { kind: "redacted", seq, count: data.seqs.length, reason: data.reason }),
+  "session.taken_over": (state, data, { seq, at }) => {
+    state.taken = { by: data.by ?? null, note: data.note ?? null, at };
+    add(state, { kind: "takeover", seq, by: data.by, note: data.note, back: false });
+  },
+  "session.handed_back": (state, data, { seq }) => {
+    state.taken = null;
+    if (state.run) state.run = { ...state.run, pending: state.run.pending.filter(({ reason }) => reason !== "person") };
+    add(state, { kind: "takeover", seq, by: data.by, back: true });
+  },
   "context.updated": (state, data) => {
     state.context = withNulls(merge(state.context, data.patch), data.nulls ?? []);
   },
   "run.queued": (state, data, { seq, run_id }) => {
-    const item = add(state, { kind: "queued", seq, run_id, text: data.messages.map((message) => textOf(message.content)).join("\n\n") });
+    const item = add(state, { kind: "queued", seq, run_id, text: data.messages.map((message) => wordsOf(message.content)).join("\n\n"), files: data.messages.flatMap((message) => filesOf(message.content)) });
     state.queue.push({ run_id, item });
   },
   "run.started": (state, data, { run_id }) => {
@@ -82,13 +78,29 @@ const HANDLERS = {
     state.queue = state.queue.filter((entry) => entry !== queued);
     if (queued) remove(state, queued.item);
     state.run = { id: run_id, status: "running", pending: [] };
-    state.status = "running";
+    settle(state, "running");
+    mark(state, (item) => item.status === "failed", "past");
   },
   "message.added": (state, data, event) => {
     state.messages += 1;
     (MESSAGES[data.message.role] ?? MESSAGES.user)(state, data, event);
   },
-  "tool.started": (state, data) => change(state, data.tool_call_id, { status: "started", attempt: data.attempt }),
+  "message.removed": (state, data, { seq }) => {
+    const gone = new Set(data.seqs);
+    state.messages = Math.max(state.messages - gone.size, 0);
+    const isGone = (item) => ["user", "assistant"].includes(item.kind)
+        ? gone.has(item.seq) || (data.content === true && item.seq === data.message_seq)
+        : isGoneCall(item);
+    const isGoneCall = (item) => item.kind === "call" && (gone.has(item.seq) || (item.seq === data.message_seq && item.id === data.tool_call_id));
+    for (const item of state.items.filter(isGoneCall)) state.open.delete(item.id);
+    state.items = state.items.filter((item) => !isGone(item));
+    add(state, { kind: "takenOut", seq, at: data.message_seq, by: data.by });
+  },
+  "compaction.summarised": (state, data, { seq }) => {
+    count(state.usage, data.completion?.usage);
+    add(state, { kind: "summary", seq, first: data.first_seq, last: data.last_seq, text: data.summary });
+  },
+  "tool.started": (state, data) => change(state, data.tool_call_id, { status: "started", attempt: data.attempt, session: data.session_id ?? null }),
   "handoff.made": (state, data, { seq }) => {
     activate(state, data.to);
     add(state, { kind: "handoff", seq, from: data.from, to: data.to, made: true });
@@ -97,25 +109,27 @@ const HANDLERS = {
     seen(state, data.to);
     add(state, { kind: "handoff", seq, from: data.from, to: data.to, made: false });
   },
+  "guardrail.tripped": (state, data, { seq }) => add(state, { kind: "guardrail", seq, stage: data.stage, name: data.name, error: data.error }),
   "approval.requested": (state, data) =>
     change(state, data.tool_call_id, { status: "approval", approval: "requested", expires: data.expires_at }),
   "approval.decided": (state, data) =>
-    change(state, data.tool_call_id, { approval: data.decision, reason: data.reason, by: data.by, status: data.decision === "approve" ? "asked" : "denied" }),
+    change(state, data.tool_call_id, {
+      approval: data.decision, reason: data.reason, by: data.by, status: data.decision === "approve" ? "asked" : "denied",
+      edited: data.decision === "approve" ? (data.arguments ?? null) : null,
+    }),
   "run.waiting": (state, data, { run_id }) => {
     state.run = { id: run_id, status: "waiting", pending: data.pending };
-    state.status = "waiting";
+    settle(state, "waiting");
     for (const { tool_call_id: id, reason } of data.pending) {
-      const status = reason === "tool_results" ? "outside" : "approval";
+      const status = { tool_results: "outside", session: "below" }[reason] ?? "approval";
       // What waits on as before is left alone: somebody may be writing there.
       if (state.calls.get(id)?.status !== status) change(state, id, { status });
     }
   },
   "run.resumed": (state, data, { run_id }) => {
     state.run = { id: run_id, status: "running", pending: [] };
-    state.status = "running";
-    for (const item of state.items) {
-      if (item.kind === "end" && item.run_id === run_id && !item.over) Object.assign(item, { over: true, version: item.version + 1 });
-    }
+    settle(state, "running");
+    mark(state, (item) => item.run_id === run_id, "over");
   },
   "run.completed": (state, data, event) => ended(state, data, event, "completed"),
   "run.failed": (state, data, event) => ended(state, data, event, "failed"),
@@ -125,28 +139,28 @@ const HANDLERS = {
 
 const MESSAGES = {
   user: (state, data, { seq, run_id, at }) => {
-    const item = add(state, { kind: "user", seq, run_id, at, role: data.message.role, text: textOf(data.message.content) });
-    if (data.message.role === "user") state.lastInput = item.text;
+    add(state, { kind: "user", seq, run_id, at, role: data.correction ? "correction" : data.person ? "note" : data.message.role, text: wordsOf(data.message.content), files: filesOf(data.message.content) });
   },
   assistant: (state, data, { seq, run_id, agent, at }) => {
     const { message, completion } = data;
-    const sender = message.sender ?? agent;
+    const sender = data.person ?? message.sender ?? agent;
     const said = textOf(message.content) || textOf(message.refusal);
-    count(state.usage, completion?.usage);
-    if (said) add(state, { kind: "assistant", seq, run_id, at, agent: sender, text: said, partial: completion?.partial === true });
+    if (completion) count(state.usage, completion.usage);
+    if (said) add(state, { kind: "assistant", seq, run_id, at, agent: sender, text: said, partial: completion?.partial === true, person: Boolean(data.person) });
     for (const call of message.tool_calls ?? []) {
       const item = add(state, {
         kind: "call", seq, run_id, at, agent: sender, id: call.id, name: call.function?.name ?? "", input: call.function?.arguments ?? "",
-        status: "asked", output: null, attempt: 1, duration: null, approval: null, reason: null, by: null, expires: null,
+        status: "asked", output: null, attempt: 1, duration: null, approval: null, reason: null, by: null, expires: null, session: null, edited: null,
       });
       state.calls.set(call.id, item);
       state.open.set(call.id, item);
     }
   },
-  tool: (state, data) => {
+  tool: (state, data, { seq }) => {
     const { message, tool } = data;
     const status = tool?.status ?? "ok";
-    change(state, message.tool_call_id, { status, output: textOf(message.content), duration: tool?.duration_ms ?? null });
+    change(state, message.tool_call_id, { status, resultSeq: seq, output: textOf(message.content), files: filesOf(tool?.files), duration: tool?.duration_ms ?? null });
+    if (tool?.session_id) change(state, message.tool_call_id, { session: tool.session_id });
     state.open.delete(message.tool_call_id);
   },
 };
@@ -156,13 +170,32 @@ function ended(state, data, { seq, run_id }, status) {
   if (queued) {
     state.queue = state.queue.filter((entry) => entry !== queued);
     remove(state, queued.item);
+    if (status === "cancelled") {
+      add(state, { kind: "withdrawn", seq });
+      return;
+    }
   } else {
     state.run = null;
-    state.status = "idle";
+    settle(state, "idle", BAD_ENDS.has(status) ? status : "idle");
     leave(state);
   }
   const remarkable = status !== "completed" || !["end_turn", null, undefined].includes(data.stop_reason);
-  if (remarkable) add(state, { kind: "end", seq, run_id, status, stop: data.stop_reason, error: data.error, over: false });
+  if (remarkable) state.ends.push(add(state, { kind: "end", seq, run_id, status, stop: data.stop_reason, error: data.error, over: false, past: false }));
+}
+
+const BAD_ENDS = new Set(["failed", "interrupted"]);
+
+function settle(state, status, outlook = status) {
+  state.status = status;
+  state.outlook = outlook;
+}
+
+// An end that its run went on after is `over`; one that another run came after is `past`, and offers no new try.
+function mark(state, isMeant, field) {
+  for (const item of state.ends) {
+    if (isMeant(item) && !item[field]) Object.assign(item, { [field]: true, version: item.version + 1 });
+  }
+  state.ends = state.ends.filter(({ over, past }) => !over && !past);
 }
 
 // Nobody carries these calls out any more, or decides about them. An interrupted run that goes on says so anew.
@@ -200,49 +233,3 @@ function count(usage, reported) {
   usage.completion += reported?.completion_tokens || 0;
   usage.total += reported?.total_tokens || 0;
 }
-
-export function textOf(content) {
-  if (typeof content === "string") return content;
-  if (!Array.isArray(content)) return "";
-  return content.map((part) => part?.text ?? part?.refusal ?? `[${part?.type ?? "?"}]`).join("");
-}
-
-// RFC 7396.
-export function merge(target, patch) {
-  if (!isObject(patch)) return patch;
-  const result = new Map(Object.entries(isObject(target) ? target : {}));
-  for (const [name, value] of Object.entries(patch)) {
-    if (value === null) result.delete(name);
-    else result.set(name, merge(result.get(name), value));
-  }
-  return Object.fromEntries(result);
-}
-
-// `value` with null at each of these places. Every object on the way is copied once, however many of them are in it.
-function withNulls(value, pointers) {
-  const copies = new Set();
-  const copy = (inner) => {
-    if (copies.has(inner)) return inner;
-    const made = Object.fromEntries(Object.entries(isObject(inner) ? inner : {}));
-    copies.add(made);
-    return made;
-  };
-  const result = copy(value);
-  for (const pointer of pointers) {
-    const path = pointer.split("/").slice(1).map((step) => step.replaceAll("~1", "/").replaceAll("~0", "~"));
-    if (path.length === 0 || path.length > MAX_POINTER_STEPS) continue;
-    const last = path.pop();
-    let inner = result;
-    for (const step of path) inner = put(inner, step, copy(Object.hasOwn(inner, step) ? inner[step] : null));
-    put(inner, last, null);
-  }
-  return result;
-}
-
-// An assignment would take "__proto__" for the prototype.
-function put(object, key, value) {
-  Object.defineProperty(object, key, { value, writable: true, enumerable: true, configurable: true });
-  return value;
-}
-
-export const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);

@@ -2,6 +2,7 @@
 
 import { button, h } from "./dom.js";
 import { DraftNode, itemNode } from "./items.js";
+import { finishAll } from "./prose.js";
 import { text } from "./text.js";
 
 const PAGE = 80;
@@ -37,14 +38,21 @@ export class Log {
     this.grown.disconnect();
   }
 
-  laneOf = (agent) => Math.max(this.state.agents.indexOf(agent), 0) % 6;
+  laneOf = (agent) => Math.max(this.state.agents.indexOf(agent), 0);
 
-  render(state, draft, settled) {
+  render(state, draft, settled, damaged = new Map()) {
+    const held = this.held ?? (this.follows ? null : this.hold());
+    this.held = null;
+    if (this.state?.isPart && !state.isPart) this.first = this.placeIn(state.items);
     this.state = state;
+    this.damaged = damaged;
+    this.begun = null;
     const { items } = state;
     if (this.first === null || this.first > items.length) this.first = Math.max(items.length - PAGE, 0);
     if (this.follows && items.length - this.first > 3 * PAGE) this.first = items.length - PAGE;
+    this.ended = this.draft.shown === draft ? null : this.draft;
     this.reconcile(items.slice(this.first), items[this.first - 1]);
+    this.ended = null;
     this.earlier.hidden = this.first === 0;
     this.earlier.lastChild.textContent = text.chat.earlier(this.first);
     this.draft.node.hidden = draft === null;
@@ -53,6 +61,37 @@ export class Log {
     this.empty.hidden = !settled || items.length > 0 || draft !== null;
     if (this.follows) this.toEnd();
     else this.latest.hidden = false;
+    if (held) this.restore(held);
+  }
+
+  // Where what is shown of the end of a session begins in the whole of it.
+  placeIn(items) {
+    const key = this.state.items[this.first]?.key;
+    const place = items.findLastIndex((item) => item.key === key);
+    return place < 0 ? null : place;
+  }
+
+  // What somebody who went up is looking at, and where it stands. What comes and goes elsewhere does not move it.
+  hold() {
+    const edge = this.node.getBoundingClientRect().top;
+    const nodes = [...this.items.children];
+    if (!this.draft.node.hidden) nodes.push(this.draft.node);
+    let [low, high] = [0, nodes.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (nodes[middle].getBoundingClientRect().bottom > edge) high = middle;
+      else low = middle + 1;
+    }
+    const node = nodes[low];
+    return node ? { key: node.dataset.key ?? null, top: node.getBoundingClientRect().top } : null;
+  }
+
+  restore({ key, top }) {
+    const node = key !== null ? this.nodes.get(key)?.node : this.draft.node.hidden ? this.begun : this.draft.node;
+    if (!node) return;
+    // Its height is not a guess, or what is looked at within it would not be where it was.
+    node.style.contentVisibility = "visible";
+    this.node.scrollTop += node.getBoundingClientRect().top - top;
   }
 
   reconcile(items, before) {
@@ -77,15 +116,21 @@ export class Log {
 
   current(item, previous) {
     const kept = this.nodes.get(item.key);
-    if (kept?.version === item.version) return kept.node;
-    const node = itemNode(item, { act: this.act, laneOf: this.laneOf, continued: continues(item, previous) });
+    const damaged = this.damaged.has(item.seq) || this.damaged.has(item.resultSeq);
+    const continued = continues(item, previous);
+    const version = `${item.version} ${damaged} ${continued} ${item.agent && this.laneOf(item.agent)}`;
+    if (kept?.version === version) return kept.node;
+    const prose = kept ? undefined : this.ended?.takeProse(item);
+    const node = itemNode(item, { act: this.act, laneOf: this.laneOf, continued, damaged, prose });
+    node.dataset.key = item.key;
+    if (!kept) this.begun ??= node;
     if (kept) {
       keepOpen(kept.node, node);
       const focused = kept.node.contains(document.activeElement);
       kept.node.replaceWith(node);
-      if (focused) this.node.focus();
+      if (focused) this.node.focus({ preventScroll: true });
     }
-    this.nodes.set(item.key, { node, version: item.version });
+    this.nodes.set(item.key, { node, version });
     return node;
   }
 
@@ -101,6 +146,27 @@ export class Log {
     this.node.scrollTop = this.node.scrollHeight - below;
   }
 
+  // Bring what an event said into sight, and say which it is. Without such an item, what came last before it.
+  point(seq) {
+    const { items } = this.state;
+    const exact = items.findIndex((item) => item.seq === seq || item.resultSeq === seq);
+    const index = exact >= 0 ? exact : items.findLastIndex((item) => item.seq <= seq);
+    if (index < 0) return;
+    this.follows = false;
+    if (index < this.first) {
+      this.first = Math.max(index - PAGE / 2, 0);
+      this.reconcile(items.slice(this.first), items[this.first - 1]);
+      this.earlier.hidden = this.first === 0;
+      this.earlier.lastChild.textContent = text.chat.earlier(this.first);
+    }
+    const { node } = this.nodes.get(items[index].key);
+    this.items.querySelector(".pointed")?.classList.remove("pointed");
+    node.classList.add("pointed");
+    node.style.contentVisibility = "visible";
+    node.scrollIntoView({ block: "center" });
+    node.querySelector(".to-event")?.focus({ preventScroll: true });
+  }
+
   scrolled() {
     const { scrollTop, clientHeight, scrollHeight } = this.node;
     this.follows = scrollHeight - scrollTop - clientHeight < NEAR_PX;
@@ -113,10 +179,21 @@ export class Log {
     this.node.scrollTop = this.node.scrollHeight;
   }
 
-  reset() {
+  // Nothing of what was shown may be shown still.
+  forget() {
+    this.held = this.follows ? null : this.hold();
     this.nodes.clear();
     this.items.replaceChildren();
-    this.first = null;
+    this.draft.clear();
+  }
+
+  // All of it, as paper has no end: until then only the latest items are there.
+  all() {
+    if (!this.state) return;
+    this.first = 0;
+    this.reconcile(this.state.items, undefined);
+    this.earlier.hidden = true;
+    finishAll();
   }
 }
 

@@ -1,68 +1,103 @@
 // The page put together: what is around both views, and which of them is shown.
 
-import { get, key, needsKey } from "./api.js";
-import { Chat } from "./chat.js";
+import { get, needsKey } from "./api.js";
 import { button, clear, h, icon } from "./dom.js";
-import { hrefOf, parsed } from "./route.js";
+import { InboxLink } from "./inboxlink.js";
+import { KeyDialog } from "./keydialog.js";
+import { findMe, may, nameOfMe } from "./me.js";
+import { adoptAddress, hrefOf, OF_NO_SESSION, parsed } from "./route.js";
+import { Session } from "./session.js";
 import { Sidebar } from "./sidebar.js";
 import { text } from "./text.js";
 import { themeButton } from "./theme.js";
-import { Timeline } from "./timeline.js";
+import { loadView, viewOf } from "./views.js";
 
 const TOAST_MS = 12_000;
 
 class App {
   constructor() {
     this.agents = [];
+    this.locked = false;
+    this.session = null;
     this.main = h("main", { id: "main", class: "main", tabindex: -1 });
     this.live = h("div", { class: "unseen", "aria-live": "polite" });
     this.toasts = h("div", { class: "toasts", role: "alert" });
-    this.sidebar = new Sidebar({ onError: (error) => this.fail(error) });
-    this.tabs = { chat: h("a", { class: "tab" }, text.nav.chat), timeline: h("a", { class: "tab" }, text.nav.timeline) };
-    this.dialog = this.keyDialog();
+    this.waiting = new InboxLink({ onChange: () => this.tally() });
+    this.sidebar = new Sidebar({ onError: (error) => this.fail(error), onNews: (changed) => this.heard(changed) });
+    this.tabs = { chat: h("a", { class: "tab" }, text.nav.chat), timeline: h("a", { class: "tab" }, text.nav.timeline), agents: h("a", { class: "tab" }, text.nav.agents) };
+    this.beside = { inbox: this.waiting.node, usage: h("a", { href: hrefOf({ view: "usage" }) }, text.usage.title), compare: h("a", { href: hrefOf({ view: "compare" }) }, text.compare.title), audit: h("a", { href: hrefOf({ view: "audit" }), hidden: true }, text.audit.title) };
+    this.keys = new KeyDialog({ onChange: () => this.start() });
+    this.who = h("span", { class: "who", dir: "auto", hidden: true });
     const menu = button(text.nav.menu, { icon: "menu", kind: "ghost menu", quiet: true, "aria-controls": "sessions", "aria-expanded": "false", onclick: () => this.toggleMenu() });
     this.menu = menu;
     document.body.append(
       h("a", { class: "skip", href: "#main", onclick: (event) => this.skip(event) }, text.nav.skip),
       h("header", { class: "top" }, menu, h("a", { class: "brand", href: hrefOf({ view: "chat" }) }, icon("brand"), text.product),
-        h("nav", { class: "tabs", "aria-label": text.nav.main }, this.tabs.chat, this.tabs.timeline),
+        h("nav", { class: "tabs", "aria-label": text.nav.main }, Object.values(this.tabs)),
         h("span", { class: "grow" }),
-        h("a", { class: "button ghost docs", href: new URL("../docs", import.meta.url) }, text.nav.docs),
-        button(text.key.button, { icon: "key", kind: "ghost", quiet: true, onclick: () => this.askForKey() }),
+        h("a", { class: "button ghost docs", href: new URL("docs", document.baseURI) }, text.nav.docs),
+        this.who,
+        button(text.key.button, { icon: "key", kind: "ghost", quiet: true, onclick: () => this.keys.open() }),
         themeButton()),
-      this.sidebar.node, h("div", { class: "veil", onclick: () => this.toggleMenu(false) }), this.main, this.live, this.toasts, this.dialog,
+      this.sidebar.node, h("nav", { class: "sidebar-foot", "aria-label": text.nav.more }, Object.values(this.beside)), h("div", { class: "veil", onclick: () => this.toggleMenu(false) }), this.main, this.live, this.toasts, this.keys.node,
     );
-    needsKey.ask = () => this.askForKey();
+    needsKey.ask = () => this.keys.refused();
+    addEventListener("beforeprint", () => this.view?.log?.all());
     addEventListener("hashchange", () => this.follow());
     addEventListener("keydown", (event) => this.shortcut(event));
   }
 
   async start() {
-    await this.loadAgents();
+    this.session?.close();
+    this.session = null;
+    await this.find();
     this.route = null;
     this.follow();
-    await this.sidebar.load();
+  }
+
+  async find() {
+    this.locked = false;
+    try {
+      await Promise.all([findMe().then(() => this.sidebar.follow()), this.loadAgents()]);
+    } catch (error) {
+      this.locked = error.code === "unauthenticated";
+      this.fail(error);
+    }
+    this.who.textContent = nameOfMe() ?? "";
+    this.who.hidden = nameOfMe() === null;
+    this.sidebar.lock(this.locked);
+    this.waiting.follow(!this.locked);
+    this.beside.audit.toggleAttribute("hidden", this.locked || !may("audit"));
+  }
+
+  askForKey() {
+    this.keys.open();
+  }
+
+  // Both views of a session, and one after the other, share what was read of it.
+  sessionOf(id) {
+    if (this.session?.id === id && !this.session.error) return this.session;
+    this.session?.close();
+    this.session = new Session(id);
+    return this.session;
   }
 
   async loadAgents() {
-    try {
-      const found = [];
-      let cursor = null;
-      do {
-        const page = await get(`agents?limit=200${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`);
-        found.push(...page.data);
-        cursor = page.next_cursor;
-      } while (cursor);
-      this.agents = found;
-      this.sidebar.setAgents(found.map((agent) => agent.name));
-    } catch (error) {
-      this.fail(error);
-    }
+    const found = [];
+    let cursor = null;
+    do {
+      const page = await get(`agents?limit=200${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`);
+      found.push(...page.data);
+      cursor = page.next_cursor;
+    } while (cursor);
+    this.agents = found;
+    this.sidebar.setAgents(found.map((agent) => agent.name));
   }
 
   follow() {
+    if (adoptAddress()) this.sidebar.adoptFilters();
     const route = parsed();
-    const same = this.route && route.view === this.route.view && route.id === this.route.id;
+    const same = this.route && route.view === this.route.view && route.id === this.route.id && route.other === this.route.other;
     this.route = route;
     this.dress();
     if (same && this.view) this.view.moved?.(route);
@@ -71,38 +106,98 @@ class App {
   }
 
   dress() {
-    const { view, id } = this.route;
-    for (const [name, tab] of Object.entries(this.tabs)) {
-      tab.href = hrefOf({ view: name, id });
+    const { view, id, name: agent } = this.route;
+    // Whoever looks at what is about no session comes back to the one that was open.
+    if (!OF_NO_SESSION.has(view)) this.around = id;
+    for (const [name, tab] of Object.entries({ ...this.tabs, ...this.beside })) {
+      if (name in this.tabs) tab.href = name === "agents" ? hrefOf({ view: name, name: agent }) : hrefOf({ view: name, id: this.around });
       if (name === view) tab.setAttribute("aria-current", "page");
       else tab.removeAttribute("aria-current");
     }
-    document.title = [id, text[view].title, text.product].filter(Boolean).join(" · ");
+    this.titled(id, agent ?? (this.named?.id === id ? this.named.name : id));
     document.body.dataset.view = view;
     document.body.classList.toggle("with-session", id !== null);
     this.sidebar.show(this.route);
   }
 
-  reload() {
+  // The browser's title, and so its history and its tabs, have names before ids, too.
+  titled(id, name) {
+    if (id !== this.route.id) return;
+    if (id) this.named = { id, name };
+    this.title = [name, text[this.route.view].title, text.product].filter(Boolean).join(" · ");
+    this.entitle();
+  }
+
+  // How much waits for somebody stands first: of many tabs a browser shows no more than that.
+  entitle() {
+    const { count } = this.waiting;
+    const title = `${count ? `(${count}) ` : ""}${this.title ?? text.product}`;
+    if (document.title !== title) document.title = title;
+  }
+
+  tally() {
+    this.entitle();
+    if (this.route?.view === "inbox") this.view?.refreshed();
+  }
+
+  // What is heard of sessions, as the list hears it.
+  heard(changed) {
+    this.waiting.inbox?.heard(changed);
+    if (this.route?.view === "usage" && changed) this.view?.heard();
+  }
+
+  forgetSession(id) {
+    this.sidebar.forget(id);
+    this.sidebar.load();
+  }
+
+  async reload() {
     this.view?.close();
-    this.view = this.route.view === "timeline" ? new Timeline(this, this.route) : new Chat(this, this.route);
+    this.view = null;
+    if (this.session && this.session.id !== this.route.id && !OF_NO_SESSION.has(this.route.view)) {
+      this.session.close();
+      this.session = null;
+    }
+    const { route } = this;
+    // What it shows is on its way while the view is loaded.
+    if (route.view === "timeline" && route.id) this.sessionOf(route.id);
+    if (!viewOf(route.view) && !(await this.loadView(route))) return;
+    this.view = new (viewOf(route.view))(this, route);
     clear(this.main, this.view.node);
-    if (this.route.view === "chat") this.view.composer.focus();
+    if (route.view === "chat" && !route.at) this.view.composer.focus();
+  }
+
+  // Whether it is there, and somebody still wants it.
+  async loadView(route) {
+    clear(this.main);
+    try {
+      await Promise.all([loadView(route.view), route.view === "inbox" && this.waiting.wake()]);
+      return route === this.route;
+    } catch {
+      if (route === this.route) clear(this.main, h("div", { class: "problem", role: "alert" }, h("p", {}, text.viewAway), button(text.reload, { kind: "primary", onclick: () => location.reload() })));
+      return false;
+    }
   }
 
   // The view has made its session itself, and goes on showing it.
   adopt(id) {
-    this.route = { view: "chat", id, at: null };
+    this.route = parsed(hrefOf({ view: "chat", id }));
     this.dress();
   }
 
   refresh() {
-    this.sidebar.load({ quiet: true });
+    this.sidebar.feed.read();
   }
 
   say(words) {
     this.live.append(h("p", {}, words));
     while (this.live.childElementCount > 5) this.live.firstChild.remove();
+  }
+
+  // What was said is not to be read any more.
+  hush() {
+    clear(this.live);
+    clear(this.toasts);
   }
 
   fail(error) {
@@ -135,26 +230,6 @@ class App {
       this.toggleMenu(false);
       this.menu.focus();
     }
-  }
-
-  keyDialog() {
-    const field = h("input", { class: "field", id: "api-key", type: "password", autocomplete: "off", spellcheck: "false" });
-    const use = (value) => {
-      key.set(value.trim());
-      field.value = "";
-      this.dialog.close();
-      this.start();
-    };
-    return h("dialog", { class: "dialog", "aria-labelledby": "key-title" },
-      h("form", { onsubmit: (event) => { event.preventDefault(); use(field.value); } },
-        h("h2", { id: "key-title" }, text.key.title),
-        h("label", { for: "api-key" }, text.key.label), field,
-        h("p", { class: "muted" }, text.key.hint),
-        h("div", { class: "row" }, button(text.key.save, { kind: "primary", type: "submit" }), button(text.key.forget, { onclick: () => use("") }), button(text.close, { kind: "ghost", onclick: () => this.dialog.close() }))));
-  }
-
-  askForKey() {
-    if (!this.dialog.open) this.dialog.showModal();
   }
 }
 

@@ -1,17 +1,23 @@
 // What a run waits for: somebody's word about a call, or the result of one that is carried out elsewhere.
 
 import { button, dayAndTime, h, pretty } from "./dom.js";
+import { ArgumentsEditor } from "./edits.js";
 import { text } from "./text.js";
 
 export function callParts(item) {
-  const parts = [[text.tool.input, pretty(item.input)]];
+  const parts = item.edited ? [[text.approval.asked, pretty(item.input)], [text.tool.input, pretty(item.edited)]] : [[text.tool.input, pretty(item.input)]];
   if (item.output !== null) parts.push([text.tool.output, pretty(item.output)]);
   return h("dl", { class: "parts" }, parts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, h("pre", { tabindex: 0, dir: "auto" }, value))]));
 }
 
 export function approvalNode(item, act) {
+  if (!act.may("approve")) return watched(text.approval.label, text.approval.title(item.name), text.approval.others, [callParts({ ...item, output: null }), contextNode(act, { open: false })]);
   const reason = h("input", { class: "field", type: "text", "aria-label": text.approval.reason, placeholder: text.approval.reason, maxlength: 2000, dir: "auto" });
-  const decide = (decision) => once(buttons, () => act.decide(item, decision, reason.value.trim()));
+  const edit = new ArgumentsEditor(item.input);
+  const decide = (decision) => {
+    const given = decision === "approve" ? edit.read() : null;
+    return given === false ? null : once(buttons, () => act.decide(item, decision, reason.value.trim(), given));
+  };
   const buttons = [
     button(text.approval.approve, { icon: "check", kind: "primary", onclick: () => decide("approve") }),
     button(text.approval.deny, { icon: "cross", kind: "danger", onclick: () => decide("deny") }),
@@ -20,6 +26,7 @@ export function approvalNode(item, act) {
     h("h3", { dir: "auto" }, text.approval.title(item.name)),
     callParts({ ...item, output: null }),
     contextNode(act, { open: /^[\s{}]*$/.test(item.input) }),
+    edit.node,
     item.expires && h("p", { class: "muted" }, text.approval.expires(dayAndTime(item.expires))),
     reason,
     h("div", { class: "row" }, buttons));
@@ -40,7 +47,11 @@ function contextNode(act, { open }) {
   return h("details", { class: "fold", open, ontoggle: show }, h("summary", {}, text.approval.context), shown);
 }
 
+// For whoever may not decide: what is waited for, and nothing to press.
+const watched = (label, title, hint, parts) => h("section", { class: "decide", "aria-label": label }, h("h3", { dir: "auto" }, title), h("p", { class: "muted" }, hint), parts);
+
 export function resultNode(item, act) {
+  if (!act.may("run")) return watched(text.outside.label, text.outside.title(item.name), text.outside.others, callParts({ ...item, output: null }));
   const words = h("textarea", { class: "field", rows: 2, required: true, "aria-label": text.outside.result, placeholder: text.outside.result, dir: "auto" });
   const failed = h("input", { type: "checkbox" });
   const send = button(text.outside.deliver, { icon: "check", kind: "primary", type: "submit" });

@@ -6,16 +6,19 @@ export const ROW_PX = 40;
 const SPARE = 8;
 
 export class Rows {
-  // `rowOf(index)` makes a row's content; `onChoose(index)` hears of the row that is chosen.
-  constructor({ label, rowOf, onChoose, onOpen }) {
+  // `rowOf(index)` makes a row's content; `onChoose(index)` hears of the row that is chosen. As a tree `levelOf(index)` says how
+  // deep a row is, and whether it is unfolded; `onKey(event)` is true where that was for the tree.
+  constructor({ label, rowOf, onChoose, onOpen, onKey = () => false, levelOf = () => ({}) }) {
     this.rowOf = rowOf;
     this.onChoose = onChoose;
+    this.levelOf = levelOf;
+    this.isTree = false;
     this.count = 0;
     this.chosen = -1;
     this.space = h("div", { class: "rows-space", role: "presentation" });
     this.node = h("div", { class: "rows", role: "listbox", tabindex: 0, "aria-label": label }, this.space);
     this.node.addEventListener("scroll", () => this.draw(), { passive: true });
-    this.node.addEventListener("keydown", (event) => (event.key === "Enter" ? onOpen() : this.moved(event)));
+    this.node.addEventListener("keydown", (event) => onKey(event) || (event.key === "Enter" ? onOpen() : this.moved(event)));
     this.node.addEventListener("click", (event) => {
       const row = event.target.closest(".row-line");
       if (row) this.onChoose(Number(row.dataset.index));
@@ -26,6 +29,12 @@ export class Rows {
 
   close() {
     this.resized.disconnect();
+  }
+
+  // A list, or a tree of as many rows.
+  become(tree) {
+    this.isTree = tree;
+    this.node.setAttribute("role", tree ? "tree" : "listbox");
   }
 
   show(count, chosen, { reveal = false } = {}) {
@@ -54,10 +63,16 @@ export class Rows {
   }
 
   line(index) {
-    const line = h("div", { class: "row-line", id: `row-${index}`, role: "option", "aria-selected": String(index === this.chosen), "aria-posinset": index + 1, "aria-setsize": this.count }, this.rowOf(index));
+    const place = this.isTree ? this.treePlace(index) : { role: "option", "aria-posinset": index + 1, "aria-setsize": this.count };
+    const line = h("div", { class: "row-line", id: `row-${index}`, "aria-selected": String(index === this.chosen), ...place }, this.rowOf(index));
     line.dataset.index = index;
     line.style.transform = `translateY(${index * ROW_PX}px)`;
     return line;
+  }
+
+  treePlace(index) {
+    const { level, unfolded } = this.levelOf(index);
+    return { role: "treeitem", "aria-level": level, "aria-expanded": unfolded === undefined ? undefined : String(unfolded) };
   }
 
   moved(event) {

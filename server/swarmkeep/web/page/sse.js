@@ -17,13 +17,12 @@ function parsed(block) {
   let event = "";
   let id = null;
   let data = "";
-  for (const line of block.split("\n")) {
-    const colon = line.indexOf(": ");
-    const name = line.slice(0, colon);
-    const value = line.slice(colon + 2);
-    if (name === "event") event = value;
-    else if (name === "id") id = Number(value);
-    else if (name === "data") data += value;
+  for (let start = 0; start < block.length; ) {
+    const end = block.indexOf("\n", start) + 1 || block.length + 1;
+    if (block.startsWith("data: ", start)) data += block.slice(start + 6, end - 1);
+    else if (block.startsWith("id: ", start)) id = Number(block.slice(start + 4, end - 1));
+    else if (block.startsWith("event: ", start)) event = block.slice(start + 7, end - 1);
+    start = end;
   }
   return event ? { event, id, data: JSON.parse(data) } : null;
 }

@@ -50,6 +50,19 @@ def answer(turn: Turn, tool_choice: str | dict[str, Any] | None = None) -> Answe
     return TextAnswer(_introduce(turn, tools))
 
 
+def fit_answer(answered: Answer, turn: Turn, response_format: Any) -> Answer:
+    """The answer in the form that was asked for: words become what can be found of an object of that schema."""
+    wanted = response_format.get("type") if isinstance(response_format, dict) else None
+    if not isinstance(answered, TextAnswer) or wanted not in ("json_schema", "json_object"):
+        return answered
+    described = response_format.get("json_schema")
+    schema = described.get("schema") if isinstance(described, dict) else None
+    if wanted == "json_object" or not isinstance(schema, dict):
+        return TextAnswer(msgspec.json.encode({"answer": answered.text}).decode())
+    values, _ = find_arguments(schema, _make_sources(turn, turn.text, answering=False), force=True)
+    return TextAnswer(msgspec.json.encode(values).decode())
+
+
 def _choose_allowed_tools(turn: Turn, tool_choice: str | dict[str, Any] | None) -> tuple[tuple[OfferedTool, ...], bool]:
     match tool_choice:
         case "none":
@@ -58,6 +71,9 @@ def _choose_allowed_tools(turn: Turn, tool_choice: str | dict[str, Any] | None) 
             return turn.tools, True
         case {"function": {"name": name}}:
             return tuple(tool for tool in turn.tools if tool.name == name), True
+        case {"allowed_tools": {"mode": mode, "tools": list(allowed)}}:
+            names = [entry["function"]["name"] for entry in allowed]
+            return tuple(tool for tool in turn.tools if tool.name in names), mode == "required"
     return turn.tools, False
 
 

@@ -73,7 +73,7 @@ def find_arguments(
         _take_short_answer(values, missing, sources)
     if force:
         for parameter in missing:
-            values[parameter.name] = _make_stand_in(parameter, sources)
+            values[parameter.name] = _make_stand_in(parameter, schema, sources, 1)
         missing = []
     return values, [parameter.spoken_name for parameter in missing]
 
@@ -264,7 +264,7 @@ def _take_short_answer(values: dict[str, Any], missing: list[Parameter], sources
             missing.remove(parameter)
 
 
-def _make_stand_in(parameter: Parameter, sources: ArgumentSources) -> Any:
+def _make_stand_in(parameter: Parameter, root: dict[str, Any], sources: ArgumentSources, depth: int) -> Any:
     match parameter.kind:
         case "choice":
             return parameter.schema["enum"][0]
@@ -276,6 +276,9 @@ def _make_stand_in(parameter: Parameter, sources: ArgumentSources) -> Any:
             return "1970-01-01"
         case "array":
             return []
+        case "const":
+            return parameter.schema["const"]
         case "object":
-            return {}
+            inner = iterate_parameters(parameter.schema, root) if depth < MAX_OBJECT_DEPTH else ()
+            return {one.name: _make_stand_in(one, root, sources, depth + 1) for one in inner if one.required}
     return sources.request.strip() or "unknown"

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from swarmkeep.domain.files.results import HEADING as FILES_HEADING
 from swarmkeep.engine.models.offline.schema import list_choices
 from swarmkeep.engine.models.offline.words import find_stems, spell_out
 
@@ -108,7 +109,7 @@ class Turn:
 def read_turn(body: dict[str, Any]) -> Turn:
     """The turn a valid request asks for."""
     messages: list[dict[str, Any]] = body["messages"]
-    last_user = next((i for i in range(len(messages) - 1, -1, -1) if messages[i]["role"] == "user"), -1)
+    last_user = next((i for i in range(len(messages) - 1, -1, -1) if _is_said(messages[i])), -1)
     results, fresh = _collect_results(messages[last_user + 1 :])
     asked, earlier = _collect_before(messages[max(0, last_user - MAX_EARLIER_MESSAGES) : max(0, last_user)])
     return Turn(
@@ -155,8 +156,13 @@ def _collect_results(tail: list[dict[str, Any]]) -> tuple[tuple[CallResult, ...]
 
 def _collect_before(messages: list[dict[str, Any]]) -> tuple[str, tuple[str, ...]]:
     asked = next((read_text(m) for m in reversed(messages) if m["role"] == "assistant" and m.get("content")), "")
-    texts = [read_text(message) for message in reversed(messages) if message["role"] == "user"]
+    texts = [read_text(message) for message in reversed(messages) if _is_said(message)]
     return asked, tuple(texts[:MAX_EARLIER_TEXTS])
+
+
+def _is_said(message: dict[str, Any]) -> bool:
+    """Whether a user said it: not what stands there for files that functions gave."""
+    return message["role"] == "user" and not read_text(message).startswith(FILES_HEADING)
 
 
 def _iterate_tools(definitions: Iterable[dict[str, Any]]) -> Iterator[OfferedTool]:

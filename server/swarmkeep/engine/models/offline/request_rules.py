@@ -42,16 +42,11 @@ def _check_options(body: dict[str, Any], names: list[str], found: list[str]) -> 
     for key in ("tool_choice", "parallel_tool_calls"):
         if body.get(key) is not None and not names and body.get("tools") is None:
             found.append(f"{key}: only allowed when tools are given")
-    choice = body.get("tool_choice")
-    if isinstance(choice, dict):
-        function = choice.get("function")
-        if choice.get("type") != "function" or not isinstance(function, dict) or function.get("name") not in names:
-            found.append("tool_choice: must name one of the tools as {'type': 'function', 'function': {'name': …}}")
-    elif choice not in (None, "none", "auto", "required"):
-        found.append("tool_choice: must be 'none', 'auto', 'required' or a named function")
+    _check_tool_choice(body.get("tool_choice"), names, found)
     checks: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         ("stream", lambda value: isinstance(value, bool), "a boolean"),
         ("parallel_tool_calls", lambda value: isinstance(value, bool), "a boolean"),
+        ("response_format", lambda value: isinstance(value, dict) and isinstance(value.get("type"), str), "an object"),
         ("stream_options", lambda value: isinstance(value, dict), "an object"),
     )
     for key, valid, words in checks:
@@ -59,3 +54,25 @@ def _check_options(body: dict[str, Any], names: list[str], found: list[str]) -> 
             found.append(f"{key}: must be {words}")
     if body.get("stream_options") is not None and not body.get("stream"):
         found.append("stream_options: only allowed when stream is true")
+
+
+def _check_tool_choice(choice: Any, names: list[str], found: list[str]) -> None:
+    match choice:
+        case None | "none" | "auto" | "required":
+            return
+        case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required", "tools": [_, *_] as allowed}}:
+            if not all(_names_tool(tool, names) for tool in allowed):
+                found.append("tool_choice.allowed_tools.tools: must name some of the tools")
+        case dict():
+            if not _names_tool(choice, names):
+                found.append("tool_choice: must name one of the tools as {'type': 'function', 'function': {'name': …}}")
+        case _:
+            found.append("tool_choice: must be 'none', 'auto', 'required', a named function or allowed tools")
+
+
+def _names_tool(choice: Any, names: list[str]) -> bool:
+    match choice:
+        case {"type": "function", "function": {"name": name}}:
+            return name in names
+        case _:
+            return False

@@ -10,7 +10,7 @@ import httpx2
 import msgspec
 
 from swarmkeep.engine.models.offline import wire
-from swarmkeep.engine.models.offline.answer import answer
+from swarmkeep.engine.models.offline.answer import answer, fit_answer
 from swarmkeep.engine.models.offline.reading import read_turn
 from swarmkeep.engine.models.offline.request_rules import find_request_problems
 
@@ -56,7 +56,8 @@ class OfflineTransport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
             return _refuse(
                 400, "; ".join(found[:MAX_PROBLEMS_NAMED]), param=_find_parameter(found[0]), code="invalid_request"
             )
-        answered = answer(read_turn(body), body.get("tool_choice"))
+        turn = read_turn(body)
+        answered = fit_answer(answer(turn, body.get("tool_choice")), turn, body.get("response_format"))
         completion = wire.Completion.of(answered, content, next(self._counter), body["messages"])
         if not body.get("stream"):
             return _make_response(200, completion.encode_whole())

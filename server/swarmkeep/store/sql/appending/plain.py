@@ -33,6 +33,7 @@ def is_plain(plan: AppendPlan) -> bool:
         plan.base.seq > 0
         and 0 < len(plan.sealed) <= _MAX_EVENTS
         and len(plan.blobs) <= _MAX_TEXTS
+        and not any(isinstance(text, bytes) for text in plan.blobs.values())
         and plan.state.metadata is plan.base.metadata
         and not has_deeds(plan.sealed)
         and not any(isinstance(one.event.fact, SessionForked) for one in plan.sealed)
@@ -73,6 +74,6 @@ def _make_totals_row(plan: AppendPlan) -> Row:
     row = {f"totals_{name}": value for name, value in make_totals_row(plan.key, growth).items()}
     if plan.quota is not None:
         # As if all texts were new: where that makes the difference, the quota is checked by the general way.
-        texts = sum(len(escape(text).encode()) for text in plan.blobs.values())
+        texts = sum(len(escape(text).encode()) for text in plan.blobs.values() if isinstance(text, str))
         row["spare_bytes"] = min(plan.quota.max_bytes - growth.bytes - texts, _MANY_BYTES)
     return row

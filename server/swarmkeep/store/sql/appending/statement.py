@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import BigInteger, Insert, Table, bindparam, column, func, insert, select, true, values
+from sqlalchemy import BigInteger, Insert, Table, bindparam, column, func, insert, literal_column, select, true, values
 from sqlalchemy.sql.selectable import CTE
 
 from swarmkeep.store.sql.columns import stored_bytes
@@ -20,7 +20,8 @@ from swarmkeep.store.sql.counting.totals import add_to_totals
 from swarmkeep.store.sql.heads import LeaseMode, build_head_update
 from swarmkeep.store.sql.indexes.usage_days import add_to_days
 from swarmkeep.store.sql.prepared import PreparedStatement, build_insert_if_absent
-from swarmkeep.store.sql.tables import blobs, events, idempotency, sessions, totals, usage, usage_days
+from swarmkeep.store.sql.searching.marks import move_mark
+from swarmkeep.store.sql.tables import blobs, events, idempotency, search_marks, sessions, totals, usage, usage_days
 
 _OF_SESSION = ("tenant", "session_id")
 
@@ -48,6 +49,8 @@ def prepare_append(shape: Shape) -> PreparedStatement:
     texts = _build_texts(head, shape.text_count) if shape.text_count else None
     if texts is not None:
         parts.append(texts)
+    if not shape.running:
+        parts.append(_build_mark(head).cte("new_mark"))
     if shape.has_record:
         parts.append(_build_record(head).cte("new_record"))
     totals_changed = _build_totals(head, texts).cte("new_totals")
@@ -107,6 +110,15 @@ def _build_record(head: CTE) -> Insert:
     given = [bindparam(f"record_{name}", type_=idempotency.c[name].type) for name in names]
     source = select(head.c.tenant, head.c.id, *given, head.c.head_seq)
     return insert(idempotency).from_select([*_OF_SESSION, *names, "seq"], source)
+
+
+def _build_mark(head: CTE) -> Any:
+    from sqlalchemy.dialects.postgresql import insert as insert_or_update
+
+    zero: Any = literal_column("0")
+    source = select(head.c.tenant, head.c.id, head.c.head_seq, zero, zero)
+    names = [*_OF_SESSION, "seq", "done", "round"]
+    return move_mark(insert_or_update(search_marks).from_select(names, source))
 
 
 def _build_totals(head: CTE, texts: CTE | None) -> Any:

@@ -13,7 +13,7 @@ from swarmkeep.store.sql.columns import stored_bytes
 from swarmkeep.store.sql.counting.totals import sum_totals
 from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.prepared import prepare_insert_if_absent
-from swarmkeep.store.sql.tables import blobs, events, sessions, totals
+from swarmkeep.store.sql.tables import blobs, events, files, sessions, totals
 
 # The slice of no session, which holds what recounts have added and taken away.
 _CORRECTIONS = -1
@@ -50,7 +50,8 @@ def _find_drifts(connection: Connection) -> list[TotalsDrift]:
     counts = _group_by_tenant(connection, sessions, func.count())
     payloads = _group_by_tenant(connection, events, func.sum(stored_bytes(events.c.payload)))
     texts = _group_by_tenant(connection, blobs, func.sum(stored_bytes(blobs.c.text)))
-    tenants = {*counts, *payloads, *texts, *connection.scalars(select(totals.c.tenant).distinct())}
+    contents = _group_by_tenant(connection, files, func.sum(func.length(files.c.content)))
+    tenants = {*counts, *payloads, *texts, *contents, *connection.scalars(select(totals.c.tenant).distinct())}
     found = []
     for tenant in sorted(tenants):
         counted = sum_totals(connection, tenant)
@@ -59,7 +60,7 @@ def _find_drifts(connection: Connection) -> list[TotalsDrift]:
             counted_sessions=counted.sessions,
             sessions=counts.get(tenant, 0),
             counted_bytes=counted.bytes,
-            bytes=payloads.get(tenant, 0) + texts.get(tenant, 0),
+            bytes=payloads.get(tenant, 0) + texts.get(tenant, 0) + contents.get(tenant, 0),
         )
         if (drift.sessions, drift.bytes) != (drift.counted_sessions, drift.counted_bytes):
             found.append(drift)

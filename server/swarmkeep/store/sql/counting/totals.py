@@ -25,6 +25,7 @@ from swarmkeep.store.ports.totals import StorageQuota, TenantTotals
 from swarmkeep.store.sql.columns import stored_bytes
 from swarmkeep.store.sql.counting.usage import make_usage_row
 from swarmkeep.store.sql.database import Database, OnDatabase
+from swarmkeep.store.sql.files import measure_files
 from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.tables import blobs, events, of_session, totals
 
@@ -131,7 +132,8 @@ def measure_events(recorded: Iterable[RecordedEvent]) -> int:
 
 
 def measure_session(connection: Connection, key: SessionKey) -> int:
-    """The bytes of a session's payloads and texts, as they are stored."""
+    """The bytes of a session's payloads, texts and files, as they are stored."""
     payloads = select(func.sum(stored_bytes(events.c.payload))).where(*of_session(events, key))
     texts = select(func.sum(stored_bytes(blobs.c.text))).where(*of_session(blobs, key))
-    return int(connection.scalar(payloads) or 0) + int(connection.scalar(texts) or 0)
+    named = int(connection.scalar(texts) or 0) + measure_files(connection, key)
+    return int(connection.scalar(payloads) or 0) + named

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, delete, insert
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import CompletionRecord, MessageAdded, SessionForked
+from swarmkeep.domain.facts.compaction import CompactionSummarised
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.tables import of_session, session_columns, usage
@@ -38,7 +39,7 @@ def record_usage(connection: Connection, key: SessionKey, events: Iterable[Recor
         elif (row := make_usage_row(event)) is not None:
             rows.append({**session_columns(key), **row})
     if rows:
-        _INSERT.execute_many(connection, rows)
+        _INSERT.insert_many(connection, rows)
     return rows
 
 
@@ -53,14 +54,16 @@ def rewrite_usage(connection: Connection, key: SessionKey, events: Iterable[Reco
 def make_usage_row(event: RecordedEvent) -> Row | None:
     """The row of an event that is a call; None for any other."""
     fact = event.fact
-    if not isinstance(fact, MessageAdded) or (fact.completion is None and fact.tool is None):
+    completion = fact.completion if isinstance(fact, MessageAdded | CompactionSummarised) else None
+    tool = fact.tool if isinstance(fact, MessageAdded) else None
+    if completion is None and tool is None:
         return None
     row: Row = {"seq": event.seq, "day": event.at[:10], "run_id": event.run_id or "", "agent": event.agent, "model": ""}
     row |= dict.fromkeys(SUMS, 0)
-    if fact.completion is not None:
-        row |= _count_model_call(fact.completion)
-    elif fact.tool is not None:
-        row |= {"tool_calls": 1, "tool_ms": _read_duration(fact.tool.duration_ms)}
+    if completion is not None:
+        row |= _count_model_call(completion)
+    elif tool is not None:
+        row |= {"tool_calls": 1, "tool_ms": _read_duration(tool.duration_ms)}
     return row
 
 

@@ -63,10 +63,11 @@ def change_days(connection: Connection, key: SessionKey, before: Sums, after: Su
             changes[group] = [value - taken for value, taken in zip(new, old, strict=True)]
     if changes:
         rows = make_day_rows(key, changes)
-        _prepare_addition(connection.dialect.name).execute_many(connection, rows)
+        _prepare_addition(connection.dialect.name).insert_many(connection, rows)
         if before:
             # Of what is gone not even the names are left.
-            _DELETE_EMPTY.execute_many(connection, rows)
+            for row in rows:
+                _DELETE_EMPTY.execute(connection, row)
 
 
 def make_day_rows(key: SessionKey, sums: Sums) -> list[dict[str, Any]]:

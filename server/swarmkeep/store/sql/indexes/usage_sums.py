@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, func, literal, literal_column, select, tuple_
 
-from swarmkeep.domain.usage import UsageGroup, UsagePage, UsageQuery, UsageRow
+from swarmkeep.domain.usage import ModelShare, UsageGroup, UsagePage, UsageQuery, UsageRow
 from swarmkeep.store.cursors import encode_cursor, parse_cursor
 from swarmkeep.store.sql.counting.usage import SUMS
 from swarmkeep.store.sql.database import OnDatabase
@@ -26,6 +26,7 @@ _OF_SINGLE_CALLS: frozenset[UsageGroup] = frozenset({"session", "run"})
 # So many calls are sorted at once.
 _FEW_CALLS = 10_000
 _MAY_BE_NULL = ("model", "run")
+_OF_SHARES = ("model_calls", "prompt_tokens", "cached_tokens", "completion_tokens")
 
 
 class SqlUsageIndex(OnDatabase):
@@ -47,15 +48,11 @@ def sum_usage(connection: Connection, tenant: str, query: UsageQuery) -> UsagePa
     source = _choose_source(connection, tenant, query)
     chosen = [source.c[_COLUMNS[name]] for name in by]
     sums = [func.sum(source.c[name]).label(name) for name in SUMS]
-    statement = select(*chosen, *sums).where(source.c.tenant == tenant)
-    for name, value in query.only.items():
-        statement = statement.where(source.c[_COLUMNS[name]] == value)
-    statement = statement.where(*_list_day_conditions(source, query))
+    statement = select(*chosen, *sums).where(*_list_conditions(source, tenant, query))
     if chosen:
         last = None if query.cursor is None else parse_cursor(query.cursor, len(by))
         if last is not None:
-            values = [literal(value, column.type) for value, column in zip(last, chosen, strict=True)]
-            statement = statement.where(tuple_(*chosen) > tuple_(*values))
+            statement = statement.where(tuple_(*chosen) > tuple_(*_make_literals(last, chosen)))
         if source is usage and by[0] in _OF_SINGLE_CALLS and _is_of_all(query):
             statement = statement.where(_within_page(connection, tenant, query, last))
         # In plain words: of a parameter PostgreSQL would have to guess how few it means.
@@ -66,7 +63,44 @@ def sum_usage(connection: Connection, tenant: str, query: UsageQuery) -> UsagePa
     rows = connection.execute(statement).all()
     shown = rows[: query.limit]
     following = encode_cursor(shown[-1][: len(by)]) if len(rows) > query.limit else None
-    return UsagePage([_make_result_row(by, row) for row in shown], following)
+    shares = _list_shares(connection, source, tenant, query, shown) if query.with_shares and shown else []
+    return UsagePage([_make_result_row(by, row) for row in shown], following, shares)
+
+
+def _list_shares(
+    connection: Connection, source: Any, tenant: str, query: UsageQuery, shown: Sequence[Any]
+) -> list[list[ModelShare]]:
+    """Of each of these groups, which follow one another, the part of each model."""
+    size = len(query.by)
+    chosen = [source.c[_COLUMNS[name]] for name in query.by]
+    sums = [func.sum(source.c[name]) for name in _OF_SHARES]
+    statement = select(*chosen, source.c.model.label("of_model"), *sums)
+    statement = statement.where(*_list_conditions(source, tenant, query))
+    if chosen:
+        first, last = _make_literals(shown[0], chosen), _make_literals(shown[-1], chosen)
+        # Of the first alone, too: what the pairs of several are between, not every database looks up in an index.
+        statement = statement.where(chosen[0] >= first[0], chosen[0] <= last[0])
+        if size > 1:
+            # A day may have far more groups than the page shows.
+            statement = statement.where(tuple_(*chosen) >= tuple_(*first), tuple_(*chosen) <= tuple_(*last))
+    statement = statement.group_by(*chosen, source.c.model).having(func.sum(source.c.model_calls) > 0)
+    found: dict[tuple[Any, ...], list[ModelShare]] = {tuple(row[:size]): [] for row in shown}
+    for row in connection.execute(statement):
+        group = found.get(tuple(row[:size]))
+        if group is not None:
+            counts = dict(zip(_OF_SHARES, map(int, row[size + 1 :]), strict=True))
+            group.append(ModelShare(model=row.of_model, **counts))
+    return list(found.values())
+
+
+def _make_literals(row: Sequence[Any], columns: Sequence[Any]) -> list[Any]:
+    """What the row begins with, one for each of the columns."""
+    return [literal(value, column.type) for value, column in zip(row, columns, strict=False)]
+
+
+def _list_conditions(source: Any, tenant: str, query: UsageQuery) -> list[Any]:
+    only = [source.c[_COLUMNS[name]] == value for name, value in query.only.items()]
+    return [source.c.tenant == tenant, *only, *_list_day_conditions(source, query)]
 
 
 def _choose_source(connection: Connection, tenant: str, query: UsageQuery) -> Any:

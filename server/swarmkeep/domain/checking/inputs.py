@@ -16,6 +16,8 @@ from swarmkeep.domain.messages import Entry, find_stray_result
 
 # Not "." or "..": clients take these out of a URL's path, so that such a session could never be reached.
 _SESSION_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,128}", re.ASCII)
+# Of the sessions in which agents are asked by others. Nobody else gives such ids.
+CHILD_PREFIX = "subsess"
 _ID_RULE = "an id has 1 to 128 of the characters A-Z a-z 0-9 . _ : - and is not '.' or '..'"
 
 
@@ -61,6 +63,13 @@ def check_id(session_id: str, pointer: str = "/id") -> str:
     if not _SESSION_ID.fullmatch(session_id):
         raise InvalidRequest(_ID_RULE, pointer)
     return session_id
+
+
+def check_new_id(session_id: str, pointer: str = "/id") -> str:
+    """An id that a caller may give to a session."""
+    if session_id.startswith(f"{CHILD_PREFIX}_"):
+        raise InvalidRequest(f"ids that begin with {CHILD_PREFIX}_ are those of sessions that agents begin", pointer)
+    return check_id(session_id, pointer)
 
 
 def check_object(value: Json, pointer: str) -> Json:

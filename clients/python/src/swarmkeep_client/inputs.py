@@ -1,0 +1,64 @@
+"""What runs are given: how to run, functions of the caller, results and decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
+
+from swarmkeep_client.models import Json
+
+OnBusy: TypeAlias = Literal["reject", "queue", "interrupt"]
+
+
+class ToolResult(TypedDict):
+    """The outside result of a tool call that a run waits for."""
+
+    tool_call_id: str
+    content: str
+    is_error: NotRequired[bool]
+
+
+class Approval(TypedDict):
+    """A decision about a tool call that waits for one. `arguments` take the place of those that the model gave."""
+
+    tool_call_id: str
+    decision: Literal["approve", "deny"]
+    reason: NotRequired[str]
+    arguments: NotRequired[Json]
+
+
+CallerTool: TypeAlias = Callable[..., Any] | Json
+"""A function that is called here, or the Chat Completions schema of one that somebody else carries out."""
+
+
+class RunOptions(TypedDict, total=False):
+    """How to run. What is left out, or None, is decided by the server.
+
+    `context_variables` is a JSON merge patch applied first; `max_turns` counts model calls; without `execute_tools`
+    the run waits for the results of its tool calls. `tools` are functions of yours, offered beside the agent's:
+    `run` calls them here, in their turn, and answers by itself until the run ends; `tool_choice` is `auto`, `none`,
+    `required`, or names a function. `model_settings` go over the agents' own (None takes one out), `instructions`
+    follow theirs, `response_format` replaces their `output_type`. `on_busy` says what happens while another run is
+    active: `reject` (SessionBusy), `queue`, or `interrupt` (that run is cancelled, what it produced stays).
+    """
+
+    agent: str | None
+    context_variables: Json | None
+    model: str | None
+    max_turns: int | None
+    execute_tools: bool | None
+    tools: Sequence[CallerTool] | None
+    tool_choice: str | Json | None
+    model_settings: Json | None
+    instructions: str | None
+    response_format: Json | None
+    on_busy: OnBusy | None
+    idempotency_key: str | None
+
+
+class ResumeInput(TypedDict, total=False):
+    """What a run that waits is given: results from outside, decisions, or both. With nothing, it is tried again."""
+
+    tool_results: Sequence[ToolResult] | None
+    approvals: Sequence[Approval] | None
+    idempotency_key: str | None

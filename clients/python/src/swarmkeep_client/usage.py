@@ -1,0 +1,62 @@
+"""What was used, and how much may be; and how many sessions there are of a kind."""
+
+from __future__ import annotations
+
+import msgspec
+
+from swarmkeep_client.prices import Cost
+
+
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What the calls of one group took. Tokens are as providers counted them; times are in milliseconds.
+
+    `day` (UTC), `agent`, `model`, `session_id` and `run_id` say which group, as far as it was asked for. Tool calls
+    belong to no `model`, and what happens outside a run to no `run_id`.
+    """
+
+    day: str | None = None
+    agent: str | None = None
+    model: str | msgspec.UnsetType | None = msgspec.UNSET
+    session_id: str | None = None
+    run_id: str | msgspec.UnsetType | None = msgspec.UNSET
+    model_calls: int = 0
+    tool_calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    model_ms: float = 0.0
+    tool_ms: float = 0.0
+    cost: Cost | None = None
+
+
+class SessionCount(msgspec.Struct, frozen=True, kw_only=True):
+    """`more`: there are more, which were not counted."""
+
+    count: int
+    more: bool = False
+
+
+class SessionCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many sessions are `running` and `waiting`, by `status`; and in how many the `last_run` `failed` or was
+    `interrupted`."""
+
+    status: dict[str, SessionCount]
+    last_run: dict[str, SessionCount]
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    """`limit` is None where there is none."""
+
+    used: int
+    limit: int | None = None
+
+
+class Quotas(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tenant has, of what it may have. `tokens_today` begin anew in `day_ends_in_seconds`."""
+
+    sessions: Quota
+    stored_bytes: Quota
+    tokens_today: Quota
+    day_ends_in_seconds: int

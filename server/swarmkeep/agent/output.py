@@ -1,0 +1,202 @@
+"""What an agent's final answer has to be: described to the model by a JSON schema, and checked when it has come."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from swarmkeep.agent.errors import NotJsonError
+from swarmkeep.agent.model_settings import ModelSettingsError, copy_json_object
+from swarmkeep.agent.schema import Schema, describe_type
+from swarmkeep.agent.schema_bounds import MAX_PARTS, find_foreign_reference, has_too_many_parts
+from swarmkeep.agent.strictness import is_strict, tighten
+from swarmkeep.agent.values import to_plain_json
+
+OUTPUT_TOOL = "final_output"
+MAX_SCHEMA_BYTES = 65_536
+# Of an answer: what is read within a few milliseconds, because nothing else runs meanwhile.
+MAX_CHARACTERS = 1_000_000
+MAX_VALUES = 20_000
+_SHOWN_PROBLEMS = 5
+_SHOWN_CHARACTERS = 300
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]+")
+
+OutputMode = Literal["response_format", "tool"]
+Check = Callable[[str, Any], Any]
+
+
+class OutputTypeError(ValueError):
+    """Something cannot be an agent's `output_type`; the sentence says why."""
+
+
+class InvalidOutput(ValueError):
+    """An answer is not what it has to be. `problems` has a sentence for each thing wrong."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        shown = [problem[:_SHOWN_CHARACTERS] for problem in problems[:_SHOWN_PROBLEMS]]
+        more = [f"and {len(problems) - len(shown)} more"] if len(problems) > len(shown) else []
+        self.problems = (*shown, *more)
+        super().__init__("; ".join(self.problems))
+
+
+class OutputFormat:
+    """A type or a JSON schema that answers are made to. It never changes.
+
+    `schema` is what the model is told; share it, do not change it. `runs_code`: checking an answer may run code of the
+    type's author.
+    """
+
+    __slots__ = ("_check", "name", "runs_code", "schema", "strict")
+
+    def __init__(self, name: str, schema: Schema, check: Check, *, strict: bool, runs_code: bool) -> None:
+        self.name = name
+        self.schema = schema
+        self.strict = strict
+        self.runs_code = runs_code
+        self._check = check
+
+    @property
+    def response_format(self) -> Schema:
+        """The parameter of a Chat Completions request."""
+        return {
+            "type": "json_schema",
+            "json_schema": {"name": self.name, "schema": self.schema, "strict": self.strict},
+        }
+
+    @property
+    def tool_schema(self) -> Schema:
+        """The function that takes the output, for models that know functions only."""
+        return {
+            "type": "function",
+            "function": {
+                "name": OUTPUT_TOOL,
+                "description": "Give the final answer. Call this once, when everything else is done.",
+                "parameters": self.schema,
+            },
+        }
+
+    def check(self, text: str) -> Any:
+        """The value that a model's text stands for: of a type an instance, of a schema JSON. Raises InvalidOutput."""
+        if is_too_large(text):
+            raise InvalidOutput([f"it has more than {MAX_CHARACTERS} characters, or more than {MAX_VALUES} values"])
+        try:
+            value = to_plain_json(json.loads(text, object_pairs_hook=_refuse_repeated_names), "it")
+        except json.JSONDecodeError as error:
+            raise InvalidOutput([f"it is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"]) from None
+        except NotJsonError as error:
+            raise InvalidOutput([str(error)]) from None
+        except RecursionError:
+            raise InvalidOutput(["it is nested too deep"]) from None
+        except ValueError as error:
+            raise InvalidOutput([f"it is not JSON: {error}"]) from None
+        return self._check(text, value)
+
+
+def is_too_large(text: str) -> bool:
+    """Whether an answer is too large to be taken apart. Commas and brackets in its texts count as well."""
+    return len(text) > MAX_CHARACTERS or sum(map(text.count, ",[{")) > MAX_VALUES
+
+
+def make_output_format(output_type: Any) -> OutputFormat:
+    """The format of a type, or of a JSON schema given as a dict; made once for each. Raises OutputTypeError."""
+    if isinstance(output_type, dict):
+        try:
+            schema = copy_json_object(output_type, "output_type", max_bytes=MAX_SCHEMA_BYTES)
+        except ModelSettingsError as error:
+            raise OutputTypeError(str(error)) from error
+        return _make_schema_format(json.dumps(schema))
+    try:
+        return _make_type_format(output_type)
+    except TypeError as error:
+        if "unhashable" in str(error):
+            return _make_type_format.__wrapped__(output_type)
+        raise
+
+
+@functools.lru_cache(maxsize=256)
+def _make_type_format(hint: Any) -> OutputFormat:
+    name = getattr(hint, "__name__", "") or "output"
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(hint)
+        schema = describe_type(adapter)
+    except Exception as error:  # building an adapter runs code of the type
+        reason = str(getattr(error, "message", None) or error).partition("\n")[0]
+        raise OutputTypeError(f"output_type {hint!r} has no JSON Schema ({reason or type(error).__name__})") from error
+    if schema.get("type") != "object":
+        raise OutputTypeError(f"output_type {hint!r} is no object: wrap it in a model, a dataclass or a TypedDict")
+
+    def check(text: str, value: Any) -> Any:
+        try:
+            return adapter.validate_json(text, strict=True)
+        except ValidationError as error:
+            raise InvalidOutput([_describe_problem(problem) for problem in error.errors(include_url=False)]) from None
+        except Exception as error:  # validators are the type's code
+            raise InvalidOutput([f"{type(error).__name__}: {error}"]) from error
+
+    narrow = tighten(schema)
+    strict = is_strict(narrow)
+    return OutputFormat(_clean_name(name), narrow if strict else schema, check, strict=strict, runs_code=True)
+
+
+@functools.lru_cache(maxsize=256)
+def _make_schema_format(text: str) -> OutputFormat:
+    schema: Schema = json.loads(text)
+    validator = check_schema(schema, "output_type")
+
+    def check(text: str, value: Any) -> Any:
+        problems = []
+        for error in validator.iter_errors(value):
+            place = "".join(f"/{step}" for step in error.instance_path)
+            problems.append(f"{place or 'it'}: {error.message}")
+            if len(problems) > _SHOWN_PROBLEMS:
+                break
+        if problems:
+            raise InvalidOutput(problems)
+        return value
+
+    title = schema.get("title")
+    name = _clean_name(title if isinstance(title, str) else "")
+    return OutputFormat(name, schema, check, strict=is_strict(schema), runs_code=False)
+
+
+def check_schema(schema: Schema, label: str) -> Any:
+    """What checks values by a schema. Raises OutputTypeError where that cannot be done, or would take too long."""
+    if (foreign := find_foreign_reference(schema)) is not None:
+        raise OutputTypeError(f"{label} refers to {foreign[:100]!r}, which is outside of the schema itself")
+    if has_too_many_parts(schema):
+        raise OutputTypeError(f"{label} has more than {MAX_PARTS} parts once its references are followed")
+    import jsonschema_rs  # only agents with a schema of their own need it
+
+    try:
+        # A regular expression takes time in proportion to the text; one that cannot is refused.
+        return jsonschema_rs.Draft202012Validator(
+            schema, pattern_options=jsonschema_rs.RegexOptions(), retriever=_refuse_retrieval
+        )
+    except (ValueError, jsonschema_rs.ReferencingError) as error:
+        reason = str(error).partition("\n")[0]
+        raise OutputTypeError(f"{label} is not a JSON schema that can be checked: {reason[:300]}") from error
+
+
+def _refuse_retrieval(uri: str) -> Any:
+    raise ValueError(f"{uri} is outside of the schema")
+
+
+def _describe_problem(problem: Any) -> str:
+    place = "".join(f"/{step}" for step in problem["loc"])
+    return f"{place or 'it'}: {problem['msg']}"
+
+
+def _clean_name(name: str) -> str:
+    return _NOT_IN_NAMES.sub("_", name).strip("_")[:64] or "output"
+
+
+def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a name twice")
+    return found

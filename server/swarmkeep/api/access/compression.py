@@ -1,0 +1,91 @@
+"""Around the application: answers that are one piece are compressed, for whoever takes that.
+
+Streams are not: what they say is to arrive at once. An answer that is compressed is made whole first, which all but
+streams are; a large one is compressed in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import Iterable
+from typing import Any, cast
+
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from swarmkeep.api.parameters import takes_gzip
+
+SMALLEST_BYTES = 1_000
+"""What is smaller takes one packet either way."""
+
+_LEVEL = 5
+_MOST_BYTES_ON_THE_LOOP = 32_000
+_TYPES = (b"application/json", b"application/problem+json", b"application/vnd.oai.openapi+json", b"text/")
+_STREAMS = (b"text/event-stream",)
+
+
+class Compression:
+    """An ASGI application around another."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == ScopeType.HTTP and scope.get("method") != "HEAD" and takes_gzip(scope["headers"]):
+            send = _CompressedAnswer(send).send
+        await self._app(scope, receive, send)
+
+
+class _CompressedAnswer:
+    """Sends an answer on. The start of one that is to be compressed is held back until its body is there."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._start: dict[str, Any] | None = None
+
+    async def send(self, message: Message) -> None:
+        sent = cast(dict[str, Any], message)
+        if sent["type"] == "http.response.start" and _is_worth_it(dict(_lower(sent["headers"]))):
+            self._start = sent
+            return
+        if self._start is not None:
+            start, self._start = self._start, None
+            # A body that has a length is one piece; should one not be, it goes on as it is.
+            if sent["type"] == "http.response.body" and not sent.get("more_body"):
+                start, sent = await _compress(start, sent)
+            await self._send(cast(Message, start))
+        await self._send(cast(Message, sent))
+
+
+def _lower(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
+    return ((name.lower(), value) for name, value in headers)
+
+
+def _is_worth_it(headers: dict[bytes, bytes]) -> bool:
+    # Streams have no length.
+    length, kind = headers.get(b"content-length", b"0"), headers.get(b"content-type", b"")
+    return (
+        int(length) >= SMALLEST_BYTES
+        and kind.startswith(_TYPES)
+        and not kind.startswith(_STREAMS)
+        and b"content-encoding" not in headers
+    )
+
+
+async def _compress(start: dict[str, Any], body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    whole = body.get("body", b"")
+    is_large = len(whole) > _MOST_BYTES_ON_THE_LOOP
+    small = await asyncio.to_thread(_gzip, whole) if is_large else _gzip(whole)
+    headers = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
+    headers += [
+        (b"content-encoding", b"gzip"),
+        (b"vary", b"Accept-Encoding"),
+        (b"content-length", str(len(small)).encode()),
+    ]
+    return {**start, "headers": headers}, {**body, "body": small}
+
+
+def _gzip(whole: bytes) -> bytes:
+    # Without a time, the same answer has the same bytes.
+    return gzip.compress(whole, _LEVEL, mtime=0)

@@ -1,0 +1,124 @@
+"""What a request asks for, whichever of OpenAI's shapes it came in."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.openai.errors import ModelNotFound, Refused
+from swarmkeep.api.openai.fields import Conversation, CreateResponse
+from swarmkeep.api.openai.history import resolve_references
+from swarmkeep.api.openai.items.ids import ResponseId, parse_response_id
+from swarmkeep.api.openai.items.input_items import Input, read_input
+from swarmkeep.api.openai.items.places import name_items
+from swarmkeep.api.openai.parameters import (
+    collect_echo,
+    read_format,
+    read_settings,
+    read_tool_choice,
+    read_tools,
+)
+from swarmkeep.domain.checking.caller_tools import check_tools
+from swarmkeep.domain.checking.inputs import check_messages, check_object
+from swarmkeep.domain.checking.model_requests import check_format, check_settings
+from swarmkeep.domain.decisions.sizes import is_heavy
+from swarmkeep.domain.errors import AgentNotFound
+from swarmkeep.domain.run_options import RunOptions
+from swarmkeep.engine.agents.caller_tools import refuse_taken_names
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """`model` is the agent that begins, from a `conversation`, a `previous` response, or anew."""
+
+    model: str
+    said: Input
+    options: RunOptions
+    conversation: str | None = None
+    previous: ResponseId | None = None
+
+
+def require_permissions(principal: Principal, said: Input) -> None:
+    """Approvals need the permission `approve`, all else `run`. Raises Forbidden."""
+    if said.approvals:
+        principal.require("approve")
+    if said.messages or not said.approvals:
+        principal.require("run")
+
+
+async def read_asked(principal: Principal, body: CreateResponse) -> Asked:
+    """What a request means; a long one is read in a thread. Raises Refused, Forbidden, InvalidRequest, TooLarge."""
+    body.check_include()
+    if body.conversation is not None and body.previous_response_id is not None:
+        raise Refused("use `conversation` or `previous_response_id`, not both", "previous_response_id")
+    items = body.input
+    if isinstance(items, list):
+        items = await resolve_references(principal, items)
+    try:
+        if is_heavy(items, body.tools):
+            return await asyncio.to_thread(_read_asked, principal, body, items)
+        return _read_asked(principal, body, items)
+    except RecursionError:
+        raise Refused("the request is nested too deeply") from None
+
+
+def _read_asked(principal: Principal, body: CreateResponse, items: str | list[Any] | None) -> Asked:
+    model = find_agent(principal, body.model)
+    conversation = body.conversation.id if isinstance(body.conversation, Conversation) else body.conversation
+    tools, answer_format = read_tools(body.tools), read_format(body.text)
+    options = RunOptions(
+        stream=bool(body.stream),
+        tools=check_tools(tools) if tools else UNSET,
+        tool_choice=read_tool_choice(body.tool_choice),
+        parallel_tool_calls=UNSET if body.parallel_tool_calls is None else body.parallel_tool_calls,
+        model_settings=check_settings(read_settings(body), "") or UNSET,
+        instructions=body.instructions or UNSET,
+        response_format=UNSET if answer_format is UNSET else check_format(answer_format, "/text/format"),
+        request=check_object(collect_echo(body, model=model, conversation=conversation and {"id": conversation}), ""),
+    )
+    said = read_said(principal, items)
+    require_permissions(principal, said)
+    refuse_taken_names(options, principal.engine.registry)
+    return Asked(
+        model=model,
+        said=said,
+        options=options,
+        conversation=conversation,
+        previous=_read_previous(body.previous_response_id),
+    )
+
+
+def read_said(principal: Principal, items: str | list[Any] | None, param: str = "input") -> Input:
+    """An input as messages that may be kept. Raises Refused, InvalidRequest, TooLarge."""
+    said = read_input(items, param)
+    with name_items(said):
+        said.messages = list(check_messages(said.messages, "/messages", principal.engine.limits.max_messages))
+    return said
+
+
+def find_agent(principal: Principal, model: str | None) -> str:
+    """The name of the agent that a model stands for. Raises ModelNotFound."""
+    registry = principal.engine.registry
+    if model is None:
+        return registry.default
+    try:
+        return registry.get(model).name
+    except AgentNotFound:
+        raise ModelNotFound(model, registry.names) from None
+
+
+def _read_previous(name: str | None) -> ResponseId | None:
+    if name is None:
+        return None
+    previous = parse_response_id(name)
+    if previous is None:
+        raise previous_not_found(name)
+    return previous
+
+
+def previous_not_found(name: str) -> Refused:
+    message = f"there is no response {name[:300]!r} to go on from"
+    return Refused(message, "previous_response_id", code="previous_response_not_found")

@@ -1,0 +1,186 @@
+"""Messages of a request: what may be in each, and which of them are new to a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from typing import Any
+
+import msgspec
+
+from swarmkeep.api.openai.errors import Refused
+from swarmkeep.api.openai.items.content import join_text, read_assistant_content, read_text_output
+from swarmkeep.domain.codec import Json
+from swarmkeep.domain.state import State
+
+_INSTRUCTING = ("system", "developer")
+# Of an answer that is sent back, what no model is sent again.
+_LEFT_OUT = ("annotations", "parsed", "reasoning", "reasoning_content", "reasoning_details")
+
+
+class NewMessages(msgspec.Struct, frozen=True):
+    """The messages that are input, and the place that each has in the request."""
+
+    messages: list[Json]
+    places: list[int]
+
+
+def read_messages(messages: Sequence[Json]) -> list[Json]:
+    """Each message with what is used of it. Raises Refused."""
+    return [_read_message(message, f"messages[{place}]") for place, message in enumerate(messages)]
+
+
+def _read_message(message: Json, param: str) -> Json:
+    role = message.get("role")
+    reader = _READERS.get(role) if isinstance(role, str) else None
+    if reader is None:
+        raise Refused(f"a message's role is one of {', '.join(_READERS)}", f"{param}.role")
+    read, known = reader
+    for name, value in message.items():
+        if name not in known and value is not None:
+            raise Refused(f"a message of the role {role} has no {name[:64]!r} here", f"{param}.{name[:64]}")
+    found = {"role": role, **read(message, param)}
+    if message.get("name") is not None:
+        found["name"] = _text(message, "name", param)
+    return found
+
+
+def _read_instructions(message: Json, param: str) -> Json:
+    return {"content": _read_parts(message.get("content"), f"{param}.content", ("text",))}
+
+
+def _read_user(message: Json, param: str) -> Json:
+    return {"content": _read_parts(message.get("content"), f"{param}.content", tuple(_PARTS))}
+
+
+def _read_assistant(message: Json, param: str) -> Json:
+    found = read_assistant_content(message.get("content"), f"{param}.content")
+    if message.get("refusal") is not None:
+        found["refusal"] = _text(message, "refusal", param)
+    calls = message.get("tool_calls")
+    if calls:
+        if not isinstance(calls, list):
+            raise Refused("`tool_calls` is a list", f"{param}.tool_calls")
+        found["tool_calls"] = [_read_call(call, f"{param}.tool_calls[{place}]") for place, call in enumerate(calls)]
+        # Null, as models say it: an empty text beside calls would be another message.
+        found["content"] = found["content"] or None
+    return found
+
+
+def _read_call(call: Any, param: str) -> Json:
+    match call:
+        case {"id": str(call_id), "function": {"name": str(name), "arguments": str(arguments)}} if (
+            call_id and call.get("type", "function") == "function"
+        ):
+            return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        case _:
+            raise Refused("a call has an `id`, the type `function`, and a `function` with name and arguments", param)
+
+
+def _read_result(message: Json, param: str) -> Json:
+    content = read_text_output(message.get("content"), f"{param}.content")
+    return {"tool_call_id": _text(message, "tool_call_id", param), "content": content}
+
+
+_READERS: dict[str, tuple[Callable[[Json, str], Json], tuple[str, ...]]] = {
+    "system": (_read_instructions, ("role", "content", "name")),
+    "developer": (_read_instructions, ("role", "content", "name")),
+    "user": (_read_user, ("role", "content", "name")),
+    "assistant": (_read_assistant, ("role", "content", "name", "refusal", "tool_calls", *_LEFT_OUT)),
+    "tool": (_read_result, ("role", "content", "name", "tool_call_id")),
+}
+
+
+def _is_text(part: Json) -> bool:
+    return isinstance(part.get("text"), str)
+
+
+def _is_image(part: Json) -> bool:
+    return isinstance(part.get("image_url"), dict) and isinstance(part["image_url"].get("url"), str)
+
+
+def _is_audio(part: Json) -> bool:
+    audio = part.get("input_audio")
+    return isinstance(audio, dict) and all(isinstance(audio.get(name), str) for name in ("data", "format"))
+
+
+def _is_file(part: Json) -> bool:
+    return isinstance(part.get("file"), dict) and isinstance(part["file"].get("file_data"), str)
+
+
+_PARTS: dict[str, Callable[[Json], bool]] = {
+    "text": _is_text,
+    "image_url": _is_image,
+    "input_audio": _is_audio,
+    "file": _is_file,
+}
+
+
+def _read_parts(content: object, param: str, kinds: Sequence[str]) -> str | list[Json]:
+    """Content as it is: a text, or parts of these kinds."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not content:
+        raise Refused("content is a text, or a list of parts", param)
+    for place, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if not isinstance(kind, str) or kind not in kinds:
+            raise Refused(f"a part's type is one of {', '.join(kinds)} here", f"{param}[{place}].type")
+        if not _PARTS[kind](part):
+            raise Refused(
+                f"a part of the type {kind} has not the shape that it should have; files are taken as data, not by "
+                "the id of an upload",
+                f"{param}[{place}].{kind}",
+            )
+    return content
+
+
+def _text(message: Json, name: str, param: str) -> str:
+    value = message.get(name)
+    if not isinstance(value, str) or not value:
+        raise Refused(f"`{name}` is a text that is not empty", f"{param}.{name}")
+    return value
+
+
+def split_history(messages: Sequence[Json]) -> int:
+    """How many messages there are up to the last of an assistant, with that: what a new session begins with."""
+    places = (place for place in range(len(messages), 0, -1) if messages[place - 1]["role"] == "assistant")
+    return next(places, 0)
+
+
+def find_new(messages: Sequence[Json], state: State) -> NewMessages:
+    """What a session has not been told: all after the last answer, and what is new of the instructions before all."""
+    begin = split_history(messages)
+    leading = _count_leading(messages)
+    known, given = _list_instructions(state), _list_given_results(state)
+    places = [place for place in range(leading) if join_text(messages[place].get("content")) not in known]
+    places += [
+        place for place in range(max(begin, leading), len(messages)) if _identify_result(messages[place]) not in given
+    ]
+    return NewMessages([messages[place] for place in places], places)
+
+
+def _count_leading(messages: Sequence[Json]) -> int:
+    places = (place for place, message in enumerate(messages) if message["role"] not in _INSTRUCTING)
+    return next(places, len(messages))
+
+
+def _list_instructions(state: State) -> set[str]:
+    """The texts that a session's system and developer messages have, those of queued runs included."""
+    queued = (message for queued in state.queue for message in queued.fact.messages)
+    messages = (*(entry.message for entry in state.messages), *queued)
+    return {join_text(message.get("content")) for message in messages if message.get("role") in _INSTRUCTING}
+
+
+def _list_given_results(state: State) -> set[tuple[Any, str]]:
+    """The results of calls that runs were given since the last that was completed. Whoever asks again after a failure
+    sends them again, and can do nothing else.
+    """
+    failed = {run.id for run in takewhile(lambda run: run.status != "completed", reversed(state.finished))}
+    results = (entry.message for entry in state.messages if entry.role == "tool" and entry.run_id in failed)
+    return {_identify_result(message) for message in results}
+
+
+def _identify_result(message: Json) -> tuple[Any, str]:
+    """Of a message that is no result, what no result has."""
+    return message.get("tool_call_id"), join_text(message.get("content"))

@@ -1,0 +1,121 @@
+"""The route for chat completions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from functools import partial
+from typing import Any
+
+from litestar import Request, Response, post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody
+from litestar.types import Receive
+
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.auth.guards import PERMISSION
+from swarmkeep.api.bodies import JsonResponse
+from swarmkeep.api.openai.chat.answer import ChatAnswer
+from swarmkeep.api.openai.chat.fields import CreateChatCompletion
+from swarmkeep.api.openai.chat.judging import judge_held
+from swarmkeep.api.openai.chat.request import SESSION_HEADER, ChatRequest, read_chat_request
+from swarmkeep.api.openai.chat.sessions import find_chat_target, find_unstored
+from swarmkeep.api.openai.errors import describe_failure
+from swarmkeep.api.openai.progress.builder import ResponseBuilder
+from swarmkeep.api.openai.progress.frames import write_frames
+from swarmkeep.api.openai.submit import FollowedResponse, follow_response
+from swarmkeep.api.openai.unstored import begin_unstored, finish_unstored
+from swarmkeep.api.sse import EVENT_STREAM, StreamResponse
+from swarmkeep.api.streams import wait_until_refused
+from swarmkeep.domain.codec import Json, encode
+from swarmkeep.domain.errors import SessionExists
+from swarmkeep.engine.idempotency import IdempotentRequest
+from swarmkeep.engine.loop import Item
+from swarmkeep.store.ports import SessionKey
+
+
+@post(
+    "/chat/completions",
+    status_code=200,
+    operation_id="create_chat_completion",
+    summary="Create a chat completion",
+    opt={PERMISSION: ("run",)},
+)
+async def create_chat_completion(
+    request: Request[Any, Any, Any], data: JSONBody[CreateChatCompletion], principal: NamedDependency[Principal]
+) -> Response[Any]:
+    """The completion when its run has ended or waits for its caller; with `stream` as server-sent events. The header
+    `X-Session-Id` says in which session it is.
+    """
+    chat = await read_chat_request(principal, data, request.headers)
+    if data.store is False:
+        return await _answer_unstored(principal, chat, request.receive)
+    idempotency = await principal.idempotency_record()
+    followed = await _begin(principal, chat, idempotency)
+    if data.stream:
+        return _make_stream(principal, followed, ChatAnswer(followed.builder, include_usage=chat.include_usage))
+    await followed.finish(principal)
+    return _answer(ChatAnswer(followed.builder), {} if followed.key is None else _name_session(followed.key))
+
+
+async def _begin(principal: Principal, chat: ChatRequest, idempotency: IdempotentRequest | None) -> FollowedResponse:
+    is_quiet = not chat.options.stream
+    while True:
+        found = await find_chat_target(principal, chat, idempotency)
+        # Another request may make it at the same time, with another history: then that one counts.
+        with suppress(SessionExists):
+            return await follow_response(principal, found.target, found.asked, idempotency, is_quiet=is_quiet)
+
+
+def _name_session(key: SessionKey) -> dict[str, str]:
+    return {SESSION_HEADER: key.id}
+
+
+def _answer(answer: ChatAnswer, headers: dict[str, str]) -> Response[Any]:
+    if answer.error is None:
+        return JsonResponse(answer.make_completion(), headers=headers)
+    status, error = describe_failure(answer.error)
+    # The model was asked again already, and the run and its input are recorded: these clients would repeat both.
+    return JsonResponse({"error": error}, status_code=status, headers={**headers, "X-Should-Retry": "false"})
+
+
+async def _answer_unstored(principal: Principal, chat: ChatRequest, receive: Receive) -> Response[Any]:
+    response = await begin_unstored(principal, await find_unstored(principal, chat))
+    answer = ChatAnswer(response.builder, include_usage=chat.include_usage)
+    if chat.options.stream:
+        return _make_stream(principal, response.follow(), answer)
+    await finish_unstored(principal, response, receive)
+    return _answer(answer, {})
+
+
+def _make_stream(principal: Principal, followed: FollowedResponse, answer: ChatAnswer) -> Response[Any]:
+    builder, key = followed.builder, followed.key
+
+    def translate(item: Item) -> tuple[bytes, bool]:
+        chunks = list(judge_held(principal.engine.registry, answer, item))
+        chunks += [chunk for event in builder.read(item) for chunk in answer.make_chunks(event)]
+        if answer.error is not None:
+            # The items end with this one, and so does the stream, without `[DONE]`.
+            chunks.append({"error": describe_failure(answer.error)[1]})
+        return b"".join(map(_frame_chunk, chunks)), builder.is_over and answer.error is None
+
+    frames = write_frames(principal, key, _end_with_response(followed.items, builder), translate)
+    headers = {} if key is None else _name_session(key)
+    return StreamResponse(frames, EVENT_STREAM, headers=headers, until=partial(wait_until_refused, principal))
+
+
+async def _end_with_response(
+    items: AsyncGenerator[Item | None], builder: ResponseBuilder
+) -> AsyncGenerator[Item | None]:
+    async with aclosing(items):
+        async for item in items:
+            yield item
+            if builder.is_over:
+                return
+
+
+def _frame_chunk(chunk: Json) -> bytes:
+    return b"data: %b\n\n" % encode(chunk)
+
+
+ROUTES = [create_chat_completion]

@@ -1,0 +1,126 @@
+"""Which session a chat completion is in, and what of its messages is new there."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from msgspec import UNSET
+
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.openai.asked import Asked
+from swarmkeep.api.openai.chat.messages import NewMessages, find_new, split_history
+from swarmkeep.api.openai.chat.request import ChatRequest
+from swarmkeep.api.openai.errors import Refused
+from swarmkeep.api.openai.items.input_items import Input
+from swarmkeep.api.openai.submit import TAKEN_OVER
+from swarmkeep.api.openai.targets import Target, find_record, find_state, make_session_id
+from swarmkeep.domain.checking.inputs import check_new_id, refuse_stray_results
+from swarmkeep.domain.codec import Json
+from swarmkeep.domain.events import AwaitedApproval
+from swarmkeep.domain.state import Run, State
+from swarmkeep.engine.idempotency import IdempotentRequest
+from swarmkeep.store.ports import SessionKey
+
+# Up to so many are looked through within a few milliseconds.
+_FEW_MESSAGES = 500
+
+
+class ChatTarget(msgspec.Struct, frozen=True):
+    """A session, and what it is asked for."""
+
+    target: Target
+    asked: Asked
+
+
+async def find_chat_target(
+    principal: Principal, chat: ChatRequest, idempotency: IdempotentRequest | None
+) -> ChatTarget:
+    """The session that a request names, or one of its own; planned where it is not there yet. Raises Refused, TooLarge
+    and what planning one raises.
+    """
+    key = SessionKey(principal.tenant, chat.session_id or make_session_id(principal.tenant, idempotency))
+    record = await find_record(principal, key, idempotency)
+    state = await find_state(principal, key)
+    target = (
+        await _plan_target(principal, chat, key) if state is None else Target(key=key, state=state, repeated=record)
+    )
+    if target.waiting is not None and record is None:
+        _refuse_open_approval(key, target.waiting)
+    return ChatTarget(target, make_asked(chat, await _find_new(chat, target.state)))
+
+
+async def _plan_target(principal: Principal, chat: ChatRequest, key: SessionKey) -> Target:
+    check_new_id(key.id)
+    await _refuse_stray_results(chat.messages)
+    history = chat.messages[: split_history(chat.messages)]
+    history = [history[place] for place in await _find_passing(principal, chat, history)]
+    plan = await principal.engine.sessions.plan(agent=chat.model, messages=history)
+    return Target(key=key, state=plan.preview(), plan=plan)
+
+
+async def find_unstored(principal: Principal, chat: ChatRequest) -> Asked:
+    """What is asked for where nothing is kept: a session that is named is only read."""
+    state = None
+    if chat.session_id is not None:
+        state = await find_state(principal, SessionKey(principal.tenant, chat.session_id))
+    if state is None:
+        end = split_history(chat.messages)
+        places = await _find_passing(principal, chat, chat.messages[:end])
+        places += range(end, len(chat.messages))
+        return make_asked(chat, NewMessages([chat.messages[place] for place in places], places))
+    return make_asked(chat, await _find_new(chat, state), conversation=chat.session_id)
+
+
+async def _find_passing(principal: Principal, chat: ChatRequest, history: list[Json]) -> list[int]:
+    """What of the messages up to the last answer the agent's guardrails let through: a client that sends all of them
+    each time sends what was refused, too."""
+    return await principal.engine.unstored.find_passing(principal.tenant, chat.model, history) if history else []
+
+
+async def _refuse_stray_results(messages: list[Json]) -> None:
+    """Before a session is planned for them."""
+    if len(messages) > _FEW_MESSAGES:
+        await asyncio.to_thread(refuse_stray_results, messages, "/messages")
+    else:
+        refuse_stray_results(messages, "/messages")
+
+
+async def _find_new(chat: ChatRequest, state: State) -> NewMessages:
+    if len(chat.messages) + len(state.messages) > _FEW_MESSAGES:
+        return await asyncio.to_thread(find_new, chat.messages, state)
+    return find_new(chat.messages, state)
+
+
+def make_asked(chat: ChatRequest, new: NewMessages, conversation: str | None = None) -> Asked:
+    said = Input(new.messages, places=new.places, param="messages")
+    return Asked(model=chat.model, said=said, options=chat.options, conversation=conversation)
+
+
+def _refuse_open_approval(key: SessionKey, run: Run) -> None:
+    """Chat completions have no word for a decision: it is made elsewhere, and then the run goes on."""
+    for call in run.pending:
+        if call.reason == "person":
+            raise Refused(f"{TAKEN_OVER}, and no answer is there yet", "messages", code="approval_pending")
+        if call.reason == "session":
+            where = f"session {call.session_id or ''}, in which another agent is asked"
+            what = f"the call {call.tool_call_id} ({call.name}) waits for an approval in {where}"
+            approvals = () if call.approvals is UNSET else call.approvals
+            how = [
+                f"{each.name} in {each.session_id}: {describe_decision(each.session_id, each.run_id)}"
+                for each in approvals
+            ]
+            raise Refused("; ".join([what, *how]), "messages", code="approval_pending")
+        if call.reason == "approval":
+            what = f"the call {call.tool_call_id} ({call.name}) waits for an approval"
+            raise Refused(f"{what}: {describe_decision(key.id, run.id)}", "messages", code="approval_pending")
+
+
+def describe_below(approval: AwaitedApproval) -> str:
+    """Where a call waits that is another agent's."""
+    return f"it is {approval.agent}'s, who is asked in session {approval.session_id}"
+
+
+def describe_decision(session_id: str, run_id: str) -> str:
+    """Where an approval is given."""
+    return f"decide on the server's page, or by POST /v1/sessions/{session_id}/runs/{run_id}/resume"

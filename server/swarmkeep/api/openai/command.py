@@ -1,0 +1,38 @@
+"""The run that a request asks for, whichever session it is to be in."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.openai.asked import Asked
+from swarmkeep.api.openai.errors import Refused
+from swarmkeep.domain.decisions.commands import StartRun
+from swarmkeep.domain.state import State
+from swarmkeep.engine.idempotency import IdempotentRequest
+from swarmkeep.engine.ids import make_id
+
+
+def make_command(
+    principal: Principal, state: State, asked: Asked, idempotency: IdempotentRequest | None = None
+) -> StartRun:
+    """The run that is to begin; while another one is active it waits for its turn. Raises Refused."""
+    if asked.said.approvals:
+        raise Refused("there is no open request that this could be an answer to", asked.said.approvals[0].param)
+    return StartRun(
+        run_id=make_id("run"),
+        messages=tuple(asked.said.messages),
+        options=asked.options,
+        agent=choose_agent(state, asked.model),
+        idempotency_key=None if idempotency is None else idempotency.key,
+        on_busy="queue",
+        behind_waiting=False,
+        by=UNSET if principal.name is None else principal.name,
+    )
+
+
+def choose_agent(state: State, model: str) -> str | None:
+    """Whom the run is to begin with. A session keeps its agent while requests name the model that they did before."""
+    last = state.run or (state.finished[-1] if state.finished else None)
+    before = None if last is None or last.options.request is UNSET else last.options.request.get("model")
+    return None if model in (before, state.agent) else model

@@ -1,0 +1,114 @@
+"""Errors in OpenAI's shape: the one table of refusals, told as these clients expect it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from litestar import Request, Response
+
+from swarmkeep.api.bodies import JsonResponse
+from swarmkeep.api.errors import describe_error
+from swarmkeep.domain.codec import Json
+from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.domain.events import RunError
+
+PREFIX = "/openai/v1"
+
+
+class Refused(Exception):
+    """A refusal that `/v1` has no word for. `param` names the field, `status` is HTTP's."""
+
+    def __init__(
+        self, message: str, param: str | None = None, *, code: str = "invalid_request", status: int = 400
+    ) -> None:
+        super().__init__(message)
+        self.param = param
+        self.error_code = code
+        self.status = status
+
+
+class ModelNotFound(Refused):
+    def __init__(self, name: str, known: list[str]) -> None:
+        super().__init__(
+            f"there is no model {name!r}; a model is an agent here: {', '.join(known) or 'none'}",
+            "model",
+            code="model_not_found",
+            status=404,
+        )
+
+
+def not_found(what: str, name: str, param: str | None = None) -> Refused:
+    return Refused(f"there is no {what} {name[:300]!r}", param, code="not_found", status=404)
+
+
+def is_openai_path(path: str) -> bool:
+    return path == PREFIX or path.startswith(f"{PREFIX}/")
+
+
+def openai_error_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    """The answer to a request below `/openai/v1` that ended in an error."""
+    status, body, headers = make_error(error, request)
+    return JsonResponse({"error": body}, status_code=status, headers=headers)
+
+
+def make_error(error: Exception, request: Request[Any, Any, Any] | None = None) -> tuple[int, Json, dict[str, str]]:
+    """Status, `{message, type, param, code}` and headers."""
+    if isinstance(error, Refused):
+        return error.status, _shape(error.status, str(error), error.param, error.error_code), {}
+    problem, headers = describe_error(error, request)
+    param = _read_param(error) or _first_pointer(problem)
+    return problem["status"], _shape(problem["status"], problem["detail"], param, problem["code"]), headers
+
+
+def _shape(status: int, message: str, param: str | None, code: str) -> Json:
+    return {"message": message, "type": _error_type(status), "param": param, "code": code}
+
+
+_TYPES = {401: "authentication_error", 403: "permission_error", 409: "conflict_error", 429: "rate_limit_error"}
+
+
+def _error_type(status: int) -> str:
+    return _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+
+
+def _read_param(error: Exception) -> str | None:
+    return to_param(error.errors[0]["pointer"]) if isinstance(error, InvalidRequest) and error.errors else None
+
+
+def _first_pointer(problem: Json) -> str | None:
+    found = problem.get("errors") or ()
+    return to_param(found[0]["pointer"]) if found else None
+
+
+_OUTSIDE_BODY = re.compile(r"^/(?:query|path|header)/")
+
+
+def to_param(pointer: str) -> str | None:
+    """`/tools/0/name` as `tools[0].name`."""
+    steps = _OUTSIDE_BODY.sub("/", pointer).split("/")[1:]
+    text = "".join(f"[{step}]" if step.isdecimal() else f".{step}" for step in steps)
+    return text.lstrip(".") or None
+
+
+# Failures of the provider, besides those whose codes begin with `provider_`.
+_PROVIDER_CODES = ("context_length_exceeded", "content_filter", "model_client_error")
+_TOO_MANY_CODES = ("provider_rate_limited", "provider_quota_exceeded", "quota_exceeded")
+
+
+def refuse_failure(error: RunError) -> Refused:
+    """A failure as an error of HTTP: 429 for limits of rate and quota, 502 for what else the provider did, 500 for the
+    rest.
+    """
+    if error.provider_status == 429 or error.code in _TOO_MANY_CODES:
+        status = 429
+    else:
+        from_provider = error.code.startswith("provider_") or error.code in _PROVIDER_CODES
+        status = 502 if from_provider or error.provider_status is not None else 500
+    return Refused(error.message, code=error.code, status=status)
+
+
+def describe_failure(error: RunError) -> tuple[int, Json]:
+    """Status and error of a run that failed."""
+    status, body, _ = make_error(refuse_failure(error))
+    return status, body

@@ -1,0 +1,172 @@
+"""What earlier responses and items of the caller's sessions are: found by their ids, in the log alone."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.openai.errors import Refused, not_found
+from swarmkeep.api.openai.items.files import measure_item, put_back_files
+from swarmkeep.api.openai.items.ids import ItemPlace, ResponseId, parse_item_session, parse_response_id
+from swarmkeep.api.openai.items.input_items import collect_references, is_reference
+from swarmkeep.api.openai.items.session_items import list_session_items
+from swarmkeep.api.openai.progress.builder import ResponseBuilder
+from swarmkeep.domain.codec import Json
+from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.domain.files.places import MAX_SENT_BYTES
+from swarmkeep.domain.messages import Entry
+from swarmkeep.domain.state import Run, State
+from swarmkeep.domain.views import find_run
+from swarmkeep.engine.reader import RunPosition, SessionReader
+from swarmkeep.store.ports import SessionKey
+
+# Of no more, all is shown within a few milliseconds.
+_FEW_MESSAGES = 500
+# Each is read as a whole. Frameworks that name what was said before make a conversation with each request.
+_MOST_SESSIONS = 100
+
+
+class StoredResponse(msgspec.Struct, frozen=True):
+    """A response that is in the log, and where."""
+
+    key: SessionKey
+    id: ResponseId
+    run: Run
+
+
+class ResponsePart(msgspec.Struct, frozen=True):
+    """How a response stands in its session. `last_seq` is known once it is over."""
+
+    is_over: bool
+    is_last: bool
+    last_seq: int
+
+
+async def find_response(principal: Principal, name: str) -> StoredResponse:
+    """Raises Refused for a response that is not there, or was deleted."""
+    response_id = parse_response_id(name)
+    if response_id is None:
+        raise not_found("response", name)
+    key = principal.session_key(response_id.session_id)
+    try:
+        state = await principal.reader.state(key)
+    except SessionNotFound:
+        raise not_found("response", name) from None
+    run = find_run(state, response_id.run_id)
+    if run is None or not is_findable(run, response_id.part):
+        raise not_found("response", name)
+    return StoredResponse(key, response_id, run)
+
+
+def count_parts(run: Run) -> int:
+    """How many responses a run is by now: one more than it went on after its waits."""
+    return run.waits + (1 if run.has_gone_on else 0)
+
+
+def is_findable(run: Run, part: int) -> bool:
+    """Whether a run has this response, and that was not deleted."""
+    return not run.hidden and part not in run.hidden_parts and part < count_parts(run)
+
+
+async def find_part(
+    principal: Principal, key: SessionKey, state: State, response_id: ResponseId
+) -> ResponsePart | None:
+    """None for a response that the session does not have."""
+    run = find_run(state, response_id.run_id)
+    if run is None or not is_findable(run, response_id.part):
+        return None
+    is_last_part = response_id.part == count_parts(run) - 1
+    active = state.run is not None and state.run.id == run.id
+    latest = active or (state.run is None and bool(state.finished) and state.finished[-1].id == run.id)
+    if is_last_part:
+        is_over = run.status not in ("running", "queued")
+        return ResponsePart(is_over, latest and not state.queue, run.last_seq)
+    builder = await build_response(principal, StoredResponse(key, response_id, run))
+    return ResponsePart(builder.is_over, False, builder.outcome.last_seq)
+
+
+async def build_response(principal: Principal, found: StoredResponse) -> ResponseBuilder:
+    """The response as the log has it. A long one is put together in a thread."""
+    builder = ResponseBuilder(found.id)
+    upto = None if found.run.finished_at is None else found.run.last_seq
+    pages = principal.reader.read_pages(found.key, after=found.run.first_seq - 1, upto=upto)
+    async with aclosing(pages) as events:
+        async for event in events:
+            if event.run_id == found.id.run_id:
+                builder.read(event)
+                if builder.is_over and found.id.part < count_parts(found.run) - 1:
+                    break
+    return builder
+
+
+async def read_earlier(reader: SessionReader, key: SessionKey, builder: ResponseBuilder, position: RunPosition) -> None:
+    """Show a builder what its run did before a position: that its stream does not begin with."""
+    first = (await reader.find_position(key, position.run_id)).after
+    async with aclosing(reader.read_pages(key, after=first, upto=position.after)) as events:
+        async for event in events:
+            if event.run_id == position.run_id:
+                builder.read(event)
+
+
+async def read_run_events(reader: SessionReader, key: SessionKey, run: Run) -> list[RecordedEvent]:
+    """All events of a run that does not go on by itself."""
+    async with aclosing(reader.read_pages(key, after=run.first_seq - 1, upto=run.last_seq)) as events:
+        return [event async for event in events if event.run_id == run.id]
+
+
+async def list_items(session_id: str, state: State) -> list[tuple[Entry, Json]]:
+    """A session's items; those of a long one in a thread."""
+    if len(state.messages) > _FEW_MESSAGES:
+        return await asyncio.to_thread(list_session_items, session_id, state)
+    return list_session_items(session_id, state)
+
+
+async def resolve_references(principal: Principal, items: list[Any]) -> list[Any]:
+    """The input, with the items themselves in the place of references to them. Raises Refused."""
+    wanted = collect_references(items)
+    if not wanted:
+        return items
+    known: dict[str, Json] = {}
+    named, spare = set(wanted), MAX_SENT_BYTES
+    sessions = list(dict.fromkeys(filter(None, map(parse_item_session, wanted))))
+    if len(sessions) > _MOST_SESSIONS:
+        raise Refused(f"references may be to items of at most {_MOST_SESSIONS} conversations", "input")
+    for session_id in sessions:
+        try:
+            state = await principal.reader.state(principal.session_key(session_id))
+        except SessionNotFound:
+            continue
+        found = [item for _, item in await list_items(session_id, state) if item["id"] in named]
+        key = principal.session_key(session_id)
+        whole = await put_back_files(principal.store, key, found, max_bytes=spare)
+        spare -= sum(map(measure_item, found))
+        known |= {item["id"]: item for item in whole}
+    resolved = []
+    for place, item in enumerate(items):
+        if is_reference(item):
+            name = str(item.get("id"))
+            if name not in known:
+                raise not_found("item", name, f"input[{place}].id")
+            item = known[name]
+        resolved.append(item)
+    return resolved
+
+
+def find_asked_call(session_id: str, run: Run, request_id: str) -> str | None:
+    """The call of a waiting run that an approval request is about, by that item's id."""
+    for index, call in enumerate(run.calls):
+        place = ItemPlace(session_id, run_id=run.id, turn=run.turns - 1, index=index)
+        if call.approval == "requested" and not call.done and place.make_id("mcpr") == request_id:
+            return call.id
+    return None
+
+
+async def list_input_items(principal: Principal, found: StoredResponse) -> list[Json]:
+    """What a response's input was: the messages before its first reply, and the results that it went on with."""
+    builder = await build_response(principal, found)
+    return await asyncio.to_thread(lambda: builder.input)

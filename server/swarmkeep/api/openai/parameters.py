@@ -1,0 +1,183 @@
+"""Fields of a response's request as Chat Completions has them, and as they are shown again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from swarmkeep.api.openai.errors import Refused
+from swarmkeep.api.openai.fields import CreateResponse, ReasoningOptions, TextOptions
+from swarmkeep.domain.codec import Json
+
+# Sent to the model, by the name that Chat Completions has for them.
+SETTINGS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "max_output_tokens": "max_completion_tokens",
+}
+# Change nothing here, and are shown again with the response.
+ECHOED = (
+    "background",
+    "metadata",
+    "previous_response_id",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "truncation",
+    "user",
+)
+
+
+def read_settings(body: CreateResponse) -> Json:
+    """The parameters of the model's requests that the body asks for."""
+    settings = {there: value for here, there in SETTINGS.items() if (value := getattr(body, here)) is not None}
+    if body.top_logprobs:
+        settings |= {"logprobs": True, "top_logprobs": body.top_logprobs}
+    if body.reasoning is not None and body.reasoning.effort is not None:
+        settings["reasoning_effort"] = body.reasoning.effort
+    if body.text is not None and body.text.verbosity is not None:
+        settings["verbosity"] = body.text.verbosity
+    return settings
+
+
+def refuse_unknown(value: Json, known: Iterable[str], param: str) -> None:
+    """Raise Refused for a field of an object of many forms that would be ignored, unless it asks for nothing."""
+    for name in value.keys() - set(known):
+        if value[name] is not None and value[name] is not False:
+            raise Refused(f"there is no {name[:64]!r} here", f"{param}.{name[:64]}")
+
+
+_OF_FUNCTION = ("name", "description", "parameters", "strict")
+_OF_SCHEMA = ("name", "schema", "description", "strict")
+
+
+def read_tools(tools: list[Json] | None) -> list[Json]:
+    """The caller's functions as Chat Completions has them. Raises Refused for tools of any other kind."""
+    found = []
+    for place, tool in enumerate(tools or ()):
+        if tool.get("type") != "function":
+            detail = f"tools of the type {tool.get('type')!r} are not here; an agent brings its own functions"
+            raise Refused(detail, f"tools[{place}].type")
+        function, param = tool, f"tools[{place}]"
+        if isinstance(tool.get("function"), dict):
+            refuse_unknown(tool, ("type", "function"), param)
+            function, param = tool["function"], f"{param}.function"
+        refuse_unknown(function, ("type", *_OF_FUNCTION), param)
+        described = {key: function[key] for key in _OF_FUNCTION if function.get(key) is not None}
+        found.append({"type": "function", "function": described})
+    return found
+
+
+ReadChosen = Callable[[Any, str], Json]
+
+
+def read_tool_choice(choice: str | Json | None) -> str | Json | UnsetType:
+    """Which tool is to be called, as Chat Completions has it. Raises Refused."""
+    return read_choice(
+        choice, _read_chosen, lambda some: read_allowed_tools(some, "tool_choice", _read_chosen, ("type",))
+    )
+
+
+def read_choice(
+    choice: str | Json | None, read_chosen: ReadChosen, read_allowed: Callable[[Any], Json]
+) -> str | Json | UnsetType:
+    """The same where a function, and a choice between some, are named in another way. Raises Refused."""
+    match choice:
+        case None:
+            return UNSET
+        case "auto" | "none" | "required":
+            return str(choice)
+        case {"type": "function"}:
+            return read_chosen(choice, "tool_choice")
+        case {"type": "allowed_tools"}:
+            return read_allowed(choice)
+        case _:
+            raise refuse_choice()
+
+
+def _read_chosen(tool: Any, param: str) -> Json:
+    """A function that is named."""
+    match tool:
+        case {"type": "function", "name": str(name)}:
+            refuse_unknown(tool, ("type", "name"), param)
+            return name_function(name)
+        case dict():
+            raise Refused("a function is named by its `type`, which is function, and its `name`", param)
+        case _:
+            raise Refused("a function is named by an object", param)
+
+
+def name_function(name: str) -> Json:
+    return {"type": "function", "function": {"name": name}}
+
+
+def read_allowed_tools(choice: Json, param: str, read_chosen: ReadChosen, more: Sequence[str] = ()) -> Json:
+    """A choice between some. Raises Refused."""
+    match choice:
+        case {"mode": "auto" | "required" as mode, "tools": list(tools)}:
+            refuse_unknown(choice, ("mode", "tools", *more), param)
+            allowed = [read_chosen(tool, f"{param}.tools[{place}]") for place, tool in enumerate(tools)]
+            return {"type": "allowed_tools", "allowed_tools": {"mode": str(mode), "tools": allowed}}
+        case _:
+            raise Refused("allowed tools have a `mode`, which is auto or required, and a list of `tools`", param)
+
+
+def refuse_choice() -> Refused:
+    """For a choice of no known kind."""
+    return Refused("`tool_choice` is auto, none, required, or an object: a function, or allowed_tools", "tool_choice")
+
+
+def read_format(text: TextOptions | None) -> Json | UnsetType:
+    """`text.format` as `response_format`. Raises Refused."""
+    asked = None if text is None else text.format
+    match asked:
+        case None:
+            return UNSET
+        case {"type": "text" | "json_object" as kind}:
+            refuse_unknown(asked, ("type",), "text.format")
+            return UNSET if kind == "text" else {"type": kind}
+        case {"type": "json_schema", "name": str(), "schema": dict()}:
+            refuse_unknown(asked, ("type", *_OF_SCHEMA), "text.format")
+            found = {key: asked[key] for key in _OF_SCHEMA if asked.get(key) is not None}
+            return {"type": "json_schema", "json_schema": found}
+        case _:
+            raise Refused("`text.format` is text, json_object, or json_schema with a name and a schema", "text.format")
+
+
+def show_text(asked: Json | None, verbosity: str | None) -> Json | None:
+    """`text` as a response shows it again; None if nothing was asked for."""
+    if asked is None and verbosity is None:
+        return None
+    shown = asked or {"type": "text"}
+    if shown["type"] == "json_schema":
+        known = {"description": None, "strict": False} | {key: shown[key] for key in shown if shown[key] is not None}
+        shown = {key: known[key] for key in ("type", "name", "description", "schema", "strict")}
+    return {"format": shown} | ({} if verbosity is None else {"verbosity": verbosity})
+
+
+def show_reasoning(asked: ReasoningOptions | None) -> Json | None:
+    if asked is None or (asked.effort is None and asked.summary is None):
+        return None
+    return {"effort": asked.effort, "summary": asked.summary}
+
+
+def collect_echo(body: CreateResponse, **more: Any) -> Json:
+    """What a response shows again of its request, and the log keeps for that."""
+    echo = {name: value for name in ECHOED if (value := getattr(body, name)) not in (None, False)}
+    shown: Json = {
+        "instructions": body.instructions,
+        "tool_choice": body.tool_choice,
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "text": None if body.text is None else show_text(body.text.format, body.text.verbosity),
+        "reasoning": show_reasoning(body.reasoning),
+        **{name: getattr(body, name) for name in SETTINGS},
+        "top_logprobs": body.top_logprobs,
+        **more,
+    }
+    return {**echo, **{name: value for name, value in msgspec.to_builtins(shown).items() if value is not None}}

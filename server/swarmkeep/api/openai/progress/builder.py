@@ -1,0 +1,233 @@
+"""A run's events as a response: what has become of it, and the stream of how it came about.
+
+Retrieving and streaming are one thing: a builder is shown the run's items, from its first event on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+
+from msgspec import UNSET
+
+from swarmkeep.api.openai.items.below import list_requests_below, show_request_below
+from swarmkeep.api.openai.items.ids import ResponseId
+from swarmkeep.api.openai.items.shown import (
+    ItemReader,
+    show_approval_request,
+    show_approval_response,
+)
+from swarmkeep.api.openai.progress.response import Outcome, describe_ending, make_response
+from swarmkeep.api.openai.progress.telling import NOTHING_TOLD as NOTHING_TOLD
+from swarmkeep.api.openai.progress.telling import Teller
+from swarmkeep.api.openai.progress.usage import UsageSum
+from swarmkeep.domain.codec import Json
+from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.domain.events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    AwaitedApproval,
+    MessageAdded,
+    RunEnded,
+    RunQueued,
+    RunResumed,
+    RunStarted,
+    RunWaiting,
+)
+from swarmkeep.domain.messages import Entry
+from swarmkeep.domain.run_options import RunOptions
+from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
+
+
+class ResponseBuilder:
+    """One part of a run as a response. Events that come at or before `after` are not told.
+
+    `stored` is false for a run that is in no log.
+    """
+
+    def __init__(self, response_id: ResponseId, *, after: int = -1, stored: bool = True) -> None:
+        self.id = response_id
+        self.stored = stored
+        self._reader = ItemReader(response_id.session_id)
+        self._part = 0
+        self._options = RunOptions()
+        self._agent = ""
+        self._teller = Teller(after)
+        self.outcome = Outcome()
+        self._input: list[Json | Entry] = []
+        self.usage = UsageSum()
+        self.below: dict[str, AwaitedApproval] = {}
+        """The approvals that it waits for in other sessions, by the ids of their items."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the response has ended, for all that is known."""
+        return self.outcome.is_over
+
+    @property
+    def output(self) -> list[Json]:
+        """The items that are done, less answers that were wrong and were given again."""
+        return self._teller.valid_output
+
+    @property
+    def input(self) -> list[Json]:
+        """What it was asked for, as items."""
+        # Made when they are wanted: messages may have tens of thousands of parts, and most requests do not ask.
+        found = self._input
+        return [self._reader.make_message(item) if isinstance(item, Entry) else item for item in found]
+
+    def snapshot(self) -> Json:
+        """The response as it is by now."""
+        return make_response(
+            self.id, self._options, self._agent, self.outcome, self.output, self.usage, stored=self.stored
+        )
+
+    def read(self, item: Item) -> list[Json]:
+        """What is told of this item: events of the stream, with their numbers."""
+        if isinstance(item, MessageStarted):
+            if self._is_wanted and self.outcome.created_at:
+                return self._teller.begin_message(self._reader.next_place(item.run_id))
+            return []
+        if isinstance(item, MessageDelta):
+            piece = item.delta.get("content")
+            return self._teller.add_piece(piece) if isinstance(piece, str) and piece else []
+        return self._read_event(item)
+
+    async def read_to_end(
+        self, items: AsyncGenerator[Item | None], passes: Callable[[Item | None], Awaitable[bool]]
+    ) -> Json:
+        """Read items until the response has ended, and give it. Raises SessionNotFound when it will not."""
+        async with aclosing(items):
+            async for item in items:
+                if not await passes(item):
+                    break
+                if item is not None:
+                    self.read(item)
+                if self.is_over:
+                    break
+        if not self.is_over:
+            raise SessionNotFound(self.id.session_id)
+        return self.snapshot()
+
+    @property
+    def _is_wanted(self) -> bool:
+        return self._part == self.id.part
+
+    def _read_event(self, event: RecordedEvent) -> list[Json]:
+        fact = event.fact
+        match fact:
+            case RunQueued():
+                self._options, self._agent = fact.options, fact.agent or event.agent
+                return self._begin(event, "queued")
+            case RunStarted():
+                self._options, self._agent = fact.options, event.agent
+                return self._begin(event, "in_progress")
+            case RunResumed():
+                self._options = self._options if fact.options is UNSET else fact.options
+                if fact.reason == "recovery" and self._is_wanted:
+                    self._teller.note_recovery()
+                return self._begin(event, "in_progress")
+            case MessageAdded():
+                return self._read_message(event, fact)
+            case ApprovalRequested():
+                return self._read_approval(fact)
+            case ApprovalDecided():
+                return self._read_decision(fact)
+            case RunWaiting() | RunEnded():
+                return self._end(event, fact)
+            case _:
+                return self._teller.settle()
+
+    def _begin(self, event: RecordedEvent, status: str) -> list[Json]:
+        if not self._is_wanted:
+            return []
+        first = not self.outcome.created_at
+        # Nobody is told that another server took over: whoever followed the first one counted what came after it.
+        is_taken_over = not first and self.outcome.status == status
+        self.outcome = Outcome(status=status, created_at=self.outcome.created_at or event.at, last_seq=event.seq)
+        told = self._teller.settle()
+        if is_taken_over:
+            return told
+        told += self._tell_response("response.created") if first else []
+        return told + self._tell_response(f"response.{status}")
+
+    def _end(self, event: RecordedEvent, fact: RunWaiting | RunEnded) -> list[Json]:
+        told: list[Json] = []
+        if self._is_wanted and self.outcome.created_at:
+            told += self._teller.close_open_message()
+            if isinstance(fact, RunWaiting):
+                told += self._tell_requests_below(event, fact)
+            self.outcome = describe_ending(self.outcome, event, fact)
+            told += self._teller.tell_end(
+                self.outcome.event_type, self.snapshot(), self._reader.next_place(self.id.run_id)
+            )
+        if isinstance(fact, RunWaiting):
+            self._part += 1
+        return told
+
+    def _tell_requests_below(self, event: RecordedEvent, fact: RunWaiting) -> list[Json]:
+        self.below = dict(list_requests_below(self.id.session_id, event.seq, fact.pending))
+        return [
+            each
+            for item_id, approval in self.below.items()
+            for each in self._teller.tell_whole(show_request_below(item_id, approval))
+        ]
+
+    def _tell_response(self, kind: str) -> list[Json]:
+        # To show the whole of it is not cheap, and not all of it is told.
+        return self._teller.tell(kind, response=self.snapshot() if self._teller.is_heard else {})
+
+    def _read_message(self, event: RecordedEvent, fact: MessageAdded) -> list[Json]:
+        entry = Entry(
+            seq=event.seq,
+            at=event.at,
+            run_id=event.run_id,
+            message=fact.message,
+            completion=fact.completion,
+            tool=fact.tool,
+        )
+        if entry.role not in ("assistant", "tool"):
+            if self._is_wanted and fact.correction is UNSET:
+                self._input.append(entry)
+            elif self._is_wanted:
+                self._teller.take_back_answer()
+            return self._teller.settle()
+        run_options = self._options
+        place = self._reader.next_place(self.id.run_id)
+        items = self._reader.read(
+            entry,
+            lambda call_id, name: not run_options.execute_tools or name in run_options.caller_tool_names,
+        )
+        if not self._is_wanted:
+            return []
+        if entry.role == "tool":
+            self._input += [item for item in items if item["type"] == "function_call_output"]
+            told = [event for item in items for event in self._teller.tell_result(item)]
+            if fact.correction is not UNSET:
+                self._teller.take_back_call()
+            return told
+        if fact.completion is None and fact.guardrail is UNSET:
+            # What an agent said elsewhere, which a caller brings along.
+            self._input += items
+            return []
+        if not self.outcome.created_at:
+            return []
+        if fact.completion is not None:
+            self.usage.add(fact.completion.usage)
+            self.outcome = self.outcome.note_finish(fact.completion.finish_reason)
+        return self._teller.tell_reply(items, place)
+
+    def _read_approval(self, fact: ApprovalRequested) -> list[Json]:
+        self._reader.asked.add(fact.tool_call_id)
+        call = self._reader.calls.get(fact.tool_call_id)
+        if call is None or not self._is_wanted:
+            return []
+        return self._teller.tell_whole(show_approval_request(call))
+
+    def _read_decision(self, fact: ApprovalDecided) -> list[Json]:
+        """What goes on after a decision was asked for with it."""
+        call = self._reader.calls.get(fact.tool_call_id)
+        if call is not None and self._is_wanted:
+            self._input.append(show_approval_response(call, fact.decision == "approve", fact.reason))
+        return []

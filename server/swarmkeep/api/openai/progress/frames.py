@@ -1,0 +1,53 @@
+"""A response as it comes about: server-sent events with OpenAI's types and numbers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.sse import frame
+from swarmkeep.api.streams import PING, STOPPING, StreamCheck
+from swarmkeep.domain.codec import Json, encode
+from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.engine.loop import Item
+from swarmkeep.store.ports import SessionKey
+
+DONE = b"data: [DONE]\n\n"
+
+# What is sent of an item, and whether that was the end.
+Translate = Callable[[Item], tuple[bytes, bool]]
+
+
+def frame_event(event: Json) -> bytes:
+    return frame(event["type"], encode(event))
+
+
+async def write_frames(
+    principal: Principal, key: SessionKey | None, items: AsyncGenerator[Item | None], translate: Translate
+) -> AsyncGenerator[bytes]:
+    """What `translate` makes of the items, with pings in between, and at its end `[DONE]`.
+
+    A stream that ends without it was cut off: by the end of the server, of the session, or of the caller's key.
+    """
+    check = StreamCheck(principal, key, leave=principal.service.drained)
+    heard = time.monotonic()
+    with suppress(SessionNotFound):
+        async with aclosing(items):
+            async for item in items:
+                if not await check.passes(item):
+                    break
+                part, is_over = (b"", False) if item is None else translate(item)
+                now = time.monotonic()
+                if part:
+                    heard = now
+                    yield part
+                elif now - heard >= check.ping_seconds:
+                    heard = now
+                    yield PING
+                if is_over:
+                    yield DONE
+                    return
+    if check.is_leaving:
+        yield STOPPING

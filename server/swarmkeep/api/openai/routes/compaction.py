@@ -1,0 +1,101 @@
+"""A conversation made shorter: what users said, and one item that stands for the rest."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from litestar import post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody
+
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.auth.guards import PERMISSION
+from swarmkeep.api.openai.asked import read_asked
+from swarmkeep.api.openai.chat.messages import split_history
+from swarmkeep.api.openai.command import choose_agent
+from swarmkeep.api.openai.errors import Refused, refuse_failure
+from swarmkeep.api.openai.fields import CompactResponse, CreateResponse
+from swarmkeep.api.openai.history import list_items
+from swarmkeep.api.openai.items.files import put_back_files
+from swarmkeep.api.openai.items.input_items import SUMMARY_PREFIX
+from swarmkeep.api.openai.progress.usage import UsageSum
+from swarmkeep.api.openai.unstored import find_beginning
+from swarmkeep.domain.codec import Json
+from swarmkeep.domain.decisions.commands import add_sender, update_session
+from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
+from swarmkeep.domain.events import MessageAdded, SessionEvent
+from swarmkeep.domain.state import State
+from swarmkeep.engine.ids import make_id
+from swarmkeep.engine.models.model import TurnFailed
+
+
+@post(
+    "/responses/compact",
+    status_code=200,
+    operation_id="compact_response",
+    summary="Make a conversation shorter, to go on with",
+    opt={PERMISSION: ("run",)},
+)
+async def compact_response(data: JSONBody[CompactResponse], principal: NamedDependency[Principal]) -> dict[str, Any]:
+    """The messages of users, and a compaction item in the place of all else: the input of a new response. The agent's
+    model sums it up; nothing is recorded, and what it was made of stays as it is.
+    """
+    asked = await read_asked(
+        principal, CreateResponse(model=data.model, input=data.input, previous_response_id=data.previous_response_id)
+    )
+    if asked.said.approvals:
+        raise Refused("an approval is given with a response", asked.said.approvals[0].param)
+    session = await find_beginning(principal, asked)
+    chosen = None if data.model is None else choose_agent(session.state, asked.model)
+    state = _add(session.state, update_session(session.state, agent=chosen))
+    passing = await _find_passing(principal, state, asked.said.messages)
+    state = _add(state, [MessageAdded(message=add_sender(message)) for message in passing])
+    if not state.messages:
+        raise Refused("there is nothing to make shorter", "input")
+    try:
+        summary = await principal.engine.compactions.sum_up(state, instructions=data.instructions)
+    except TurnFailed as failure:
+        raise refuse_failure(failure.error) from failure
+    except TimeoutError:
+        raise Refused("the summary took too long", code="run_timeout", status=500) from None
+    usage = UsageSum()
+    for completion in summary.completions:
+        usage.add(completion.usage)
+    questions = [item for _, item in await list_items(session.id, state) if _is_question(item)]
+    questions = await put_back_files(principal.store, principal.session_key(session.id), questions)
+    return {
+        "id": make_id("resp"),
+        "object": "response.compaction",
+        "created_at": int(time.time()),
+        "output": [*questions, _show_summary(summary.text)],
+        "usage": usage.to_response(),
+    }
+
+
+def _add(state: State, facts: list[SessionEvent]) -> State:
+    return apply_drafts(state, draft_events(state.agent, facts, None))
+
+
+async def _find_passing(principal: Principal, state: State, messages: list[Json]) -> list[Json]:
+    """What of the input may go to a model: of what was answered before, what the agent's guardrails let through.
+
+    Raises Refused for the rest.
+    """
+    end, unstored = split_history(messages), principal.engine.unstored
+    past = await unstored.find_passing(principal.tenant, state.agent, messages[:end])
+    trip = await unstored.check_input(principal.tenant, state, messages[end:]) if messages[end:] else None
+    if trip is not None:
+        raise Refused(trip.message, "input", code="guardrail")
+    return [*(messages[place] for place in past), *messages[end:]]
+
+
+def _is_question(item: Json) -> bool:
+    return (item["type"], item.get("role")) == ("message", "user")
+
+
+def _show_summary(text: str) -> Json:
+    return {"id": make_id("cmp"), "type": "compaction", "encrypted_content": SUMMARY_PREFIX + text}
+
+
+ROUTES = [compact_response]

@@ -1,0 +1,246 @@
+"""Routes for conversations, which are sessions, and for their items."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import delete, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody
+
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.auth.guards import PERMISSION
+from swarmkeep.api.bodies import Body
+from swarmkeep.api.openai.asked import read_said
+from swarmkeep.api.openai.errors import Refused, not_found
+from swarmkeep.api.openai.fields import Metadata
+from swarmkeep.api.openai.history import list_items, resolve_references
+from swarmkeep.api.openai.items.files import put_back_files
+from swarmkeep.api.openai.items.input_items import Input
+from swarmkeep.api.openai.items.lists import After, Include, IncludeList, ItemLimit, Order, list_page
+from swarmkeep.api.openai.items.places import name_items
+from swarmkeep.api.openai.items.session_items import APPROVALS
+from swarmkeep.api.openai.progress.response import to_seconds
+from swarmkeep.api.openai.targets import make_session_id
+from swarmkeep.domain.codec import Json
+from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.domain.messages import Entry
+from swarmkeep.domain.state import State
+from swarmkeep.domain.views import SessionView
+from swarmkeep.store.ports import SessionKey
+
+
+class NewConversation(Body, frozen=True, kw_only=True):
+    """`items` is a history to begin with."""
+
+    may_be_absent = True
+    items: list[Any] | None = None
+    metadata: Metadata | None = None
+
+
+class ConversationUpdate(Body, frozen=True, kw_only=True):
+    """The metadata takes the place of what there was."""
+
+    metadata: Metadata | None
+
+
+class NewItems(Body, frozen=True, kw_only=True):
+    items: list[Any]
+
+
+def show_conversation(session_id: str, created_at: str, metadata: Json) -> Json:
+    return {
+        "id": session_id,
+        "object": "conversation",
+        "created_at": to_seconds(created_at),
+        "metadata": metadata,
+    }
+
+
+def _show(view: SessionView) -> Json:
+    return show_conversation(view.id, view.created_at, view.metadata)
+
+
+async def _find(principal: Principal, name: str) -> tuple[SessionKey, State]:
+    key = principal.session_key(name)
+    try:
+        return key, await principal.reader.state(key)
+    except SessionNotFound:
+        raise not_found("conversation", name) from None
+
+
+async def _read_history(principal: Principal, items: list[Any]) -> Input:
+    """Items as messages of a history. Raises Refused."""
+    said = read_said(principal, await resolve_references(principal, items), "items")
+    if said.approvals:
+        raise Refused("an approval is given with a response, to the run that waits for it", said.approvals[0].param)
+    return said
+
+
+@post(
+    "/conversations",
+    status_code=200,
+    operation_id="create_conversation",
+    summary="Make a conversation",
+    opt={PERMISSION: ("run",)},
+)
+async def create_conversation(data: JSONBody[NewConversation], principal: NamedDependency[Principal]) -> dict[str, Any]:
+    idempotency = await principal.idempotency_record()
+    said = await _read_history(principal, data.items or [])
+    with name_items(said):
+        view, _ = await principal.engine.sessions.create(
+            principal.tenant,
+            session_id=make_session_id(principal.tenant, idempotency),
+            metadata=dict(data.metadata or {}),
+            messages=said.messages,
+            idempotency=idempotency,
+        )
+    return _show(view)
+
+
+@get("/conversations/{conversation_id:str}", operation_id="get_conversation", summary="Get a conversation")
+async def get_conversation(conversation_id: FromPath[str], principal: NamedDependency[Principal]) -> dict[str, Any]:
+    key, state = await _find(principal, conversation_id)
+    return show_conversation(key.id, state.created_at, state.metadata)
+
+
+@post(
+    "/conversations/{conversation_id:str}",
+    status_code=200,
+    operation_id="update_conversation",
+    summary="Replace a conversation's metadata",
+    opt={PERMISSION: ("run",)},
+)
+async def update_conversation(
+    conversation_id: FromPath[str], data: JSONBody[ConversationUpdate], principal: NamedDependency[Principal]
+) -> dict[str, Any]:
+    key, state = await _find(principal, conversation_id)
+    patch = dict.fromkeys(state.metadata) | dict(data.metadata or {})
+    idempotency = await principal.idempotency_record()
+    return _show(await principal.engine.sessions.update(key, metadata=patch, idempotency=idempotency))
+
+
+@delete(
+    "/conversations/{conversation_id:str}",
+    status_code=200,
+    operation_id="delete_conversation",
+    summary="Delete a conversation and everything of it",
+)
+async def delete_conversation(conversation_id: FromPath[str], principal: NamedDependency[Principal]) -> dict[str, Any]:
+    key, _ = await _find(principal, conversation_id)
+    await principal.engine.sessions.delete(key, by=principal.name)
+    return {"id": key.id, "object": "conversation.deleted", "deleted": True}
+
+
+@post(
+    "/conversations/{conversation_id:str}/items",
+    status_code=200,
+    operation_id="create_items",
+    summary="Add items to a conversation, without a response",
+    opt={PERMISSION: ("run",)},
+)
+async def create_items(
+    conversation_id: FromPath[str],
+    data: JSONBody[NewItems],
+    principal: NamedDependency[Principal],
+    include: Include = None,
+    include_list: IncludeList = None,
+) -> dict[str, Any]:
+    """Refused while a response is in progress in it."""
+    key, _ = await _find(principal, conversation_id)
+    said = await _read_history(principal, data.items)
+    with name_items(said):
+        added = await principal.engine.sessions.add_messages(
+            key, said.messages, idempotency=await principal.idempotency_record()
+        )
+    first = added[0].seq if added else 0
+    items = [item for entry, item in await _list(principal, key) if added and first <= entry.seq <= added[-1].seq]
+    page = list_page(items, limit=len(items), order="asc", after=None, max_bytes=principal.reader.page_bytes)
+    return await _put_back(principal, key, page)
+
+
+async def _put_back(principal: Principal, key: SessionKey, page: Json) -> Json:
+    return {**page, "data": await put_back_files(principal.store, key, page["data"])}
+
+
+async def _list(principal: Principal, key: SessionKey) -> list[tuple[Entry, Json]]:
+    return await list_items(key.id, await principal.reader.state(key))
+
+
+@get(
+    "/conversations/{conversation_id:str}/items",
+    operation_id="list_items",
+    summary="List a conversation's items",
+)
+async def list_conversation_items(
+    conversation_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    limit: ItemLimit = 20,
+    order: Order = "desc",
+    after: After = None,
+    include: Include = None,
+    include_list: IncludeList = None,
+) -> dict[str, Any]:
+    key, state = await _find(principal, conversation_id)
+    items = [item for _, item in await list_items(key.id, state)]
+    page = list_page(items, limit=limit, order=order, after=after, max_bytes=principal.reader.page_bytes)
+    return await _put_back(principal, key, page)
+
+
+async def _find_item(principal: Principal, conversation_id: str, name: str) -> tuple[SessionKey, Entry, Json]:
+    key, state = await _find(principal, conversation_id)
+    for entry, item in await list_items(key.id, state):
+        if item["id"] == name:
+            return key, entry, item
+    raise not_found("item", name)
+
+
+@get(
+    "/conversations/{conversation_id:str}/items/{item_id:str}",
+    operation_id="get_item",
+    summary="Get an item of a conversation",
+)
+async def get_item(
+    conversation_id: FromPath[str],
+    item_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    include: Include = None,
+    include_list: IncludeList = None,
+) -> dict[str, Any]:
+    key, _, item = await _find_item(principal, conversation_id, item_id)
+    return (await put_back_files(principal.store, key, [item]))[0]
+
+
+@delete(
+    "/conversations/{conversation_id:str}/items/{item_id:str}",
+    status_code=200,
+    operation_id="delete_item",
+    summary="Take an item out of a conversation",
+    opt={PERMISSION: ("run",)},
+)
+async def delete_item(
+    conversation_id: FromPath[str], item_id: FromPath[str], principal: NamedDependency[Principal]
+) -> dict[str, Any]:
+    """Models are not sent it any more, and lists do not show it; a call goes with its result. The log keeps it."""
+    key, entry, item = await _find_item(principal, conversation_id, item_id)
+    if item["type"] in APPROVALS:
+        message = "an approval cannot be deleted by itself: it goes with its call, once that has come to its end"
+        raise Refused(message, "item_id")
+    call_id = item["call_id"] if item["type"] == "function_call" else None
+    # Of a reply that says something and calls functions, each is an item.
+    words_only = item["type"] == "message" and entry.role == "assistant"
+    await principal.engine.sessions.remove_message(key, entry.seq, call_id, content_only=words_only, by=principal.name)
+    state = await principal.reader.state(key)
+    return show_conversation(key.id, state.created_at, state.metadata)
+
+
+ROUTES = [
+    create_conversation,
+    get_conversation,
+    update_conversation,
+    delete_conversation,
+    create_items,
+    list_conversation_items,
+    get_item,
+    delete_item,
+]

@@ -1,0 +1,91 @@
+"""How large a response's first request to its model would be. An estimate: only a model's provider counts exactly."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from litestar import post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody
+from msgspec.structs import asdict, replace
+
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.auth.guards import PERMISSION
+from swarmkeep.api.openai.asked import Asked, read_asked
+from swarmkeep.api.openai.command import make_command
+from swarmkeep.api.openai.errors import Refused
+from swarmkeep.api.openai.fields import CountTokens, CreateResponse
+from swarmkeep.api.openai.items.places import name_items
+from swarmkeep.api.openai.submit import read_answers
+from swarmkeep.api.openai.unstored import find_beginning
+from swarmkeep.domain.codec import encode
+from swarmkeep.domain.decisions.commands import start_run
+from swarmkeep.domain.decisions.resuming import resume_run
+from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.request import ModelRequest
+from swarmkeep.domain.state import State
+from swarmkeep.engine.models.model import TurnFailed
+from swarmkeep.engine.swarm.unstored import UnstoredSession
+
+# Of text, whatever its language: few tokens are shorter, most of them in English are about as long.
+_BYTES_PER_TOKEN = 4
+# A picture of 1024 × 1024 in detail. How large one is, or how long a file, nobody looks up for an estimate.
+_TOKENS_PER_MEDIUM = 765
+
+
+@post(
+    "/responses/input_tokens",
+    status_code=200,
+    operation_id="count_input_tokens",
+    summary="Estimate the tokens of a response's input",
+    opt={PERMISSION: ("run",)},
+)
+async def count_input_tokens(data: JSONBody[CountTokens], principal: NamedDependency[Principal]) -> dict[str, Any]:
+    """Of all that the model would be sent first: instructions, functions, what was said before, and the input. By the
+    bytes of its text, and a fixed number for each picture or file. Nothing is recorded.
+    """
+    asked = await read_asked(principal, CreateResponse(**asdict(data)))
+    session = await find_beginning(principal, asked)
+    with name_items(asked.said):
+        request = await _preview(principal, asked, session)
+    tokens = await asyncio.to_thread(estimate_tokens, request)
+    return {"object": "response.input_tokens", "input_tokens": tokens, "estimated": True}
+
+
+async def _preview(principal: Principal, asked: Asked, session: UnstoredSession) -> ModelRequest:
+    run = session.state.run
+    if run is not None and run.status == "waiting":
+        answers = read_answers(principal, session.id, run, asked)
+        now = await principal.store.read_clock() if answers.approvals else None
+
+        def decide(state: State) -> list[EventDraft]:
+            given = answers.results, answers.approvals
+            return resume_run(state, run.id, *given, messages=answers.messages, options=asked.options, now=now)
+    else:
+        # What another run is going to say nobody knows: as if it were cut off now.
+        command = replace(make_command(principal, session.state, asked), on_busy="interrupt")
+
+        def decide(state: State) -> list[EventDraft]:
+            return start_run(state, command)
+
+    try:
+        return await principal.engine.unstored.preview(session, decide, asked.options)
+    except TurnFailed as failure:
+        raise Refused(failure.error.message, "model", code=failure.error.code, status=409) from failure
+
+
+def estimate_tokens(request: ModelRequest) -> int:
+    """About how many tokens a request has."""
+    size = len(request.body()) - len(encode(request.params))
+    media = 0
+    for entry in request.entries:
+        content = entry.message.get("content")
+        for part in content if isinstance(content, list) else ():
+            if part.get("type") != "text":
+                media += 1
+                size -= len(encode(part))
+    return max(size, 0) // _BYTES_PER_TOKEN + media * _TOKENS_PER_MEDIUM
+
+
+ROUTES = [count_input_tokens]

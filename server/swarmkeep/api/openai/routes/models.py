@@ -1,0 +1,40 @@
+"""Routes for models, which are the agents."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import unquote
+
+from litestar import Request, get
+from litestar.di import NamedDependency
+from litestar.params import QueryParameter
+
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.openai.asked import find_agent
+from swarmkeep.api.openai.errors import PREFIX
+from swarmkeep.api.routes.agents import AgentName
+from swarmkeep.domain.codec import Json
+
+ForUser = Annotated[str | None, QueryParameter(description="Changes nothing here: whose key it is, counts.")]
+
+
+def show_model(name: str) -> Json:
+    # Agents are not dated.
+    return {"id": name, "object": "model", "created": 0, "owned_by": "swarmkeep"}
+
+
+@get("/models", operation_id="list_models", summary="List the agents")
+async def list_models(principal: NamedDependency[Principal], user: ForUser = None) -> dict[str, Any]:
+    return {"object": "list", "data": [show_model(name) for name in principal.engine.registry.names]}
+
+
+@get("/models/{name:path}", operation_id="get_model", summary="Get an agent")
+async def get_model(
+    request: Request[Any, Any, Any], principal: NamedDependency[Principal], name: AgentName
+) -> dict[str, Any]:
+    # Not `name`, but as it was sent: a name may hold slashes, and routing tidies them.
+    raw = request.scope["raw_path"].decode("latin-1")
+    return show_model(find_agent(principal, unquote(raw.partition(f"{PREFIX}/models/")[2])))
+
+
+ROUTES = [list_models, get_model]

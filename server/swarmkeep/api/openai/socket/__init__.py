@@ -1,0 +1,1 @@
+"""Responses over one WebSocket."""

@@ -1,0 +1,186 @@
+"""Responses over one WebSocket: each `response.create` frame is answered with the events of its response.
+
+One response at a time. What is not stored can be gone on with here and nowhere else, and only the last of it: a
+continuation changes what it goes on from, and one that fails leaves nothing to go on from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, suppress
+
+import msgspec
+from litestar import websocket
+from litestar.exceptions import HTTPException
+from msgspec.structs import replace
+
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.auth.guards import OWN_AUTH
+from swarmkeep.api.http_errors import Unauthenticated
+from swarmkeep.api.openai.asked import read_asked
+from swarmkeep.api.openai.errors import Refused, make_error, not_found
+from swarmkeep.api.openai.socket.frames import CreateFrame, error_frame, read_create, read_header
+from swarmkeep.api.openai.submit import FollowedResponse, follow_response
+from swarmkeep.api.openai.targets import find_target
+from swarmkeep.api.openai.unstored import begin_unstored
+from swarmkeep.api.streams import StreamCheck, wait_until_refused
+from swarmkeep.api.websocket.frames import CLIENT_GONE, Socket, close_refused, receive_frame
+from swarmkeep.api.websocket.handshake import (
+    SUBPROTOCOL,
+    authenticate_handshake,
+    authorize_command,
+    read_query,
+    refuse_handshake,
+    refuse_other_pages,
+)
+from swarmkeep.api.websocket.tasks import run_until_first
+from swarmkeep.domain.codec import Json, encode
+from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.engine.swarm.unstored import UnstoredSession
+
+
+@websocket("/responses", opt={OWN_AUTH: True})
+async def responses_socket(socket: Socket) -> None:
+    """Who may not come in gets no connection; all other refusals are told over it."""
+    service, scope = socket.app.state.service, socket.scope
+    try:
+        await refuse_other_pages(service, scope)
+        principal = await authenticate_handshake(service, scope)
+    except Exception as error:
+        status, body, headers = make_error(error)
+        await refuse_handshake(socket.send, status, {"error": body}, headers, "application/json")
+        return
+    await socket.accept(subprotocols=SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None)
+    try:
+        read_query(scope)
+        await _ResponsesSocket(socket, principal).run_until_closed()
+    except CLIENT_GONE:
+        return
+    except Exception as error:
+        status, code, frame = error_frame(error)
+        await close_refused(socket, frame, status, code)
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """A response that is in no log, and what a next one goes on from."""
+
+    response_id: str
+    session: UnstoredSession
+
+
+class _ResponsesSocket:
+    """One connection."""
+
+    def __init__(self, socket: Socket, principal: Principal) -> None:
+        self._socket = socket
+        self._principal = principal
+        self._asked: asyncio.Queue[bytes] = asyncio.Queue()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._begin_lock = asyncio.Lock()
+        self._end_lock = asyncio.Lock()
+        self._kept: _Kept | None = None
+
+    async def run_until_closed(self) -> None:
+        """Until the client closes, the server stops, or the key is valid no more, which raises Unauthenticated."""
+        work = self._receive(), self._answer(), self._leave_when_refused(), self._leave_when_drained()
+        await run_until_first(self._socket, self._begin_lock, *work)
+
+    async def _receive(self) -> None:
+        """Take one frame after the other; refuse what comes while another response is under way."""
+        while True:
+            try:
+                text = await receive_frame(self._socket)
+                if not self._idle.is_set():
+                    message = "another response is under way on this connection; wait for its end"
+                    raise Refused(message, code="response_in_progress", status=409)
+            except (HTTPException, Refused) as error:
+                await self._tell_error(error)
+            else:
+                self._idle.clear()
+                self._asked.put_nowait(text)
+
+    async def _answer(self) -> None:
+        while True:
+            text = await self._asked.get()
+            try:
+                last = encode(await self._respond(text))
+            except (*CLIENT_GONE, Unauthenticated):
+                raise
+            except Exception as error:
+                last = error_frame(error)[2]
+            async with self._end_lock:
+                # Whoever has the last frame may send the next one at once.
+                self._idle.set()
+                await self._socket.send_text(last)
+
+    async def _respond(self, text: bytes) -> Json:
+        """Send a response's events, but for the last, which is returned: nothing of it is left to do then."""
+        kept = self._take_kept(text)
+        async with self._begin_lock:
+            await authorize_command(self._principal, self._socket.scope)
+            self._principal.require("run")
+            frame = await read_create(text, self._socket.app.state.body_limits.max_values)
+            response, session = await self._begin(frame, kept)
+        last = await self._send_events(response)
+        if session is not None and response.builder.outcome.status != "failed":
+            self._kept = _Kept(last["response"]["id"], session)
+        return last
+
+    def _take_kept(self, text: bytes) -> UnstoredSession | None:
+        """What a frame goes on from, if that is kept here; from now on it is not, unless all goes well."""
+        header, kept = read_header(text), self._kept
+        if header is None or kept is None or header.previous_response_id != kept.response_id:
+            return None
+        self._kept = None
+        return kept.session
+
+    async def _begin(
+        self, frame: CreateFrame, kept: UnstoredSession | None
+    ) -> tuple[FollowedResponse, UnstoredSession | None]:
+        asked = await read_asked(self._principal, replace(frame, stream=True))
+        if frame.store is False:
+            unstored = await begin_unstored(self._principal, asked, kept)
+            return unstored.follow(), unstored.session
+        if kept is not None:
+            raise Refused("what goes on from a response that is not stored cannot be stored: `store` is false", "store")
+        target = await find_target(self._principal, asked, None)
+        return await follow_response(self._principal, target, asked), None
+
+    async def _send_events(self, response: FollowedResponse) -> Json:
+        check = StreamCheck(self._principal, response.key, leave=self._principal.service.drained)
+        with suppress(SessionNotFound):
+            async with aclosing(response.items) as items:
+                async for item in items:
+                    if not await check.passes(item):
+                        break
+                    told = [] if item is None else response.builder.read(item)
+                    last = told.pop() if told and response.builder.is_over else None
+                    for event in told:
+                        await self._socket.send_text(encode(event))
+                    if last is not None:
+                        return last
+        if not await self._principal.is_still_allowed():
+            raise Unauthenticated(key_given=True)
+        if check.is_leaving:
+            message = "the server is shutting down; fetch the response later"
+            raise Refused(message, code="server_shutting_down", status=503)
+        raise not_found("response", str(response.builder.snapshot()["id"]))
+
+    async def _tell_error(self, error: Exception) -> None:
+        await self._socket.send_text(error_frame(error)[2])
+
+    async def _leave_when_refused(self) -> None:
+        """End the connection of a client that waits or takes nothing, too, when it was to be let in no more."""
+        await wait_until_refused(self._principal)
+        raise Unauthenticated(key_given=True)
+
+    async def _leave_when_drained(self) -> None:
+        """Once this server's runs have ended, and the last of them was told."""
+        await self._principal.service.drained.wait()
+        await self._idle.wait()
+        async with self._end_lock:
+            return
+
+
+ROUTES = [responses_socket]

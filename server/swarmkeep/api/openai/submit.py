@@ -1,0 +1,243 @@
+"""From what is asked for to a run: it begins, or goes on from where it waits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.openai.asked import Asked
+from swarmkeep.api.openai.command import make_command
+from swarmkeep.api.openai.errors import Refused
+from swarmkeep.api.openai.history import count_parts, find_asked_call, read_earlier
+from swarmkeep.api.openai.items.below import list_requests_below
+from swarmkeep.api.openai.items.ids import ResponseId
+from swarmkeep.api.openai.items.input_items import ApprovalAnswer
+from swarmkeep.api.openai.items.places import name_items
+from swarmkeep.api.openai.progress.builder import NOTHING_TOLD, ResponseBuilder
+from swarmkeep.api.openai.targets import Target, find_target
+from swarmkeep.api.streams import StreamCheck
+from swarmkeep.domain.codec import Json
+from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer
+from swarmkeep.domain.errors import Draining, SeqConflict, SessionBusy, SessionNotFound
+from swarmkeep.domain.events import AwaitedApproval, RunWaiting
+from swarmkeep.domain.state import Run
+from swarmkeep.engine.idempotency import IdempotentRequest
+from swarmkeep.engine.loop import Item
+from swarmkeep.engine.reader import RunPosition
+from swarmkeep.engine.teams.approving import ApprovalBelow
+from swarmkeep.logs.context import bind_fields
+from swarmkeep.store.ports import IdempotencyRecord, SessionKey
+
+TAKEN_OVER = "a person has taken this conversation over from the agent"
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """A response that was begun: its session, its id, and where its run's stream begins."""
+
+    key: SessionKey
+    response_id: ResponseId
+    position: RunPosition
+
+
+class FollowedResponse(msgspec.Struct, frozen=True):
+    """A response that was begun, and what happens of it from there on. Without a `key` it is in no log."""
+
+    key: SessionKey | None
+    builder: ResponseBuilder
+    items: AsyncGenerator[Item | None]
+
+    async def finish(self, principal: Principal) -> Json:
+        """The response, once it has ended.
+
+        Raises SessionNotFound when its session is gone before, and Draining where it is in no log and the server stops.
+        """
+        check = StreamCheck(principal, self.key, leave=principal.service.drained)
+        try:
+            return await self.builder.read_to_end(self.items, check.passes)
+        except SessionNotFound:
+            if self.key is None and check.is_leaving:
+                raise Draining from None
+            raise
+
+
+class Answers(msgspec.Struct, frozen=True):
+    """What a waiting run is given: results and decisions for all that it waits for, and what else is said; or the
+    decisions that it waits for in sessions `below` it."""
+
+    results: list[ToolAnswer]
+    approvals: list[Approval]
+    messages: list[Json]
+    below: list[ApprovalBelow] = []
+
+
+async def begin_response(
+    principal: Principal, target: Target, asked: Asked, idempotency: IdempotentRequest | None = None
+) -> Begun:
+    """Record the run and its input, and begin; returns once that is durable. Raises Refused and what runs raise."""
+    with name_items(asked.said):
+        begun = await _begin(principal, target, asked, idempotency)
+    bind_fields(session_id=begun.key.id, run_id=begun.position.run_id)
+    return begun
+
+
+async def follow_response(
+    principal: Principal,
+    target: Target,
+    asked: Asked,
+    idempotency: IdempotentRequest | None = None,
+    *,
+    is_quiet: bool = False,
+) -> FollowedResponse:
+    """Begin a response with its reader there already: a model that answers at once is seen to speak, too.
+
+    One that is followed quietly is told as a whole only. Raises what `begin_response` raises.
+    """
+    feed = principal.reader.open_feed(target.key, is_quiet=is_quiet)
+    try:
+        begun = await begin_response(principal, target, asked, idempotency)
+        builder = ResponseBuilder(begun.response_id, after=NOTHING_TOLD if is_quiet else -1)
+        if begun.response_id.part:
+            await read_earlier(principal.reader, begun.key, builder, begun.position)
+    except BaseException:
+        if feed is not None:
+            feed.close()
+        raise
+    if feed is not None and (begun.position.repeated or begun.key != target.key):
+        feed.close()
+        feed = None
+    return FollowedResponse(begun.key, builder, principal.reader.follow_run(begun.key, begun.position, feed=feed))
+
+
+async def _begin(principal: Principal, target: Target, asked: Asked, idempotency: IdempotentRequest | None) -> Begun:
+    if target.repeated is not None:
+        return await _find_repeated(principal, target.key, target.repeated)
+    if target.waiting is not None:
+        return await _resume(principal, target.key, target.waiting, asked, idempotency)
+    command = make_command(principal, target.state, asked, idempotency)
+    if asked.previous is not None and target.key.id == asked.previous.session_id:
+        command = replace(command, after_run=asked.previous.run_id)
+    try:
+        position = await principal.engine.runs.start(target.key, command, idempotency=idempotency, plan=target.plan)
+    except SeqConflict:
+        # What is forked was redacted, or made anew, meanwhile.
+        target = await find_target(principal, asked, idempotency, fresh=True)
+        return await _begin(principal, target, asked, idempotency)
+    except SessionBusy:
+        # What this process remembered of the session was not all, or somebody was faster.
+        target = await find_target(principal, asked, idempotency, fresh=True)
+        if target.waiting is None and command.after_run is None:
+            raise
+        return await _begin(principal, target, asked, idempotency)
+    return Begun(target.key, ResponseId(target.key.id, position.run_id), position)
+
+
+async def _find_repeated(principal: Principal, key: SessionKey, record: IdempotencyRecord) -> Begun:
+    """The response that an earlier request with the same key began."""
+    position = await principal.reader.find_position(key, record.run_id or "")
+    part = 0
+    async with aclosing(principal.reader.read_pages(key, after=position.after, upto=record.seq)) as events:
+        async for event in events:
+            waits = event.run_id == position.run_id and event.type == RunWaiting.type
+            part += waits and event.seq < (record.seq or 0)
+    position = replace(position, seq=record.seq, repeated=True)
+    return Begun(key, ResponseId(key.id, position.run_id, part), position)
+
+
+async def _resume(
+    principal: Principal, key: SessionKey, run: Run, asked: Asked, idempotency: IdempotentRequest | None
+) -> Begun:
+    answers = read_answers(principal, key.id, run, asked)
+    part = ResponseId(key.id, run.id, count_parts(run))
+    if answers.below:
+        options = asked.options if principal.may("run") else UNSET
+        approving = principal.engine.approvals_below
+        position = await approving.decide(key, run.id, answers.below, options=options, idempotency=idempotency)
+        return Begun(key, part, position)
+    position = await principal.engine.runs.resume(
+        key,
+        run.id,
+        tool_results=answers.results,
+        approvals=answers.approvals,
+        messages=answers.messages,
+        # Whoever may only decide does not say how the run goes on.
+        options=asked.options if principal.may("run") else UNSET,
+        idempotency=idempotency,
+    )
+    return Begun(key, part, position)
+
+
+def read_answers(principal: Principal, session_id: str, run: Run, asked: Asked) -> Answers:
+    """What a waiting run is given by a request. Raises Refused for a call that is left without an answer."""
+    below = dict(list_requests_below(session_id, run.last_wait, run.pending))
+    if below and asked.said.approvals:
+        return Answers([], [], [], _read_below(principal, below, asked))
+    outside = [call.tool_call_id for call in run.pending if call.reason == "tool_results"]
+    results, messages = _split_results(asked.said.messages, outside)
+    approvals = [_read_approval(principal, session_id, run, answer) for answer in asked.said.approvals]
+    given = {result.tool_call_id for result in results} | {approval.tool_call_id for approval in approvals}
+    for call in run.pending:
+        if call.reason == "person":
+            raise Refused(f"{TAKEN_OVER}, and no answer is there yet", "input")
+        if call.reason == "session":
+            where = f"session {call.session_id or ''}, in which another agent is asked"
+            how = "; answer its mcp_approval_request" if below else ""
+            raise Refused(f"the call {call.tool_call_id} ({call.name}) waits for an approval in {where}{how}", "input")
+        if call.tool_call_id not in given:
+            what = "approval response" if call.reason == "approval" else "tool output"
+            raise Refused(f"no {what} found for function call {call.tool_call_id} ({call.name})", "input")
+    return Answers(results, approvals, messages)
+
+
+def _read_below(principal: Principal, below: Mapping[str, AwaitedApproval], asked: Asked) -> list[ApprovalBelow]:
+    """The decisions for all that is waited for in other sessions. Raises Refused."""
+    if asked.said.messages:
+        message = "with decisions on calls of an agent that is asked nothing else is said: it goes on first"
+        raise Refused(message, "input")
+    decisions: dict[str, ApprovalBelow] = {}
+    for answer in asked.said.approvals:
+        call = below.get(answer.request_id)
+        if call is None or answer.request_id in decisions:
+            raise Refused(f"there is no open request {answer.request_id!r}", answer.param)
+        approval = _make_approval(principal, call.tool_call_id, answer)
+        decisions[answer.request_id] = ApprovalBelow(call.session_id, call.run_id, approval)
+    for item_id, call in below.items():
+        if item_id not in decisions:
+            raise Refused(f"no approval response found for {item_id} ({call.name})", "input")
+    return list(decisions.values())
+
+
+def _split_results(messages: Sequence[Json], open_ids: list[str]) -> tuple[list[ToolAnswer], list[Json]]:
+    """The results of open calls, and what else is said. Raises Refused for a result that answers none."""
+    results: list[ToolAnswer] = []
+    rest: list[Json] = []
+    for place, message in enumerate(messages):
+        call_id = message.get("tool_call_id")
+        if message["role"] != "tool":
+            rest.append(message)
+        elif call_id in open_ids and call_id not in {result.tool_call_id for result in results}:
+            results.append(ToolAnswer(tool_call_id=call_id, content=message["content"]))
+        else:
+            raise Refused(f"there is no open function call {call_id!r} for this output", f"input[{place}]")
+    return results, rest
+
+
+def _read_approval(principal: Principal, session_id: str, run: Run, answer: ApprovalAnswer) -> Approval:
+    call_id = find_asked_call(session_id, run, answer.request_id)
+    if call_id is None:
+        raise Refused(f"there is no open request {answer.request_id!r}", answer.param)
+    return _make_approval(principal, call_id, answer)
+
+
+def _make_approval(principal: Principal, call_id: str, answer: ApprovalAnswer) -> Approval:
+    return Approval(
+        tool_call_id=call_id,
+        decision="approve" if answer.approve else "deny",
+        reason=answer.reason,
+        by=principal.name,
+        may_be_own=not principal.service.separate_approvers,
+    )

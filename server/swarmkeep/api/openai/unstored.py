@@ -1,0 +1,107 @@
+"""Responses with `store: false`: run and answered, and then forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from litestar.types import Receive
+
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.openai.asked import Asked
+from swarmkeep.api.openai.command import make_command
+from swarmkeep.api.openai.errors import Refused
+from swarmkeep.api.openai.history import count_parts, read_run_events
+from swarmkeep.api.openai.items.ids import ResponseId
+from swarmkeep.api.openai.items.places import name_items
+from swarmkeep.api.openai.progress.builder import ResponseBuilder
+from swarmkeep.api.openai.submit import FollowedResponse, read_answers
+from swarmkeep.api.openai.targets import locate
+from swarmkeep.api.sse import wait_for_disconnect
+from swarmkeep.domain.codec import Json
+from swarmkeep.domain.decisions.commands import refuse_if_busy
+from swarmkeep.engine.loop import Item
+from swarmkeep.engine.swarm.unstored import UnstoredSession
+
+
+class UnstoredResponse:
+    """One response that no log has; `session` can be gone on with as long as somebody holds it."""
+
+    def __init__(self, session: UnstoredSession, builder: ResponseBuilder, items: AsyncGenerator[Item | None]) -> None:
+        self.session = session
+        self.builder = builder
+        self.items = items
+
+    def follow(self) -> FollowedResponse:
+        """What happens of it, which ends with whoever reads it."""
+        return FollowedResponse(None, self.builder, self.items)
+
+
+async def finish_unstored(principal: Principal, response: UnstoredResponse, receive: Receive) -> Json:
+    """The response, once it has ended, as long as there is somebody to take it: nobody else will ever see it.
+
+    Raises Refused when the client is gone, and Draining when the server stops.
+    """
+    finishing = asyncio.create_task(response.follow().finish(principal))
+    leaving = asyncio.create_task(wait_for_disconnect(receive))
+    try:
+        await asyncio.wait((finishing, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not finishing.done():
+            raise Refused("the client went away", code="client_closed_request", status=499)
+        return finishing.result()
+    finally:
+        for task in (finishing, leaving):
+            task.cancel()
+        await asyncio.gather(finishing, leaving, return_exceptions=True)
+
+
+async def begin_unstored(
+    principal: Principal, asked: Asked, earlier: UnstoredSession | None = None
+) -> UnstoredResponse:
+    """Begin a response that is kept nowhere. It goes on from an `earlier` one, or from what is stored.
+
+    Raises Refused, SessionBusy and what runs raise.
+    """
+    with name_items(asked.said):
+        return await _begin(principal, asked, earlier)
+
+
+async def _begin(principal: Principal, asked: Asked, earlier: UnstoredSession | None) -> UnstoredResponse:
+    if earlier is None and asked.said.approvals:
+        message = "a decision on what is stored is recorded: `store` must not be false with it"
+        raise Refused(message, "store")
+    session = await find_beginning(principal, asked) if earlier is None else earlier
+    run = session.state.run
+    if run is None or run.status != "waiting":
+        # There is no queue to wait in: what the active run does is another's to record.
+        refuse_if_busy(session.state)
+        command = make_command(principal, session.state, asked)
+        builder = ResponseBuilder(ResponseId(session.id, command.run_id), stored=False)
+        items = await principal.engine.unstored.start(principal.tenant, session, command)
+        return UnstoredResponse(session, builder, items)
+    answers = read_answers(principal, session.id, run, asked)
+    builder = ResponseBuilder(ResponseId(session.id, run.id, count_parts(run)), stored=False)
+    for event in session.run_events:
+        builder.read(event)
+    items = await principal.engine.unstored.resume(
+        principal.tenant,
+        session,
+        run.id,
+        tool_results=answers.results,
+        approvals=answers.approvals,
+        messages=answers.messages,
+        options=asked.options,
+    )
+    return UnstoredResponse(session, builder, items)
+
+
+async def find_beginning(principal: Principal, asked: Asked) -> UnstoredSession:
+    """What a response goes on from: what is stored of the session that it names, or a new one."""
+    found = await locate(principal, asked)
+    if found is None:
+        return UnstoredSession((await principal.engine.sessions.plan(agent=asked.model)).preview())
+    state = found.state
+    if found.fork_at is not None:
+        state = await principal.reader.state(found.key, at=found.fork_at)
+    events = [] if state.run is None else await read_run_events(principal.reader, found.key, state.run)
+    return UnstoredSession(state, events, session_id=found.key.id)

@@ -1,0 +1,192 @@
+"""Joins modules of JavaScript into few files, so that a page needs few requests, without a step that builds anything.
+
+Each module becomes a function that gives its exports, so that its names stay its own:
+
+    const $theme_js = (() => {
+    const { button, icon } = $dom_js;
+    ...
+    return { themeButton };
+    })();
+
+A module that is loaded on demand, by `import("./timeline.js")`, begins a file of its own under its name, with what it
+needs and no file before it has. So does one that runs in a worker, named by `new URL("./work.js", import.meta.url)`; it
+shares nothing with the page. Whatever else JavaScript knows of modules is refused: see `PackingError`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+_NAME = r'"\./([\w.-]+)"'
+_IMPORT = re.compile(rf"^import\s*(?:(?:(\w+)|\{{([^}}]*)\}})\s*from\s*)?{_NAME};?[ \t]*$", re.MULTILINE)
+_EXPORT = re.compile(r"^export ((?:async )?function\*?|class|const) (\w+)", re.MULTILINE)
+# At the end, as libraries have it.
+_EXPORT_LIST = re.compile(r"\bexport\s*\{([^}]*)\};?\s*\Z")
+_ON_DEMAND = re.compile(rf"\bimport\({_NAME}\)")
+_IN_WORKER = re.compile(rf"\bnew URL\({_NAME}, import\.meta\.url\)")
+_LEFT_OVER = re.compile(r"^(?:import\b(?!\s*[(.])|export\b|(?:(?:const|let) [^=;]*=\s*)?await\b).*", re.MULTILINE)
+_COMMENT = re.compile(r"^[ \t]*//.*$", re.MULTILINE)
+
+
+class PackingError(Exception):
+    """A module cannot be packed: it imports in a circle, what another does not export, or all of it (`* as`), exports
+    what may change or has no name, or waits before it is there."""
+
+
+class Module(msgspec.Struct, frozen=True):
+    """A module as a function: what is in it, by what names others know that, and what it needs."""
+
+    name: str
+    body: str
+    exports: dict[str, str]
+    needed: dict[str, list[str]]
+    """What it takes of others, by their names."""
+    on_demand: list[str]
+    in_workers: list[str]
+
+    @property
+    def variable(self) -> str:
+        return _variable(self.name)
+
+    def write(self) -> str:
+        given = ", ".join(name if name == local else f"{name}: {local}" for name, local in self.exports.items())
+        return f"// {self.name}\nconst {self.variable} = (() => {{\n{self.body}\nreturn {{ {given} }};\n}})();\n"
+
+
+def read_module(name: str, source: str) -> Module:
+    exports: dict[str, str] = {}
+    body = _EXPORT.sub(lambda found: _note_export(exports, found), _drop_comments(source).rstrip())
+    body = _EXPORT_LIST.sub(lambda found: _note_exports(exports, found), body)
+    needed = {found[3]: [there for there, _ in _list_taken(found)] for found in _IMPORT.finditer(body)}
+    body = _IMPORT.sub(_write_import, body)
+    if left := _LEFT_OVER.search(body):
+        raise PackingError(f"{name}: `{left[0][:80]}` cannot be packed")
+    return Module(name, body, exports, needed, _ON_DEMAND.findall(body), _IN_WORKER.findall(body))
+
+
+def _drop_comments(source: str) -> str:
+    """Without the lines that are comments, as far as they are in no text: one that goes over several lines has a back
+    tick too many in its first."""
+    if any(line.count("`") % 2 for line in source.splitlines()):
+        return source
+    return _COMMENT.sub("", source)
+
+
+def _note_export(exports: dict[str, str], found: re.Match[str]) -> str:
+    exports[found[2]] = found[2]
+    return f"{found[1]} {found[2]}"
+
+
+def _note_exports(exports: dict[str, str], found: re.Match[str]) -> str:
+    for name, other in _pairs(found[1]):
+        exports[other] = name
+    return ""
+
+
+def _write_import(found: re.Match[str]) -> str:
+    taken = ", ".join(there if there == here else f"{there}: {here}" for there, here in _list_taken(found))
+    return f"const {{ {taken} }} = {_variable(found[3])};" if taken else ""
+
+
+def _list_taken(found: re.Match[str]) -> list[tuple[str, str]]:
+    """What an import takes, each as a pair of its name there and here."""
+    default, names = found[1], found[2]
+    return [("default", default)] if default else _pairs(names or "")
+
+
+def _variable(name: str) -> str:
+    return f"${re.sub(r'[^A-Za-z0-9]', '_', name)}"
+
+
+def _pairs(names: str) -> list[tuple[str, str]]:
+    """`a, b as c` as pairs of a name and what it is called from there on."""
+    parts = [part.split() for part in names.split(",") if part.strip()]
+    return [(part[0], part[-1]) for part in parts]
+
+
+def pack(entry: str, read: Callable[[str], str]) -> dict[str, str]:
+    """The files of a page that begins with the module `entry`, by name; `read` gives a module's source."""
+    return _Packer(read).pack(entry)
+
+
+class _Packer:
+    def __init__(self, read: Callable[[str], str]) -> None:
+        self._read = read
+        self._modules: dict[str, Module] = {}
+        self._homes: dict[str, str] = {}
+        """The file that each module is in."""
+
+    def pack(self, entry: str) -> dict[str, str]:
+        files: dict[str, list[str]] = {}
+        waiting, workers = [entry], dict[str, None]()
+        for name in waiting:
+            files[name] = [found for found in self._list_needed(name) if found not in self._homes]
+            self._homes |= dict.fromkeys(files[name], name)
+            for found in files[name]:
+                waiting += [other for other in self._get(found).on_demand if other not in waiting]
+                workers |= dict.fromkeys(self._get(found).in_workers)
+        packed = {name: self._write_file(name, modules, files) for name, modules in files.items()}
+        for worker in workers:
+            packed |= _Packer(self._read).pack(worker)
+        self._refuse_same_variables()
+        return packed
+
+    def _get(self, name: str) -> Module:
+        if name not in self._modules:
+            self._modules[name] = read_module(name, self._read(name))
+        return self._modules[name]
+
+    def _list_needed(self, name: str) -> list[str]:
+        """A module and what it needs, each behind what it needs itself."""
+        found: dict[str, None] = {}
+
+        def add(module: str, above: tuple[str, ...]) -> None:
+            if module in above:
+                raise PackingError(f"imported in a circle: {' -> '.join((*above, module))}")
+            for needed, names in self._get(module).needed.items():
+                if missing := [name for name in names if name not in self._get(needed).exports]:
+                    raise PackingError(f"{module}: {needed} does not export {', '.join(missing)}")
+                if needed not in found:
+                    add(needed, (*above, module))
+            found[module] = None
+
+        add(name, ())
+        return list(found)
+
+    def _write_file(self, name: str, modules: list[str], files: dict[str, list[str]]) -> str:
+        return "".join(
+            [
+                *self._write_imports(name, modules),
+                *(self._get(module).write() for module in modules),
+                *self._write_exports(name, modules, files),
+            ]
+        )
+
+    def _write_imports(self, name: str, modules: list[str]) -> Iterator[str]:
+        taken: dict[str, list[str]] = {}
+        for module in self._list_foreign(name, modules):
+            taken.setdefault(self._homes[module], []).append(self._get(module).variable)
+        for home, variables in taken.items():
+            yield f'import {{ {", ".join(variables)} }} from "./{home}";\n'
+
+    def _list_foreign(self, name: str, modules: list[str]) -> list[str]:
+        """What a file needs of others."""
+        needed = {other for module in modules for other in self._get(module).needed} | {name}
+        return sorted(other for other in needed if self._homes[other] != name)
+
+    def _write_exports(self, name: str, modules: list[str], files: dict[str, list[str]]) -> Iterator[str]:
+        foreign = {other for file, held in files.items() for other in self._list_foreign(file, held)}
+        if shared := [self._get(module).variable for module in modules if module in foreign]:
+            yield f"export {{ {', '.join(shared)} }};\n"
+        variable, exports = self._get(name).variable, self._get(name).exports
+        if names := [export for export in exports if export != "default"]:
+            yield f"export const {{ {', '.join(names)} }} = {variable};\n"
+        if "default" in exports:
+            yield f"export default {variable}.default;\n"
+
+    def _refuse_same_variables(self) -> None:
+        if len({module.variable for module in self._modules.values()}) < len(self._modules):
+            raise PackingError("two modules have names that differ in signs only")

@@ -1,0 +1,141 @@
+"""Routes for people who speak in the agent's place: take over, answer, hand back."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from litestar import Response, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody
+from msgspec import Meta
+
+from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.auth.guards import PERMISSION
+from swarmkeep.api.bodies import Body
+from swarmkeep.api.errors import problem_specs
+from swarmkeep.api.routes.messages import MessageList
+from swarmkeep.api.routes.sessions import ETAG, session_response
+from swarmkeep.domain.views import SessionView
+
+Note = Annotated[str, Meta(max_length=10_000)]
+
+
+class Takeover(Body, frozen=True, kw_only=True):
+    """`note` is for whoever looks on; no model reads it. With `force`, also from somebody else."""
+
+    may_be_absent: ClassVar[bool] = True
+    note: Note | None = None
+    force: bool = False
+
+
+class Handback(Body, frozen=True, kw_only=True):
+    """`note` is what the agent's model reads before it goes on. With `force`, also where somebody else took over."""
+
+    may_be_absent: ClassVar[bool] = True
+    note: Note | None = None
+    force: bool = False
+
+
+class PersonAnswer(Body, frozen=True, kw_only=True):
+    """What is said in the agent's place."""
+
+    content: Annotated[str, Meta(min_length=1)]
+
+
+@post(
+    "/sessions/{session_id:str}/takeover",
+    status_code=200,
+    operation_id="take_over_session",
+    summary="Answer in the agent's place from here on",
+    opt={PERMISSION: ("run",)},
+    response_headers=[ETAG],
+    responses=problem_specs(
+        "session_not_found",
+        "taken_over",
+        "idempotency_mismatch",
+        "quota_exceeded",
+        "unsupported_media_type",
+        "overloaded",
+    ),
+)
+async def take_over_session(
+    session_id: FromPath[str], data: JSONBody[Takeover], principal: NamedDependency[Principal]
+) -> Response[SessionView]:
+    """No model is asked and no call begins until the session is handed back; runs wait for the person instead. Done
+    again by the same person, it changes nothing."""
+    session = await principal.engine.takeovers.take_over(
+        principal.session_key(session_id),
+        by=principal.name,
+        note=data.note,
+        force=data.force,
+        idempotency=await principal.idempotency_record(),
+    )
+    return session_response(session)
+
+
+@post(
+    "/sessions/{session_id:str}/answer",
+    status_code=200,
+    operation_id="answer_session",
+    summary="Say something in the agent's place",
+    opt={PERMISSION: ("run",)},
+    responses=problem_specs(
+        "session_not_found",
+        "not_taken_over",
+        "taken_over",
+        "session_busy",
+        "idempotency_mismatch",
+        "too_large",
+        "quota_exceeded",
+        "unsupported_media_type",
+        "overloaded",
+    ),
+)
+async def answer_session(
+    session_id: FromPath[str], data: JSONBody[PersonAnswer], principal: NamedDependency[Principal]
+) -> MessageList:
+    """Answers with the message as it was recorded. It completes the run that waits, if one does; calls that are open
+    in it are not carried out any more."""
+    entry = await principal.engine.takeovers.answer(
+        principal.session_key(session_id),
+        data.content,
+        by=principal.name,
+        idempotency=await principal.idempotency_record(),
+    )
+    return MessageList(data=[entry.view()], next_cursor=None)
+
+
+@post(
+    "/sessions/{session_id:str}/handback",
+    status_code=200,
+    operation_id="hand_back_session",
+    summary="Have the agent answer again",
+    opt={PERMISSION: ("run",)},
+    response_headers=[ETAG],
+    responses=problem_specs(
+        "session_not_found",
+        "not_taken_over",
+        "taken_over",
+        "agent_unavailable",
+        "idempotency_mismatch",
+        "quota_exceeded",
+        "unsupported_media_type",
+        "draining",
+        "overloaded",
+    ),
+)
+async def hand_back_session(
+    session_id: FromPath[str], data: JSONBody[Handback], principal: NamedDependency[Principal]
+) -> Response[SessionView]:
+    """A run that waits for the person goes on in the background."""
+    session = await principal.engine.takeovers.hand_back(
+        principal.session_key(session_id),
+        by=principal.name,
+        note=data.note,
+        force=data.force,
+        idempotency=await principal.idempotency_record(),
+    )
+    return session_response(session)
+
+
+ROUTES = [take_over_session, answer_session, hand_back_session]

@@ -1,0 +1,68 @@
+"""Calls that ran at once in a recorded conversation: they start together, and end one after the other, as they did."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+
+from msgspec import UNSET
+
+from swarmkeep.domain.decisions.turns import ToolOutcome
+from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.events import (
+    ApprovalRequested,
+    ContextUpdated,
+    GuardrailTripped,
+    MessageAdded,
+    RunWaiting,
+    SessionCreated,
+    SessionEvent,
+    ToolStarted,
+)
+from swarmkeep.domain.state import Run, ToolCall
+from swarmkeep.engine.calls.together import CarryOut
+
+# What comes before a start in one commit.
+_BEFORE_STARTS = (MessageAdded, ApprovalRequested, GuardrailTripped, ContextUpdated)
+
+
+def find_recorded_batch(events: Iterable[RecordedEvent], run: Run) -> Sequence[ToolCall]:
+    """The calls that these events start together, if those are several."""
+    started: set[str] = set()
+    for event in events:
+        if isinstance(event.fact, ToolStarted):
+            started.add(event.fact.tool_call_id)
+        elif started or not isinstance(event.fact, _BEFORE_STARTS):
+            break
+    return [call for call in run.own_open_calls if call.id in started] if len(started) > 1 else ()
+
+
+async def end_as_recorded(
+    read_next: Callable[[], RecordedEvent], calls: Sequence[ToolCall], carry_out: CarryOut
+) -> AsyncGenerator[tuple[ToolCall, ToolOutcome]]:
+    """Stands in for what runs calls at once: each ends when it ended then, as long as one did."""
+    left = {call.id: call for call in calls}
+    while left and (call := left.pop(_get_answered_call(read_next()), None)) is not None:
+        yield call, await carry_out(call)
+
+
+def _get_answered_call(event: RecordedEvent) -> str:
+    """The call whose result an event is, or begins with, or for whose session the run then waits."""
+    fact = event.fact
+    if isinstance(fact, RunWaiting):
+        return next((call.tool_call_id for call in fact.pending if call.reason == "session"), "")
+    if isinstance(fact, MessageAdded) and fact.tool is not None:
+        return str(fact.message.get("tool_call_id"))
+    return fact.tool_call_id or "" if isinstance(fact, GuardrailTripped) else ""
+
+
+def changes_context(fact: SessionEvent) -> bool:
+    if isinstance(fact, MessageAdded):
+        return fact.tool is not None and fact.tool.context is not UNSET
+    return isinstance(fact, ContextUpdated | SessionCreated)
+
+
+def follows_verdict(fact: MessageAdded) -> bool:
+    """Whether it came in one commit with the final answer that it is about, or with the refusal that it says."""
+    if fact.guardrail is not UNSET and fact.completion is None:
+        return True
+    return fact.correction is not UNSET or (fact.tool is not None and fact.tool.output is True)

@@ -1,0 +1,81 @@
+"""`swarmkeep sessions rename` and `compact`: another title, and a shorter history for the model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SessionId, SourceOptions, Tenant
+from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.terminal import put, put_json, say
+
+
+def add_commands(group: typer.Typer) -> None:
+    """Make both commands of a group."""
+    group.command(
+        "rename",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep sessions rename order-4711 "Refund of Ann"
+          swarmkeep sessions rename order-4711
+    """,
+    )(rename)
+    group.command(
+        "compact",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep sessions compact order-4711 --url http://127.0.0.1:8000
+          swarmkeep sessions compact order-4711 --keep-turns 2 --url http://127.0.0.1:8000
+    """,
+    )(compact)
+
+
+def rename(
+    session_id: SessionId,
+    title: Annotated[
+        str | None, typer.Argument(metavar="TITLE", help="Without one, it is called how it began.")
+    ] = None,
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Give a session a title, which is its metadata `title`; prints what it is called then."""
+    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as found:
+        state = found.label(session_id, {"title": title or None})
+    if as_json:
+        put_json(state)
+    else:
+        put(state.title or state.id)
+
+
+def compact(
+    session_id: SessionId,
+    keep_turns: Annotated[
+        int | None, typer.Option("--keep-turns", metavar="N", min=1, help="Leave the last N turns as they are.")
+    ] = None,
+    instructions: Annotated[
+        str | None, typer.Option("--instructions", metavar="TEXT", help="What the model is told besides.")
+    ] = None,
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Make a session's history shorter for the model: long results, and a summary of all but the last turns. The log
+    keeps all of it. Exit code 1 if no summary was made."""
+    with open_source(SourceOptions(url, None, None, api_key), writes=True) as found:
+        done = found.compact(session_id, keep_turns=keep_turns, instructions=instructions)
+    if as_json:
+        put_json(done)
+    elif done.summary is not None:
+        put(f"messages {done.first_seq} to {done.last_seq} of {session_id}, for the model:")
+        put(done.summary)
+    elif done.error is None:
+        put("there was nothing to sum up")
+    if done.error is not None:
+        say(f"no summary was made: {done.error.code}: {done.error.message}")
+        raise typer.Exit(1)

@@ -1,0 +1,44 @@
+"""`swarmkeep sessions counts`: how many somebody may have to look after."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SourceOptions, Tenant
+from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.terminal import put_json, put_table
+
+
+def add_commands(group: typer.Typer) -> None:
+    """Put the command into a group of others."""
+    group.command(
+        "counts",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep sessions counts
+          swarmkeep sessions counts --json
+        """,
+    )(counts)
+
+
+def counts(
+    children: Annotated[
+        bool, typer.Option("--children", help="Also the sessions that agents began to ask others.")
+    ] = False,
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Count the sessions that run and wait, and those whose last run failed or was interrupted."""
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
+        counted = found.counts(children=children)
+    if as_json:
+        put_json(counted)
+        return
+    kinds = {**counted.status, **counted.last_run}
+    put_table(("SESSIONS", "COUNT"), [(name, f"{one.count:,}{'+' if one.more else ''}") for name, one in kinds.items()])

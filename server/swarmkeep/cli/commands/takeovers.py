@@ -1,0 +1,93 @@
+"""`swarmkeep sessions takeover`, `answer` and `handback`: speak in the agent's place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmkeep.cli.options import ApiKey, JsonOutput, ServerUrl, SessionId, SourceOptions
+from swarmkeep.cli.render.messages import format_message
+from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.terminal import put, put_json
+
+if TYPE_CHECKING:
+    from swarmkeep_client import Message, SessionState
+
+Force = Annotated[bool, typer.Option("--force", help="Also where somebody else has taken it over.")]
+
+
+def add_commands(group: typer.Typer) -> None:
+    """Put the commands into a group of others."""
+    for name, command, epilog in _COMMANDS:
+        group.command(name, epilog=epilog)(command)
+
+
+def takeover(
+    session_id: SessionId,
+    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Why, for whoever looks on.")] = None,
+    force: Force = False,
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Take a session over from its agent: no model is asked and no call begins until it is handed back."""
+    with open_source(SourceOptions(url, None, None, api_key), writes=True) as found:
+        found.open_on_server(session_id).take_over(note=note, force=force)
+        state = found.session(session_id)
+    waits = f"; run {state.active_run_id} waits for an answer" if state.status == "waiting" else ""
+    _tell(state, f"took session {session_id} over from {state.agent}{waits}", as_json)
+
+
+def answer(
+    session_id: SessionId,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What is said.")],
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Say something in the agent's place, in a session that was taken over. The run that waits is completed by it."""
+    with open_source(SourceOptions(url, None, None, api_key), writes=True) as found:
+        message = found.open_on_server(session_id).answer(text)
+    _tell(message, format_message(message), as_json)
+
+
+def _tell(found: SessionState | Message, text: str, as_json: bool) -> None:
+    if as_json:
+        put_json(found)
+    else:
+        put(text)
+
+
+def handback(
+    session_id: SessionId,
+    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="What the agent's model reads.")] = None,
+    force: Force = False,
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Hand a session back to its agent, which goes on with what waits."""
+    with open_source(SourceOptions(url, None, None, api_key), writes=True) as found:
+        found.open_on_server(session_id).hand_back(note=note, force=force)
+        state = found.session(session_id)
+    _tell(state, f"handed session {session_id} back to {state.agent}", as_json)
+
+
+_TAKEOVER = """
+    \b
+    Examples:
+      swarmkeep sessions takeover order-4711 --url http://127.0.0.1:8000
+      swarmkeep sessions takeover order-4711 --note "asks for a person" --url http://127.0.0.1:8000
+    """
+_ANSWER = """
+    \b
+    Examples:
+      swarmkeep sessions answer order-4711 "Your parcel leaves today." --url http://127.0.0.1:8000
+    """
+_HANDBACK = """
+    \b
+    Examples:
+      swarmkeep sessions handback order-4711 --note "the parcel is on its way" --url http://127.0.0.1:8000
+    """
+_COMMANDS = (("takeover", takeover, _TAKEOVER), ("answer", answer, _ANSWER), ("handback", handback, _HANDBACK))

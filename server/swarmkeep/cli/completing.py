@@ -1,0 +1,81 @@
+"""What the shell offers at a tab: ids of sessions and runs, names of agents, where the command would look for them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from swarmkeep.cli.sources.source import Source
+
+# More are not looked at: somebody waits, and nobody reads a longer list.
+_MAX_SESSIONS = 200
+
+
+def complete_session(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The sessions that were used last."""
+
+    def find() -> list[str]:
+        with _open_source(ctx) as found:
+            sessions = found.sessions(agent=None, status=None, order="activity", metadata={})
+            return [session.id for session in islice(sessions, _MAX_SESSIONS)]
+
+    return _offer(find, incomplete)
+
+
+def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The runs of the session that the line names, the last one first."""
+
+    def find() -> list[str]:
+        with _open_source(ctx) as found:
+            begun = found.events(_find_session(ctx), types=("run.queued", "run.started"))
+            return [*reversed(dict.fromkeys(event.run_id for event in begun if event.run_id))]
+
+    return _offer(find, incomplete)
+
+
+def _find_session(ctx: typer.Context) -> str:
+    # Behind an option that has no value yet, arguments are left as they were given.
+    return str(ctx.params["session_id"] or ctx.args[0])
+
+
+def _open_source(ctx: typer.Context) -> AbstractContextManager[Source]:
+    """Where the line says, or the settings, as far as the line goes."""
+    from swarmkeep.cli.options import SourceOptions
+    from swarmkeep.cli.sources.opening import open_source
+
+    return open_source(SourceOptions(*(ctx.params.get(name) for name in ("url", "database_url", "tenant", "api_key"))))
+
+
+def complete_agent(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The server's agents, or those of `--agents`."""
+
+    def find() -> list[str]:
+        from swarmkeep.cli.configure import load_settings
+        from swarmkeep.cli.options import SourceOptions
+        from swarmkeep.cli.sources.server import open_client
+        from swarmkeep.engine.agents.loading import load_registry
+
+        given = ctx.params
+        where = SourceOptions(given.get("url"), given.get("database_url"), None, given.get("api_key"))
+        if where.server_url is None:
+            return load_registry(load_settings(agents=given.get("agents")).agents).names
+        with open_client(where.server_url, where.api_key) as client:
+            return [agent.name for agent in client.agents.list()]
+
+    return _offer(find, incomplete)
+
+
+def _offer(find: Callable[[], list[str]], incomplete: str) -> list[str]:
+    """Those that begin so; none where they cannot be found out. Nothing is said in the middle of somebody's line."""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            return [name for name in find() if name.startswith(incomplete)]
+    except Exception:
+        return []

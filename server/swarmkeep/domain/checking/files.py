@@ -1,0 +1,237 @@
+"""Takes inline content out of messages that somebody sends: checked, and named by its hash from then on."""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import re
+import sys
+from base64 import b64decode
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from swarmkeep.domain.codec import Json, encode
+from swarmkeep.domain.errors import InvalidRequest, TooLarge
+from swarmkeep.domain.files.media_types import UNKNOWN, find_contradiction, recognise
+from swarmkeep.domain.files.references import KINDS, FileReference, has_content_kind
+
+MEDIA_TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,126}", re.ASCII)
+_AUDIO_FORMAT = re.compile(r"[a-z0-9][a-z0-9.+-]{0,31}", re.ASCII)
+_AUDIO_TYPES = {"mp3": "audio/mpeg"}
+# What a data URL says before its content; no media type is longer.
+_MAX_HEADER = 300
+_TEXT_TYPES = ("text", "refusal")
+# The top-level type that a part's content must be of.
+_TOP_TYPES = {"image_url": "image/", "input_audio": "audio/"}
+
+
+class FileLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes in bytes. `blob_types`: media types that are taken, `audio/*` for all of audio. `max_other_part_bytes`: of
+    a part of a type that is not known here, and so is kept in the event as it is, as JSON."""
+
+    max_blob_bytes: int = 5_000_000
+    max_message_blob_bytes: int = 20_000_000
+    max_message_blobs: int = 100
+    max_other_part_bytes: int = 262_144
+    blob_types: tuple[str, ...] = (
+        "image/png",
+        "image/jpeg",
+        "image/gif",
+        "image/webp",
+        "audio/*",
+        "text/*",
+        "application/*",
+    )
+
+    def takes(self, media_type: str) -> bool:
+        top = media_type.partition("/")[0]
+        return any(allowed in (media_type, f"{top}/*", "*/*") for allowed in self.blob_types)
+
+
+# For what an operator does to a database. No line of an export is longer than what such a file takes.
+ANY_FILES = FileLimits(
+    max_blob_bytes=40_000_000,
+    max_message_blob_bytes=sys.maxsize,
+    max_message_blobs=sys.maxsize,
+    max_other_part_bytes=sys.maxsize,
+    blob_types=("*/*",),
+)
+
+
+class TakenMessages(msgspec.Struct, frozen=True):
+    """Messages whose parts refer to their content, and the content by its SHA-256 (hex)."""
+
+    messages: tuple[Json, ...]
+    files: dict[str, bytes]
+
+
+def take_out_files(messages: Sequence[Json], pointer: str, limits: FileLimits) -> TakenMessages:
+    """The messages with references in the place of inline content. Decodes and hashes all of it.
+
+    Raises InvalidRequest for content that is not what it says, and TooLarge.
+    """
+    if not any(isinstance(message.get("content"), list) for message in messages):
+        return TakenMessages(tuple(messages), {})
+    files: dict[str, bytes] = {}
+    taken = tuple(_take_out(message, f"{pointer}/{place}", limits, files) for place, message in enumerate(messages))
+    return TakenMessages(taken, files)
+
+
+def _take_out(message: Json, pointer: str, limits: FileLimits, files: dict[str, bytes]) -> Json:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    parts: list[object] = []
+    count = size = 0
+    for place, part in enumerate(content):
+        inline = _find_inline(part, f"{pointer}/content/{place}")
+        if inline is None:
+            _check_other_part(part, f"{pointer}/content/{place}", limits)
+            parts.append(part)
+            continue
+        count += 1
+        # Counted before anything is decoded: a message of more is not worth the work.
+        if count > limits.max_message_blobs:
+            raise TooLarge(
+                f"{pointer} has more than {limits.max_message_blobs} files (SWARMKEEP_MAX_MESSAGE_BLOBS)",
+            )
+        data = inline.decode(limits)
+        size += len(data)
+        if size > limits.max_message_blob_bytes:
+            raise TooLarge(
+                f"the files of {pointer} have more than {limits.max_message_blob_bytes} bytes together "
+                "(SWARMKEEP_MAX_MESSAGE_BLOB_BYTES)"
+            )
+        name = hashlib.sha256(data).hexdigest()
+        files.setdefault(name, data)
+        parts.append(inline.refer(name, len(data)))
+    return {**message, "content": parts} if count else message
+
+
+def _check_other_part(part: object, pointer: str, limits: FileLimits) -> None:
+    """Raise TooLarge for a part that is no text, and would have much in the event that nobody here knows."""
+    if not isinstance(part, dict) or part.get("type") in _TEXT_TYPES or has_content_kind(part):
+        return
+    if len(encode(part)) > limits.max_other_part_bytes:
+        known = ", ".join(KINDS)
+        most = limits.max_other_part_bytes
+        raise TooLarge(
+            f"{pointer} has more than {most} bytes, and its type is not known here; files are parts of type {known}"
+        )
+
+
+class _Inline(msgspec.Struct, frozen=True, kw_only=True):
+    """A part's inline content: where it stands, what it says that it is, and its base64."""
+
+    part: Json
+    inner: Json
+    pointer: str
+    media_type: str
+    text: str
+    name: str | UnsetType = UNSET
+    is_bare: bool = False
+
+    def decode(self, limits: FileLimits) -> bytes:
+        """The content, if it may be taken. Raises InvalidRequest and TooLarge."""
+        if not limits.takes(self.media_type):
+            raise InvalidRequest(f"files of type {self.media_type} are not taken (SWARMKEEP_BLOB_TYPES)", self.pointer)
+        # What is too long is not decoded to find that out. Four characters are three bytes.
+        if (len(self.text) - 2) // 4 * 3 > limits.max_blob_bytes + 3:
+            raise self._make_too_large(limits)
+        try:
+            data = b64decode(self.text, validate=True)
+        except (binascii.Error, ValueError):
+            raise InvalidRequest("the content is not valid base64", self.pointer) from None
+        if len(data) > limits.max_blob_bytes:
+            raise self._make_too_large(limits)
+        if not data:
+            raise InvalidRequest("the content is empty", self.pointer)
+        found = find_contradiction(self.media_type, data)
+        if found is not None:
+            detail = f"it is said to be {self.media_type}, and its first bytes say {found}"
+            raise InvalidRequest(detail, self.pointer)
+        return data
+
+    def refer(self, sha256: str, size: int) -> Json:
+        """The part with a reference in the place of its content."""
+        reference = FileReference(
+            sha256=sha256,
+            media_type=self.media_type,
+            size=size,
+            name=self.name,
+            encoding="base64" if self.is_bare and self.part["type"] == "file" else UNSET,
+        )
+        kind = self.part["type"]
+        return {**self.part, kind: self.inner, "blob": msgspec.to_builtins(reference)}
+
+    def _make_too_large(self, limits: FileLimits) -> TooLarge:
+        return TooLarge(f"{self.pointer} has more than {limits.max_blob_bytes} bytes (SWARMKEEP_MAX_BLOB_BYTES)")
+
+
+def _find_inline(part: object, pointer: str) -> _Inline | None:
+    """The inline content of a part, if it has any. Raises InvalidRequest."""
+    if not isinstance(part, dict) or not has_content_kind(part):
+        return None
+    if "blob" in part:
+        raise InvalidRequest("content is sent inline, not by a reference to what is stored", f"{pointer}/blob")
+    kind = part["type"]
+    value = part.get(kind)
+    if kind == "image_url" and isinstance(value, str):
+        value = {"url": value}
+    member = KINDS[kind][1]
+    if isinstance(value, dict) and not isinstance(value.get(member), str | None):
+        raise InvalidRequest(f"{member} is a text", f"{pointer}/{kind}/{member}")
+    if not isinstance(value, dict) or value.get(member) is None:
+        return None
+    text, place = value[member], f"{pointer}/{kind}/{member}"
+    inner = {key: other for key, other in value.items() if key != member}
+    filename = inner.get("filename")
+    if filename is not None and not isinstance(filename, str):
+        raise InvalidRequest("a filename is a text", f"{pointer}/{kind}/filename")
+    name = filename if kind == "file" and isinstance(filename, str) and filename else UNSET
+    header, separator, data = text[: _MAX_HEADER + 8].partition(",") if text[:5].lower() == "data:" else ("", "", "")
+    if separator:
+        media_type = _read_data_url(header, place)
+        _check_top_type(kind, media_type, place)
+        # Sliced once; the content may be long.
+        data = text[len(header) + 1 :]
+        return _Inline(part=part, inner=inner, pointer=place, media_type=media_type, text=data, name=name)
+    if text[:5].lower() == "data:":
+        raise InvalidRequest("a data URL must be data:TYPE/SUBTYPE;base64,CONTENT", place)
+    if kind == "image_url":
+        # A picture elsewhere, by its address.
+        return None
+    media_type = _find_audio_type(inner, pointer) if kind == "input_audio" else _guess_type(text)
+    return _Inline(part=part, inner=inner, pointer=place, media_type=media_type, text=text, name=name, is_bare=True)
+
+
+def _read_data_url(header: str, pointer: str) -> str:
+    media_type, *parameters = header[5:].lower().split(";")
+    if parameters[-1:] != ["base64"] or not MEDIA_TYPE.fullmatch(media_type):
+        raise InvalidRequest("a data URL must be data:TYPE/SUBTYPE;base64,CONTENT", pointer)
+    return media_type
+
+
+def _check_top_type(kind: str, media_type: str, pointer: str) -> None:
+    top = _TOP_TYPES.get(kind, "")
+    if not media_type.startswith(top):
+        raise InvalidRequest(f"a part of type {kind} cannot hold {media_type}", pointer)
+
+
+def _find_audio_type(audio: Json, pointer: str) -> str:
+    form = audio.get("format")
+    if not isinstance(form, str) or not _AUDIO_FORMAT.fullmatch(form.lower()):
+        raise InvalidRequest("audio needs a format, such as wav or mp3", f"{pointer}/input_audio/format")
+    return _AUDIO_TYPES.get(form.lower(), f"audio/{form.lower()}")
+
+
+def _guess_type(text: str) -> str:
+    """The type of a file of which only the content is given."""
+    try:
+        start = b64decode(text[:96], validate=True)
+    except (binascii.Error, ValueError):
+        return UNKNOWN
+    found = recognise(start)
+    return UNKNOWN if found is None else found

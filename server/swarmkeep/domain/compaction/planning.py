@@ -1,0 +1,133 @@
+"""What a compaction is to cover, piece by piece: questions to a state."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from swarmkeep.domain.compaction.texts import describe_message, shorten_text
+from swarmkeep.domain.facts.compaction import CompactionReason, CompactionStarted
+from swarmkeep.domain.messages import ROLES, Entry
+from swarmkeep.domain.state import State
+from swarmkeep.domain.window import STANDING_ROLES, find_window_start
+
+# Where nobody says how much a model can take, a piece is what about any can.
+_PIECE_CHARACTERS = 40_000
+_MIN_PIECE_CHARACTERS = 2_000
+
+
+class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How a compaction is asked for: an agent's settings, or a caller's. Without turns to keep, of all there is."""
+
+    reason: CompactionReason
+    keep_turns: int
+    result_characters: int
+    of_tokens: int | None = None
+    prompt_tokens: int | None = None
+    estimated: bool = False
+    instructions: str | None = None
+    by: str | None = None
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A part of a history that is summed up at once: its range, and its text."""
+
+    first_seq: int
+    last_seq: int
+    text: str
+
+
+def plan_compaction(state: State, plan: CompactionPlan) -> CompactionStarted | None:
+    """What is to be made shorter; None if there is nothing left to."""
+    covered = 0 if state.summary is None else state.summary.last_seq
+    last_seq = _find_last_seq(state.messages, plan.keep_turns)
+    if plan.keep_turns == 0 and state.messages:
+        last_seq = state.messages[-1].seq
+    shortened = tuple(_find_long_results(state, plan, covered))
+    if last_seq <= covered and not shortened:
+        return None
+    # Half of what the model can take, at about four characters to a token: the summary so far has to fit, too.
+    characters = _PIECE_CHARACTERS if plan.of_tokens is None else plan.of_tokens * 2
+    return CompactionStarted(
+        reason=plan.reason,
+        keep_turns=plan.keep_turns,
+        of_tokens=plan.of_tokens,
+        prompt_tokens=plan.prompt_tokens,
+        estimated=plan.estimated,
+        last_seq=last_seq if last_seq > covered else 0,
+        shortened=shortened,
+        result_characters=plan.result_characters,
+        piece_characters=max(characters, _MIN_PIECE_CHARACTERS),
+        instructions=plan.instructions,
+        by=plan.by,
+    )
+
+
+def halve_piece(characters: int) -> int | None:
+    """How much to try next where a piece was too long; None if it was as short as can be."""
+    return max(characters // 2, _MIN_PIECE_CHARACTERS) if characters > _MIN_PIECE_CHARACTERS else None
+
+
+def _find_last_seq(entries: Sequence[Entry], keep_turns: int) -> int:
+    """The last message before those turns; 0 if there is none. No call is parted from its results there."""
+    start = find_window_start(entries, keep_turns)
+    at = 0 if start is None else bisect_right(entries, start - 1, key=lambda entry: entry.seq)
+    while at > 0 and not _begins_group(entries[at]):
+        at -= 1
+    return entries[at - 1].seq if at else 0
+
+
+def _begins_group(entry: Entry) -> bool:
+    """Whether the calls before this message are over: it may be parted from them."""
+    return entry.role in ROLES and entry.role != "tool" and not entry.is_empty
+
+
+def _find_long_results(state: State, plan: CompactionPlan, covered: int) -> Iterator[int]:
+    """The results that are to be shortened: those of the last turn only if it is them that are too much."""
+    last_turn = None if plan.reason == "too_long" else find_window_start(state.messages, 1)
+    for index in range(bisect_right(state.messages, covered, key=lambda entry: entry.seq), len(state.messages)):
+        entry = state.messages[index]
+        if plan.reason != "too_long" and (last_turn is None or entry.seq >= last_turn):
+            return
+        content = entry.message.get("content")
+        is_long = entry.role == "tool" and isinstance(content, str) and len(content) > plan.result_characters
+        if is_long and not entry.removed and not 0 < entry.shortened <= plan.result_characters:
+            yield entry.seq
+
+
+def next_piece(state: State, characters: int) -> Piece:
+    """What is to be summed up next, of about so many characters at most. There must be a compaction under way."""
+    assert state.compaction is not None
+    covered = 0 if state.summary is None else state.summary.last_seq
+    last_seq = state.compaction.fact.last_seq
+    texts: list[str] = []
+    size, end = 0, covered
+    for group in _iterate_groups(state.messages, covered, last_seq):
+        shown = [entry for entry in group if not (entry.removed or entry.is_unsent) and entry.role in ROLES]
+        lines = [describe_message(entry.sent_message) for entry in shown if entry.role not in STANDING_ROLES]
+        text = shorten_text("\n".join(lines), characters)
+        if texts and size + len(text) > characters:
+            break
+        if text:
+            texts.append(text)
+            size += len(text) + 1
+        end = group[-1].seq
+    first_seq = state.summary.first_seq if state.summary is not None else state.messages[0].seq if end else 0
+    return Piece(first_seq, end, "\n".join(texts))
+
+
+def _iterate_groups(entries: Sequence[Entry], after: int, upto: int) -> Iterator[list[Entry]]:
+    """The messages in between, each with the results that belong to it."""
+    group: list[Entry] = []
+    for index in range(bisect_right(entries, after, key=lambda entry: entry.seq), len(entries)):
+        entry = entries[index]
+        if entry.seq > upto:
+            break
+        if group and _begins_group(entry):
+            yield group
+            group = []
+        group.append(entry)
+    if group:
+        yield group

@@ -1,0 +1,76 @@
+"""What comes with a message: of a model's, the request and what the provider said; of a tool's, how the call ended."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from swarmkeep.domain.codec import Json
+
+
+class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a model was sent, beside the messages: two content hashes (SHA-256, hex) and the other parameters.
+
+    `history_from`: the seq that the messages begin with, when earlier ones were left out. `history_upto`: the seq up to
+    which the log made up the messages, when some of them were taken out while the model spoke.
+    """
+
+    instructions: str
+    tools: str | None = None
+    params: Json = {}
+    history_from: int | UnsetType = UNSET
+    history_upto: int | UnsetType = UNSET
+
+
+class CompletionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Where an assistant message came from, as the provider reported it. `partial`: cut off before its end.
+
+    `time_to_first_token_ms`: of one that came as a stream, how long it was until its first text or call.
+    """
+
+    id: str | None = None
+    model: str | None = None
+    finish_reason: str | None = None
+    usage: Json | None = None
+    duration_ms: float = 0.0
+    request: RequestRecord | None = None
+    partial: bool | UnsetType = UNSET
+    time_to_first_token_ms: float | UnsetType = UNSET
+
+
+class ContextChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a call changes of the context: a merge patch and pointers to nulls, as in `context.updated`, and then
+    `values`, which take the place of what those keys hold by then."""
+
+    patch: Json = {}
+    nulls: tuple[str, ...] | UnsetType = UNSET
+    values: Json | UnsetType = UNSET
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Tokens as the provider counted them, and how many model calls they are the sum of."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    model_calls: int = 0
+
+
+class ToolRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How a tool call ended. `handoff` names the agent it returned, whether or not that handoff was made.
+
+    `output`: the call's arguments are the run's output, and it ends with them. `context`: its change of the context,
+    where a call before it was still open; a `context.updated` follows once none is. `session_id`: the session in which
+    another agent was asked, and `usage` what that took, with all that was asked from there; it is counted there.
+    `files`: what the call gave beside its text, as content parts that refer to it.
+    """
+
+    name: str
+    status: str
+    duration_ms: float = 0.0
+    handoff: str | UnsetType = UNSET
+    output: bool | UnsetType = UNSET
+    context: ContextChange | UnsetType = UNSET
+    session_id: str | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
+    files: tuple[Json, ...] | UnsetType = UNSET

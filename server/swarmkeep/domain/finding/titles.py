@@ -1,0 +1,46 @@
+"""What a session is called: what somebody has named it, or else how it began."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from swarmkeep.domain.finding.words import join_text
+from swarmkeep.domain.redaction import REDACTED
+from swarmkeep.domain.state import State
+
+MAX_TITLE_CHARACTERS = 80
+# A history that begins otherwise has none: every append looks for it.
+_FIRST_MESSAGES = 20
+# Whoever wants a longer title than these many characters of a message has named the session.
+_LOOKED_AT = 400
+
+
+def find_title(state: State) -> str | None:
+    """`metadata.title`, or else the first line or so of what a user said first. None before that.
+
+    It is stored with the session, and `verify` makes it anew: what it makes of a state stays.
+    """
+    named = state.metadata.get("title")
+    if isinstance(named, str) and (title := shorten(named)):
+        return title
+    return next(_list_questions(state), None)
+
+
+def _list_questions(state: State) -> Iterator[str]:
+    for entry in islice(state.messages, _FIRST_MESSAGES):
+        if entry.is_question and not entry.removed:
+            title = shorten(join_text(entry.shown_message.get("content")))
+            if title and title != REDACTED:
+                yield title
+
+
+def shorten(text: str) -> str:
+    """A text as one line of at most MAX_TITLE_CHARACTERS."""
+    line = " ".join(text[:_LOOKED_AT].split())
+    if len(line) <= MAX_TITLE_CHARACTERS:
+        return line
+    cut = line[: MAX_TITLE_CHARACTERS - 1]
+    # At a word's end, if there is one in sight.
+    at = cut.rfind(" ")
+    return (cut[:at] if at > MAX_TITLE_CHARACTERS // 2 else cut).rstrip(" ,;:.-") + "…"

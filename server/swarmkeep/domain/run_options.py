@@ -1,0 +1,58 @@
+"""How a run was asked for."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from swarmkeep.domain.codec import Json
+
+
+class CallerFunction(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    description: str | UnsetType = UNSET
+    parameters: Json | UnsetType = UNSET
+    strict: bool | UnsetType | None = UNSET
+
+
+class CallerTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function of whoever asks for a run, as Chat Completions describes it: offered to the model, never run here."""
+
+    type: Literal["function"] = "function"
+    function: CallerFunction
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How a run was asked for, and the limits that hold for it; None is without limit.
+
+    `max_turns` counts model calls. After `loop_turns` turns in a circle the run ends. A model is sent the last
+    `history_turns` turns. `tools` are functions of whoever asks; `tool_choice` and `parallel_tool_calls` go before the
+    agent's. `model_settings` go over the agent's, name by name, and null takes one out; `instructions` follow the
+    agent's own; `response_format` stands in for what agents say of their output. `request` is what else was asked for,
+    kept to be shown again.
+    """
+
+    max_turns: int | None = None
+    model: str | None = None
+    execute_tools: bool = True
+    stream: bool = False
+    loop_turns: int | None = None
+    history_turns: int | None = None
+    tools: tuple[CallerTool, ...] | UnsetType = UNSET
+    tool_choice: str | Json | UnsetType = UNSET
+    parallel_tool_calls: bool | UnsetType = UNSET
+    model_settings: Json | UnsetType = UNSET
+    instructions: str | UnsetType = UNSET
+    response_format: Json | UnsetType = UNSET
+    request: Json | UnsetType = UNSET
+
+    @property
+    def caller_tools(self) -> tuple[CallerTool, ...]:
+        return () if self.tools is UNSET else self.tools
+
+    @property
+    def caller_tool_names(self) -> frozenset[str]:
+        """The functions whose calls are not carried out here."""
+        return frozenset(tool.function.name for tool in self.caller_tools)

@@ -1,0 +1,169 @@
+"""Compactions that are asked for, of sessions that are at rest."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from swarmkeep.domain.compaction.planning import CompactionPlan, plan_compaction
+from swarmkeep.domain.decisions.commands import refuse_if_busy
+from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
+from swarmkeep.domain.events import CompletionRecord, RunError, SessionEvent
+from swarmkeep.domain.facts.compaction import CompactionFailed
+from swarmkeep.domain.state import State
+from swarmkeep.domain.views import SessionView, view_session
+from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.compaction.summarising import record_summary, start_compaction, summarise
+from swarmkeep.engine.idempotency import IdempotentRequest, run_once
+from swarmkeep.engine.limits import Limits, check_session_quotas, check_tokens_left, refuse_uncounted
+from swarmkeep.engine.models.model import Model, TurnFailed
+from swarmkeep.engine.models.secrets import Secrets
+from swarmkeep.engine.worker.worker import Worker
+from swarmkeep.store.archive import Archive
+from swarmkeep.store.ports import IdempotencyRecord, SessionKey
+
+DEFAULT_KEEP_TURNS = 4
+DEFAULT_RESULT_CHARACTERS = 2_000
+
+
+class CompactionView(msgspec.Struct, frozen=True, kw_only=True):
+    """What models are sent in the place of messages: `summary` for those from `first_seq` to `last_seq`.
+
+    Null where there is none. `error`: why the last summary that was asked for was not made.
+    """
+
+    session: SessionView
+    summary: str | None
+    first_seq: int | None
+    last_seq: int | None
+    error: RunError | None
+
+
+class UnstoredSummary(msgspec.Struct, frozen=True):
+    """A summary that is in no log, and the model's answers that it came of."""
+
+    text: str
+    completions: list[CompletionRecord]
+
+
+class Compactions:
+    """Makes histories shorter for the model because somebody asks for it. What agents ask for, the loop does."""
+
+    def __init__(
+        self, store: Archive, registry: Registry, worker: Worker, model: Model, limits: Limits, secrets: Secrets
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._worker = worker
+        self._model = model
+        self._limits = limits
+        self._secrets = secrets
+
+    async def compact(
+        self,
+        key: SessionKey,
+        *,
+        keep_turns: int | None = None,
+        instructions: str | None = None,
+        by: str | None = None,
+        idempotency: IdempotentRequest | None = None,
+    ) -> CompactionView:
+        """Shorten long results, and have all but the last turns summed up; as the agent's settings say by default.
+
+        Asked again, it goes on where it was cut off. Raises SessionNotFound, SessionBusy, AgentUnavailable,
+        QuotaExceeded, IdempotencyMismatch.
+        """
+        await check_tokens_left(self._store, key.tenant, self._limits)
+
+        def decide(state: State) -> list[EventDraft]:
+            refuse_if_busy(state)
+            plan = self._make_plan(state, keep_turns, instructions, by)
+            started = None if state.compaction is not None else plan_compaction(state, plan)
+            facts: list[SessionEvent] = [] if started is None else start_compaction(state, state, started)
+            drafts = draft_events(state.agent, facts, None)
+            check_session_quotas(state, drafts, self._limits)
+            return drafts
+
+        mark = None if idempotency is None else idempotency.make_record()
+        session_log = self._worker.open_session_log(key, await self._store.state(key))
+
+        async def start() -> list[RecordedEvent]:
+            return await session_log.commit(decide, mark=mark, quota=self._limits.storage_quota, aside=True)
+
+        begun = await run_once(self._store, key, idempotency, start)
+        if not isinstance(begun, IdempotencyRecord):
+            self._worker.continue_session(session_log, begun)
+        error = await self._finish(key)
+        return _view(key, await self._store.state(key), error)
+
+    async def sum_up(self, state: State, *, instructions: str | None = None) -> UnstoredSummary:
+        """Sum up all of a history that need not be in any log; nothing is recorded.
+
+        Raises InvalidRequest where tokens are counted, AgentUnavailable, TurnFailed.
+        """
+        refuse_uncounted(self._limits)
+        agent = self._registry.get_active(state.agent)
+        plan = msgspec.structs.replace(self._make_plan(state, None, instructions, None), keep_turns=0)
+        started = plan_compaction(state, plan)
+        if started is not None:
+            state = apply_drafts(state, draft_events(state.agent, [started], None))
+        completions: list[CompletionRecord] = []
+        async with asyncio.timeout(self._limits.run_seconds):
+            while state.compaction is not None:
+                fact, _ = await summarise(self._model, state, self._registry.choose_model(agent))
+                state = apply_drafts(state, draft_events(state.agent, [fact], None))
+                completions += [fact.completion] if fact.completion is not None else []
+        text = "" if state.summary is None else self._secrets.mask(state.summary.text)
+        return UnstoredSummary(text, completions)
+
+    def _make_plan(
+        self, state: State, keep_turns: int | None, instructions: str | None, by: str | None
+    ) -> CompactionPlan:
+        settings = self._registry.get_active(state.agent).compaction
+        return CompactionPlan(
+            reason="asked",
+            keep_turns=keep_turns or (settings.keep_turns if settings else DEFAULT_KEEP_TURNS),
+            result_characters=settings.result_characters if settings else DEFAULT_RESULT_CHARACTERS,
+            of_tokens=settings.of_tokens if settings else None,
+            instructions=instructions or (settings.instructions if settings else None),
+            by=by,
+        )
+
+    async def _finish(self, key: SessionKey) -> RunError | None:
+        """Have everything summed up that is to be; the error that ends it before."""
+        while (state := await self._store.state(key)).compaction is not None:
+            agent = self._registry.get_active(state.agent)
+            try:
+                async with asyncio.timeout(self._limits.run_seconds):
+                    fact, request = await summarise(self._model, state, self._registry.choose_model(agent))
+            except (TurnFailed, TimeoutError) as failure:
+                error = failure.error if isinstance(failure, TurnFailed) else _TIMED_OUT
+                error = msgspec.structs.replace(error, message=self._secrets.mask(error.message))
+                await self._record(key, state, CompactionFailed(code=error.code, message=error.message), {})
+                return error
+            fact = msgspec.structs.replace(fact, summary=self._secrets.mask(fact.summary))
+            await self._record(key, state, fact, request.blobs)
+        return None
+
+    async def _record(self, key: SessionKey, asked: State, fact: SessionEvent, blobs: dict[str, str]) -> None:
+        def decide(state: State) -> list[EventDraft]:
+            return draft_events(state.agent, record_summary(asked, state, fact), None)  # type: ignore[arg-type]
+
+        session_log = self._worker.open_session_log(key, asked)
+        self._worker.continue_session(session_log, await session_log.commit(decide, blobs))
+
+
+_TIMED_OUT = RunError(code="run_timeout", message="the summary took too long", retryable=True)
+
+
+def _view(key: SessionKey, state: State, error: RunError | None) -> CompactionView:
+    summary = state.summary
+    return CompactionView(
+        session=view_session(key.id, state),
+        summary=None if summary is None else summary.text,
+        first_seq=None if summary is None else summary.first_seq,
+        last_seq=None if summary is None else summary.last_seq,
+        error=error,
+    )

@@ -1,0 +1,73 @@
+"""The official client, as it is used here: how it is opened, and what it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, cast
+
+from mcp import Client
+from mcp.client._transport import TransportStreams
+from mcp.client.session import MessageHandlerFnT
+from mcp.shared.exceptions import MCPError
+from mcp.types import CallToolResult, Implementation, RequestParamsMeta, Tool
+
+from swarmkeep.agent import MCPServer
+from swarmkeep.engine.mcp.contents import MOST_TOOLS, OfferedTool, read_tools
+from swarmkeep.engine.mcp.http import open_http
+from swarmkeep.engine.mcp.stdio import LastWords, MessageLimits, open_stdio
+
+_MOST_PAGES = 50
+
+
+def open_transport(
+    server: MCPServer, limits: MessageLimits, words: LastWords, on_end: Callable[[], None]
+) -> AbstractAsyncContextManager[TransportStreams]:
+    """Streams to and from the server. `on_end` is called when its process says nothing any more."""
+    return open_http(server, limits) if server.url else open_stdio(server, limits, words, on_end)
+
+
+@asynccontextmanager
+async def open_client(
+    transport: AbstractAsyncContextManager[TransportStreams], on_message: MessageHandlerFnT
+) -> AsyncGenerator[Client]:
+    # Nothing that a server asks of its client is answered: no model, no files, no person.
+    client = Client(
+        transport, cache=None, message_handler=on_message, client_info=Implementation(name="swarmkeep", version="1")
+    )
+    async with client:
+        # It would search in what a server sends with patterns that the server sends.
+        client.session.validate_tool_result = _accept_result  # type: ignore[method-assign]
+        yield client
+
+
+async def _accept_result(name: str, result: CallToolResult) -> None:
+    pass
+
+
+async def list_offered(client: Client, server: MCPServer) -> list[OfferedTool]:
+    found: list[Tool] = []
+    cursor: str | None = None
+    for _ in range(_MOST_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        found += page.tools
+        cursor = page.next_cursor
+        if cursor is None or len(found) > 4 * MOST_TOOLS:
+            break
+    return list(read_tools(server, found))
+
+
+async def call_tool(client: Client, tool: str, arguments: dict[str, Any], call_id: str) -> CallToolResult:
+    """Call it, with the id that stays the same when the call is made again."""
+    meta = cast("RequestParamsMeta", {"swarmkeep/toolCallId": call_id})
+    return await client.call_tool(tool, arguments, meta=meta)
+
+
+def describe_error(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    if isinstance(error, MCPError):
+        return error.error.message
+    if isinstance(error, FileNotFoundError):
+        return f"there is no program {error.filename!r}"
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,74 @@
+"""A server that is spoken to over streamable HTTP: no answer of it is read past a bound, and no redirect followed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import httpx2
+from mcp.client._transport import TransportStreams
+from mcp.client.streamable_http import streamable_http_client
+
+from swarmkeep.agent import MCPServer
+from swarmkeep.engine.mcp.stdio import Bound, MessageLimits, ServerFlooded, count_values
+from swarmkeep.engine.models.media_types import is_event_stream
+
+# A stream of events may be silent for long; whoever waits for an answer has a limit of their own.
+_READ_SECONDS = 900.0
+_SEPARATOR = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+
+
+@asynccontextmanager
+async def open_http(server: MCPServer, limits: MessageLimits) -> AsyncGenerator[TransportStreams]:
+    """A connection with the server's headers. Its bodies come as they are: what is packed small is not unpacked."""
+    timeout = httpx2.Timeout(server.connect_timeout, read=_READ_SECONDS)
+    bound = Bound(limits, asyncio.get_running_loop().time)
+    client = httpx2.AsyncClient(
+        headers={**server.headers, "Accept-Encoding": "identity"},
+        timeout=timeout,
+        follow_redirects=False,
+        event_hooks={"response": [partial(_bound_response, bound=bound, limits=limits)]},
+    )
+    async with (
+        client,
+        streamable_http_client(server.url, http_client=client, max_sse_event_size=limits.message_bytes) as streams,
+    ):
+        yield streams
+
+
+async def _bound_response(response: httpx2.Response, bound: Bound, limits: MessageLimits) -> None:
+    """A hook of the HTTP client, called before anything of an answer's body is read."""
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    inner = response.stream
+    streamed = is_event_stream(response.headers.get("content-type", ""))
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise httpx2.StreamError("the server compresses its answers, which it was not asked to")
+
+    class BoundedStream(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = values = 0
+            async for data in inner:
+                messages = _SEPARATOR.split(data) if streamed else [data]
+                try:
+                    bound.count(len(data), len(messages) - 1)
+                except ServerFlooded as error:
+                    raise httpx2.StreamError(str(error)) from None
+                for place, piece in enumerate(messages):
+                    if place:
+                        size = values = 0
+                    size += len(piece)
+                    values += count_values(piece)
+                    if size > limits.message_bytes or values > limits.message_values:
+                        raise httpx2.StreamError(
+                            f"a message is larger than {limits.message_bytes:,} bytes, or has more than "
+                            f"{limits.message_values:,} values"
+                        )
+                yield data
+
+        async def aclose(self) -> None:
+            await inner.aclose()
+
+    response.stream = BoundedStream()

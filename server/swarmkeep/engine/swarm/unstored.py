@@ -1,0 +1,243 @@
+"""Runs that are kept nowhere: the same loop, under the server's limits, over a log in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing, suppress
+from functools import partial
+
+from msgspec.structs import replace
+
+from swarmkeep.domain.checking.files import take_out_files
+from swarmkeep.domain.codec import Json
+from swarmkeep.domain.decisions.commands import StartRun, start_run
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.guardrails import Trip
+from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, keep_limits, resume_run
+from swarmkeep.domain.decisions.sizes import is_heavy
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
+from swarmkeep.domain.errors import Draining
+from swarmkeep.domain.events import RunStarted
+from swarmkeep.domain.request import ModelRequest, build_request
+from swarmkeep.domain.run_options import RunOptions
+from swarmkeep.domain.state import State
+from swarmkeep.engine.agents.approvals import ApprovalRules
+from swarmkeep.engine.agents.brought_history import find_passing
+from swarmkeep.engine.agents.caller_tools import refuse_taken_names
+from swarmkeep.engine.agents.guardrails import Guards
+from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.ids import make_id
+from swarmkeep.engine.limits import Limits, check_active_runs, refuse_uncounted
+from swarmkeep.engine.loop import Item, Loop, make_loop
+from swarmkeep.engine.mcp.servers import ToolServers
+from swarmkeep.engine.models.model import Model
+from swarmkeep.engine.models.secrets import Secrets
+from swarmkeep.engine.policy import AskedAgents, Decide, NobodyAsked
+from swarmkeep.engine.streams.hub import Hub
+from swarmkeep.engine.streams.pauses import with_pauses
+from swarmkeep.engine.swarm.asked import AgentsInMemory
+from swarmkeep.engine.swarm.memory_log import MemorySessionLog
+from swarmkeep.engine.tool_runners import ThreadRunner
+from swarmkeep.engine.toolbox.toolbox import Toolbox
+from swarmkeep.engine.turn import prepare_turn
+from swarmkeep.engine.worker.policy import SessionPolicy
+from swarmkeep.store.archive import Archive
+from swarmkeep.store.ports import SessionKey
+
+
+class UnstoredSession:
+    """A session in this process's memory. It may begin with the state of a stored one, which it never changes.
+
+    `run_events` are those of its last run, by which that can be told from its beginning.
+    """
+
+    def __init__(self, state: State, run_events: Iterable[RecordedEvent] = (), session_id: str | None = None) -> None:
+        self.id = session_id or make_id("unstored")
+        self.scope = make_id("unstored")
+        """What servers with a connection for each session know it by: nobody can choose it."""
+        self.state = state
+        self.run_events = list(run_events)
+        self.files: dict[str, bytes] = {}
+        """What functions have given in it, by hash."""
+
+    def note(self, item: Item) -> None:
+        if isinstance(item, RecordedEvent):
+            if isinstance(item.fact, RunStarted):
+                self.run_events = []
+            self.run_events.append(item)
+
+
+class UnstoredRuns:
+    """Starts and resumes runs of sessions in memory. A run is cut off when nobody takes what it gives any more."""
+
+    def __init__(
+        self,
+        store: Archive,
+        registry: Registry,
+        model: Model,
+        limits: Limits,
+        secrets: Secrets,
+        servers: ToolServers,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._model = model
+        self._limits = limits
+        self._secrets = secrets
+        self._runner = ThreadRunner()
+        self._servers = servers
+        self._rules = ApprovalRules(registry, store.read_clock, limits.approval_seconds)
+        self._active: Counter[str] = Counter()
+        self._at_rest = asyncio.Event()
+        self._at_rest.set()
+        self.is_draining = False
+
+    async def drain(self) -> None:
+        """Take no more runs, and give those there are their grace time."""
+        self.is_draining = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.grace_seconds):
+                await self._at_rest.wait()
+
+    async def start(self, tenant: str, session: UnstoredSession, command: StartRun) -> AsyncGenerator[Item | None]:
+        """What happens, as it happens. Raises, before anything does, what `Runs.start` raises."""
+        refuse_taken_names(command.options, self._registry)
+        command = replace(command, options=self._apply_limits(command.options))
+        agent = self._registry.get_active(command.agent or session.state.agent)
+        await self._check_messages(command.messages)
+        return await self._begin(tenant, session, lambda state: start_run(state, command), agent.name)
+
+    async def resume(
+        self,
+        tenant: str,
+        session: UnstoredSession,
+        run_id: str,
+        *,
+        tool_results: Sequence[ToolAnswer],
+        approvals: Sequence[Approval],
+        messages: Sequence[Json],
+        options: RunOptions,
+    ) -> AsyncGenerator[Item | None]:
+        """As `start`, for a run that waits."""
+        refuse_taken_names(options, self._registry)
+        agent = self._registry.get_active(session.state.agent)
+        await self._check_messages([*messages, *({"content": answer.content} for answer in tool_results)])
+        now = await self._store.read_clock() if approvals else None
+
+        def decide(state: State) -> list[EventDraft]:
+            goes_on = keep_limits(state, self._apply_limits(options))
+            return resume_run(state, run_id, tool_results, approvals, messages=messages, options=goes_on, now=now)
+
+        return await self._begin(tenant, session, decide, agent.name)
+
+    async def find_passing(self, tenant: str, agent: str, messages: Sequence[Json]) -> list[int]:
+        """The places of those messages of a history that an agent's guardrails let through."""
+        guards = Guards(self._runner, self._make_policy(SessionKey(tenant, make_id("unstored")), NobodyAsked()))
+        return await find_passing(guards, self._registry.get_active(agent), messages)
+
+    async def check_input(self, tenant: str, state: State, messages: Sequence[Json]) -> Trip | None:
+        """Whether an agent's guardrails refuse what it is to be told next."""
+        guards = Guards(self._runner, self._make_policy(SessionKey(tenant, make_id("unstored")), NobodyAsked()))
+        return await guards.check_messages(self._registry.get_active(state.agent), messages, state.context_variables)
+
+    def _make_policy(self, key: SessionKey, agents: AskedAgents) -> SessionPolicy:
+        hub = Hub(secrets=self._secrets)
+        return SessionPolicy(self._store, self._limits, hub, key, self._rules, self._secrets, agents)
+
+    def _apply_limits(self, options: RunOptions) -> RunOptions:
+        return replace(options, loop_turns=self._limits.loop_turns, history_turns=self._limits.history_turns)
+
+    async def preview(self, session: UnstoredSession, decide: Decide, options: RunOptions) -> ModelRequest:
+        """What the model would be sent first by a run that is decided on; nothing is, and the session stays as it is.
+
+        Raises what `decide` raises, and TurnFailed if the agent cannot be asked.
+        """
+        refuse_taken_names(options, self._registry)
+        log = MemorySessionLog(session.state)
+        await log.commit(decide)
+        toolbox, state = self._make_toolbox(session), log.state
+        facts, _ = await toolbox.list_anew(self._registry.get_active(state.agent), state)
+        await log.commit(lambda state: draft_events(state.agent, facts, None if state.run is None else state.run.id))
+        _, profile = await prepare_turn(self._registry, self._runner, log.state, toolbox=toolbox)
+        return await asyncio.to_thread(build_request, log.state, profile)
+
+    def _make_toolbox(self, session: UnstoredSession) -> Toolbox:
+        return self._servers.make_toolbox(session.scope, self._runner)
+
+    async def _check_messages(self, messages: Sequence[Json]) -> None:
+        def check() -> None:
+            # Kept nowhere, they keep their content; what would be refused of them elsewhere is refused here, too.
+            self._limits.sizes.check_messages(take_out_files(messages, "/input", self._limits.files).messages, "/input")
+
+        await asyncio.to_thread(check) if is_heavy(messages) else check()
+
+    async def _begin(
+        self, tenant: str, session: UnstoredSession, decide: Decide, agent: str
+    ) -> AsyncGenerator[Item | None]:
+        if self.is_draining:
+            raise Draining
+        refuse_uncounted(self._limits)
+        check_active_runs(self._active[tenant], self._limits)
+        # Counted from here on: of two that come at once the second is to see the first.
+        self._count(tenant, 1)
+        try:
+            approvals = self._rules.make_approvals(await self._rules.expires_at())
+            key = SessionKey(tenant, session.id)
+            # What it began with may be stored, and then its files are.
+            read_files = partial(self._store.read_files, key, fresh=False)
+            log = MemorySessionLog(session.state, approvals, read_files, session.files)
+            begun = await log.commit(decide)
+            make_policy = partial(self._make_policy, key)
+            toolbox = self._make_toolbox(session)
+            asked = AgentsInMemory(
+                self._model,
+                self._runner,
+                lambda agent: self._registry,
+                make_policy,
+                approvals=approvals,
+                options=self._apply_limits(RunOptions()),
+                toolbox=toolbox,
+            )
+            policy = make_policy(asked)
+            loop = make_loop(log, self._registry, self._model, self._runner, policy, begun, toolbox=toolbox)
+            items = self._follow(tenant, session, log, loop, begun)
+            # Once it has begun, it comes to its end, and is counted no more, whether anybody reads it or not.
+            await anext(items)
+        except BaseException:
+            self._count(tenant, -1)
+            raise
+        return items
+
+    async def _follow(
+        self,
+        tenant: str,
+        session: UnstoredSession,
+        log: MemorySessionLog,
+        loop: Loop,
+        begun: Sequence[RecordedEvent],
+    ) -> AsyncGenerator[Item | None]:
+        try:
+            yield None
+            for event in begun:
+                session.note(event)
+                yield event
+            async with aclosing(with_pauses(loop.advance(), self._limits.poll_seconds)) as items:
+                async for item in items:
+                    if item is not None:
+                        session.note(item)
+                    yield item
+        finally:
+            session.state = log.state
+            self._count(tenant, -1)
+            self._servers.close_scope(session.scope)
+
+    def _count(self, tenant: str, change: int) -> None:
+        self._active[tenant] += change
+        if not self._active[tenant]:
+            del self._active[tenant]
+        if self._active:
+            self._at_rest.clear()
+        else:
+            self._at_rest.set()

@@ -1,0 +1,60 @@
+"""Which session is made for a call that asks an agent: a name that follows from the call, so that it is found again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import UNSET
+
+from swarmkeep.domain.checking.inputs import CHILD_PREFIX
+from swarmkeep.domain.events import Parent
+from swarmkeep.domain.state import Run, State
+from swarmkeep.engine.ids import derive_id
+from swarmkeep.store.ports import SessionKey
+
+# How many agents may ask one another, one below the other: an agent that asks itself ends somewhere.
+MOST_DEPTH = 8
+
+
+def derive_child(key: SessionKey, state: State, run_id: str, call_id: str) -> SessionKey:
+    """The session of a call. A session that is made anew under its id, and a fork, have other ones."""
+    name = "\n".join((key.tenant, key.id, state.created_at, run_id, call_id))
+    return SessionKey(key.tenant, derive_id(CHILD_PREFIX, name))
+
+
+def derive_child_run(child: SessionKey) -> str:
+    """The run in which a child session is asked; others may follow it, by whoever goes on with that conversation."""
+    return derive_id("run", f"{child.tenant}\n{child.id}")
+
+
+def make_parent(key: SessionKey, state: State, run_id: str, call_id: str) -> Parent:
+    return Parent(session_id=key.id, run_id=run_id, tool_call_id=call_id, depth=find_depth(state) + 1)
+
+
+def find_depth(state: State) -> int:
+    return 0 if state.parent is None else state.parent.depth
+
+
+def is_child_of(state: State, run_id: str, call_id: str) -> bool:
+    """Whether a session was made for that call. Where its first event is redacted, it does not name the session."""
+    parent = state.parent
+    return parent is not None and (parent.run_id, parent.tool_call_id) == (run_id, call_id)
+
+
+def list_open_children(key: SessionKey, state: State, run: Run) -> list[SessionKey]:
+    """The sessions of a run's calls that have no result."""
+    asked = (call for call in run.open_calls if call.session_id is not None)
+    return [derive_child(key, state, run.id, call.id) for call in asked]
+
+
+def list_children(key: SessionKey, state: State) -> list[SessionKey]:
+    """All sessions that were made for calls of this one; those of the session that it is a fork of are not its own."""
+    runs: Iterable[Run] = (*state.finished, *([] if state.run is None else [state.run]))
+    found = [child for run in runs for child in list_open_children(key, state, run)]
+    for entry in state.messages:
+        tool = entry.tool
+        if tool is not None and tool.session_id is not UNSET:
+            child = derive_child(key, state, entry.run_id or "", str(entry.message.get("tool_call_id")))
+            if child.id == tool.session_id:
+                found.append(child)
+    return list(dict.fromkeys(found))

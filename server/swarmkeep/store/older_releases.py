@@ -1,0 +1,78 @@
+"""Mends what a server of the release before leaves undone, when it goes on for a while after a migration.
+
+It does not know columns and tables that came after it. What it writes of events is whole, so all else can be made of
+them: how a session's last run ended, when something happened in it last, which files are anybody's, and which sessions
+are to be found by their words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, select, update
+
+from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.domain.views import find_last_run_status
+from swarmkeep.store.ports.keys import SessionKey
+from swarmkeep.store.sql.files import delete_unnamed_files
+from swarmkeep.store.sql.heads import is_head
+from swarmkeep.store.sql.reader import SqlEventReader
+from swarmkeep.store.sql.searching.marks import add_marks, count_strays, delete_strays
+from swarmkeep.store.sql.tables import files, of_session, sessions
+from swarmkeep.store.sql.writes import collect_file_names
+
+# This release keeps the two alike in every session that does not run, so one of another release wrote last.
+_IS_STALE: ColumnElement[bool] = and_(sessions.c.status != "running", sessions.c.active_at != sessions.c.updated_at)
+_IS_NOBODYS: ColumnElement[bool] = ~exists().where(
+    sessions.c.tenant == files.c.tenant, sessions.c.id == files.c.session_id
+)
+
+
+class Leftovers(msgspec.Struct, frozen=True, kw_only=True):
+    """`sessions` that stand wrong in lists, `files` of sessions that were deleted, and the number of these sessions of
+    which there are `words` in the index."""
+
+    sessions: int
+    files: int
+    words: int
+
+
+async def mend_leftovers(store: SqlEventReader, *, mend: bool) -> Leftovers:
+    """Find them, and mend them if asked to; servers go on meanwhile. Before the bytes of files are counted."""
+    stale, stray, words = await store.database.read_snapshot(_find)
+    if mend and stray:
+        # What was deleted must not stay readable.
+        await store.database.write(lambda connection: connection.execute(delete(files).where(_IS_NOBODYS)), erases=True)
+    if mend:
+        await store.database.write(_mend_index, erases=words > 0)
+    for key in stale if mend else ():
+        await _mend_session(store, key)
+    return Leftovers(sessions=len(stale), files=stray, words=words)
+
+
+def _mend_index(connection: Connection) -> None:
+    delete_strays(connection)
+    add_marks(connection)
+
+
+def _find(connection: Connection) -> tuple[Sequence[SessionKey], int, int]:
+    stale = connection.execute(select(sessions.c.tenant, sessions.c.id).where(_IS_STALE))
+    stray = connection.scalar(select(func.count()).select_from(files).where(_IS_NOBODYS))
+    return [SessionKey(*row) for row in stale], stray or 0, count_strays(connection)
+
+
+async def _mend_session(store: SqlEventReader, key: SessionKey) -> None:
+    try:
+        state = await store.state(key)
+    except SessionNotFound:
+        return
+
+    def change(connection: Connection) -> None:
+        values = {"active_at": sessions.c.updated_at, "last_run": find_last_run_status(state)}
+        mine = and_(*of_session(sessions, key), is_head(state), _IS_STALE)
+        # If it has gone on, whoever wrote knew better, or it is found the next time.
+        if connection.execute(update(sessions).where(mine).values(values)).rowcount:
+            delete_unnamed_files(connection, key, collect_file_names(state))
+
+    await store.database.write(change, erases=True)

@@ -1,0 +1,186 @@
+// What somebody has to look after: sessions that wait for people or programs, and those whose last run failed or was interrupted and
+// that nobody has marked as seen since. The mark is the session's metadata `seen_seq`, which all who look share.
+
+import { get, patch, segment, sessionPath } from "./api.js";
+import { text } from "./text.js";
+import { sessionTitle } from "./titles.js";
+
+const CARES = ["waiting", "failed", "interrupted"];
+const CARE_PAGE = 100;
+const CARE_PAGES = 3;
+const LOOK_MS = 2_000;
+// A tab that nobody sees is told nothing, so it asks.
+const HIDDEN_LOOK_MS = 30_000;
+const NOTIFY = "swarmkeep.notify";
+const MOST_NOTES = 3;
+
+function careOf({ status, last_run_status: ended }) {
+  if (status === "waiting") return status;
+  return status === "idle" && CARES.includes(ended) && ended !== "waiting" ? ended : null;
+}
+
+const nameOfCare = ({ session, care }) => `${session.id} ${care} ${session.active_run_id ?? session.seq}`;
+
+export class Inbox {
+  // `onChange` is called when there is something else to show.
+  constructor({ onChange }) {
+    this.onChange = onChange;
+    this.cares = CARES;
+    this.stop();
+    document.addEventListener("visibilitychange", () => this.expect(document.hidden ? HIDDEN_LOOK_MS : 0));
+  }
+
+  // For whoever sits here now.
+  start() {
+    this.stop();
+    this.wanted = true;
+    this.expect(0);
+  }
+
+  stop() {
+    clearTimeout(this.due);
+    this.due = null;
+    this.wanted = false;
+    this.turn = null;
+    this.again = false;
+    this.items = null;
+    this.more = {};
+    this.error = null;
+    this.judged = new Map();
+    this.known = null;
+  }
+
+  // As the list of sessions hears it: what some are now, or null where it is to be read.
+  heard(changed) {
+    const held = new Set(this.items?.map(({ session }) => session.id));
+    if (changed === null || [...changed.values()].some((session) => careOf(session) || held.has(session.id))) this.expect(LOOK_MS);
+  }
+
+  // Looks within that time, or earlier if that was to be.
+  expect(ms) {
+    if (!this.wanted) return;
+    const at = performance.now() + ms;
+    if (this.due && this.dueAt <= at) return;
+    clearTimeout(this.due);
+    this.dueAt = at;
+    this.due = setTimeout(() => this.look(), ms);
+  }
+
+  async look() {
+    clearTimeout(this.due);
+    this.due = null;
+    if (this.turn) return (this.again = true);
+    const turn = (this.turn = {});
+    try {
+      const counts = await get("counts");
+      const there = CARES.filter((care) => (counts.status[care] ?? counts.last_run[care]).count);
+      const found = await Promise.all(there.map((care) => this.read(care)));
+      if (turn !== this.turn || !this.wanted) return;
+      this.more = Object.fromEntries(there.map((care, index) => [care, found[index].more]));
+      this.items = found.flatMap(({ items }) => items).sort((one, other) => (one.session.updated_at < other.session.updated_at ? 1 : -1));
+      this.error = null;
+      this.tell();
+    } catch (error) {
+      if (turn !== this.turn || !this.wanted) return;
+      this.error = error;
+      if (error.status === 401) return this.stop();
+    } finally {
+      if (turn === this.turn) this.turn = null;
+    }
+    if (this.again) this.expect(LOOK_MS);
+    this.again = false;
+    if (document.hidden) this.expect(HIDDEN_LOOK_MS);
+    this.onChange();
+  }
+
+  async read(care) {
+    const items = [];
+    let cursor = null;
+    for (let page = 0; page < CARE_PAGES; page += 1) {
+      const query = new URLSearchParams({ limit: String(CARE_PAGE), ...(care === "waiting" ? { status: care } : { last_run: care }), ...(cursor && { cursor }) });
+      const found = await get(`sessions?${query}`);
+      for (const session of found.data) if (careOf(session) === care) items.push({ session, care, seen: await this.isSeen(session, care) });
+      cursor = found.next_cursor;
+      if (!cursor) break;
+    }
+    return { items, more: cursor !== null };
+  }
+
+  // Whether the run that ended badly had done so when somebody marked it. Most often the mark is the last that happened.
+  async isSeen(session, care) {
+    const noted = session.metadata?.seen_seq;
+    if (care === "waiting" || !Number.isInteger(noted)) return false;
+    if (noted >= session.seq - 1) return true;
+    const name = `${session.id} ${session.seq}`;
+    if (!this.judged.has(name)) {
+      const { data } = await get(sessionPath(session.id, "/runs?limit=1"));
+      this.judged.set(name, data.length > 0 && data[0].last_seq <= noted);
+    }
+    return this.judged.get(name);
+  }
+
+  // What is to be looked after, of a kind or in all; with a "+" where not all was looked at.
+  count(care = null) {
+    const count = this.items?.filter((item) => !item.seen && (!care || item.care === care)).length ?? 0;
+    return count && (care ? this.more[care] : Object.values(this.more).some(Boolean)) ? `${count.toLocaleString("en")}+` : count ? count.toLocaleString("en") : "";
+  }
+
+  async mark({ session }, seen) {
+    await patch(sessionPath(session.id), { metadata: { seen_seq: seen ? session.seq : null } });
+    const item = this.items?.find((one) => one.session.id === session.id);
+    if (item) item.seen = seen;
+    this.onChange();
+    this.expect(LOOK_MS);
+  }
+
+  // Why it is here, in words; the server is asked once for each.
+  async reasonOf({ session, care }) {
+    if (care === "waiting" && session.active_run_id) {
+      const run = await get(sessionPath(session.id, `/runs/${segment(session.active_run_id)}`));
+      return run.pending.map(({ reason, name }) => (text.inbox.waits[reason] ?? text.inbox.waits.result)(name)).join(" ");
+    }
+    const { data: [run] } = await get(sessionPath(session.id, "/runs?limit=1"));
+    return run?.error?.message ?? "";
+  }
+
+  // Notifications.
+
+  get canNotify() {
+    return "Notification" in window;
+  }
+
+  get notifies() {
+    return this.canNotify && Notification.permission === "granted" && localStorage.getItem(NOTIFY) === "on";
+  }
+
+  // Whether they are on now. Only a click leads here: browsers ask at no other time, and people should not be asked either.
+  async notify(on) {
+    if (!on) localStorage.removeItem(NOTIFY);
+    else if ((await Notification.requestPermission()) === "granted") localStorage.setItem(NOTIFY, "on");
+    return this.notifies;
+  }
+
+  // What is new since the last look. Nothing is in it but what a session is called, and why.
+  tell() {
+    const now = new Map(this.items.filter(({ seen }) => !seen).map((item) => [nameOfCare(item), item]));
+    const fresh = this.known ? [...now].filter(([name]) => !this.known.has(name)).map(([, item]) => item) : [];
+    this.known = new Set(now.keys());
+    if (!fresh.length || !this.notifies || (!document.hidden && document.hasFocus())) return;
+    if (fresh.length > MOST_NOTES) return this.note(text.inbox.several(fresh.length), "", "#/inbox", "swarmkeep");
+    for (const { session, care } of fresh) this.note(sessionTitle(session), text.inbox.reasons[care], `#/chat/${segment(session.id)}`, session.id);
+  }
+
+  note(title, body, hash, tag) {
+    // On phones pages may not make them by themselves.
+    try {
+      const note = new Notification(title, { body, tag });
+      note.onclick = () => {
+        focus();
+        location.hash = hash;
+        note.close();
+      };
+    } catch {
+      localStorage.removeItem(NOTIFY);
+    }
+  }
+}

@@ -1,0 +1,73 @@
+// JSON as it was written. Read into numbers of JavaScript, one with more than fifteen digits would become another.
+
+const JSON_TOKENS = /"[^"\\]*(?:\\.[^"\\]*)*"|[{}[\],:]|[^\s{}[\],:"]+/gs;
+const OPENS = new Set(["{", "["]);
+const CLOSES = new Set(["}", "]"]);
+// Deeper than anybody reads; the lines of what is deeper would be blank for the most part.
+const DEEPEST = 100;
+
+// Texts are given as JSON writes them, so that an escaped letter is read as that letter.
+function* tokensOf(source) {
+  JSON.parse(source);
+  for (const [token] of source.matchAll(JSON_TOKENS)) yield token.startsWith('"') ? JSON.stringify(JSON.parse(token)) : token;
+}
+
+// One way to write it, by which two texts are compared. Raises where it is no JSON, as the others do.
+export const compactJson = (source) => [...tokensOf(source)].join("");
+
+export function indentedJson(source) {
+  const parts = [];
+  let depth = 0;
+  let isFirst = false;
+  const line = () => `\n${"  ".repeat(depth)}`;
+  for (const token of tokensOf(source)) {
+    if (CLOSES.has(token)) {
+      depth -= 1;
+      if (!isFirst) parts.push(line());
+    } else if (isFirst) parts.push(line());
+    isFirst = OPENS.has(token);
+    if (isFirst && (depth += 1) > DEEPEST) throw new RangeError("too deep");
+    parts.push(token);
+    if (token === ",") parts.push(line());
+    else if (token === ":") parts.push(" ");
+  }
+  return parts.join("");
+}
+
+// The names and values of an object, and no more than the first `most` characters of them.
+export function membersOfJson(source, most) {
+  const found = [];
+  let [depth, size, name, value] = [0, 0, null, ""];
+  const take = () => {
+    if (name !== null) found.push([name, value]);
+    [name, value] = [null, ""];
+  };
+  for (const token of tokensOf(source)) {
+    if (!size && token !== "{") throw new TypeError("no object");
+    if (CLOSES.has(token)) depth -= 1;
+    if (depth === 0 || (depth === 1 && token === ",")) take();
+    else if (name === null) name = JSON.parse(token);
+    else if (depth > 1 || token !== ":") value += token;
+    if (OPENS.has(token)) depth += 1;
+    size += token.length;
+    if (size > most) break;
+  }
+  take();
+  return found;
+}
+
+// A part of what is sent that goes there as somebody wrote it.
+export class WrittenJson {
+  constructor(source) {
+    JSON.parse(source);
+    this.source = source;
+  }
+}
+
+export function encodeJson(value) {
+  if (value instanceof WrittenJson) return value.source;
+  if (Array.isArray(value)) return `[${value.map((part) => encodeJson(part ?? null)).join(",")}]`;
+  if (value === null || typeof value !== "object") return JSON.stringify(value);
+  const members = Object.entries(value).filter(([, part]) => part !== undefined);
+  return `{${members.map(([name, part]) => `${JSON.stringify(name)}:${encodeJson(part)}`).join(",")}}`;
+}

@@ -1,0 +1,21 @@
+// The end of a long session, made of its last events alone: it is there to look at until all of them are.
+
+import { get, sessionPath } from "./api.js";
+import { fold } from "./fold.js";
+
+// Whoever is so far behind has the end first.
+const FAR = 1_000;
+const LATEST = 200;
+
+export const isFar = (missing) => missing > FAR;
+
+// `session` is what the server says of it.
+export async function readLatest(session, signal) {
+  const { data } = await get(sessionPath(session.id, `/events?after=${session.seq - LATEST}&limit=${LATEST}`), { signal });
+  const state = fold(data);
+  const { agent, metadata, title, context_variables: context, message_count: messages, active_run_id: run } = session;
+  if (!state.run && run) state.run = { id: run, status: session.status, pending: [] };
+  const taken = session.taken_over ? { note: null, ...session.taken_over } : null;
+  const outlook = state.outlook === "idle" ? session.status : state.outlook;
+  return Object.assign(state, { agent, metadata, title, context, messages, taken, outlook, status: session.status, isPart: true });
+}

@@ -1,0 +1,110 @@
+// Events redacted from the page: first the server says what that removes, and where else the same events are.
+
+import { post, sessionPath } from "./api.js";
+import { button, clear, h } from "./dom.js";
+import { summaryOf, titleOf } from "./descriptions.js";
+import { text } from "./text.js";
+import { stateTitle } from "./titles.js";
+
+const redactText = text.redact;
+const MOST_LISTED = 100;
+
+export class RedactDialog {
+  constructor(app, session) {
+    this.app = app;
+    this.session = session;
+    this.seqs = h("input", { class: "field", id: "redact-seqs", inputmode: "numeric", autocomplete: "off", required: true, onchange: () => this.preview() });
+    this.about = h("p", { dir: "auto" });
+    this.reason = h("textarea", { class: "field", id: "redact-reason", rows: 2, required: true, maxlength: 1000, dir: "auto" });
+    this.forks = h("input", { type: "checkbox" });
+    this.forksLabel = h("label", { class: "tick", hidden: true }, this.forks, redactText.forks);
+    this.found = h("div", { class: "redact-found scroll", role: "status", tabindex: 0, "aria-label": redactText.removes });
+    this.wrong = h("p", { class: "reason", role: "alert" });
+    this.confirm = button(redactText.confirm, { kind: "danger", type: "submit", disabled: true });
+    this.node = h("dialog", { class: "dialog wider", "aria-labelledby": "redact-title" },
+      h("form", { onsubmit: (event) => this.submit(event) },
+        h("h2", { id: "redact-title" }, redactText.title), this.about, h("p", { class: "muted" }, redactText.hint),
+        h("label", { for: "redact-seqs" }, redactText.seqs), this.seqs, this.found, this.forksLabel,
+        h("label", { for: "redact-reason" }, redactText.reason), this.reason, this.wrong,
+        h("div", { class: "row" }, this.confirm, button(text.close, { kind: "ghost", onclick: () => this.node.close() }))));
+    this.node.addEventListener("close", () => this.node.remove());
+  }
+
+  open(seq) {
+    const name = stateTitle(this.session.id, this.session.state);
+    this.about.textContent = name === this.session.id ? name : text.forks.named(name, this.session.id);
+    this.seqs.value = String(seq);
+    this.reason.value = "";
+    this.forks.checked = false;
+    document.body.append(this.node);
+    this.node.showModal();
+    return this.preview();
+  }
+
+  redact(body) {
+    return post(sessionPath(this.session.id, "/redact"), { seqs: this.asked, include_forks: this.forks.checked, ...body });
+  }
+
+  async preview() {
+    this.confirm.disabled = true;
+    this.wrong.textContent = "";
+    const [asked, wrong] = seqsIn(this.seqs.value);
+    this.asked = asked;
+    clear(this.found, wrong === null && h("p", { class: "muted" }, text.timeline.loading));
+    if (wrong !== null) {
+      this.wrong.textContent = redactText.noEvents(wrong);
+      return;
+    }
+    try {
+      const found = await this.redact({ reason: redactText.title, dry_run: true });
+      if (this.asked !== asked) return;
+      this.show(found);
+    } catch (error) {
+      if (this.asked !== asked) return;
+      clear(this.found);
+      this.wrong.textContent = error.message;
+    }
+  }
+
+  show({ seqs, forks }) {
+    const { events } = this.session;
+    const line = (seq) => h("li", {}, h("span", { class: "muted" }, `#${seq} `), h("b", {}, titleOf(events[seq - 1] ?? { type: "?" })), " ", h("span", { dir: "auto" }, summaryOf(events[seq - 1] ?? { type: "?", data: null }).slice(0, 300)), !this.asked.includes(seq) && h("span", { class: "muted" }, ` ${redactText.copied}`));
+    clear(this.found,
+      h("p", {}, seqs.length ? redactText.count(seqs.length) : redactText.nothing),
+      h("ul", {}, seqs.slice(0, MOST_LISTED).map(line)),
+      seqs.length > MOST_LISTED && h("p", { class: "muted" }, text.timeline.damagedMore(seqs.length - MOST_LISTED)),
+      forks.length > 0 && [h("p", {}, redactText.elsewhere(forks.length)), h("ul", {}, forks.slice(0, MOST_LISTED).map((copy) => h("li", {}, h("code", { dir: "auto" }, copy.session_id), " ", copy.seqs.join(", "))))]);
+    this.forksLabel.hidden = !forks.length;
+    this.confirm.disabled = !seqs.length && !forks.length;
+  }
+
+  async submit(event) {
+    event.preventDefault();
+    if (this.confirm.disabled || !this.reason.value.trim()) return;
+    this.confirm.disabled = true;
+    try {
+      const { seqs, forks } = await this.redact({ reason: this.reason.value.trim() });
+      this.node.close();
+      this.app.say(redactText.done(seqs.length));
+      const left = this.forks.checked ? forks.filter((copy) => !copy.redacted) : [];
+      if (left.length) this.app.fail({ message: redactText.left(left.map((copy) => copy.session_id).join(", ")) });
+    } catch (error) {
+      this.wrong.textContent = error.message;
+      this.confirm.disabled = false;
+    }
+  }
+}
+
+// "4, 6-9" as numbers, and the first part that is none of that: what is removed for good is not guessed at.
+export function seqsIn(written) {
+  const found = new Set();
+  for (const part of written.split(/[\s,;]+/).filter(Boolean)) {
+    const [first, last = first] = /^\d{1,15}([-–]\d{1,15})?$/.test(part) ? part.split(/[-–]/).map(Number) : [NaN];
+    if (!(first >= 1 && first <= last)) return [[], part];
+    for (let seq = first; seq <= last && found.size <= MOST_SEQS; seq += 1) found.add(seq);
+  }
+  return [[...found], null];
+}
+
+// One more than the server takes, so that it says so.
+const MOST_SEQS = 1000;

@@ -1,0 +1,13 @@
+"""A desk that asks a clerk, who needs an approval to pay."""
+
+from swarmkeep import Agent, tool
+
+
+@tool(requires_approval=True)
+def pay(amount: int) -> str:
+    """Pay an amount."""
+    return f"paid {amount}"
+
+
+clerk = Agent(name="Clerk", functions=[pay])
+desk = Agent(name="Desk", functions=[clerk.as_tool("ask_clerk", "Ask the clerk.")])

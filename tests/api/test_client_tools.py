@@ -1,0 +1,81 @@
+"""Functions of the caller's program: the client describes them, calls them in their turn, and goes on by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal
+
+import pytest
+
+from swarmkeep_client import AsyncClient, Client
+from swarmkeep_client._tools import CallerTools
+from tests.api.server import RunningServer
+from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
+
+
+def open_door(door: Literal["front", "back"], times: int = 1) -> dict[str, Any]:
+    """Open a door."""
+    return {"door": door, "times": times}
+
+
+async def look(where: str) -> str:
+    if where == "nowhere":
+        raise LookupError("there is nothing")
+    return f"all is well in {where}"
+
+
+async def test_an_async_client_calls_functions_until_the_run_ends(service: RunningServer, model: ScriptedModel) -> None:
+    model.calls([("open_door", {"door": "front"}, "c1"), ("look", {"where": "nowhere"}, "c2")])
+    model.calls([("open_door", {"door": "roof"}, "c3"), ("get_weather", {"city": "Rome"}, "c4")])
+    model.say("Done.")
+    async with AsyncClient(service.url) as client:
+        session = await client.sessions.create()
+        run = await session.run("Go.", tools=[open_door, look])
+    assert run.output_text == "Done."
+    results = {m["tool_call_id"]: m["content"] for m in model.requests[2]["messages"] if m["role"] == "tool"}
+    assert results["c1"] == '{"door":"front","times":1}'
+    assert results["c2"] == "Error: look failed: LookupError: there is nothing"
+    assert "Invalid enum value 'roof'" in results["c3"]
+    assert results["c4"] == "sunny in Rome"
+    described = model.requests[0]["tools"][-2]["function"]
+    assert described == {
+        "name": "open_door",
+        "description": "Open a door.",
+        "parameters": {
+            "type": "object",
+            "properties": {"door": {"enum": ["back", "front"]}, "times": {"type": "integer"}},
+            "required": ["door"],
+            "additionalProperties": False,
+        },
+    }
+
+
+async def test_a_blocking_client_does_so_too(service: RunningServer, model: ScriptedModel) -> None:
+    model.call("open_door", {"door": "back", "times": 2}, id="c1")
+    model.say("Done.")
+
+    def talk() -> str:
+        with Client(service.url) as client:
+            return client.sessions.create().run("Go.", tools=[open_door]).output_text
+
+    assert await asyncio.to_thread(talk) == "Done."
+
+
+async def test_what_is_only_described_is_left_to_somebody_else(service: RunningServer, model: ScriptedModel) -> None:
+    schema = {"type": "function", "function": {"name": "far_away", "parameters": {"type": "object"}}}
+    model.calls([("far_away", {}, "c1"), ("open_door", {"door": "back"}, "c2")])
+    async with AsyncClient(service.url) as client:
+        session = await client.sessions.create()
+        run = await session.run("Go.", tools=[schema, open_door])
+        assert (run.status, [call.name for call in run.pending]) == ("waiting", ["far_away", "open_door"])
+
+
+def test_functions_that_cannot_be_described_are_refused() -> None:
+    def anything(*words: str) -> None: ...
+
+    with pytest.raises(TypeError, match="cannot be described"):
+        CallerTools([anything])
+    with pytest.raises(TypeError, match="has no name"):
+        CallerTools([lambda: 1])

@@ -1,0 +1,152 @@
+"""Conversations with calls that ran at once, against today's agents; and what a redaction takes out of them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec import UNSET
+
+from swarmkeep import Agent, Refusal
+from swarmkeep.audit.redact import redact
+from swarmkeep.audit.replay.session import replay, replay_session
+from swarmkeep.audit.verify.session import verify
+from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.events import ContextUpdated, MessageAdded
+from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.engine import Engine
+from tests.engine.cluster import (
+    KEY,
+    EngineCluster,
+    kill_engine,
+    make_start_run,
+    open_session,
+    read_log,
+    read_state,
+    wait_for_end,
+)
+from tests.engine.test_concurrent_calls import Doors, ask_for, make_agent, wait_for_results
+from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
+
+NAMES = ("x", "y", "z")
+
+
+async def run_in_order(
+    cluster: EngineCluster, model: ScriptedModel, order: Sequence[str], agent: Agent, doors: Doors
+) -> Engine:
+    """A conversation in which the calls x, y and z end in this order."""
+    engine = await cluster.open_engine(agent)
+    await open_session(engine)
+    ask_for(model, *NAMES)
+    model.say("Done.")
+    await engine.runs.start(KEY, make_start_run())
+    await doors.wait_until_begun(*NAMES)
+    for name in order:
+        doors.open(name)
+        await wait_for_results(engine, name)
+    assert (await wait_for_end(engine)).status == "completed"
+    return engine
+
+
+def find_held(events: Sequence[RecordedEvent]) -> list[RecordedEvent]:
+    """The results whose change had to wait."""
+    return [
+        event
+        for event in events
+        if isinstance(event.fact, MessageAdded) and event.fact.tool is not None and event.fact.tool.context is not UNSET
+    ]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(NAMES)))
+async def test_the_same_agents_match_in_whatever_order_they_ended(
+    cluster: EngineCluster, model: ScriptedModel, order: tuple[str, ...]
+) -> None:
+    doors = Doors()
+    agent = make_agent(doors)
+    engine = await run_in_order(cluster, model, order, agent, doors)
+    replayed = await replay_session(engine.store, Registry([agent]), KEY)
+    assert (replayed.divergences, replayed.turns) == ([], 2)
+    # Each prefix, too, as a fork or a crash leaves it.
+    events = await read_log(engine)
+    for seq in range(1, len(events)):
+        part = await asyncio.to_thread(replay, events[:seq], Registry([agent]), {}, ignore=["instructions", "tools"])
+        assert part.divergences == []
+    assert (await verify(engine.store, KEY)).valid
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_whether_they_run_at_once_today_is_no_difference(
+    cluster: EngineCluster, model: ScriptedModel, at_once: bool
+) -> None:
+    doors = Doors()
+    doors.open(*NAMES)
+    agent = make_agent(doors).model_copy(update={"concurrent_tools": at_once})
+    engine = await cluster.open_engine(agent)
+    await open_session(engine)
+    ask_for(model, *NAMES)
+    model.say("Done.")
+    await engine.runs.start(KEY, make_start_run())
+    await wait_for_end(engine)
+    today = agent.model_copy(update={"concurrent_tools": not at_once})
+    assert (await replay_session(engine.store, Registry([today]), KEY)).divergences == []
+
+
+async def test_what_would_be_otherwise_today_is_told_of_each_call(cluster: EngineCluster, model: ScriptedModel) -> None:
+    doors = Doors()
+    engine = await run_in_order(cluster, model, ("z", "x", "y"), make_agent(doors), doors)
+
+    def refuse_x(call: dict[str, Any], context_variables: dict[str, Any]) -> Refusal | None:
+        return Refusal("no x") if call["arguments"]["name"] == "x" else None
+
+    today = make_agent(doors, guardrails=[refuse_x])
+    replayed = await replay_session(engine.store, Registry([today]), KEY)
+    assert [divergence.kind for divergence in replayed.divergences] == ["guardrail"]
+
+
+@pytest.mark.parametrize("function", ["look", "again"])
+async def test_a_session_that_was_killed_among_them_matches(
+    cluster: EngineCluster, model: ScriptedModel, function: str
+) -> None:
+    doors = Doors()
+    agent = make_agent(doors)
+    one = await cluster.open_engine(agent)
+    await open_session(one)
+    ask_for(model, *NAMES, function=function)
+    await one.runs.start(KEY, make_start_run())
+    await doors.wait_until_begun(*NAMES)
+    doors.open("y")
+    await wait_for_results(one, "y")
+    await kill_engine(one)
+    doors.open(*NAMES)
+    model.say("Done.")
+    two = await cluster.open_engine(agent)
+    await wait_for_end(two)
+    assert (await replay_session(two.store, Registry([agent]), KEY)).divergences == []
+
+
+@pytest.mark.parametrize("named", ["result", "change"])
+async def test_a_redaction_of_a_change_or_of_the_result_that_held_it_takes_both(
+    cluster: EngineCluster, model: ScriptedModel, named: str
+) -> None:
+    doors = Doors()
+    agent = make_agent(doors)
+    engine = await run_in_order(cluster, model, ("z", "y", "x"), agent, doors)
+    events = await read_log(engine)
+    result = find_held(events)[0]
+    change = next(
+        event for event in events if isinstance(event.fact, ContextUpdated) and event.fact.tool_call_id == "z"
+    )
+    seq = result.seq if named == "result" else change.seq
+    done = await redact(engine.store, KEY, [seq], "private")
+    assert done.seqs == [result.seq, change.seq]
+    left = "".join(event.payload for event in await read_log(engine) if event.seq in done.seqs)
+    assert '"z":true' not in left
+    assert (await verify(engine.store, KEY)).valid
+    assert (await read_state(engine)).context_variables == {"x": True, "y": True}
+    replayed = await replay_session(engine.store, Registry([agent]), KEY)
+    assert replayed.divergences == []

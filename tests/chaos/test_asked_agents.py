@@ -1,0 +1,153 @@
+"""A server is killed while an agent asks another one: both go on, and nothing is asked for or paid twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.chaos.cluster import ServerCluster, ignore_lost_connection, restart_unarmed, wait_until_quiet
+from tests.chaos.parallel import run_in_parallel
+from tests.chaos.plans import call_step, make_plan, say_step, wait_until
+
+pytestmark = pytest.mark.long
+
+KILLED = -9
+# From the start of the call to its result: what is recorded of both sessions, and what is done between.
+POINTS = (
+    "tool.started:1",  # the call that asks, of which nothing exists below yet
+    "session.created:2",
+    "run.started:2",
+    "tool.started:2",  # a call of the agent that is asked
+    "tool.done:1",
+    "run.completed:1",
+    "child.ended:1",  # its answer is known above
+    "tool.done:2",
+    "message.added:7",  # and recorded
+)
+SHORT = ("session.created:2", "tool.done:1", "child.ended:1")
+# The same for two calls that start together.
+AT_ONCE = (
+    "tool.started:1",
+    "tool.started:2",
+    "session.created:2",
+    "session.created:3",
+    "child.ended:1",
+    "child.ended:2",
+)
+AT_ONCE_SHORT = ("session.created:3", "child.ended:2")
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    kind: str
+    point: str
+    restarted: bool
+
+
+def _cases(points: tuple[str, ...] = POINTS, short: tuple[str, ...] = SHORT) -> Iterator[Any]:
+    for point in points:
+        for kind, restarted in (("sqlite", True), ("postgres", False)):
+            marks = () if point in short else (pytest.mark.chaos,)
+            yield pytest.param(Case(kind, point, restarted), id=f"{point}-{kind}", marks=marks)
+
+
+def ask_plan(*steps: Any) -> str:
+    """A message that has the lead ask the clerk to take these steps."""
+    return make_plan(call_step(("ask_clerk", {"input": make_plan(*steps)})), say_step("All is done."))
+
+
+def read_child_ids(cluster: ServerCluster) -> list[str]:
+    return [name for (name,) in cluster.sql("SELECT id FROM sessions WHERE id LIKE 'subsess%'")]
+
+
+@run_in_parallel
+@pytest.mark.parametrize("case", list(_cases()))
+def test_a_call_that_asks_is_taken_up_where_it_was(cluster: ServerCluster, case: Case) -> None:
+    server = cluster.server(kill_at=case.point)
+    heir = None if case.restarted else cluster.server()
+    session = cluster.client(server).sessions.create(id="s", agent="Lead")
+    with ignore_lost_connection():
+        session.run(ask_plan(call_step(("put", {"what": "1"})), say_step("It is put.")))
+    assert server.wait() == KILLED
+    if heir is None:
+        restart_unarmed(server)
+    session = wait_until_quiet(cluster.client(heir or server).sessions.get("s"))
+    assert next(session.runs()).output_text == "All is done."
+    log = cluster.read_checked_log("s")
+    assert list(log.read_tool_status().values()) == ["ok"]
+    assert list(log.attempts().values()) == [1]
+    (child,) = read_child_ids(cluster)
+    below = cluster.read_checked_log(child)
+    assert [below.types.count(name) for name in ("run.started", "run.completed")] == [1, 1]
+    assert list(below.read_tool_status().values()) == ["ok"]
+    assert below.data[0]["parent"]["session_id"] == "s"
+    # Model calls that are recorded: two above and two below, each once.
+    assert sum("completion" in data for data in (*log.of("message.added"), *below.of("message.added"))) == 4
+
+
+@run_in_parallel
+@pytest.mark.parametrize("case", list(_cases(AT_ONCE, AT_ONCE_SHORT)))
+def test_two_that_are_asked_at_once_are_taken_up_where_they_were(cluster: ServerCluster, case: Case) -> None:
+    server = cluster.server(kill_at=case.point)
+    heir = None if case.restarted else cluster.server()
+    session = cluster.client(server).sessions.create(id="s", agent="Lead")
+    errands = [make_plan(call_step(("put", {"what": what})), say_step(f"{what} is put.")) for what in ("1", "2")]
+    plan = make_plan(call_step(*[("ask_clerk", {"input": each}) for each in errands]), say_step("All is done."))
+    with ignore_lost_connection():
+        session.run(plan)
+    assert server.wait() == KILLED
+    if heir is None:
+        restart_unarmed(server)
+    session = wait_until_quiet(cluster.client(heir or server).sessions.get("s"))
+    assert next(session.runs()).output_text == "All is done."
+    log = cluster.read_checked_log("s")
+    assert list(log.read_tool_status().values()) == ["ok", "ok"]
+    assert list(log.attempts().values()) == [1, 1]
+    children = [cluster.read_checked_log(child) for child in read_child_ids(cluster)]
+    assert [below.types.count("run.started") for below in children] == [1, 1]
+    assert [list(below.read_tool_status().values()) for below in children] == [["ok"], ["ok"]]
+    assert sum("completion" in data for each in (log, *children) for data in each.of("message.added")) == 6
+
+
+@run_in_parallel
+def test_what_was_asked_for_by_a_cancelled_run_does_not_go_on(cluster: ServerCluster) -> None:
+    # It dies between the two cancels: the one above is recorded.
+    server = cluster.server(kill_at="run.cancelled")
+    session = cluster.client(server).sessions.create(id="s", agent="Lead")
+    run = session.run(ask_plan(call_step(("pay", {"what": "1", "door": "door"}))), background=True)
+    wait_until("the effect has begun", lambda: cluster.effects.count())
+    with ignore_lost_connection():
+        session.cancel(run.id)
+    assert server.wait() == KILLED
+    cluster.open("door")
+    restart_unarmed(server)
+    (child,) = read_child_ids(cluster)
+    below = wait_until_quiet(cluster.client(server).sessions.get(child))
+    assert [each.status for each in below.runs()] == ["cancelled"]
+    assert sum("completion" in data for data in cluster.read_checked_log(child).of("message.added")) == 1
+    assert not cluster.effects.list_repeated()
+
+
+@run_in_parallel
+def test_a_decision_below_is_not_lost_with_its_server(cluster: ServerCluster) -> None:
+    # It dies when the decision is recorded, and nobody has told the run above.
+    server = cluster.server(kill_at="run.resumed")
+    session = cluster.client(server).sessions.create(id="s", agent="Lead")
+    run = session.run(ask_plan(call_step(("refund", {"what": "1"})), say_step("Refunded.")))
+    assert (run.status, [call.reason for call in run.pending]) == ("waiting", ["session"])
+    (child,) = read_child_ids(cluster)
+    below = cluster.client(server).sessions.get(child)
+    (asked,) = list(below.runs())
+    with ignore_lost_connection():
+        below.resume(asked.id, approvals=[{"tool_call_id": asked.pending[0].tool_call_id, "decision": "approve"}])
+    assert server.wait() == KILLED
+    restart_unarmed(server)
+    session = cluster.client(server).sessions.get("s")
+    wait_until("it went on", lambda: session.refresh().status == "idle")
+    assert next(session.runs()).output_text == "All is done."
+    # The call that was approved had been started; whether it took effect, nobody knows.
+    assert list(cluster.read_checked_log(child).read_tool_status().values()) == ["unknown_outcome"]
+    assert list(cluster.read_checked_log("s").read_tool_status().values()) == ["ok"]

@@ -1,0 +1,70 @@
+"""A server is killed while a summary is asked for; another one asks again, and the run goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmkeep.domain.codec import Json
+from swarmkeep.domain.compaction.texts import HEADING
+from tests.chaos.cluster import LEASE_SECONDS, POLL_SECONDS, ServerCluster, ignore_lost_connection
+from tests.chaos.parallel import run_in_parallel
+from tests.chaos.plans import wait_until
+from tests.support.processes import ServerProcess
+from tests.support.scripted import ScriptedModel
+
+KILLED = -9
+TEAM = """
+from swarmkeep import Agent, Compaction
+
+agent = Agent(name="A", compaction=Compaction(of_tokens=1000, keep_turns=2))
+"""
+
+
+def answer(request: Json) -> str:
+    return "They spoke." if str(request["messages"][0]["content"]).startswith("You sum up") else "Done."
+
+
+@pytest.mark.chaos
+@run_in_parallel
+@pytest.mark.parametrize("point", ["compaction.started", "model.sent", "compaction.summarised"])
+def test_a_server_that_is_killed_in_a_compaction_loses_nothing(cluster: ServerCluster, point: str) -> None:
+    team = cluster.folder / "compacting.py"
+    team.write_text(TEAM)
+    with ScriptedModel(default=answer) as model:
+        env = {
+            "OPENAI_BASE_URL": model.url,
+            "OPENAI_API_KEY": "test",
+            "SWARMKEEP_LEASE_SECONDS": str(LEASE_SECONDS),
+            "SWARMKEEP_POLL_SECONDS": str(POLL_SECONDS),
+        }
+
+        def serve(**more: str) -> ServerProcess:
+            settings = {**env, **more}
+            return ServerProcess(
+                cluster.folder, database_url=cluster.url, agents=[str(team)], offline=False, env=settings
+            )
+
+        messages = [
+            message
+            for number in range(8)
+            for message in (
+                {"role": "user", "content": f"{number} " + "y" * 600},
+                {"role": "assistant", "content": "I see."},
+            )
+        ]
+        with serve(SWARMKEEP_KILL_AT=point) as armed:
+            session = cluster.client(armed).sessions.create(id="s", messages=messages)
+            with ignore_lost_connection():
+                session.run("And now?", background=True)
+            wait_until("it died", lambda: armed.returncode is not None)
+            assert armed.returncode == KILLED
+        with serve() as calm:
+            session = cluster.client(calm).sessions.get("s")
+            wait_until("the run ends", lambda: session.state().status == "idle")
+            (run,) = session.runs()
+            types = [event.type for event in session.events()]
+            assert (run.status, run.output_text) == ("completed", "Done.")
+            assert types.count("compaction.started") == 1
+            assert model.requests[-1]["messages"][1]["content"] == f"{HEADING}\n\nThey spoke."
+            assert session.verify().valid
+            assert len(session.messages()) == 18

@@ -1,0 +1,67 @@
+"""A server is killed between an MCP server's effect and its result: the call is made again only if a server that is
+trusted said that it may be."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.cluster import LEASE_SECONDS, POLL_SECONDS, ServerCluster, ignore_lost_connection
+from tests.chaos.parallel import run_in_parallel
+from tests.chaos.plans import wait_until
+from tests.support.processes import ServerProcess
+from tests.support.scripted import ScriptedModel
+
+KILLED = -9
+PROGRAM = Path(__file__).parents[1] / "support" / "mcp" / "server.py"
+TEAM = """
+from swarmkeep import Agent, MCPServer
+
+command = [{python!r}, {program!r}]
+env = {{"MCP_TEST_FOLDER": {folder!r}}}
+server = MCPServer(command=command, env=env, name="post", trust_hints={trusted}, connect_timeout=120)
+agent = Agent(name="A", mcp_servers=[server])
+"""
+
+
+@pytest.mark.chaos
+@run_in_parallel
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_call_is_not_made_twice_unless_a_trusted_server_allows_it(cluster: ServerCluster, trusted: bool) -> None:
+    team = cluster.folder / "posting.py"
+    (cluster.folder / "answer").touch()
+    team.write_text(
+        TEAM.format(python=sys.executable, program=str(PROGRAM), folder=str(cluster.folder), trusted=trusted)
+    )
+    with ScriptedModel() as model:
+        model.call("send", {"text": "hi"})
+        model.say("Sent.")
+        env = {
+            "OPENAI_BASE_URL": model.url,
+            "OPENAI_API_KEY": "test",
+            "SWARMKEEP_LEASE_SECONDS": str(LEASE_SECONDS),
+            "SWARMKEEP_POLL_SECONDS": str(POLL_SECONDS),
+        }
+
+        def serve(**more: str) -> ServerProcess:
+            settings = {**env, **more}
+            return ServerProcess(
+                cluster.folder, database_url=cluster.url, agents=[str(team)], offline=False, env=settings
+            )
+
+        with serve(SWARMKEEP_KILL_AT="tool.done") as armed:
+            session = cluster.client(armed).sessions.create(id="s")
+            with ignore_lost_connection():
+                session.run("Send it.", background=True)
+            wait_until("it died", lambda: armed.returncode is not None)
+            assert armed.returncode == KILLED
+        with serve() as server:
+            session = cluster.client(server).sessions.get("s")
+            wait_until("the run is over", lambda: session.state().status == "idle")
+            events = list(session.events())
+    statuses = [event.data["tool"]["status"] for event in events if event.data.get("tool")]
+    sent = (cluster.folder / "sent").read_text().split()
+    assert (statuses, sent) == ((["ok"], ["hi", "hi"]) if trusted else (["unknown_outcome"], ["hi"]))
+    assert [event.type for event in events].count("tools.listed") == 1

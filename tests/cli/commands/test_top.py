@@ -1,0 +1,277 @@
+"""`swarmkeep top`: what it prints once, and what it shows at a terminal."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import pytest
+
+from swarmkeep.cli.top.drawing import Room, draw
+from swarmkeep.cli.top.metrics import parse_counts
+from swarmkeep.cli.top.rates import Watch
+from swarmkeep.cli.top.snapshot import Counts, Reading, Row, Snapshot, Today
+from swarmkeep.cli.top.view import Job, View
+from swarmkeep_client import Client, UsageRow
+from tests.cli.command_line import ACME, CommandLine
+from tests.cli.pseudo_terminal import CTRL_C, Terminal
+from tests.support.processes import ServerProcess
+
+TOP = [sys.executable, "-m", "swarmkeep", "top", "--every", "0.2"]
+# The last call of it waits for an approval.
+TALK = ("Hello, I'd like to buy a lantern for a hut trip.", "Yes, please place the order.")
+UP, DOWN, ESCAPE, ENTER = "\x1b[A", "\x1b[B", "\x1b", "\r"
+LEAVES_SCREEN = "\x1b[?1049l"
+
+
+def begin_waiting(client: Client, session_id: str, title: str) -> str:
+    """A session whose run waits for an approval; the run's id."""
+    session = client.sessions.create(id=session_id, metadata={"title": title})
+    for text in TALK:
+        run = session.run(text)
+    assert run.status == "waiting"
+    return run.id
+
+
+def make_row(name: str, **given: object) -> Row:
+    plain: dict[str, object] = {
+        "id": f"run_{name}",
+        "session_id": name,
+        "title": None,
+        "status": "running",
+        "agent": "Ann",
+        "since": "2026-01-01T00:00:00.000000Z",
+        "age_seconds": 75.0,
+        "seq": 9,
+        "server": "0123456789abcdef",
+        "lease_seconds": 27.2,
+        "lease_epoch": 1,
+        "queued_runs": 0,
+        "model_calls": 3,
+        "tool_calls": 1,
+        "prompt_tokens": 10_000,
+        "completion_tokens": 2_345,
+        "total_tokens": 12_345,
+    }
+    return Row(**{**plain, **given})  # type: ignore[arg-type]
+
+
+def make_view(*rows: Row) -> View:
+    today = Today(model_calls=3, tool_calls=1, total_tokens=12_345, model_seconds=1.5, tool_seconds=None)
+    shown = Snapshot(
+        at="2026-01-01T00:00:00.000000Z",
+        counts=Counts(running=len(rows), waiting=0, queued=0),
+        runs=[*rows],
+        is_cut=False,
+        today=today,
+        failed_last_hour=2,
+        server=None,
+    )
+    return View(shown, taken=100.0)
+
+
+def draw_lines(view: View, width: int, height: int, encoding: str = "utf-8", now: float = 100.0) -> list[str]:
+    lines = draw(view, "the database", Room(width, height, encoding), now).plain.split("\n")
+    assert len(lines) == height
+    return [line.rstrip() for line in lines]
+
+
+def test_the_screen_is_filled_whatever_its_size_and_its_characters() -> None:
+    rows = [make_row(f"s{number}", title=f"Fiancé {number} 日本") for number in range(40)]
+    view = make_view(make_row("q", status="waiting", queued_runs=2, lease_seconds=None, server=None), *rows)
+    lines = draw_lines(view, 80, 24, now=130.0)
+    assert lines[4].split() == ["STATUS", "AGE", "AGENT", "TURNS", "TOKENS", "SERVER", "LEASE", "SESSION"]
+    assert lines[5].split() == [">", "waiting", "+2", "2m", "Ann", "3", "12.3k", "-", "-", "q"]
+    # The lease has run out since that was read.
+    assert lines[6].split()[:8] == ["running", "2m", "Ann", "3", "12.3k", "01234567", "expired", "Fiancé"]
+    assert "TITLE" in draw_lines(view, 200, 50)[4]
+    assert "Fianc? 0 ??" in draw_lines(view, 200, 50, "ascii")[6]
+    assert draw_lines(view, 10, 3)
+    for _ in range(60):
+        view.press("down")
+    assert any(line.startswith(">") and "Fiancé 39" in line for line in draw_lines(view, 120, 12))
+
+
+def test_keys_move_filter_and_ask() -> None:
+    view = make_view(make_row("a"), make_row("b", title="A lantern"))
+    assert view.press("down") is None
+    chosen = view.chosen()
+    assert chosen is not None
+    assert chosen.session_id == "b"
+    assert view.press("a") is None
+    assert view.notice == "this run waits for nobody"
+    for key in ("/", "L", "a", "n", "x", "backspace", "enter"):
+        view.press(key)
+    assert [row.session_id for row in view.rows()] == ["b"]
+    assert view.press("c") is None
+    assert view.press("n") is None
+    assert view.notice == "nothing was done"
+    view.press("c")
+    job = view.press("y")
+    assert job is not None
+    assert (job.kind, job.row) == ("cancel", chosen)
+    view.press("escape")
+    assert len(view.rows()) == 2
+    # Another server has it now, and the run that was chosen is over.
+    view.show(make_view(make_row("a", server="other")).snapshot, 101.0, None)
+    assert (view.moved, view.chosen()) == (1, view.snapshot.runs[0])
+
+
+def test_a_question_is_shown_whole_and_what_is_cut_says_so() -> None:
+    view = make_view(make_row("a", status="waiting"))
+    view.ask("approve pay(sum=12)?", Job("decide", view.chosen()))
+    assert any(line.startswith("> waiting") for line in draw_lines(view, 80, 24))
+    arguments = "".join(f"item {number} 日本, " for number in range(20))
+    view.ask(f"approve pay({arguments})?", Job("decide", view.chosen()))
+    lines = draw_lines(view, 80, 24)
+    assert f"approve pay({arguments})? y/n".replace(" ", "") in "".join(lines[4:]).replace(" ", "")
+    assert lines[-1].startswith("y yes")
+    assert "all of it" in draw_lines(view, 80, 8)[-2]
+
+
+def test_rates_are_of_the_last_minute_and_begin_anew_with_the_day() -> None:
+    watch, shown = Watch(), make_view().snapshot
+    watch.add(Reading(shown, UsageRow(model_calls=5, total_tokens=100, model_ms=1000), 0.0))
+    assert watch.rates() is None
+    watch.add(Reading(shown, UsageRow(model_calls=6, total_tokens=200, model_ms=3000), 30.0))
+    rates = watch.rates()
+    assert rates is not None
+    assert (rates.turns, rates.tokens, rates.model_seconds, rates.tool_seconds) == (2.0, 200.0, 2.0, None)
+    watch.add(Reading(shown, UsageRow(model_calls=6, total_tokens=200, model_ms=3000), 90.0))
+    rates = watch.rates()
+    assert rates is not None
+    assert rates.turns == 0.0
+    watch.add(Reading(shown, UsageRow(), 92.0))
+    assert watch.rates() is None
+
+
+def test_what_is_no_text_of_metrics_counts_nothing() -> None:
+    workers = 'swarmkeep_stream_readers{worker="0"} 2.0\nswarmkeep_stream_readers{worker="1"} 3.0\n'
+    counts = parse_counts(f'{workers}swarmkeep_run_errors_total{{code="x"}} 4.0\n')
+    assert counts is not None
+    assert (counts.streams, counts.run_errors, counts.takeovers) == (5, 4, 0)
+    assert parse_counts("<html>{") is None
+    assert parse_counts("swarmkeep_stream_readers NaN\n") is None
+
+
+@pytest.mark.long
+def test_it_is_printed_once_of_a_server_and_of_its_database(cli: CommandLine) -> None:
+    with ServerProcess(cli.folder, agents=[ACME]) as server, Client(server.url) as client:
+        run_id = begin_waiting(client, "order", "A lantern")
+        shown = cli("top", "--once", "--json", "--url", server.url).json
+        table = cli("top", "--once", "--url", server.url).lines
+        of_database = cli("top", "--once", "--json", "--database-url", server.database_url).json
+        assert "--once prints" in cli.expect_refusal("top", "--url", server.url)
+        cli.expect_usage_error("top", "--json")
+    assert list(shown) == ["at", "counts", "runs", "is_cut", "today", "failed_last_hour", "server"]
+    assert shown["counts"] == {"running": 0, "waiting": 1, "queued": 0}
+    assert shown["server"]["streams"] == 0
+    (row,) = shown["runs"]
+    assert list(row) == list(Row.__struct_fields__)
+    assert (row["id"], row["session_id"], row["title"], row["status"]) == (run_id, "order", "A lantern", "waiting")
+    assert row["model_calls"] == 1
+    assert shown["today"]["model_calls"] >= 3
+    ages = [one["runs"][0].pop("age_seconds") for one in (shown, of_database)]
+    assert ages == sorted(ages)
+    assert of_database["runs"] == [row]
+    assert of_database["server"] is None
+    assert table[0] == "0 running, 1 waiting, 0 queued"
+    assert table[-1].split()[0] == "waiting"
+    assert table[-1].split()[-3:] == ["order", "A", "lantern"]
+
+
+@pytest.mark.long
+def test_a_person_looks_on_decides_cancels_and_gets_the_terminal_back(cli: CommandLine) -> None:
+    with ServerProcess(cli.folder, agents=[ACME]) as server, Client(server.url) as client:
+        first = begin_waiting(client, "first", "A lantern")
+        second = begin_waiting(client, "second", "A rope")
+        third = begin_waiting(client, "third", "A stove")
+        with Terminal([*TOP, "--url", server.url], folder=cli.folder, env={"NO_COLOR": "1"}) as terminal:
+            before = terminal.settings()
+            terminal.resize(24, 80)
+            terminal.wait_for("0 running, 3 waiting")
+            terminal.wait_for("> waiting")
+            terminal.wait_for("A lantern")
+            terminal.resize(30, 160)
+            terminal.wait_for("TITLE")
+            terminal.type(ENTER)
+            terminal.wait_for("run.waiting")
+            terminal.type(ESCAPE)
+            terminal.type("/rope" + ENTER)
+            terminal.wait_for("filter: rope")
+            terminal.type("d")
+            terminal.wait_for("deny place_order(")
+            terminal.wait_for("y/n")
+            terminal.type("y")
+            terminal.wait_for("denied the call in second")
+            terminal.type(ESCAPE)
+            terminal.wait_for("2 waiting")
+            terminal.type("/stove" + ENTER)
+            terminal.wait_for("filter: stove")
+            terminal.type("a")
+            terminal.wait_for("approve place_order(")
+            terminal.type("x")
+            terminal.wait_for("nothing was done")
+            assert client.sessions.get("third").get_run(third).status == "waiting"
+            terminal.type("a")
+            terminal.wait_for("approve place_order(")
+            terminal.type("y")
+            terminal.wait_for("approved the call in third")
+            terminal.type(ESCAPE)
+            terminal.wait_for("1 waiting")
+            server.kill()
+            terminal.wait_for("no answer from the server")
+            server.start()
+            terminal.wait_for("0 running, 1 waiting")
+            terminal.type("c")
+            terminal.wait_for("cancel the run in first? y/n")
+            terminal.type("y")
+            terminal.wait_for("cancelled the run in first")
+            terminal.wait_for("no run goes on or waits")
+            terminal.type("q")
+            terminal.wait_for(LEAVES_SCREEN)
+            assert terminal.wait() == 0
+            assert terminal.settings() == before
+        assert client.sessions.get("first").get_run(first).status == "cancelled"
+        assert client.sessions.get("second").get_run(second).status == "completed"
+        decided = [
+            event.data["decision"]
+            for name in ("second", "third")
+            for event in client.sessions.get(name).events()
+            if event.type == "approval.decided"
+        ]
+        assert decided == ["deny", "approve"]
+        assert client.sessions.get("third").get_run(third).status == "completed"
+
+
+@pytest.mark.long
+def test_keys_that_need_a_server_say_so_on_a_database(cli: CommandLine) -> None:
+    with ServerProcess(cli.folder, agents=[ACME]) as server, Client(server.url) as client:
+        begin_waiting(client, "order", "A lantern")
+    database = [*TOP, "--database-url", server.database_url]
+    with Terminal(database, folder=cli.folder, env={"NO_COLOR": "1"}) as terminal:
+        terminal.wait_for("> waiting")
+        terminal.type("a")
+        terminal.wait_for("--url")
+        terminal.type("cy")
+        terminal.wait_for("--url")
+        terminal.type("q")
+        terminal.wait_for(LEAVES_SCREEN)
+        assert terminal.wait() == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("end", [CTRL_C, "SIGTERM"])
+def test_the_terminal_is_put_back_however_it_ends(end: str, cli: CommandLine) -> None:
+    cli("db", "upgrade")
+    with Terminal(TOP, folder=cli.folder, env={"PYTHONIOENCODING": "ascii"}) as terminal:
+        before = terminal.settings()
+        terminal.wait_for("no run goes on or waits")
+        if end == CTRL_C:
+            terminal.type(CTRL_C)
+        else:
+            terminal.signal(signal.SIGTERM)
+        terminal.wait_for(LEAVES_SCREEN)
+        assert terminal.wait() == 128 + (signal.SIGINT if end == CTRL_C else signal.SIGTERM)
+        assert terminal.settings() == before
+        assert "Traceback" not in terminal.shown

@@ -1,0 +1,408 @@
+"""Every command, and what may be the matter around it: it says so in one sentence, and what to do about it."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import swarmkeep_agents.acme
+from tests.cli.command_line import ACME, SWARMKEEP, CommandLine, InProcessCommandLine, Result
+from tests.cli.conftest import RecordedSession
+from tests.cli.test_help import COMMANDS
+from tests.support.privileges import bound_by_permissions
+from tests.support.processes import clean_environment
+
+AGENTS = ("--agents", ACME)
+EVALS = str(Path(swarmkeep_agents.acme.__file__).parent / "evals")
+LATER = "9999"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a command that does its work, as long as nothing is the matter.
+
+    `reads` and `writes` say what it does to the database around it, `puts` whether it gives data on standard output.
+    """
+
+    arguments: tuple[str, ...]
+    reads: bool = True
+    writes: bool = False
+    puts: bool = True
+    text: str = ""
+
+
+# `ID` is a session of the database. A command without a call fails the first test.
+CALLS = {
+    "agents graph": Call(("agents", "graph", *AGENTS), reads=False),
+    "agents show": Call(("agents", "show", "Triage Agent", *AGENTS), reads=False),
+    "audit": Call(("audit",)),
+    "backup": Call(("backup", "new.backup"), puts=False),
+    "blob": Call(("blob", "ID", "0" * 64, "-o", "picture.png"), puts=False),
+    "chat": Call(("chat", "--offline", *AGENTS), writes=True, text="Hello!\n"),
+    "check": Call(("check", "ID", *AGENTS)),
+    "checkpoint": Call(("checkpoint",)),
+    "compare": Call(("compare", "ID", "ID")),
+    "db check": Call(("db", "check"), puts=False),
+    "db current": Call(("db", "current")),
+    "db downgrade": Call(("db", "downgrade", "0010"), writes=True),
+    "db recount": Call(("db", "recount"), writes=True, puts=False),
+    "db reindex": Call(("db", "reindex"), writes=True, puts=False),
+    "db upgrade": Call(("db", "upgrade")),
+    "demo": Call(("demo", "--keep", "demo"), reads=False),
+    "diff": Call(("diff", "ID", "1", "5")),
+    "doctor": Call(("doctor", "--offline", *AGENTS)),
+    "eval": Call(("eval", EVALS, "--offline", *AGENTS), reads=False),
+    "events": Call(("events", "ID")),
+    "export": Call(("export", "ID")),
+    "import": Call(("import", "all.jsonl", "--as", "other"), writes=True),
+    "init": Call(("init", "shop"), reads=False),
+    "keys create": Call(("keys", "create"), writes=True),
+    "keys list": Call(("keys", "list")),
+    "keys revoke": Call(("keys", "revoke", "key_0123456789abcdef"), writes=True, puts=False),
+    "prune": Call(("prune", "--older-than", "30d"), puts=False),
+    "replay": Call(("replay", "ID")),
+    "request": Call(("request", "ID", "4")),
+    "restore": Call(("restore", "all.backup", "--database-url", "sqlite:///new.db"), puts=False),
+    "serve": Call(("serve", "--offline", "--port", "0", *AGENTS), writes=True),
+    "sessions answer": Call(("sessions", "answer", "ID", "Hello."), puts=False),
+    "sessions compact": Call(("sessions", "compact", "ID"), puts=False),
+    "sessions rename": Call(("sessions", "rename", "ID", "A title"), writes=True),
+    "sessions counts": Call(("sessions", "counts")),
+    "sessions delete": Call(("sessions", "delete", "ID"), writes=True, puts=False),
+    "sessions fork": Call(("sessions", "fork", "ID"), writes=True),
+    "sessions handback": Call(("sessions", "handback", "ID"), puts=False),
+    "sessions list": Call(("sessions", "list")),
+    "sessions redact": Call(("sessions", "redact", "ID", "--seq", "3", "--reason", "asked for"), writes=True),
+    "sessions remove-message": Call(("sessions", "remove-message", "ID", "3"), writes=True, puts=False),
+    "sessions show": Call(("sessions", "show", "ID")),
+    "sessions takeover": Call(("sessions", "takeover", "ID"), puts=False),
+    "top": Call(("top", "--once")),
+    "usage": Call(("usage",)),
+    "verify": Call(("verify", "ID")),
+    "whatif": Call(("whatif", "ID", "--at", "2", "--offline", *AGENTS), writes=True),
+}
+# What a command needs to be tried for: a picture or a key that is there, a server.
+_NEED_A_SERVER = {"sessions answer", "sessions compact", "sessions handback", "sessions takeover"}
+_NEEDS_MORE = {"blob", "keys revoke"} | _NEED_A_SERVER
+# They look at what others refuse: what is the matter is their answer.
+_LOOK_AT_ANYTHING = {"db current", "doctor"}
+
+
+@dataclass(frozen=True)
+class Site:
+    """A folder with a database, an export, a backup and a session in it."""
+
+    folder: Path
+    session_id: str
+
+    def run(self, name: str, *, env: dict[str, str] | None = None) -> Result:
+        return InProcessCommandLine(self.folder)(*self.arguments(name), text=CALLS[name].text, env=env)
+
+    def start(self, name: str, *, env: dict[str, str] | None = None) -> Result:
+        """The same in a process of its own."""
+        return CommandLine(self.folder)(*self.arguments(name), text=CALLS[name].text, env=env)
+
+    def refuse(self, name: str, *, env: dict[str, str] | None = None) -> str:
+        return find_refusal(self.run(name, env=env))
+
+    def arguments(self, name: str) -> list[str]:
+        return [self.session_id if argument == "ID" else argument for argument in CALLS[name].arguments]
+
+
+def find_refusal(result: Result, out: str | None = "") -> str:
+    """The one line, the last one, in which the command says no."""
+    assert result.code == 1, result
+    assert out is None or result.out == out
+    assert "Traceback" not in result.err
+    errors = [line for line in result.err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, result.err
+    assert result.err.endswith(f"{errors[0]}\n")
+    return errors[0]
+
+
+@pytest.fixture(scope="module")
+def full_site(tmp_path_factory: pytest.TempPathFactory, recorded: RecordedSession) -> Site:
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copy(recorded.file, folder / "swarmkeep.db")
+    cli = InProcessCommandLine(folder)
+    assert cli("export", "--all", "--output", "all.jsonl").code == 0
+    assert cli("backup", "all.backup").code == 0
+    return Site(folder, recorded.session_id)
+
+
+@pytest.fixture
+def site(tmp_path: Path, full_site: Site) -> Site:
+    for file in full_site.folder.iterdir():
+        shutil.copy(file, tmp_path / file.name)
+    return Site(tmp_path, full_site.session_id)
+
+
+def each_command(chosen: set[str] | None = None, *, without: Set[str] = frozenset()) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("name", [name for name in sorted(chosen or set(CALLS)) if name not in without])
+
+
+READERS = {name for name, call in CALLS.items() if call.reads}
+WRITERS = {name for name, call in CALLS.items() if call.writes}
+# They run for long, or run others.
+SERVING = {"demo", "serve"}
+
+
+def test_every_command_is_in_the_table() -> None:
+    assert set(CALLS) == {" ".join(path) for path in COMMANDS}
+
+
+@each_command(without=SERVING | _NEEDS_MORE)
+def test_a_command_works_as_long_as_nothing_is_the_matter(site: Site, name: str) -> None:
+    result = site.run(name)
+    assert result.code == 0, result
+    assert bool(result.out) == CALLS[name].puts
+    assert "warning" not in result.err
+
+
+@each_command(READERS, without=_LOOK_AT_ANYTHING | {"restore"})
+def test_a_database_of_a_later_release_is_left_to_it(site: Site, name: str) -> None:
+    with sqlite3.connect(site.folder / "swarmkeep.db") as connection:
+        connection.execute("UPDATE alembic_version SET version_num = ?", (LATER,))
+    said = site.refuse(name)
+    assert f"revision {LATER}" in said
+    assert "upgrade swarmkeep" in said
+
+
+@each_command(_LOOK_AT_ANYTHING)
+def test_a_database_of_a_later_release_is_recognised(site: Site, name: str) -> None:
+    with sqlite3.connect(site.folder / "swarmkeep.db") as connection:
+        connection.execute("UPDATE alembic_version SET version_num = ?", (LATER,))
+    result = site.run(name)
+    assert LATER in result.out
+    assert "later release" in result.err or "newer release" in result.out
+
+
+@each_command({"db upgrade", "db downgrade"})
+@pytest.mark.parametrize("revision", ["0077", "nonsense", "-99"])
+def test_a_revision_that_is_none_is_told_from_those_that_are(site: Site, name: str, revision: str) -> None:
+    said = CommandLine(site.folder).expect_refusal(*name.split(), "--", revision)
+    assert f"'{revision}'" in said
+    assert "0001" in said
+
+
+def test_an_empty_database_has_nothing_to_take_back(site: Site) -> None:
+    (site.folder / "empty.db").touch()
+    said = InProcessCommandLine(site.folder).expect_refusal(
+        "db", "downgrade", "0010", "--database-url", "sqlite:///empty.db"
+    )
+    assert said.endswith("is empty: there is nothing to take back")
+
+
+@each_command(READERS, without=_LOOK_AT_ANYTHING | _NEED_A_SERVER)
+def test_a_driver_that_is_not_installed_is_named(site: Site, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As an installation without the extra has it.
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    arguments = [part for part in site.arguments(name) if not part.startswith("sqlite:")]
+    url = "postgresql://clerk@127.0.0.1:1/shop"
+    flag = [] if "--database-url" in arguments else ["--database-url"]
+    said = find_refusal(InProcessCommandLine(site.folder)(*arguments, *flag, url, text=CALLS[name].text))
+    assert "pip install 'swarmkeep[postgres]'" in said
+
+
+def test_the_library_for_signatures_is_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    (site.folder / "key.pem").write_text("a key")
+    for module in [name for name in sys.modules if name.partition(".")[0] == "cryptography"] + ["cryptography"]:
+        monkeypatch.setitem(sys.modules, module, None)
+    said = InProcessCommandLine(site.folder).expect_refusal("checkpoint", "--signing-key", "key.pem")
+    assert "pip install 'swarmkeep[signing]'" in said
+
+
+def test_the_library_for_traces_is_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.partition(".")[0] == "opentelemetry"] + ["opentelemetry"]:
+        monkeypatch.setitem(sys.modules, module, None)
+    said = site.refuse("serve", env={"SWARMKEEP_TRACES": "on"})
+    assert "pip install 'swarmkeep[otel]'" in said
+
+
+@each_command(set(CALLS) - SERVING - {"init"})
+def test_a_broken_line_of_the_settings_is_told_once(site: Site, name: str) -> None:
+    (site.folder / ".env").write_text("SWARMKEEP_LOG_LEVEL=info\nhunter2 is no setting\n")
+    said = site.run(name).err
+    assert said.count("line 2 of ") == 1, said
+    assert f"{site.folder / '.env'} is ignored: write NAME=VALUE" in said
+    assert "dotenv" not in said
+    assert "hunter2" not in said
+
+
+@each_command({"serve"})
+def test_a_server_tells_a_broken_line_once_too(site: Site, name: str) -> None:
+    (site.folder / ".env").write_text("hunter2 is no setting\n")
+    with taken_port() as port:
+        said = CommandLine(site.folder)(*site.arguments(name), "--port", port).err
+    assert said.count("line 1 of ") == 1, said
+
+
+@contextmanager
+def taken_port() -> Iterator[str]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield str(taken.getsockname()[1])
+
+
+@each_command({"serve", "demo"})
+def test_a_port_that_somebody_has_is_told_in_one_line(site: Site, name: str) -> None:
+    with taken_port() as port:
+        result = CommandLine(site.folder)(*site.arguments(name), "--port", port)
+    said = find_refusal(result)
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in said
+    assert "choose another --port" in said
+
+
+def test_the_doctor_tells_a_port_that_somebody_has(site: Site) -> None:
+    with taken_port() as port:
+        result = InProcessCommandLine(site.folder)(*site.arguments("doctor"), "--port", port)
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in result.out
+    assert "checks failed: port" in find_refusal(result, out=None)
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    for file in folder.iterdir():
+        file.chmod(0o444)
+    folder.chmod(0o555)
+    try:
+        with bound_by_permissions():
+            yield
+    finally:
+        folder.chmod(0o755)
+
+
+@each_command(WRITERS | {"backup", "init", "restore"}, without=_NEEDS_MORE | {"import"})
+def test_a_folder_that_may_not_be_written_to_is_told(site: Site, name: str) -> None:
+    with read_only(site.folder):
+        said = site.refuse(name)
+    assert "writable" in said or "choose a folder that you may write to" in said or "permission denied" in said
+
+
+@each_command(READERS, without=WRITERS | SERVING | _NEEDS_MORE | {"backup", "restore", "doctor"})
+def test_a_folder_that_may_not_be_written_to_can_be_read(site: Site, name: str) -> None:
+    with read_only(site.folder):
+        result = site.run(name)
+    assert result.code == 0, result
+
+
+def test_the_doctor_tells_a_folder_that_may_not_be_written_to(site: Site) -> None:
+    with read_only(site.folder):
+        result = site.run("doctor")
+    assert "is read-only: make it and its folder writable" in result.out
+    assert result.code == 1
+
+
+@contextmanager
+def full_disk(size: int = 4096) -> Iterator[None]:
+    """No file of this process grows beyond that, by default one page: what a full disk comes to."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@each_command(WRITERS | {"backup", "eval", "init", "restore"}, without=_NEEDS_MORE)
+def test_a_disk_that_is_full_is_told(site: Site, name: str) -> None:
+    before = {file.name for file in site.folder.iterdir()}
+    with full_disk():
+        said = site.refuse(name)
+    assert "full" in said or "free some space" in said
+    left = {file.name for file in site.folder.iterdir()} - before
+    # Nothing half: SQLite's own files, and one that it made and left empty.
+    assert left <= {"swarmkeep.db-shm", "swarmkeep.db-wal", "new.db", "new.db-shm", "new.db-wal"}
+
+
+@pytest.mark.long
+def test_a_disk_that_is_full_at_the_commit_is_told(site: Site) -> None:
+    said: list[str] = []
+    # From what holds no more than SQLite's index of its log to what holds all of the log.
+    for size in range(40_000, 400_000, 15_000):
+        with full_disk(size):
+            result = site.run("sessions fork")
+        if result.code == 0:
+            break
+        said.append(find_refusal(result))
+    at_commit = [line for line in said if "failed during a commit" in line]
+    assert at_commit
+    assert all("its disk may be full" in line or "free some space" in line for line in said)
+    assert all(line.endswith("look whether it was recorded") for line in at_commit)
+    assert "sqlalche" not in "".join(said)
+    assert site.run("verify").code == 0
+
+
+def run_with(redirection: str, site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """In a process whose shell closes or leads away its streams."""
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirection}', "sh", *SWARMKEEP, *arguments],
+        cwd=site.folder,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.long
+def test_streams_that_are_closed_are_no_trouble(site: Site) -> None:
+    for redirection, arguments in (
+        (">&-", ("export", "--all")),
+        ("<&-", ("chat", "--offline", *AGENTS)),
+        # Where nothing took its number, the database would be written to by what is said.
+        ("<&- >&- 2>&-", ("keys", "create")),
+        ("| head -n 1", ("verify", "--all")),
+    ):
+        result = run_with(redirection, site, *arguments)
+        assert (result.returncode, "Traceback" in result.stderr) == (0, False), result
+    assert len(InProcessCommandLine(site.folder)("keys", "list", "--json").json) == 1
+    assert site.run("verify").code == 0
+
+
+@pytest.mark.long
+def test_a_folder_that_is_gone_is_told(site: Site) -> None:
+    gone = site.folder / "gone"
+    program = f'rmdir "{gone}"; exec "$@"'
+    for name in ("events", "whatif"):
+        gone.mkdir(exist_ok=True)
+        result = subprocess.run(
+            ["sh", "-c", program, "sh", *SWARMKEEP, *site.arguments(name)],
+            cwd=gone, env=clean_environment(), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert find_refusal(Result(result.returncode, result.stdout, result.stderr)) == (
+            "error: the folder in which this was started is gone; change to another one"
+        )
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+@each_command({name for name, call in CALLS.items() if call.puts} - {"demo"})
+def test_an_output_that_takes_nothing_more_is_told(site: Site, name: str) -> None:
+    call = CALLS[name]
+    with Path("/dev/full").open("w") as full:
+        result = CommandLine(site.folder).to(full.fileno(), *site.arguments(name), text=call.text)
+    assert find_refusal(result) == (
+        "error: cannot write the output: No space left on device; free some space, or write somewhere else"
+    )
+
+
+@pytest.mark.long
+@each_command(without=SERVING | _NEEDS_MORE)
+def test_a_terminal_without_unicode_is_shown_escapes(site: Site, name: str) -> None:
+    result = site.start(name, env={"PYTHONIOENCODING": "ascii"})
+    assert result.code == 0, result
+    assert "Traceback" not in result.err
+    if name == "events":
+        assert "\\u20" in result.out

@@ -1,0 +1,411 @@
+"""Agents with MCP servers: what models are offered, what is recorded, and what becomes of calls."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from swarmkeep import Agent, AsyncSwarm, MCPServer, Swarm
+from swarmkeep.audit.redact import redact
+from swarmkeep.audit.replay.requests import rebuild_request
+from swarmkeep.audit.replay.session import replay_session
+from swarmkeep.audit.verify.session import verify
+from swarmkeep.domain.events import MessageAdded
+from swarmkeep.domain.facts.tools import ToolsListed
+from swarmkeep.domain.views import RunView
+from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.engine import Engine
+from swarmkeep.store.ports import SessionKey
+from tests.engine.cluster import (
+    KEY,
+    EngineCluster,
+    kill_engine,
+    make_start_run,
+    open_session,
+    read_log,
+    read_types,
+    wait_until,
+)
+from tests.support import warm
+from tests.support.mcp.server import PICTURE
+from tests.support.pictures import make_data_url
+from tests.support.scripted import ScriptedModel
+from tests.support.scripted.replies import Call, to_reply
+
+SERVERS = Path(__file__).parents[2] / "support" / "mcp"
+SECRET = "hunter2-and-more"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    assert [thread for thread in threading.enumerate() if thread.name == "swarmkeep-mcp" and not thread.daemon] == []
+
+
+@pytest.fixture
+def ready_url(request: pytest.FixtureRequest) -> str:
+    """Half of the tests are on each kind of database: what servers offer and answer is kept as all other facts are."""
+    kind = ("sqlite", "postgres")[zlib.crc32(request.node.name.encode()) % 2]
+    url = request.getfixturevalue(f"{kind}_ready")
+    assert isinstance(url, str)
+    return url
+
+
+def make_server(folder: Path, *arguments: str, program: str = "server", **settings: Any) -> MCPServer:
+    env = {"MCP_TEST_FOLDER": str(folder), **settings.pop("env", {})}
+    settings = {"name": "files", "connect_timeout": 60, **settings}
+    command = warm.shell_command(folder, program, SERVERS / f"{program}.py")
+    return MCPServer(command=(str(command), *arguments), env=env, **settings)
+
+
+# To start a server takes seconds, on a machine that has other things to do.
+pytestmark = pytest.mark.long
+
+
+async def run_to_end(engine: Engine, text: str = "hello", run_id: str = "r1", key: SessionKey = KEY) -> RunView:
+    await engine.runs.start(key, make_start_run(text, run_id))
+    return await wait_for_end(engine, run_id, key)
+
+
+async def wait_for_end(engine: Engine, run_id: str = "r1", key: SessionKey = KEY) -> RunView:
+    async with asyncio.timeout(120):
+        return await engine.runs.wait(key, run_id)
+
+
+def script(model: ScriptedModel, *replies: Call | str) -> None:
+    for reply in replies:
+        model.add(to_reply(reply))
+
+
+def list_listings(events: Any) -> list[ToolsListed]:
+    return [event.fact for event in events if isinstance(event.fact, ToolsListed)]
+
+
+def list_results(events: Any) -> list[tuple[str, str]]:
+    facts = [event.fact for event in events]
+    return [
+        (fact.tool.status, str(fact.message["content"]))
+        for fact in facts
+        if isinstance(fact, MessageAdded) and fact.tool is not None
+    ]
+
+
+def list_offered(request: Any) -> list[str]:
+    return [tool["function"]["name"] for tool in request.get("tools", [])]
+
+
+def read_lines(folder: Path, name: str) -> list[str]:
+    path = folder / name
+    return path.read_text().splitlines() if path.exists() else []
+
+
+async def check_requests(engine: Engine, model: ScriptedModel) -> None:
+    answers = [
+        event.seq
+        for event in await read_log(engine)
+        if isinstance(event.fact, MessageAdded) and event.fact.completion is not None and event.fact.completion.request
+    ]
+    assert [await rebuild_request(engine.store, KEY, seq) for seq in answers] == model.raw_requests
+
+
+async def test_a_servers_tools_are_offered_recorded_once_and_called(
+    cluster: EngineCluster, model: ScriptedModel, folder: Path
+) -> None:
+    agent = Agent(name="A", mcp_servers=[make_server(folder, tools=("add", "show"))])
+    engine = await cluster.open_engine(agent)
+    script(model, Call("add", {"a": 1, "b": 2}), Call("show", {}), "Three.", "Bye.")
+    await open_session(engine)
+    view = await run_to_end(engine)
+    assert (view.status, view.output_text) == ("completed", "Three.")
+    assert list_offered(model.requests[0]) == ["add", "show"]
+    assert model.requests[0]["tools"][0]["function"]["description"] == "Add two numbers."
+    await run_to_end(engine, "more", "r2")
+    events = await read_log(engine)
+    (listing,) = list_listings(events)
+    assert (listing.server, [tool.name for tool in listing.tools]) == ("files", ["add", "show"])
+    assert (await read_types(engine))[:6] == [
+        "session.created", "run.started", "message.added", "tools.listed", "message.added", "tool.started",
+    ]  # fmt: skip
+    (first, shown) = list_results(events)
+    assert first == ("ok", "3")
+    assert shown[1].splitlines()[:2] == ["Look:", "[picture, image/png]"]
+    assert shown[1].splitlines()[-1] == "picture 1: image/png, 100 B"
+    sent = model.requests[2]["messages"]
+    assert [message["role"] for message in sent[-2:]] == ["tool", "user"]
+    assert sent[-1]["content"][1] == {"type": "image_url", "image_url": {"url": make_data_url(PICTURE)}}
+    assert "[resource file:///report.pdf, application/pdf, report]" in shown[1]
+    assert "a note" in shown[1]
+    await check_requests(engine, model)
+    replayed = await replay_session(engine.store, Registry([agent]), KEY)
+    assert (replayed.matches, replayed.turns, replayed.divergences) == (True, 4, [])
+    assert len(read_lines(folder, "starts")) == 1
+    assert (await verify(engine.store, KEY)).problems == []
+
+
+async def test_a_name_that_clashes_gets_the_servers_before_it(
+    cluster: EngineCluster, model: ScriptedModel, folder: Path
+) -> None:
+    def add(a: int) -> str:
+        return "own"
+
+    servers = [
+        make_server(folder, tools=("add",)),
+        make_server(folder, name="other", tools=("add",)),
+        make_server(folder, name="third", prefix="x", tools=("add",)),
+    ]
+    engine = await cluster.open_engine(Agent(name="A", functions=[add], mcp_servers=servers))
+    script(model, Call("other_add", {"a": 1, "b": 2}), Call("add", {"a": 1}), "Done.")
+    await open_session(engine)
+    await run_to_end(engine)
+    assert list_offered(model.requests[0]) == ["add", "files_add", "other_add", "x_add"]
+    assert list_results(await read_log(engine)) == [("ok", "3"), ("ok", "own")]
+    await check_requests(engine, model)
+
+
+@pytest.mark.parametrize("argument", ["aloud", "silently"])
+async def test_a_list_that_changes_is_one_more_event(
+    cluster: EngineCluster, model: ScriptedModel, folder: Path, argument: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from swarmkeep.engine.mcp import connection, pool
+
+    if argument == "silently":
+        limits = connection.ConnectionLimits(list_seconds=0.0)
+        monkeypatch.setattr(pool, "ConnectionLimits", lambda: limits)
+    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, argument)]))
+    script(
+        model, Call("change", {}), Call("add", {"a": 1, "b": 1}), "Done.", Call("subtract", {"a": 3, "b": 1}), "Two."
+    )
+    await open_session(engine)
+    await run_to_end(engine)
+    await run_to_end(engine, "And now?", "r2")
+    events = await read_log(engine)
+    before, after = list_listings(events)
+    assert [tool.name for tool in after.tools] == [*(tool.name for tool in before.tools), "subtract"]
+    assert list_results(events)[-1] == ("ok", "2")
+    await check_requests(engine, model)
+
+
+async def test_a_server_that_is_gone_is_an_error_to_the_model_and_stops_nobody(
+    cluster: EngineCluster, model: ScriptedModel, folder: Path
+) -> None:
+    server = make_server(folder, env={"MCP_TEST_REFUSES": "yes"})
+    nowhere = MCPServer(url="http://127.0.0.1:9/mcp", name="nowhere")
+    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[server, nowhere]), Agent(name="B"))
+    script(model, Call("add", {"a": 1, "b": 1}), "I cannot.", "Hello.")
+    await open_session(engine)
+    assert (await run_to_end(engine)).status == "completed"
+    events = await read_log(engine)
+    listings = list_listings(events)
+    assert [(one.server, one.tools, one.schemas) for one in listings] == [("files", (), None), ("nowhere", (), None)]
+    assert listings[0].error == "its process ended with code 1"
+    assert list_offered(model.requests[0]) == []
+    assert list_results(events)[0][0] == "error"
+    assert {one.name: one.status for one in engine.servers.list_statuses()} == {
+        "files": "unreachable",
+        "nowhere": "unreachable",
+    }
+    other = await open_session(engine, SessionKey("default", "s2"), agent="B")
+    assert (await run_to_end(engine, key=other)).output_text == "Hello."
+
+
+async def test_what_was_listed_stays_offered_when_its_server_is_gone(
+    cluster: EngineCluster, model: ScriptedModel, folder: Path
+) -> None:
+    first = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, tools=("add",))]))
+    script(model, "Hello.", Call("add", {"a": 1, "b": 1}), "I cannot.")
+    await open_session(first)
+    await run_to_end(first)
+    await first.stop()
+    gone = make_server(folder, tools=("add",), env={"MCP_TEST_REFUSES": "yes"})
+    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[gone]))
+    await run_to_end(engine, "And?", "r2")
+    events = await read_log(engine)
+    assert len(list_listings(events)) == 1
+    assert [list_offered(request) for request in model.requests] == [["add"]] * 3
+    ((status, content),) = list_results(events)
+    assert status == "error"
+    assert content.startswith("Error: add failed: it did not run: the MCP server files cannot be reached")
+    await check_requests(engine, model)
+
+
+async def test_a_server_that_dies_floods_and_fails_is_an_answer_and_is_started_again(
+    cluster: EngineCluster, model: ScriptedModel, folder: Path
+) -> None:
+    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder)]))
+    calls = [
+        Call("die", {}),
+        Call("add", {"a": 1, "b": 1}),
+        Call("shout", {"length": 5_000_000}),
+        Call("fail", {"text": "no luck"}),
+        Call("add", {"a": "x"}),
+        Call("add", "[1]"),
+        Call("add", {"a": 2, "b": 1}),
+    ]
+    script(model, *calls, "Done.")
+    await open_session(engine)
+    assert (await run_to_end(engine)).status == "completed"
+    results = list_results(await read_log(engine))
+    assert [status for status, _ in results] == ["error", "ok", "error", "error", "error", "error", "ok"]
+    assert "It may or may not have taken effect" in results[0][1]
+    assert "larger than 4,000,000 bytes" in results[2][1]
+    assert "farewell" not in str(results)
+    assert len(read_lines(folder, "starts")) >= 2
+
+
+@pytest.mark.parametrize("tool", ["endless_line", "many_values", "garbage"])
+async def test_what_a_server_floods_with_is_not_kept(
+    cluster: EngineCluster, model: ScriptedModel, folder: Path, tool: str
+) -> None:
+    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, program="raw_server")]))
+    script(model, Call(tool, {}), Call("ok", {}), "Done.")
+    await open_session(engine)
+    assert (await run_to_end(engine)).status == "completed"
+    first, second = list_results(await read_log(engine))
+    assert first[0] == ("ok" if tool == "garbage" else "error")
+    assert second == ("ok", "fine")
+
+
+async def test_a_call_that_hangs_is_given_up_in_its_time_and_told_to_the_server(
+    cluster: EngineCluster, model: ScriptedModel, folder: Path
+) -> None:
+    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, timeout=0.3)]))
+    script(model, Call("hang", {}), "It did not answer.")
+    await open_session(engine)
+    await run_to_end(engine)
+    ((status, content),) = list_results(await read_log(engine))
+    assert (status, "did not finish within 0.3 s" in content) == ("timeout", True)
+    await wait_until(lambda: read_lines(folder, "hangs") == ["begun", "cancelled"])
+
+
+async def test_a_stalled_call_holds_up_no_other_session_and_is_cancelled_with_its_run(
+    cluster: EngineCluster, model: ScriptedModel, folder: Path
+) -> None:
+    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder)]))
+    other = SessionKey("default", "s2")
+    await open_session(engine)
+    await open_session(engine, other)
+    script(model, Call("hang", {}))
+    await engine.runs.start(KEY, make_start_run())
+    await wait_until(lambda: read_lines(folder, "hangs") == ["begun"])
+    script(model, Call("add", {"a": 4, "b": 4}), "Eight.")
+    assert (await run_to_end(engine, run_id="r2", key=other)).output_text == "Eight."
+    await engine.runs.cancel(KEY, "r1")
+    assert (await wait_for_end(engine)).status == "cancelled"
+    await wait_until(lambda: read_lines(folder, "hangs") == ["begun", "cancelled"])
+    assert len(read_lines(folder, "starts")) == 1
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+async def test_a_call_that_was_cut_off_is_made_again_only_if_a_trusted_server_says_that_it_may_be(
+    cluster: EngineCluster, model: ScriptedModel, folder: Path, trusted: bool
+) -> None:
+    agent = Agent(name="A", mcp_servers=[make_server(folder, trust_hints=trusted)])
+    first = await cluster.open_engine(agent)
+    script(model, Call("send", {"text": "hi"}), "Done.")
+    await open_session(first)
+    await first.runs.start(KEY, make_start_run())
+    await wait_until(lambda: read_lines(folder, "sent") == ["hi"])
+    await kill_engine(first)
+    (folder / "answer").touch()
+    second = await cluster.open_engine(agent)
+    assert (await wait_for_end(second)).status == "completed"
+    ((status, _),) = list_results(await read_log(second))
+    assert (status, read_lines(folder, "sent")) == (("ok", ["hi", "hi"]) if trusted else ("unknown_outcome", ["hi"]))
+    types = await read_types(second)
+    assert (types.count("tool.started"), types.count("tools.listed")) == (2 if trusted else 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "waits"),
+    [({}, False), ({"trust_hints": True}, True), ({"requires_approval": ("remove",)}, True)],
+)
+async def test_a_destructive_tool_needs_an_approval_only_where_settings_say_so(
+    cluster: EngineCluster, model: ScriptedModel, folder: Path, settings: dict[str, Any], waits: bool
+) -> None:
+    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, **settings)]))
+    script(model, Call("remove", {"text": "all"}), *(() if waits else ("Done.",)))
+    await open_session(engine)
+    view = await run_to_end(engine)
+    assert (view.status, view.stop_reason) == (("waiting", "approval") if waits else ("completed", "end_turn"))
+    assert read_lines(folder, "removed") == ([] if waits else ["all"])
+
+
+async def test_secrets_of_a_server_are_in_no_event_log_line_or_view(
+    cluster: EngineCluster, model: ScriptedModel, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server = make_server(folder, env={"MCP_TEST_SECRET": SECRET})
+    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[server]))
+    script(model, Call("tell_secret", {}), Call("fail", {"text": SECRET}), Call("die", {}), "Done.")
+    await open_session(engine)
+    await run_to_end(engine)
+    said = [event.payload for event in await read_log(engine) if "fail" not in event.payload]
+    assert SECRET not in "".join(said)
+    assert "the key is [secret removed]" in "".join(said)
+    assert SECRET not in caplog.text
+    assert SECRET not in f"{server!r} {server} {engine.servers.list_statuses()}"
+
+
+async def test_each_session_may_have_a_process_of_its_own(
+    cluster: EngineCluster, model: ScriptedModel, folder: Path
+) -> None:
+    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, scope="session")]))
+    script(model, "One.", "Two.")
+    await open_session(engine)
+    await run_to_end(engine)
+    other = await open_session(engine, SessionKey("default", "s2"))
+    await run_to_end(engine, key=other)
+    assert len(read_lines(folder, "starts")) == 2
+
+
+async def test_a_list_that_was_redacted_is_recorded_anew(
+    cluster: EngineCluster, model: ScriptedModel, folder: Path
+) -> None:
+    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, tools=("add",))]))
+    script(model, "One.", "Two.")
+    await open_session(engine)
+    await run_to_end(engine)
+    (seq,) = [event.seq for event in await read_log(engine) if event.type == "tools.listed"]
+    await redact(engine.store, KEY, [seq], "no longer wanted")
+    await run_to_end(engine, "again", "r2")
+    gone, anew = list_listings(await read_log(engine))
+    assert (gone.schemas, [tool.name for tool in gone.tools]) == (None, ["add"])
+    assert anew.schemas is not None
+    assert list_offered(model.requests[1]) == ["add"]
+    assert (await verify(engine.store, KEY)).problems == []
+
+
+async def test_agents_without_servers_load_nothing_and_cost_nothing(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    engine = await cluster.open_engine(Agent(name="A"))
+    script(model, "Hello.")
+    await open_session(engine)
+    await run_to_end(engine)
+    assert engine.servers._pool is None
+    assert "tools.listed" not in await read_types(engine)
+
+
+def test_swarm_in_memory_has_them_too(client: OpenAI, model: ScriptedModel, folder: Path) -> None:
+    agent = Agent(name="A", mcp_servers=[make_server(folder)])
+    script(model, Call("add", {"a": 1, "b": 2}), "Three.")
+    response = Swarm(client).run(agent, [{"role": "user", "content": "1 + 2?"}])
+    assert [message["content"] for message in response.messages] == [None, "3", "Three."]
+
+
+async def test_async_swarm_has_them_too(async_client: AsyncOpenAI, model: ScriptedModel, folder: Path) -> None:
+    agent = Agent(name="A", mcp_servers=[make_server(folder)])
+    script(model, Call("add", {"a": 1, "b": 2}), "Three.")
+    response = await AsyncSwarm(async_client).run(agent, [{"role": "user", "content": "1 + 2?"}])
+    assert response.messages[1]["content"] == "3"
+    await asyncio.sleep(0)
+    assert json.loads(json.dumps(response.messages))

@@ -1,0 +1,220 @@
+"""The way to the servers themselves: over HTTP, through reconnections, and without the client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarmkeep import Agent, MCPServer, Swarm
+from swarmkeep.agent import ToolFailed
+from swarmkeep.engine.agents.registry import AgentsError
+from swarmkeep.engine.mcp import servers as mcp_servers
+from swarmkeep.engine.mcp.connection import ConnectionLimits
+from swarmkeep.engine.mcp.pool import ServerPool
+from swarmkeep.engine.mcp.servers import check_client
+from swarmkeep.engine.mcp.stdio import Bound, LineReader, MessageLimits, ServerFlooded
+from tests.engine.cluster import wait_until
+from tests.support.processes import free_port
+
+PROGRAM = Path(__file__).parents[2] / "support" / "mcp" / "server.py"
+TOKEN = "a-token-of-mine"
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[ServerPool]:
+    opened = ServerPool()
+    yield opened
+    await opened.close()
+
+
+def start_http(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    env = {**os.environ, "MCP_TEST_FOLDER": str(folder)}
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), "http", str(port)],
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+async def call_until_it_answers(pool: ServerPool, server: MCPServer) -> str:
+    async with asyncio.timeout(120):
+        while True:
+            try:
+                return (await pool.call("", server, "add", {"a": 1, "b": 2}, "call_1")).value
+            except ToolFailed:
+                await asyncio.sleep(0.05)
+
+
+@pytest.mark.long
+async def test_a_server_over_http_is_called_and_found_again_when_it_was_gone(pool: ServerPool, tmp_path: Path) -> None:
+    port = free_port()
+    server = MCPServer(url=f"http://127.0.0.1:{port}/mcp", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert (await pool.find_tools("", server)).tools is None
+    process = start_http(tmp_path, port)
+    try:
+        assert await call_until_it_answers(pool, server) == "3"
+        offer = await pool.find_tools("", server)
+        assert "add" in [tool.name for tool in offer.tools or ()]
+        with pytest.raises(ToolFailed, match="larger than 4,000,000 bytes"):
+            await pool.call("", server, "shout", {"length": 5_000_000}, "call_2")
+        hanging = asyncio.create_task(pool.call("", server, "hang", {}, "call_3"))
+        await wait_until(lambda: (tmp_path / "hangs").exists())
+        hanging.cancel()
+        await wait_until(lambda: (tmp_path / "hangs").read_text().split() == ["begun", "cancelled"])
+        with pytest.raises(ToolFailed, match="may or may not have taken effect"):
+            await pool.call("", server, "die", {}, "call_4")
+        process.wait()
+        process = start_http(tmp_path, port)
+        assert await call_until_it_answers(pool, server) == "3"
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert TOKEN not in str(pool.list_statuses())
+
+
+async def test_a_program_that_is_not_there_is_told_by_name(pool: ServerPool) -> None:
+    server = MCPServer(command=["no-such-program-here"])
+    offer = await pool.find_tools("", server)
+    assert (offer.tools, offer.error) == (None, "there is no program 'no-such-program-here'")
+    with pytest.raises(ToolFailed, match="it did not run: the MCP server no-such-program-here cannot be reached"):
+        await pool.call("", server, "add", {}, "call_1")
+
+
+async def test_a_program_that_says_nothing_is_not_waited_for_longer_than_settings_say(pool: ServerPool) -> None:
+    server = MCPServer(command=[sys.executable, "-c", "import sys; sys.stdin.read()"], name="mute", connect_timeout=0.5)
+    assert (await pool.find_tools("", server)).tools is None
+    await wait_until(lambda: pool.list_statuses()[0].error == "it did not answer within 0.5 s")
+
+
+async def test_a_closed_pool_leaves_no_process_behind(tmp_path: Path) -> None:
+    program = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    opened = ServerPool()
+    opened.open(MCPServer(command=[sys.executable, "-c", program], name="stubborn"), "")
+    await wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    await opened.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+async def test_sessions_never_have_more_connections_than_may_be(tmp_path: Path) -> None:
+    program = f"import os, sys; open({str(tmp_path)!r} + '/' + str(os.getpid()), 'w').close(); sys.stdin.read()"
+    command = [sys.executable, "-c", program]
+    server = MCPServer(command=command, name="mute", scope="session", connect_timeout=600)
+    limited = ServerPool(ConnectionLimits(session_connections=2))
+    try:
+        asking = [asyncio.create_task(limited.find_tools(name, server)) for name in ("first", "second")]
+        await wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+        offer = await limited.find_tools("third", server)
+        full = "all 2 connections to MCP servers that sessions may have are in use"
+        assert (offer.tools, offer.error) == (None, full)
+        with pytest.raises(ToolFailed, match=f"it did not run: {full}"):
+            await limited.call("third", server, "add", {}, "call_1")
+        asking[1].cancel()
+        await asyncio.wait(asking[1:])
+        asking.append(asyncio.create_task(limited.find_tools("third", server)))
+        await wait_until(lambda: len(list(tmp_path.iterdir())) == 3)
+        assert sorted(map(is_running, os.listdir(tmp_path))) == [False, True, True]
+    finally:
+        await limited.close()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+
+@pytest.mark.long
+async def test_whoever_asks_for_a_new_connection_waits_until_there_is_room_for_it(tmp_path: Path) -> None:
+    # It notes its own number, and those that run beside it; it does not end when it is asked to.
+    program = f"""
+import os, pathlib, time
+def is_running(pid):
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    return True
+folder = pathlib.Path({str(tmp_path)!r})
+beside = [other.name for other in folder.iterdir() if not other.suffix and is_running(other.name)]
+(folder / (str(os.getpid()) + ".new")).write_text(" ".join(beside))
+(folder / (str(os.getpid()) + ".new")).rename(folder / str(os.getpid()))
+time.sleep(600)
+"""
+    command = [sys.executable, "-c", program]
+    server = MCPServer(command=command, name="mute", scope="session", connect_timeout=600)
+    limited = ServerPool(ConnectionLimits(session_connections=1))
+    asking = [asyncio.create_task(limited.find_tools("first", server))]
+    try:
+        await wait_until(lambda: len(list(tmp_path.iterdir())) == 1)
+        asking[0].cancel()
+        await asyncio.wait(asking)
+        asking += [asyncio.create_task(limited.find_tools("second", server)) for _ in range(2)]
+        await asyncio.wait(asking[1:], timeout=0)
+        # Nor is the place taken from those that wait for it.
+        assert (await limited.find_tools("third", server)).error is not None
+        await wait_until(lambda: sum(not one.suffix for one in tmp_path.iterdir()) == 2)
+        assert await asyncio.to_thread(lambda: [one.read_text() for one in tmp_path.iterdir()]) == ["", ""]
+    finally:
+        await limited.close()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+
+def is_running(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def read(limits: MessageLimits, *pieces: bytes) -> list[dict[str, Any]]:
+    reader = LineReader(Bound(limits, lambda: 0.0))
+    return [
+        json.loads(message.message.model_dump_json(exclude_unset=True))
+        for piece in pieces
+        for message in reader.feed(piece)
+    ]
+
+
+ANSWER = b'{"jsonrpc":"2.0","id":7,"result":{"x":"' + b"y" * 100 + b'"}}\n'
+
+
+def test_lines_are_read_however_they_are_cut() -> None:
+    whole = read(MessageLimits(), ANSWER * 2)
+    assert [message["id"] for message in whole] == [7, 7]
+    assert read(MessageLimits(), *(bytes([byte]) for byte in ANSWER * 2)) == whole
+
+
+@pytest.mark.parametrize("room", [len(ANSWER) - 1, len(ANSWER) - 2])
+def test_a_message_is_read_up_to_its_bound_and_answered_with_an_error_past_it(room: int) -> None:
+    first, second = read(MessageLimits(message_bytes=room), ANSWER, ANSWER.replace(b"y" * 100, b""))
+    assert ("result" in first) == (room == len(ANSWER) - 1)
+    assert (first["id"], second["result"]) == (7, {"x": ""})
+
+
+def test_a_flood_closes_the_connection() -> None:
+    limits = MessageLimits(window_messages=10, message_bytes=50)
+    note = b'{"jsonrpc":"2.0","method":"m"}\n'
+    assert len(read(limits, note * 10)) == 10
+    with pytest.raises(ServerFlooded):
+        read(limits, note * 11)
+    # Lines for a log are thrown away unread.
+    assert read(limits, b'{"jsonrpc":"2.0","method":"notifications/message"}\n' * 11) == []
+    with pytest.raises(ServerFlooded):
+        read(limits, b"A" * 51)
+
+
+def test_without_the_client_agents_with_servers_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_servers, "find_spec", lambda name: None)
+    agent = Agent(name="A", mcp_servers=[MCPServer(command=["x"])])
+    with pytest.raises(AgentsError, match=r"agent 'A': .* pip install 'swarmkeep\[mcp\]'"):
+        check_client([agent])
+    with pytest.raises(ModuleNotFoundError, match="swarmkeep\\[mcp\\]"):
+        Swarm(object()).run(agent, [{"role": "user", "content": "hi"}])
+    check_client([Agent(name="B")])

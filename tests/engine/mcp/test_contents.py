@@ -1,0 +1,76 @@
+"""What becomes of a server's answer: text, and files that are as it says or are not kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mcp.types import CallToolResult
+
+from swarmkeep.domain.checking.files import FileLimits
+from swarmkeep.domain.checking.result_files import keep_files
+from swarmkeep.engine.mcp.contents import read_result
+from tests.support.pictures import encode_content, make_png
+
+PNG = make_png(300)
+PDF = b"%PDF-1.7"
+
+
+def answer(*content: dict[str, Any], is_error: bool = False) -> CallToolResult:
+    return CallToolResult.model_validate({"content": list(content), "isError": is_error})
+
+
+def text(said: str) -> dict[str, Any]:
+    return {"type": "text", "text": said}
+
+
+def picture(data: bytes | str = PNG, media_type: str = "image/png") -> dict[str, Any]:
+    return {"type": "image", "data": encode_content(data) if isinstance(data, bytes) else data, "mimeType": media_type}
+
+
+def resource(data: bytes, uri: str, media_type: str | None = None) -> dict[str, Any]:
+    inner = {"uri": uri, "blob": encode_content(data), **({"mimeType": media_type} if media_type else {})}
+    return {"type": "resource", "resource": inner}
+
+
+def test_pictures_audio_and_resources_are_files() -> None:
+    audio = {"type": "audio", "data": encode_content(b"ID3"), "mimeType": "audio/mpeg"}
+    report = resource(PDF, "file:///reports/2026.pdf", "application/pdf")
+    read = read_result(answer(text("Here."), picture(), audio, report))
+    assert read.value == "Here."
+    assert [(file.data, file.media_type, file.name) for file in read.files] == [
+        (PNG, "image/png", None),
+        (b"ID3", "audio/mpeg", None),
+        (PDF, "application/pdf", "2026.pdf"),
+    ]
+    # Among texts it is said where they stood.
+    assert read_result(answer(picture(), text("was before"), picture())).value == (
+        "[picture, image/png]\nwas before\n[picture, image/png]"
+    )
+    failed = read_result(answer(text("No."), picture(), is_error=True))
+    assert (failed.value, failed.files) == ("No.\n[picture, image/png: not shown]", [])
+    named = read_result(answer(text("Here."), picture()), takes_files=False)
+    assert (named.value, named.files) == ("Here.\n[picture, image/png: not shown]", [])
+
+
+def test_a_hostile_answer_is_text_and_the_files_that_are_what_they_say() -> None:
+    read = read_result(
+        answer(
+            picture("no base64!"),
+            picture(b"<script>", "image/png"),
+            picture(b"<svg onload='x'/>", "image/svg+xml"),
+            resource(b"MZ", "file:///a/b", "application/pdf"),
+            resource(b"\0\1", "x:" + "y" * 10_000),
+            *[picture()] * 500,
+        )
+    )
+    assert read.value == "[picture, image/png: not kept, because it is not valid base64]"
+    kept = keep_files(read.files, FileLimits())
+    assert [part["type"] for part in kept.parts] == ["file", *["image_url"] * 96]
+    assert list(kept.content.values()) == [b"\0\1", PNG]
+    assert [line.rpartition(": ")[2] for line in kept.lines[:3]] == [
+        "its first bytes say text/html",
+        "files of this type are not taken (SWARMKEEP_BLOB_TYPES)",
+        "its first bytes say application/x-executable",
+    ]
+    assert kept.lines[-1].startswith("404 more files were not kept")
+    assert len("\n".join(kept.lines)) < 6_000

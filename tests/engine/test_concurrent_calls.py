@@ -1,0 +1,512 @@
+"""Calls of one reply that run at once, on stored sessions: starts, results, cancels, time limits, and crashes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from itertools import islice
+from typing import Any
+
+import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from swarmkeep import Agent, Refusal, Result, tool
+from swarmkeep.domain.codec import Json, encode_text
+from swarmkeep.domain.decisions.commands import create_session, start_run
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer
+from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.events import MessageAdded, ToolStarted
+from swarmkeep.domain.run_options import CallerFunction, CallerTool, RunOptions
+from swarmkeep.domain.state import State
+from swarmkeep.engine.agents.approvals import make_approvals
+from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.loop import make_loop
+from swarmkeep.engine.swarm.session import MemorySessionLog
+from swarmkeep.engine.tool_calls import runs_alone
+from swarmkeep.engine.tool_runners import ThreadRunner
+from tests.domain.decisions import test_concurrent_calls as decided
+from tests.domain.given import active_run
+from tests.engine.cluster import (
+    KEY,
+    LIMITS,
+    EngineCluster,
+    kill_engine,
+    make_start_run,
+    open_session,
+    read_log,
+    read_state,
+    read_types,
+    run_to_end,
+    wait_for_end,
+)
+from tests.engine.test_loop import FixedPolicy, ScriptedReplies, make_calls
+from tests.support.scripted import Call, ScriptedModel
+
+pytestmark = pytest.mark.one_database
+
+SECONDS = 20.0
+
+
+class Doors:
+    """Calls that stand at their door until it is opened, each under its name; what was entered and left is kept."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.cancelled: list[str] = []
+        self._open: dict[str, asyncio.Event] = {}
+        self._moved = asyncio.Condition()
+
+    def find_door(self, name: str) -> asyncio.Event:
+        return self._open.setdefault(name, asyncio.Event())
+
+    def open(self, *names: str) -> None:
+        for name in names:
+            self.find_door(name).set()
+
+    async def pass_through(self, name: str) -> None:
+        await self._note(self.begun, name)
+        try:
+            await self.find_door(name).wait()
+        except asyncio.CancelledError:
+            await self._note(self.cancelled, name)
+            raise
+
+    async def _note(self, names: list[str], name: str) -> None:
+        async with self._moved:
+            names.append(name)
+            self._moved.notify_all()
+
+    async def wait_until_begun(self, *names: str) -> None:
+        await self._wait_for(self.begun, names)
+
+    async def wait_until_cancelled(self, *names: str) -> None:
+        await self._wait_for(self.cancelled, names)
+
+    async def _wait_for(self, found: list[str], names: Sequence[str]) -> None:
+        async with asyncio.timeout(SECONDS), self._moved:
+            await self._moved.wait_for(lambda: set(names) <= set(found))
+
+
+def make_agent(doors: Doors, **options: Any) -> Agent:
+    """An agent with one function that may run beside others, one that may run again, and one that does neither."""
+
+    @tool(concurrent=True, **options)
+    async def look(name: str, context_variables: dict[str, Any]) -> Result:
+        seen = sorted(context_variables)
+        await doors.pass_through(name)
+        return Result(f"{name} saw {seen}", context_variables={name: True, "last": name})
+
+    @tool(concurrent=True, idempotent=True)
+    async def again(name: str, context_variables: dict[str, Any]) -> Result:
+        await doors.pass_through(name)
+        return Result(f"{name} again", context_variables={name: True, "last": name})
+
+    async def alone(name: str, context_variables: dict[str, Any]) -> str:
+        await doors.pass_through(name)
+        return f"alone with {sorted(context_variables)}"
+
+    return Agent(name="A", functions=[look, again, alone], concurrent_tools=True)
+
+
+def ask_for(model: ScriptedModel, *names: str, function: str = "look") -> None:
+    model.calls([Call(function, {"name": name}, id=name) for name in names])
+
+
+def list_results(events: Sequence[RecordedEvent]) -> list[tuple[str, str]]:
+    facts = [event.fact for event in events]
+    return [
+        (str(fact.message["tool_call_id"]), fact.tool.status)
+        for fact in facts
+        if isinstance(fact, MessageAdded) and fact.tool is not None
+    ]
+
+
+def list_starts(events: Sequence[RecordedEvent]) -> list[tuple[str, int]]:
+    facts = [event.fact for event in events]
+    return [(fact.tool_call_id, fact.attempt) for fact in facts if isinstance(fact, ToolStarted)]
+
+
+async def wait_for_results(engine: Engine, *call_ids: str) -> None:
+    """Follow the session until these calls have their results."""
+    async with asyncio.timeout(SECONDS), aclosing(engine.reader.follow(KEY, after=0)) as items:
+        left = set(call_ids)
+        async for item in items:
+            if isinstance(item, RecordedEvent):
+                left -= {call_id for call_id, _ in list_results([item])}
+            if not left:
+                return
+
+
+def find_sent_results(model: ScriptedModel) -> list[str]:
+    """The calls that the results of the last request answer."""
+    return [message["tool_call_id"] for message in model.requests[-1]["messages"] if message["role"] == "tool"]
+
+
+async def test_they_run_at_once_and_each_result_is_recorded_as_it_comes(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    doors = Doors()
+    engine = await cluster.open_engine(make_agent(doors))
+    await open_session(engine)
+    ask_for(model, "x", "y", "z")
+    model.say("Done.")
+    await engine.runs.start(KEY, make_start_run())
+    await doors.wait_until_begun("x", "y", "z")
+    for name in ("z", "x", "y"):
+        doors.open(name)
+        await wait_for_results(engine, name)
+    assert (await wait_for_end(engine)).output_text == "Done."
+    assert list_starts(await read_log(engine)) == [("x", 1), ("y", 1), ("z", 1)]
+    assert [call_id for call_id, _ in list_results(await read_log(engine))] == ["z", "x", "y"]
+    assert find_sent_results(model) == ["x", "y", "z"]
+    assert (await read_state(engine)).context_variables == {"x": True, "y": True, "z": True, "last": "z"}
+    # Each saw the context as it was when they began.
+    results = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "tool"]
+    assert results == ["x saw []", "y saw []", "z saw []"]
+
+
+async def test_plain_functions_run_at_once_in_threads(cluster: EngineCluster, model: ScriptedModel) -> None:
+    both = threading.Barrier(2)
+
+    @tool(concurrent=True)
+    def meet() -> str:
+        both.wait(SECONDS)
+        return "met"
+
+    engine = await cluster.open_engine(Agent(name="A", functions=[meet], concurrent_tools=True))
+    await open_session(engine)
+    model.calls([Call("meet", id="1"), Call("meet", id="2")])
+    model.say("Done.")
+    assert (await run_to_end(engine)).status == "completed"
+    assert [status for _, status in list_results(await read_log(engine))] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize("agent_says_so", [True, False])
+async def test_without_both_declarations_they_run_one_after_the_other(
+    cluster: EngineCluster, model: ScriptedModel, agent_says_so: bool
+) -> None:
+    order: list[str] = []
+
+    async def step(name: str) -> str:
+        order.append(f"{name} begins")
+        await asyncio.sleep(0)
+        order.append(f"{name} ends")
+        return name
+
+    function = step if agent_says_so else tool(step, concurrent=True)
+    engine = await cluster.open_engine(Agent(name="A", functions=[function], concurrent_tools=agent_says_so))
+    await open_session(engine)
+    model.calls([Call("step", {"name": "x"}), Call("step", {"name": "y"})])
+    model.say("Done.")
+    await run_to_end(engine)
+    assert order == ["x begins", "x ends", "y begins", "y ends"]
+
+
+async def test_a_function_that_is_not_concurrent_runs_between_what_comes_before_and_after(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    doors = Doors()
+    doors.open("x", "y", "alone", "z")
+    engine = await cluster.open_engine(make_agent(doors))
+    await open_session(engine)
+    asked = [("look", "x"), ("look", "y"), ("alone", "alone"), ("look", "z")]
+    model.calls([Call(function, {"name": name}, id=name) for function, name in asked])
+    model.say("Done.")
+    await run_to_end(engine)
+    events = await read_log(engine)
+    assert sorted(call_id for call_id, _ in list_results(events)[:2]) == ["x", "y"]
+    assert [call_id for call_id, _ in list_results(events)[2:]] == ["alone", "z"]
+    contents = {m["tool_call_id"]: m["content"] for m in model.requests[-1]["messages"] if m["role"] == "tool"}
+    assert contents["alone"] == "alone with ['last', 'x', 'y']"
+
+
+async def test_a_cancel_stops_all_of_them_and_keeps_what_had_ended(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    doors = Doors()
+    engine = await cluster.open_engine(make_agent(doors))
+    await open_session(engine)
+    ask_for(model, "x", "y", "z")
+    await engine.runs.start(KEY, make_start_run())
+    await doors.wait_until_begun("x", "y", "z")
+    doors.open("y")
+    await wait_for_results(engine, "y")
+    await engine.runs.cancel(KEY, "r1")
+    assert (await wait_for_end(engine)).status == "cancelled"
+    await doors.wait_until_cancelled("x", "z")
+    assert "y" not in doors.cancelled
+    assert list_results(await read_log(engine)) == [("y", "ok")]
+    assert (await read_state(engine)).context_variables == {"y": True, "last": "y"}
+    # The next run's model gets a result for each.
+    model.say("Again.")
+    assert (await run_to_end(engine, run_id="r2")).status == "completed"
+    assert find_sent_results(model) == ["x", "y", "z"]
+
+
+async def test_each_has_its_own_time_limit(cluster: EngineCluster, model: ScriptedModel) -> None:
+    doors = Doors()
+    doors.open("quick")
+    engine = await cluster.open_engine(make_agent(doors, timeout=0.05))
+    await open_session(engine)
+    ask_for(model, "slow", "quick")
+    model.say("Done.")
+    await run_to_end(engine)
+    assert list_results(await read_log(engine)) == [("quick", "ok"), ("slow", "timeout")]
+    assert (await read_state(engine)).context_variables == {"quick": True, "last": "quick"}
+
+
+async def test_the_end_of_the_runs_time_ends_each_of_them(cluster: EngineCluster, model: ScriptedModel) -> None:
+    doors = Doors()
+    engine = await cluster.open_engine(make_agent(doors), limits=replace(LIMITS, run_seconds=0.3))
+    await open_session(engine)
+    ask_for(model, "x", "y")
+    run = await run_to_end(engine)
+    assert (run.status, run.error and run.error.code) == ("failed", "run_timeout")
+    assert list_results(await read_log(engine)) == [("x", "timeout"), ("y", "timeout")]
+
+
+async def test_an_error_of_one_is_no_matter_to_the_others(cluster: EngineCluster, model: ScriptedModel) -> None:
+    @tool(concurrent=True)
+    async def fail() -> str:
+        raise ValueError("no")
+
+    doors = Doors()
+    doors.open("x")
+    agent = make_agent(doors)
+    agent.functions.append(fail)
+    engine = await cluster.open_engine(agent)
+    await open_session(engine)
+    model.calls([Call("fail", id="f"), Call("look", {"name": "x"}, id="x"), Call("look", "{", id="odd")])
+    model.say("Done.")
+    assert (await run_to_end(engine)).status == "completed"
+    assert dict(list_results(await read_log(engine))) == {"f": "error", "x": "ok", "odd": "error"}
+
+
+async def test_a_guardrail_refuses_its_own_call_only(cluster: EngineCluster, model: ScriptedModel) -> None:
+    doors = Doors()
+    doors.open("x", "y")
+
+    def refuse_y(call: Json, context_variables: Json) -> Refusal | None:
+        return Refusal("not y") if call["arguments"]["name"] == "y" else None
+
+    engine = await cluster.open_engine(make_agent(doors, guardrails=[refuse_y]))
+    await open_session(engine)
+    ask_for(model, "x", "y")
+    model.say("Done.")
+    await run_to_end(engine)
+    assert dict(list_results(await read_log(engine))) == {"x": "ok", "y": "refused"}
+    assert doors.begun == ["x"]
+
+
+async def test_with_approvals_and_callers_functions_among_them(cluster: EngineCluster, model: ScriptedModel) -> None:
+    doors = Doors()
+    doors.open("x", "y", "late")
+    agent = make_agent(doors)
+
+    @tool(concurrent=True, requires_approval=True)
+    async def buy(name: str) -> Result:
+        await doors.pass_through(name)
+        return Result("bought", context_variables={"last": "bought"})
+
+    agent.functions.append(buy)
+    engine = await cluster.open_engine(agent)
+    await open_session(engine)
+    model.calls(
+        [
+            Call("look", {"name": "x"}, id="x"),
+            Call("theirs", {}, id="t"),
+            Call("buy", {"name": "late"}, id="b"),
+            Call("look", {"name": "y"}, id="y"),
+        ]
+    )
+    options = RunOptions(tools=(CallerTool(function=CallerFunction(name="theirs")),))
+    run = await run_to_end(engine, options=options)
+    assert [call.tool_call_id for call in run.pending] == ["b", "t"]
+    assert dict(list_results(await read_log(engine))) == {"x": "ok", "y": "ok"}
+    assert (await read_state(engine)).context_variables == {"x": True, "last": "x"}
+    model.say("Done.")
+    await engine.runs.resume(
+        KEY,
+        "r1",
+        tool_results=[ToolAnswer(tool_call_id="t", content="theirs")],
+        approvals=[Approval(tool_call_id="b", decision="approve")],
+    )
+    assert (await wait_for_end(engine)).status == "completed"
+    assert (await read_state(engine)).context_variables == {"x": True, "y": True, "last": "y"}
+    assert find_sent_results(model) == ["x", "t", "b", "y"]
+
+
+@pytest.mark.parametrize("ended", [(), ("x",), ("y",), ("z",), ("z", "x"), ("y", "z"), ("x", "y")])
+@pytest.mark.parametrize("function", ["look", "again"])
+async def test_killed_after_any_of_the_results_it_goes_on_with_the_others(
+    cluster: EngineCluster, model: ScriptedModel, ended: tuple[str, ...], function: str
+) -> None:
+    doors = Doors()
+    agent = make_agent(doors)
+    one = await cluster.open_engine(agent)
+    await open_session(one)
+    ask_for(model, "x", "y", "z", function=function)
+    await one.runs.start(KEY, make_start_run())
+    await doors.wait_until_begun("x", "y", "z")
+    for name in ended:
+        doors.open(name)
+        await wait_for_results(one, name)
+    await kill_engine(one)
+    doors.open("x", "y", "z")
+    model.say("Done.")
+    two = await cluster.open_engine(agent)
+    assert (await wait_for_end(two)).status == "completed"
+    lost = [name for name in ("x", "y", "z") if name not in ended]
+    may_repeat = function == "again"
+    events = await read_log(two)
+    assert list_starts(events)[3:] == ([(name, 2) for name in lost] if may_repeat else [])
+    outcome = "ok" if may_repeat else "unknown_outcome"
+    assert dict(list_results(events)) == {name: "ok" if name in ended else outcome for name in ("x", "y", "z")}
+    assert len(list_results(events)) == 3
+    begun = {name: doors.begun.count(name) for name in ("x", "y", "z")}
+    assert begun == {name: 2 if may_repeat and name in lost else 1 for name in ("x", "y", "z")}
+    made = [name for name in ("x", "y", "z") if name in ended or may_repeat]
+    expected = {**dict.fromkeys(made, True), **({"last": made[-1]} if made else {})}
+    assert (await read_state(two)).context_variables == expected
+    assert find_sent_results(model) == ["x", "y", "z"]
+
+
+async def test_a_server_that_stops_interrupts_all_and_a_resume_goes_on_with_the_rest(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    doors = Doors()
+    agent = make_agent(doors)
+    one = await cluster.open_engine(agent)
+    await open_session(one)
+    ask_for(model, "x", "y", function="again")
+    await one.runs.start(KEY, make_start_run())
+    await doors.wait_until_begun("x", "y")
+    doors.open("y")
+    await wait_for_results(one, "y")
+    await one.stop()
+    assert doors.cancelled == ["x"]
+    doors.open("x")
+    model.say("Done.")
+    two = await cluster.open_engine(agent)
+    assert (await read_types(two))[-2:] == ["context.updated", "run.interrupted"]
+    await two.runs.resume(KEY, "r1")
+    assert (await wait_for_end(two)).status == "completed"
+    assert (await read_state(two)).context_variables == {"x": True, "y": True, "last": "x"}
+
+
+async def test_what_they_change_together_is_no_larger_than_a_context_may_be(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    doors = Doors()
+
+    @tool(concurrent=True)
+    async def fill(name: str) -> Result:
+        await doors.pass_through(name)
+        return Result("filled", context_variables={name: "." * 600})
+
+    engine = await cluster.open_engine(
+        Agent(name="A", functions=[fill], concurrent_tools=True), limits=replace(LIMITS, max_context_bytes=1000)
+    )
+    await open_session(engine)
+    ask_for(model, "x", "y", function="fill")
+    await engine.runs.start(KEY, make_start_run())
+    await doors.wait_until_begun("x", "y")
+    doors.open("y")
+    await wait_for_results(engine, "y")
+    model.say("Done.")
+    doors.open("x")
+    await wait_for_end(engine)
+    assert list_results(await read_log(engine)) == [("y", "ok"), ("x", "error")]
+    assert list((await read_state(engine)).context_variables) == ["y"]
+
+
+# The same as one after the other.
+
+
+def set_value(context: Json) -> None:
+    context["a"] = "new"
+
+
+def set_inner(context: Json) -> None:
+    context["cart"]["apples"] = 5
+
+
+def put_object(context: Json) -> None:
+    context["cart"] = {"pears": 1}
+
+
+def remove(context: Json) -> None:
+    context.pop("b", None)
+
+
+def return_same(context: Json) -> Result:
+    return Result("same", context_variables={"a": "old"})
+
+
+def return_object(context: Json) -> Result:
+    return Result("object", context_variables={"cart": {"plums": None}, "b": 3})
+
+
+CHANGES: dict[str, Callable[[Json], Result | None]] = {
+    function.__name__: function for function in (set_value, set_inner, put_object, remove, return_same, return_object)
+}
+
+
+SUBSETS = st.lists(st.sampled_from(sorted(CHANGES)), min_size=2, max_size=4)
+START: Json = {"a": "old", "b": 1, "cart": {"apples": 1, "nuts": 2}}
+
+
+async def run_changes(names: Sequence[str], order: Sequence[int], *, at_once: bool) -> State:
+    """The state after calls to these functions that end in this order, or that run one after the other."""
+    doors = {str(place): asyncio.Event() for place in range(len(names))}
+    opening = iter(map(str, order))
+
+    def open_next() -> None:
+        for place in islice(opening, 1 if at_once else None):
+            doors[place].set()
+
+    @tool(concurrent=True)
+    async def change(place: str, name: str, context_variables: dict[str, Any]) -> Any:
+        await doors[place].wait()
+        return CHANGES[name](context_variables) or "changed"
+
+    agent = Agent(name="A", functions=[change], concurrent_tools=at_once)
+    registry = Registry([agent])
+    log = MemorySessionLog(approvals=make_approvals(registry))
+    await log.commit(lambda state: draft_events("A", create_session("A", START, {}, []), None))
+    begun = await log.commit(lambda state: start_run(state, make_start_run()))
+    calls = ((str(place), "change", encode_text({"place": place, "name": name})) for place, name in enumerate(names))
+    model = ScriptedReplies(make_calls(*calls), "Done.")
+    async with asyncio.timeout(SECONDS):
+        async for item in make_loop(log, registry, model, ThreadRunner(), FixedPolicy(), begun).advance():
+            if isinstance(item, RecordedEvent) and isinstance(item.fact, MessageAdded):
+                open_next()
+    return log.state
+
+
+@for_all(names=SUBSETS, data=st.data())
+def test_functions_that_run_at_once_leave_what_they_leave_one_after_the_other(
+    names: list[str], data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(range(len(names))))
+    one = asyncio.run(run_changes(names, order, at_once=True))
+    other = asyncio.run(run_changes(names, range(len(names)), at_once=False))
+    assert one.context_variables == other.context_variables
+    assert one.finished[-1].status == other.finished[-1].status == "completed"
+    ended = [int(entry.message["tool_call_id"]) for entry in one.messages if entry.role == "tool"]
+    assert ended == list(order)
+
+
+def test_a_call_behind_one_that_is_not_done_does_not_run_alone() -> None:
+    state, _ = decided.ask_for("look", "ask", guarded=("look",))
+    first, second = active_run(state).calls
+    assert not runs_alone(active_run(state), second)
+    assert not runs_alone(active_run(state), first)
+    state, _ = decided.ask_for("look")
+    assert runs_alone(active_run(state), active_run(state).calls[0])

@@ -1,0 +1,205 @@
+"""Files and pictures that functions give: kept once, named in the result, and shown to the model behind the results."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import aclosing
+from typing import Any
+
+from openai import OpenAI
+from sqlalchemy import func, select
+
+from swarmkeep import Agent, File, Result, Swarm, tool
+from swarmkeep.audit.redact import redact
+from swarmkeep.audit.replay.requests import rebuild_request
+from swarmkeep.audit.replay.session import replay_session
+from swarmkeep.audit.transfer.export import iterate_keys, write_export
+from swarmkeep.audit.transfer.import_export import import_export
+from swarmkeep.audit.verify.session import verify
+from swarmkeep.domain.events import MessageAdded
+from swarmkeep.domain.files.results import HEADING
+from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.models.offline.reading import read_turn
+from swarmkeep.engine.swarm.unstored import UnstoredSession
+from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.sql.tables import files
+from tests.engine.cluster import (
+    KEY,
+    LIMITS,
+    EngineCluster,
+    ToolGate,
+    kill_engine,
+    make_start_run,
+    open_session,
+    read_log,
+    read_state,
+    run_to_end,
+    wait_for_end,
+)
+from tests.support.pictures import hash_content, make_data_url, make_png
+from tests.support.scripted import ScriptedModel
+from tests.support.scripted.replies import Call
+
+CHART = make_png(12_000)
+PHOTO = make_png(500, 1)
+PDF = b"%PDF-1.7 a report"
+
+
+def show_chart() -> Result:
+    """Show the chart."""
+    return Result(
+        "Sales rose.", files=[File(CHART, "image/png", "chart.png"), File(b"a,b\n1,2\n", "text/csv", "a.csv")]
+    )
+
+
+def find_photo() -> list[File]:
+    """Find photos."""
+    return [File(PHOTO, "image/png"), File(PDF, "application/pdf"), File(b"<svg/>", "image/svg+xml", "evil.svg")]
+
+
+AGENT = Agent(name="A", model="m", functions=[show_chart, find_photo])
+
+
+async def count_files(engine: Engine, key: SessionKey = KEY) -> int:
+    read = select(func.count()).select_from(files).where(files.c.session_id == key.id)
+    counted = await engine.store.database.read(lambda db: db.scalar(read))  # type: ignore[attr-defined]
+    assert isinstance(counted, int)
+    return counted
+
+
+def roles(request: dict[str, Any]) -> list[str]:
+    return [message["role"] for message in request["messages"]]
+
+
+async def test_what_functions_give_is_kept_shown_and_goes_everywhere_that_files_go(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    engine = await cluster.open_engine(AGENT)
+    await open_session(engine)
+    model.calls([Call("show_chart", id="call_1"), Call("find_photo", id="call_2")])
+    model.say("It rises.")
+    await run_to_end(engine)
+    assert roles(model.requests[1]) == ["system", "user", "assistant", "tool", "tool", "user"]
+    first, second, shown = model.requests[1]["messages"][3:]
+    assert first["content"] == (
+        "Sales rose.\npicture 1: chart.png, image/png, 12 kB\n"
+        "file 2: a.csv, text/csv, 8 B (kept for people; it is not shown to you)"
+    )
+    assert second["content"].splitlines()[:2] == ["picture 1: image/png, 500 B", "file 2: application/pdf, 17 B"]
+    assert "a file was not kept: evil.svg, image/svg+xml" in second["content"]
+    assert shown["content"] == [
+        {"type": "text", "text": f"{HEADING} picture 1 of the result of show_chart (call_1)]"},
+        {"type": "image_url", "image_url": {"url": make_data_url(CHART)}},
+        {"type": "text", "text": f"{HEADING} picture 1, file 2 of the result of find_photo (call_2)]"},
+        {"type": "image_url", "image_url": {"url": make_data_url(PHOTO)}},
+        {"type": "file", "file": {"file_data": make_data_url(PDF, "application/pdf"), "filename": "file-2"}},
+    ]
+    # The next run sends them at the same place.
+    model.say("Still so.")
+    await run_to_end(engine, "Sure?", "r2")
+    assert model.requests[2]["messages"][:6] == model.requests[1]["messages"]
+
+    events = await read_log(engine)
+    given = next(event for event in events if "chart.png" in event.payload)
+    assert isinstance(given.fact, MessageAdded)
+    assert given.fact.tool is not None
+    assert [part["blob"]["sha256"] for part in given.fact.tool.files or ()] == [
+        hash_content(CHART),
+        hash_content(b"a,b\n1,2\n"),
+    ]
+    shown_files = [entry.view().get("files") for entry in (await read_state(engine)).messages if entry.role == "tool"]
+    assert shown_files[0] == list(given.fact.tool.files or ())
+    assert await count_files(engine) == 4
+    assert (await verify(engine.store, KEY)).valid
+    answers = [event.seq for event in events if isinstance(event.fact, MessageAdded) and event.fact.completion]
+    assert await rebuild_request(engine.store, KEY, answers[1]) == model.raw_requests[1]
+    found = await replay_session(engine.store, Registry([AGENT]), KEY)
+    assert found.divergences == []
+
+    fork = SessionKey(KEY.tenant, (await engine.sessions.fork(KEY)).id)
+    exported = b"".join([line async for line in write_export(engine.store, iterate_keys([KEY]))])
+    await redact(engine.store, KEY, [given.seq], "private")
+    assert await count_files(engine) == 2
+    assert (await verify(engine.store, KEY)).valid
+    model.say("Gone.")
+    await run_to_end(engine, "And now?", "r3")
+    assert make_data_url(CHART) not in model.raw_requests[3].decode()
+    assert make_data_url(PHOTO) in model.raw_requests[3].decode()
+    await engine.sessions.delete(KEY)
+    await import_export(engine.store, "other", io.BytesIO(exported))
+    for key in (fork, SessionKey("other", KEY.id)):
+        assert await count_files(engine, key) == 4
+        assert (await verify(engine.store, key)).valid
+        assert await engine.store.read_files(key, [hash_content(CHART)]) == {hash_content(CHART): CHART}
+
+
+async def test_a_picture_of_a_call_that_was_cut_off_is_there_once(cluster: EngineCluster, model: ScriptedModel) -> None:
+    """A call that may run again gives it again; of one whose result is too large, no file stays behind."""
+    gate = ToolGate()
+
+    @tool(idempotent=True)
+    def draw() -> File:
+        """Draw a picture."""
+        gate.enter()
+        return File(CHART, "image/png")
+
+    def write() -> Result:
+        """Write far too much."""
+        return Result("x" * (LIMITS.max_message_bytes + 1), files=[File(PHOTO, "image/png")])
+
+    agent = Agent(name="A", model="m", functions=[draw, write])
+    first = await cluster.open_engine(agent)
+    await open_session(first)
+    model.calls([Call("draw"), Call("write")])
+    await first.runs.start(KEY, make_start_run())
+    await gate.wait_until_reached()
+    await kill_engine(first)
+    await gate.open()
+    model.say("Drawn.")
+    second = await cluster.open_engine(agent)
+    assert (await wait_for_end(second)).status == "completed"
+    drawn, written, shown = model.requests[1]["messages"][3:]
+    assert drawn["content"] == "picture 1: image/png, 12 kB"
+    assert written["content"].startswith("Error: write ran, but nothing that it gave")
+    assert [part["type"] for part in shown["content"]] == ["text", "image_url"]
+    assert await count_files(second) == 1
+    assert (await verify(second.store, KEY)).valid
+
+
+def test_swarm_shows_the_model_what_functions_gave(model: ScriptedModel) -> None:
+    model.call("show_chart", id="call_1")
+    model.say("It rises.")
+    client = Swarm(OpenAI(base_url=model.url, api_key="k"))
+    response = client.run(AGENT, [{"role": "user", "content": "How are sales?"}])
+    assert model.requests[1]["messages"][-1]["content"][1] == {
+        "type": "image_url",
+        "image_url": {"url": make_data_url(CHART)},
+    }
+    assert [message["role"] for message in response.messages] == ["assistant", "tool", "assistant"]
+
+
+def test_the_offline_model_takes_what_functions_gave_for_no_question() -> None:
+    asked = {"role": "user", "content": "How are sales?"}
+    called = [{"id": "c1", "type": "function", "function": {"name": "show_chart", "arguments": "{}"}}]
+    given = {"role": "user", "content": [{"type": "text", "text": f"{HEADING} picture 1 of …]"}]}
+    result = {"role": "tool", "tool_call_id": "c1", "content": "They rise."}
+    turn = read_turn({"messages": [asked, {"role": "assistant", "tool_calls": called}, result, given]})
+    assert (turn.text, [found.name for found in turn.unseen_results]) == ("How are sales?", ["show_chart"])
+
+
+async def test_what_was_given_in_a_session_that_is_not_kept_is_shown_in_its_next_run(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    engine = await cluster.open_engine(AGENT)
+    session = UnstoredSession((await engine.sessions.plan(agent="A")).preview())
+    model.call("show_chart")
+    model.say("It rises.")
+    model.say("Still so.")
+    for run_id in ("r1", "r2"):
+        async with aclosing(await engine.unstored.start("default", session, make_start_run(run_id=run_id))) as items:
+            _ = [item async for item in items]
+    pictures = [json.dumps(request).count(make_data_url(CHART)) for request in model.requests]
+    assert pictures == [0, 1, 1]
+    assert await count_files(engine, SessionKey("default", session.id)) == 0

@@ -1,0 +1,28 @@
+"""Ids that the server makes."""
+
+from __future__ import annotations
+
+from swarmkeep.domain.checking.inputs import check_id
+from swarmkeep.engine.ids import derive_id, make_id
+
+
+def test_an_id_is_short_and_another_one_each_time() -> None:
+    made = {make_id("run") for _ in range(1000)}
+    assert len(made) == 1000
+    assert {len(each) for each in made} == {len("run_") + 16}
+    for each in made:
+        assert check_id(each).startswith("run_")
+
+
+def test_ids_use_all_of_their_characters() -> None:
+    seen: dict[int, set[str]] = {place: set() for place in range(16)}
+    for _ in range(2000):
+        for place, character in enumerate(make_id("x").removeprefix("x_")):
+            seen[place].add(character)
+    assert {len(characters) for characters in seen.values()} == {62}
+
+
+def test_a_derived_id_is_the_same_each_time() -> None:
+    assert derive_id("sess", "default/a") == "sess_55OUzkDflpQeisEzfkza"
+    assert derive_id("sess", "default/a") != derive_id("sess", "default/b")
+    assert check_id(derive_id("sess", "\ud800"))

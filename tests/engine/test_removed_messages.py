@@ -1,0 +1,200 @@
+"""Messages are taken out of a session that goes on: by whom, while what happens, and what the audit says of it."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from swarmkeep import Agent
+from swarmkeep.audit.redact import redact
+from swarmkeep.audit.replay.requests import rebuild_request
+from swarmkeep.audit.replay.session import replay_session
+from swarmkeep.audit.transfer.export import iterate_keys, write_export
+from swarmkeep.audit.transfer.import_export import import_export
+from swarmkeep.audit.verify.session import verify
+from swarmkeep.domain.errors import EventNotFound, RunNotFound, SessionBusy
+from swarmkeep.domain.events import MessageAdded
+from swarmkeep.domain.messages import list_shown
+from swarmkeep.domain.views import find_run
+from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.engine import Engine
+from swarmkeep.store.ports import SessionKey
+from tests.engine.cluster import (
+    KEY,
+    EngineCluster,
+    ToolGate,
+    list_contents,
+    make_start_run,
+    open_session,
+    read_log,
+    read_state,
+    read_types,
+    run_to_end,
+    wait_for_end,
+)
+from tests.support.rules import find_body_faults
+from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
+
+
+def look_up(order: str) -> str:
+    """Look an order up."""
+    return f"order {order}"
+
+
+AGENT = Agent(name="A", functions=[look_up])
+
+
+async def make_talk(engine: Engine, model: ScriptedModel) -> list[int]:
+    """A run with a call; the seqs of its messages: asked, call, result, answer."""
+    await open_session(engine)
+    model.call("look_up", {"order": "17"}, id="c1")
+    model.say("There it is.")
+    await run_to_end(engine, "Where is 17?", "first")
+    return [entry.seq for entry in (await read_state(engine)).messages]
+
+
+async def find_answers(engine: Engine) -> list[int]:
+    return [
+        event.seq
+        for event in await read_log(engine)
+        if isinstance(event.fact, MessageAdded) and event.fact.completion is not None
+    ]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_the_next_request_is_without_it_and_earlier_ones_are_rebuilt_with_it(
+    cluster: EngineCluster, model: ScriptedModel, elsewhere: bool
+) -> None:
+    engine = await cluster.open_engine(AGENT)
+    writer = await cluster.open_engine(AGENT) if elsewhere else engine
+    asked, call, result, answer = await make_talk(engine, model)
+    await writer.sessions.remove_message(KEY, result, by="Lee")
+    await writer.sessions.remove_message(KEY, asked)
+    model.say("Good.")
+    await run_to_end(engine, "Thanks.", "second")
+    assert [message["role"] for message in model.requests[-1]["messages"]] == ["system", "assistant", "user"]
+    state = await read_state(engine)
+    assert next(list_shown(state.messages)).seq == answer
+    assert [await rebuild_request(engine.store, KEY, seq) for seq in await find_answers(engine)] == model.raw_requests
+    checked = await verify(engine.store, KEY)
+    assert checked.problems == []
+    assert (await replay_session(engine.store, Registry([AGENT]), KEY)).matches
+    assert call not in [entry.seq for entry in list_shown(state.messages)]
+
+
+async def test_what_is_taken_out_while_the_model_speaks_was_in_what_it_was_asked(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    engine = await cluster.open_engine(AGENT)
+    asked, *_ = await make_talk(engine, model)
+    model.hang(then="answers", text="Good.")
+    model.say("Bye.")
+    await engine.runs.start(KEY, make_start_run("Thanks.", "second"))
+    await model.wait_for_requests_async(3)
+    await engine.sessions.remove_message(KEY, asked)
+    model.release()
+    await wait_for_end(engine, "second")
+    await run_to_end(engine, "And?", "third")
+    assert b"Where is 17?" in model.raw_requests[2]
+    assert b"Where is 17?" not in model.raw_requests[3]
+    assert [await rebuild_request(engine.store, KEY, seq) for seq in await find_answers(engine)] == model.raw_requests
+    assert (await replay_session(engine.store, Registry([AGENT]), KEY)).matches
+
+
+async def test_a_message_of_the_active_run_stays(cluster: EngineCluster, model: ScriptedModel) -> None:
+    gate = ToolGate()
+
+    def slow() -> str:
+        gate.enter()
+        return "done"
+
+    engine = await cluster.open_engine(Agent(name="A", functions=[slow]))
+    await open_session(engine)
+    model.call("slow", id="c1")
+    model.say("Done.")
+    await engine.runs.start(KEY, make_start_run())
+    await gate.wait_until_reached()
+    for entry in (await read_state(engine)).messages:
+        with pytest.raises(SessionBusy) as refused:
+            await engine.sessions.remove_message(KEY, entry.seq)
+        assert refused.value.run_id == "r1"
+    with pytest.raises(SessionBusy):
+        await engine.runs.hide(KEY, "r1")
+    await gate.open()
+    await wait_for_end(engine)
+    for entry in (await read_state(engine)).messages:
+        await engine.sessions.remove_message(KEY, entry.seq)
+    assert list((await read_state(engine)).messages) != []
+    assert list(list_shown((await read_state(engine)).messages)) == []
+
+
+async def test_taking_out_twice_records_it_once_and_what_is_no_message_is_not_found(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    engine = await cluster.open_engine(AGENT)
+    asked, call, _, _ = await make_talk(engine, model)
+    for _ in range(2):
+        await engine.sessions.remove_message(KEY, asked)
+        await engine.sessions.remove_message(KEY, call, "c1")
+    assert (await read_types(engine)).count("message.removed") == 2
+    for seq, call_id in ((1, None), (999, None), (asked, "c1")):
+        with pytest.raises(EventNotFound):
+            await engine.sessions.remove_message(KEY, seq, call_id)
+
+
+async def test_a_fork_of_before_has_it_and_an_export_takes_along_that_it_is_gone(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    engine = await cluster.open_engine(AGENT)
+    asked, *_ = await make_talk(engine, model)
+    before = (await read_state(engine)).seq
+    await engine.sessions.remove_message(KEY, asked)
+    earlier = await engine.sessions.fork(KEY, at=before)
+    later = await engine.sessions.fork(KEY)
+    assert (earlier.message_count, later.message_count) == (4, 3)
+    exported = b"".join([piece async for piece in write_export(engine.store, iterate_keys([KEY]), alone=True)])
+    await import_export(engine.store, "elsewhere", io.BytesIO(exported))
+    state = await engine.store.state(SessionKey("elsewhere", KEY.id))
+    assert [entry.removed for entry in state.messages] == [True, False, False, False]
+    assert (await verify(engine.store, SessionKey("elsewhere", KEY.id))).problems == []
+
+
+async def test_what_was_taken_out_and_then_redacted_is_missed_by_no_later_request(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    engine = await cluster.open_engine(AGENT)
+    asked, *_ = await make_talk(engine, model)
+    await engine.sessions.remove_message(KEY, asked, by="Lee")
+    removal = (await read_state(engine)).seq
+    model.say("Good.")
+    await run_to_end(engine, "Thanks.", "second")
+    await redact(engine.store, KEY, [asked, removal], "asked for", publish=engine.publish)
+    last = (await find_answers(engine))[-1]
+    assert await rebuild_request(engine.store, KEY, last) == model.raw_requests[-1]
+    assert b"Lee" not in json.dumps([event.payload for event in await read_log(engine)]).encode()
+    assert (await verify(engine.store, KEY)).problems == []
+    assert [entry.removed for entry in (await read_state(engine)).messages][:2] == [True, False]
+    assert find_body_faults(await rebuild_request(engine.store, KEY, last)) == []
+
+
+async def test_a_hidden_run_is_still_there_for_v1(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await cluster.open_engine(AGENT)
+    await make_talk(engine, model)
+    before = await engine.reader.get_run(KEY, "first")
+    for _ in range(2):
+        await engine.runs.hide(KEY, "first", by="Lee")
+    assert await engine.reader.get_run(KEY, "first") == before
+    assert (await read_types(engine)).count("run.hidden") == 1
+    run = find_run(await read_state(engine), "first")
+    assert run is not None
+    assert run.hidden
+    with pytest.raises(RunNotFound):
+        await engine.runs.hide(KEY, "nobody")
+    model.say("Good.")
+    assert (await run_to_end(engine, "Thanks.", "second")).status == "completed"
+    assert list_contents((await engine.reader.get_run(KEY, "first")).messages)[-1] == "There it is."
+    assert (await verify(engine.store, KEY)).problems == []

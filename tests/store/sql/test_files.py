@@ -1,0 +1,105 @@
+"""The content of files: once per session and hash, copied by forks, gone with what referred to it."""
+
+from __future__ import annotations
+
+import hashlib
+
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.events import RunQueued, SessionForked, SessionRedacted
+from swarmkeep.domain.redaction import redact_payload
+from swarmkeep.domain.run_options import RunOptions
+from swarmkeep.domain.state import State
+from swarmkeep.store.file_cache import FileCache
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.sql.counting.recount import recount_totals
+from tests.store.sessions import KEY, begin_session, draft_user_messages, make_picture_part, new_key
+
+PICTURE, OTHER = b"a picture" * 1000, b"another"
+NAME, OTHER_NAME = (hashlib.sha256(content).hexdigest() for content in (PICTURE, OTHER))
+
+
+async def show(store: SqlStore, key: SessionKey, state: State, *contents: bytes) -> State:
+    """Add a message with pictures."""
+    drafts = draft_user_messages([make_picture_part(content) for content in contents])
+    blobs = {hashlib.sha256(content).hexdigest(): content for content in contents}
+    return (await store.append(key, state, drafts, blobs=blobs)).state
+
+
+async def redact(store: SqlStore, key: SessionKey, seq: int) -> State:
+    log = await store.read_sealed(key)
+    draft = draft_events("Ann", [SessionRedacted(seqs=(seq,), reason="r")], None)[0]
+    return (await store.redact(key, log, {seq: redact_payload(log[seq - 1].event)}, draft)).state
+
+
+async def test_the_same_content_is_kept_and_counted_once(store: SqlStore) -> None:
+    key = new_key()
+    state = await begin_session(store, key)
+    before = (await store.read_totals(key.tenant)).bytes
+    state = await show(store, key, state, PICTURE, PICTURE)
+    await show(store, key, state, PICTURE, OTHER)
+    grown = (await store.read_totals(key.tenant)).bytes - before
+    assert len(PICTURE) + len(OTHER) <= grown < 2 * len(PICTURE)
+    assert await store.read_files(key, [NAME, OTHER_NAME, "none"]) == {NAME: PICTURE, OTHER_NAME: OTHER}
+    assert await recount_totals(store.database, mend=False) == []
+
+
+async def test_sessions_do_not_share_content(store: SqlStore) -> None:
+    key = new_key()
+    await show(store, key, await begin_session(store, key), PICTURE)
+    others = (new_key(), SessionKey("other tenant", key.id))
+    for other in others:
+        await begin_session(store, other)
+        assert await store.read_files(other, [NAME]) == {}
+        assert await store.read_files(other, [NAME], fresh=False) == {}
+
+
+async def test_content_goes_with_the_last_event_that_refers_to_it(store: SqlStore) -> None:
+    key = new_key()
+    state = await show(store, key, await begin_session(store, key), PICTURE)
+    await show(store, key, state, PICTURE)
+    await redact(store, key, 2)
+    assert await store.read_files(key, [NAME]) == {NAME: PICTURE}
+    assert await store.read_files(key, [NAME], fresh=False) == {NAME: PICTURE}
+    await redact(store, key, 3)
+    assert await store.read_files(key, [NAME]) == {}
+    assert await store.read_files(key, [NAME], fresh=False) == {}
+    assert await recount_totals(store.database, mend=False) == []
+
+
+async def test_what_a_queued_run_came_with_stays_for_as_long_as_its_event(store: SqlStore) -> None:
+    key = new_key()
+    state = await begin_session(store, key)
+    messages = ({"role": "user", "content": [make_picture_part(PICTURE)]},)
+    queued = draft_events("Ann", [RunQueued(options=RunOptions(), messages=messages)], "r")
+    state = (await store.append(key, state, queued, blobs={NAME: PICTURE})).state
+    await show(store, key, state, OTHER)
+    await redact(store, key, 3)
+    assert await store.read_files(key, [NAME, OTHER_NAME]) == {NAME: PICTURE}
+    await redact(store, key, 2)
+    assert await store.read_files(key, [NAME]) == {}
+
+
+async def test_a_fork_has_its_own_copy_of_what_it_refers_to(store: SqlStore) -> None:
+    key, copy = new_key(), new_key("fork")
+    first = await show(store, key, await begin_session(store, key), PICTURE)
+    await show(store, key, first, OTHER)
+    forked = SessionForked(from_session_id=key.id, from_seq=first.seq, from_hash=first.hash)
+    await store.fork(key, first, copy, draft_events("Ann", [forked], None))
+    assert await store.read_files(copy, [NAME, OTHER_NAME]) == {NAME: PICTURE}
+    await store.delete(key)
+    assert await store.read_files(key, [NAME]) == {}
+    assert await store.read_files(copy, [NAME]) == {NAME: PICTURE}
+    assert await recount_totals(store.database, mend=False) == []
+
+
+def test_the_cache_is_bounded_by_bytes_and_forgets_a_session() -> None:
+    cache = FileCache(10)
+    cache.put_all(KEY, {"a": b"12345", "b": b"12345", "c": b"x" * 11})
+    assert set(cache.get_all(KEY, ["a", "b", "c"])) == {"a", "b"}
+    other = new_key()
+    cache.put_all(other, {"d": b"1"})
+    assert len(cache.get_all(KEY, ["a", "b"])) == 1
+    cache.drop(KEY)
+    assert cache.get_all(KEY, ["a", "b"]) == {}
+    assert cache.get_all(other, ["d"]) == {"d": b"1"}

@@ -1,0 +1,47 @@
+"""Which database a test of `one_database` runs on: SQLite and PostgreSQL in turn, from case to case of a module.
+
+For what is built on the store, and says no SQL of its own: that both databases do alike is shown by the store's tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pytest
+
+KINDS = ("sqlite", "postgres")
+
+
+def is_wanted(config: pytest.Config) -> bool:
+    """Not where a test or a database is named: that is meant. The short run is content with one of them already."""
+    named = any("::" in given for given in config.args) or any(kind in config.getoption("keyword") for kind in KINDS)
+    return not named and "not long" not in config.getoption("markexpr")
+
+
+def split_cases(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Those that run, and those that are left to the other database."""
+    spare = set(_find_spare(items))
+    return [item for item in items if item not in spare], [item for item in items if item in spare]
+
+
+def _find_spare(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    modules: dict[object, dict[str, dict[str, pytest.Item]]] = {}
+    for item in items:
+        if (kind := _find_kind(item)) and item.get_closest_marker("one_database"):
+            modules.setdefault(item.path, {}).setdefault(_name_case(item, kind), {})[kind] = item
+    for cases in modules.values():
+        for number, found in enumerate(cases.values()):
+            if len(found) > 1:
+                yield found[KINDS[number % 2]]
+
+
+def _name_case(item: pytest.Item, kind: str) -> str:
+    name, _, parameters = item.nodeid.partition("[")
+    return f"{name}[{'-'.join(part for part in parameters.rstrip(']').split('-') if part != kind)}]"
+
+
+def _find_kind(item: pytest.Item) -> str | None:
+    callspec = getattr(item, "callspec", None)
+    values: Iterable[object] = () if callspec is None else callspec.params.values()
+    found = [value for value in values if isinstance(value, str) and value in KINDS]
+    return str(found[0]) if len(found) == 1 else None

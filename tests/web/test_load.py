@@ -1,0 +1,92 @@
+"""What the page asks for: little at a first visit, nothing again and again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import takewhile
+
+import pytest
+from playwright.sync_api import Request, Route, expect
+
+from tests.support.processes import ServerProcess
+from tests.support.scripted import ScriptedModel
+from tests.web.window import Api, Window
+
+pytestmark = pytest.mark.long
+
+MOST_REQUESTS = 10
+MOST_BYTES = 70_000
+
+
+def test_a_first_visit_is_small_and_the_list_is_told_what_changes(
+    windows: Callable[..., Window], server: ServerProcess, model: ScriptedModel, api: Api
+) -> None:
+    old = api.session(id="load-old")
+    window = windows(server.url)
+    asked: list[Request] = []
+    window.page.on("request", lambda request: asked.append(request))
+
+    def entry(name: str) -> re.Pattern[str]:
+        return re.compile(f"^{name}")
+
+    links = window.page.get_by_role("navigation", name="Sessions").get_by_role("link")
+    window.open()
+    expect(window.page.get_by_role("radio").first).to_be_attached()
+    expect(links.filter(has_text=entry(old))).to_be_visible()
+    window.page.wait_for_load_state("load")
+    # The inbox is loaded a while after the page is there.
+    first = list(takewhile(lambda request: not request.url.endswith("/inbox.js"), asked))
+    first = [request for request in first if not request.url.startswith("data:")]
+    paths = [request.url.removeprefix(server.url) for request in first]
+    assert len(paths) <= MOST_REQUESTS, paths
+    assert len([path for path in paths if path.startswith("/v1/sessions?")]) == 1
+    # One of them is the stream, which goes on.
+    whole = [request for request in first if not request.url.endswith("/v1/sessions")]
+    assert len(whole) == len(first) - 1
+    sizes = [request.sizes() for request in whole]
+    assert sum(size["responseBodySize"] + size["responseHeadersSize"] for size in sizes) <= MOST_BYTES
+    # What only a conversation needs comes with the first one.
+    assert not any(path.endswith(("/markdown.js", "/highlighter.js")) for path in paths), paths
+    assert len([path for path in paths if path.startswith(("/v1/me", "/v1/agents"))]) == 2
+    # A run elsewhere, a failure, and an end: without a request in between, however long that is.
+    model.fail(401)
+    failing = api.session(id="load-new")
+    expect(links.filter(has_text=entry(failing))).to_be_visible()
+    api.run(failing, "hi")
+    expect(links.filter(has_text=entry(failing))).to_contain_text("failed")
+    api.client.delete(f"sessions/{failing}").raise_for_status()
+    expect(links.filter(has_text=entry(failing))).to_have_count(0)
+    # The timeline is loaded when it is first looked at, and once.
+    assert not any("timeline.js" in request.url for request in asked)
+    window.open_timeline(old)
+    expect(window.list).to_be_visible()
+    window.open_chat(old)
+    expect(window.composer).to_be_visible()
+    window.open_timeline(old)
+    expect(window.list).to_be_visible()
+    assert len([request for request in asked if "timeline.js" in request.url]) == 1
+
+
+def test_what_the_page_begins_with_is_asked_for_while_its_script_is_on_its_way(window: Window) -> None:
+    held: list[Route] = []
+    window.page.route("**/main.js", lambda route: held.append(route))
+    with window.page.expect_response("**/v1/me"), window.page.expect_response("**/v1/agents?*"):
+        window.page.goto(window.url, wait_until="commit")
+    again: list[Request] = []
+    window.page.on("request", lambda request: again.append(request))
+    held[0].continue_()
+    expect(window.composer).to_be_focused()
+    assert [request.url for request in again if request.url.endswith(("/v1/me", "/v1/agents?limit=200"))] == []
+
+
+def test_a_part_that_cannot_be_loaded_is_said_so(window: Window, api: Api) -> None:
+    session = api.session()
+    window.open_chat(session)
+    expect(window.composer).to_be_visible()
+    window.page.route("**/timeline.js", lambda route: route.abort())
+    window.page.get_by_role("link", name="Timeline", exact=True).click()
+    expect(window.page.get_by_role("alert").filter(has_text="could not be loaded")).to_be_visible()
+    window.page.unroute("**/timeline.js")
+    window.page.get_by_role("button", name="Load the page again").click()
+    expect(window.list).to_be_visible()

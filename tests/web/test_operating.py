@@ -1,0 +1,149 @@
+"""What operators live in: the inbox of sessions that need somebody, and what calls took."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.support.processes import ServerProcess
+from tests.support.scripted import ScriptedModel
+from tests.web.conftest import TEAM
+from tests.web.test_takeovers import look
+from tests.web.window import Api, Window
+
+pytestmark = pytest.mark.long
+
+# What the browser would show is noted; nobody looks at the window meanwhile.
+NOTED = """
+  window.noted = [];
+  document.hasFocus = () => false;
+  const Shown = window.Notification;
+  window.Notification = class extends Shown {
+    constructor(title, options) {
+      super(title, options);
+      window.noted.push([title, options.body]);
+    }
+  };
+"""
+USAGE = {"prompt_tokens": 900, "completion_tokens": 100, "total_tokens": 1000}
+
+
+@pytest.fixture(scope="module")
+def desk(_scripted: ScriptedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server where nobody else's sessions wait."""
+    env = {
+        "OPENAI_API_KEY": "test",
+        "OPENAI_BASE_URL": _scripted.url,
+        "SWARMKEEP_MODEL_RETRIES": "0",
+        "SWARMKEEP_PRICES": '{"scripted-*": {"input": 2, "cached_input": 1, "output": 10}}',
+    }
+    with ServerProcess(tmp_path_factory.mktemp("desk"), agents=[str(TEAM)], offline=False, env=env) as running:
+        yield running
+
+
+def test_an_inbox_has_what_somebody_must_look_after(
+    windows: Callable[..., Window], desk: ServerProcess, model: ScriptedModel
+) -> None:
+    window = windows(desk.url, bypass_csp=True, permissions=["notifications"])
+    window.context.add_init_script(NOTED)
+    page = window.page
+    with Api(desk.url) as api:
+        window.open("#/inbox")
+        main = page.get_by_role("region", name="Inbox")
+        expect(main).to_contain_text("Nothing waits for you")
+        expect(page).to_have_title("Inbox · Swarmkeep")
+        page.get_by_role("button", name="Notify me").click()
+        expect(page.get_by_role("button", name="Notifications are on")).to_have_attribute("aria-pressed", "true")
+        paid = api.session(id="paid", metadata={"title": "Order A-17"})
+        model.call("refund", {"order": "A-17"}, id="c1")
+        api.run(paid, "Pay it back.")
+        broken = api.session(id="broken", metadata={"title": "Broken <b>"})
+        model.fail(401)
+        api.run(broken, "hello")
+        asked = api.session(id="asked", metadata={"title": "A question"})
+        api.post(f"sessions/{asked}/takeover")
+        api.run(asked, "Is anybody there?")
+        items = main.get_by_role("listitem")
+        expect(items).to_have_count(3)
+        expect(items.filter(has_text="Order A-17")).to_contain_text("Approval of refund.")
+        expect(items.filter(has_text="A question")).to_contain_text("An answer in the agent's place.")
+        expect(items.filter(has_text="Broken <b>")).to_contain_text("scripted failure")
+        expect(page).to_have_title("(3) Inbox · Swarmkeep")
+        link = page.get_by_role("navigation", name="More views").get_by_role("link", name="Inbox")
+        expect(link).to_have_text("Inbox3")
+        assert sorted(window.evaluate("() => window.noted")) == [
+            ["A question", "Waits for somebody"],
+            ["Broken <b>", "Failed"],
+            ["Order A-17", "Waits for somebody"],
+        ]
+        look(window, "inbox")
+        main.get_by_role("link", name="Failed 1").focus()
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(re.compile(r"#/inbox\?show=failed"))
+        expect(items).to_have_count(1)
+        main.get_by_role("button", name="Mark as seen").focus()
+        page.keyboard.press("Enter")
+        expect(items).to_have_count(0)
+        expect(page).to_have_title("(2) Inbox · Swarmkeep")
+        main.get_by_role("checkbox", name="Also those marked as seen").check()
+        expect(items).to_contain_text("seen")
+        # Another title is no other failure; another failure is.
+        api.client.patch(f"sessions/{broken}", json={"metadata": {"title": "Mended?"}}).raise_for_status()
+        expect(items).to_contain_text("Mended?")
+        page.reload()
+        expect(items).to_contain_text("Mark as not seen")
+        expect(page).to_have_title("(2) Inbox · Swarmkeep")
+        model.fail(401)
+        api.run(broken, "again")
+        expect(page).to_have_title("(3) Inbox · Swarmkeep")
+        expect(main.get_by_role("button", name="Mark as seen")).to_be_visible()
+        main.get_by_role("link", name="Waiting 2").click()
+        items.get_by_role("link", name="Order A-17").click()
+        model.say("Done.")
+        page.get_by_role("button", name="Approve").click()
+        expect(window.answers.last).to_have_text("Done.")
+        expect(page).to_have_title("(2) Order A-17 · Chat · Swarmkeep")
+        expect(link).to_have_text("Inbox2")
+
+
+def test_usage_is_shown_by_day_agent_and_model(
+    cleared_windows: Callable[..., Window], desk: ServerProcess, model: ScriptedModel
+) -> None:
+    window = cleared_windows(desk.url, bypass_csp=True)
+    page = window.page
+    with Api(desk.url) as api:
+        window.open("#/usage?of=Counter")
+        main = page.get_by_role("region", name="Usage")
+        expect(main).to_contain_text("No such calls were made in these days.")
+        for agent in ("Front Desk", "Sales"):
+            model.say("Well.", usage=USAGE)
+            api.run(api.session(agent=agent), "hello")
+        main.get_by_role("combobox", name="Agent").select_option("")
+        figures = main.get_by_role("figure")
+        expect(figures).to_have_count(3)
+        (sum_up,) = api.get("usage")["data"]
+        total = f"{sum_up['total_tokens']:,}"
+        expect(figures.first).to_contain_text(f"Tokens: {total} in all")
+        expect(figures.first.get_by_role("img", name=re.compile(f"{total} in all"))).to_be_visible()
+        expect(figures.nth(1).get_by_role("listitem").filter(has_text="Sales")).to_contain_text("1,000")
+        figures.nth(1).get_by_text("As a table").click()
+        row = figures.nth(1).get_by_role("row").filter(has_text="Sales")
+        expect(row.get_by_role("cell")).to_have_text(
+            ["1,000", "900", "0", "100", "1", "0", re.compile(" m?s$"), "$0.0028"]
+        )
+        main.get_by_role("combobox", name="Show").select_option("Cost")
+        expect(figures.nth(1).get_by_role("listitem").filter(has_text="Sales")).to_contain_text("$0.0028")
+        expect(row).to_be_visible()
+        look(window, "usage")
+        figures.nth(1).get_by_role("listitem").get_by_role("link", name="Sales").click()
+        expect(page).to_have_url(re.compile(r"#/usage\?measure=cost&of=Sales"))
+        expect(figures.nth(1).get_by_role("listitem")).to_have_count(1)
+        main.get_by_role("combobox", name="Days").select_option("Last 7 days")
+        page.reload()
+        expect(main.get_by_role("combobox", name="Agent")).to_have_value("Sales")
+        expect(main.get_by_role("combobox", name="Days")).to_have_value("7")
+        expect(figures.first.locator("rect")).to_have_count(7)
+        expect(figures.first).to_contain_text("Cost: $0.0028 in all")

@@ -1,0 +1,209 @@
+"""To read, find, filter and print: answers as they were meant, on any window, by any hand."""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import suppress
+
+import pytest
+from playwright.sync_api import Error, Route, expect
+
+from tests.support.scripted import ScriptedModel
+from tests.web.window import PHONE, Api, Window
+
+pytestmark = pytest.mark.long
+
+WORD = "Donaudampfschifffahrtsgesellschaft"
+TABLE = f"|Item|Price|Note|\n|:-|-:|:-:|\n|{WORD}|1,299.00|ok|\n|Lamp|9.50|{'wide ' * 4}|"
+
+
+def tell(window: Window, model: ScriptedModel, text: str) -> None:
+    model.say(text)
+    window.open()
+    window.say("tell me")
+    expect(window.answers).to_have_count(1)
+
+
+def wait_until_found(api: Api, words: str, count: int) -> None:
+    """The index is a little behind what is recorded."""
+    until = time.monotonic() + 60
+    while len(api.get("sessions", q=words)["data"]) != count:
+        assert time.monotonic() < until
+
+
+@pytest.mark.parametrize("size", ["wide", "phone"])
+def test_a_table_is_aligned_scrolls_and_breaks_no_word(window: Window, model: ScriptedModel, size: str) -> None:
+    if size == "phone":
+        window.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    tell(window, model, f"{TABLE}\n")
+    cells = window.answers.locator("td")
+    expect(cells.nth(1)).to_have_css("text-align", "right")
+    expect(cells.nth(2)).to_have_css("text-align", "center")
+    # On one line, and reached by scrolling the table, not the page.
+    assert cells.first.bounding_box()["height"] < 45  # type: ignore[index]
+    assert window.evaluate(
+        "() => document.querySelector('.log').scrollWidth <= document.querySelector('.log').clientWidth"
+    )
+    frame = window.answers.get_by_role("group", name="Table")
+    wider = frame.evaluate("(frame) => frame.scrollWidth > frame.clientWidth")
+    assert wider == (size == "phone")
+
+
+def test_the_boxes_of_a_task_list_are_shown(window: Window, model: ScriptedModel) -> None:
+    tell(window, model, "- [x] packed\n- [ ] sent\n- plain\n")
+    expect(window.answers.locator("li")).to_have_text(["☑ packed", "☐ sent", "plain"])
+    expect(window.answers.locator("li").first).to_have_css("list-style-type", "none")
+    expect(window.answers.locator("li").last).not_to_have_css("list-style-type", "none")
+    expect(window.answers.locator("input")).to_have_count(0)
+
+
+def test_code_is_copied(window: Window, model: ScriptedModel) -> None:
+    window.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    tell(window, model, "Do this:\n\n```python\nfor x in y:\n    print(x)\n```\n")
+    copy = window.answers.get_by_role("button", name="Copy")
+    copy.focus()
+    expect(copy).to_have_css("opacity", "1")
+    copy.press("Enter")
+    expect(window.answers.get_by_role("button", name="Copied")).to_be_visible()
+    assert window.evaluate("() => navigator.clipboard.readText()") == "for x in y:\n    print(x)\n"
+
+
+def test_the_search_is_left_for_what_it_found_by_keys(window: Window, api: Api) -> None:
+    api.session(id="search-1")
+    api.session(id="search-2")
+    wait_until_found(api, "search", 2)
+    window.open()
+    expect(window.page.get_by_role("link", name=re.compile("^search-2"))).to_be_visible()
+    keyboard = window.page.keyboard
+    keyboard.press("Control+k")
+    keyboard.type("search-")
+    keyboard.press("Enter")
+    expect(window.page.get_by_role("heading", level=1)).to_have_text("search-2")
+    keyboard.press("Control+k")
+    keyboard.press("ArrowDown")
+    keyboard.press("ArrowDown")
+    keyboard.press("Enter")
+    expect(window.page.get_by_role("heading", level=1)).to_have_text("search-1")
+    keyboard.press("Control+k")
+    keyboard.press("ArrowDown")
+    keyboard.press("ArrowUp")
+    expect(window.page.get_by_role("searchbox", name=re.compile("Search sessions"))).to_be_focused()
+
+
+def test_a_search_is_left_by_a_key_that_was_quicker_than_its_answer(window: Window, api: Api) -> None:
+    api.session(id="quick-1", metadata={"title": "Parasols"})
+    wait_until_found(api, "parasols", 1)
+    window.open()
+    expect(window.page.get_by_role("link", name=re.compile("^Parasols"))).to_be_visible()
+    held: list[Route] = []
+    window.page.route("**/v1/sessions?*q=*", lambda route: held.append(route))
+    keyboard = window.page.keyboard
+    keyboard.press("Control+k")
+    # Nothing here is called so, until the server says what it found.
+    keyboard.type("parasols quick")
+    keyboard.press("Enter")
+    expect(window.page.locator(".session")).to_have_count(0)
+    window.page.unroute("**/v1/sessions?*q=*")
+    for route in held:
+        with suppress(Error):
+            route.continue_()
+    expect(window.page.get_by_role("heading", level=1)).to_have_text("Parasols")
+
+
+def test_the_open_session_is_in_the_list_wherever_it_would_be(window: Window, api: Api) -> None:
+    old = api.session(id="out-of-sight")
+    for _ in range(51):
+        api.session()
+    window.open_chat(old)
+    here = window.page.get_by_role("navigation", name="Sessions").locator("[aria-current=page]")
+    expect(here).to_contain_text("out-of-sight")
+
+
+def test_a_conversation_is_printed_whole(window: Window, api: Api) -> None:
+    roles = ("user", "assistant")
+    history = [{"role": roles[n % 2], "content": f"Message {n}. {'words ' * 40}"} for n in range(200)]
+    window.open_chat(api.session(messages=history))
+    expect(window.answers.last).to_contain_text("Message 199.")
+    pages = window.page.pdf().count(b"/Type /Page\n") or window.page.pdf().count(b"/Type /Page ")
+    assert pages > 5
+    # Whoever prints gets all of it, and not what happened to be loaded.
+    expect(window.questions.first).to_contain_text("Message 0.")
+
+
+@pytest.fixture
+def mixed(model: ScriptedModel, api: Api) -> str:
+    """A session with calls, one of them failed, and a run that failed."""
+    session = api.session()
+    model.calls([("get_weather", {"city": "Rome"}, "c1"), ("get_weather", {"town": "Oslo"}, "c2")])
+    model.say("Well.")
+    api.run(session, "hello")
+    model.fail(401)
+    api.run(session, "again")
+    return session
+
+
+def test_tools_are_filtered_with_their_calls_and_failures_have_a_colour(window: Window, mixed: str) -> None:
+    window.open_timeline(mixed)
+    expect(window.rows.first).to_be_visible()
+    kind = window.page.get_by_label("Kind of event")
+    kind.select_option("Tools")
+    titles = window.rows.locator(".row-title")
+    expect(titles).to_have_text(["Tool call", "Tool started", "Tool result", "Tool started", "Tool result"])
+    kind.select_option("Failures")
+    expect(titles).to_have_text(["Tool result", "Run failed"])
+    for title in titles.all():
+        expect(title).to_have_css("color", "rgb(168, 39, 31)")
+
+
+def test_the_next_event_is_the_next_of_those_that_are_shown(window: Window, mixed: str, api: Api) -> None:
+    seqs = [event["seq"] for event in api.events(mixed) if event["type"] == "message.added"]
+    window.open_timeline(mixed, at=1)
+    expect(window.rows.first).to_be_visible()
+    window.page.get_by_label("Kind of event").select_option("Failures")
+    expect(window.rows).to_have_count(2)
+    ahead = window.page.get_by_role("button", name="Next event")
+    ahead.click()
+    expect(window.page).to_have_url(re.compile(rf"at={seqs[3]}$"))
+    ahead.click()
+    expect(window.page).to_have_url(re.compile(rf"at={len(api.events(mixed))}$"))
+    window.page.get_by_role("button", name="Previous event").click()
+    expect(window.page).to_have_url(re.compile(rf"at={seqs[3]}$"))
+
+
+def test_no_two_agents_are_alike(window: Window) -> None:
+    window.open()
+    told = window.evaluate(
+        """async () => {
+          const { h, lane } = await import("/page/dom.js");
+          const { lanesOf } = await import("/page/eventrow.js");
+          const colours = [...Array(15).keys()].map((index) => {
+            const dot = lane(h("span", { class: "dot" }), index);
+            document.body.append(dot);
+            const { backgroundColor } = getComputedStyle(dot);
+            dot.remove();
+            return backgroundColor;
+          });
+          const agents = [...Array(15).keys()].map((index) => `Agent ${index}`);
+          const many = [lanesOf("Agent 14", agents)].flat().map((node) => node.textContent).join();
+          const few = lanesOf("Agent 5", agents.slice(0, 6))[0].childElementCount;
+          return [new Set(colours).size, many, few];
+        }"""
+    )
+    assert told == [15, "Agent 14", 6]
+
+
+def test_on_a_low_window_the_event_is_still_to_be_read(window: Window, mixed: str) -> None:
+    for size in ({"width": 667, "height": 320}, {"width": 320, "height": 256}):
+        window.page.set_viewport_size(size)  # type: ignore[arg-type]
+        window.open_timeline(mixed, at=3)
+        fact = window.detail.locator(".facts dd").first
+        fact.scroll_into_view_if_needed()
+        expect(fact).to_be_in_viewport(ratio=1)
+        head, scrubber = window.page.locator(".view-head"), window.page.locator(".scrubber")
+        assert head.evaluate("(node) => node.scrollHeight <= node.clientHeight")
+        assert head.bounding_box()["y"] + head.bounding_box()["height"] <= scrubber.bounding_box()["y"] + 1  # type: ignore[index]
+        assert window.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+        window.open_chat(mixed)
+        expect(window.composer).to_be_in_viewport()
+        assert window.log.bounding_box()["height"] > 60  # type: ignore[index]

@@ -1,0 +1,188 @@
+"""A person takes over on the page, answers and hands back; and approves a call with other arguments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.support.processes import ServerProcess
+from tests.support.scripted import ScriptedModel
+from tests.web.conftest import TEAM
+from tests.web.people import Person
+from tests.web.test_accessibility import check_accessibility
+from tests.web.window import PHONE, Api, Window
+
+pytestmark = pytest.mark.long
+
+
+def look(window: Window, name: str) -> None:
+    """What a checker of accessibility finds, in both themes and sizes; and pictures for whoever wants to see them."""
+    folder = os.environ.get("PAGE_PICTURES")
+    for size in ({"width": 1280, "height": 800}, PHONE):
+        window.page.set_viewport_size(size)  # type: ignore[arg-type]
+        for theme in ("light", "dark"):
+            window.page.emulate_media(color_scheme=theme, reduced_motion="reduce")  # type: ignore[arg-type]
+            check_accessibility(window)
+            if folder is not None:
+                window.page.screenshot(path=str(Path(folder) / f"{name}-{theme}-{size['width']}.png"))
+    window.page.set_viewport_size({"width": 1280, "height": 800})
+
+
+def test_a_person_answers_by_keyboard_and_hands_back(
+    cleared_windows: Callable[..., Window], server: ServerProcess, model: ScriptedModel, api: Api
+) -> None:
+    session = api.session()
+    window = cleared_windows(server.url, bypass_csp=True)
+    window.open_chat(session)
+    page = window.page
+    page.get_by_role("button", name="Take over").focus()
+    page.keyboard.press("Enter")
+    note = page.get_by_role("textbox", name="Why, for your colleagues")
+    expect(note).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Take over")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.type("asks for a person")
+    page.keyboard.press("Enter")
+    banner = page.get_by_role("group", name="Taken over")
+    expect(banner).to_contain_text("You answer in the place of Front Desk.")
+    expect(banner.locator("q")).to_have_text("asks for a person")
+    answer = page.get_by_role("textbox", name="Answer")
+    expect(answer).to_be_focused()
+    # Somebody writes to the agent; what is typed here is the answer to that.
+    run = api.run(session, "Is anybody there?")
+    assert (run["status"], run["stop_reason"]) == ("waiting", "person")
+    expect(window.log).to_contain_text("Is anybody there?")
+    page.keyboard.type("**I am.**")
+    page.keyboard.press("Enter")
+    said = window.log.locator(".message.person")
+    expect(said.locator("strong")).to_have_text("I am.")
+    expect(said).to_contain_text("in the agent's place")
+    expect(page.locator(".view-head .link")).to_have_text("")
+    assert api.get(f"sessions/{session}/runs/{run['id']}")["output_text"] == "**I am.**"
+    look(window, "taken")
+    page.reload()
+    expect(banner).to_be_visible()
+    expect(said).to_contain_text("person")
+    model.say("Good day.")
+    api.run(session, "And the desk?")
+    page.get_by_role("button", name="Hand back").first.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.type("be brief")
+    look(window, "handing-back")
+    page.keyboard.press("Enter")
+    expect(window.answers.last).to_contain_text("Good day.")
+    expect(banner).to_be_hidden()
+    expect(window.log).to_contain_text("be brief")
+    assert "be brief" in model.requests[-1]["messages"][-1]["content"]
+    window.open_timeline(session)
+    for words in ("Taken over", "Person's answer", "Note for the agent", "Handed back"):
+        expect(window.list.get_by_text(words, exact=True)).to_have_count(1)
+    # What the page makes of the events is what the server does, at each of them.
+    script = """async (events) => {
+      const { fold } = await import("/page/fold.js");
+      return events.map((_, index) => fold(events, index + 1).taken);
+    }"""
+    events = api.events(session)
+    for event, folded in zip(events, window.evaluate(script, events), strict=True):
+        then = api.get(f"sessions/{session}", at=event["seq"]).get("taken_over")
+        assert folded == (then and {key: then[key] for key in ("by", "note", "at")})
+
+
+def test_arguments_are_changed_before_they_are_approved(
+    cleared_windows: Callable[..., Window], server: ServerProcess, model: ScriptedModel, api: Api
+) -> None:
+    session = api.session()
+    model.call("refund", {"order": "A-17"}, id="c1")
+    api.run(session, "Pay it back.")
+    window = cleared_windows(server.url, bypass_csp=True)
+    window.open_chat(session)
+    window.page.get_by_text("Change the arguments").click()
+    field = window.page.get_by_role("textbox", name="Arguments as JSON")
+    for wrong, why in (('{"order": }', "This is no JSON"), ('["B-2"]', "has to be an object")):
+        field.fill(wrong)
+        window.page.get_by_role("button", name="Approve").click()
+        expect(window.page.get_by_role("alert").filter(has_text=why)).to_be_visible()
+        expect(field).to_be_focused()
+    field.fill('{"order": ["B-2"]}')
+    window.page.get_by_role("button", name="Approve").click()
+    expect(window.page.locator(".toasts")).to_contain_text("order")
+    look(window, "edit")
+    model.say("Done.")
+    field.fill('{"order": "B-2"}')
+    window.page.get_by_role("button", name="Approve").click()
+    expect(window.log.locator(".decision")).to_contain_text("Approved with other arguments")
+    expect(window.log.locator(".decision")).to_contain_text("B-2")
+    expect(window.answers.last).to_contain_text("Done.")
+    window.calls.first.locator("summary").first.click()
+    expect(window.calls.first).to_contain_text("As the agent asked")
+    assert model.requests[-1]["messages"][-1]["content"].endswith("refunded B-2")
+
+
+def test_what_nobody_touched_in_a_call_is_as_the_model_gave_it(window: Window, model: ScriptedModel, api: Api) -> None:
+    """No number that a browser would round, no change of white space, and no word of one who did not decide."""
+    account = 2**53 + 1
+    session = api.session(agent="Till")
+
+    def ask(call_id: str) -> str:
+        model.call("pay", {"account": account, "amount": 1}, id=call_id)
+        return str(api.run(session, "Pay.")["id"])
+
+    ask("c1")
+    window.open_chat(session)
+    page = window.page
+    expect(window.calls.first.locator(".call-brief")).to_have_text(f"account: {account}, amount: 1")
+    shown = f'{{\n  "account": {account},\n  "amount": 1\n}}'
+    expect(page.get_by_role("region", name="Approval").locator(".parts pre").first).to_have_text(shown)
+    field = page.get_by_role("textbox", name="Arguments as JSON")
+    edit, approve = page.get_by_text("Change the arguments"), page.get_by_role("button", name="Approve")
+    edit.click()
+    expect(field).to_have_value(shown)
+    field.fill(shown.replace("1\n", "2\n"))
+    model.say("Done.")
+    approve.click()
+    expect(window.log.locator(".decision .edited")).to_have_text(f'{{"account":{account},"amount":2}}')
+    expect(window.answers.last).to_contain_text("Done.")
+    assert model.requests[-1]["messages"][-1]["content"].endswith(f"paid 2 to {account}")
+    ask("c2")
+    edit.click()
+    field.fill(f' {{ "account":{account},\n"amount" :1}}')
+    model.say("Done again.")
+    approve.click()
+    expect(window.answers.last).to_contain_text("Done again.")
+    decided = [event["data"] for event in api.events(session) if event["type"] == "approval.decided"]
+    assert [one.get("arguments") for one in decided] == [f'{{"account":{account},"amount":2}}', None]
+    run = ask("c3")
+    expect(approve).to_be_visible()
+    api.post(f"sessions/{session}/runs/{run}/cancel")
+    expect(approve).to_be_hidden()
+    edited = f"Approved with other arguments{decided[0]['arguments']}"
+    expect(window.log.locator(".decision")).to_have_text([edited, "Approved"])
+
+
+def test_two_people_see_who_answers(cleared_windows: Callable[..., Window], tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'swarmkeep.db'}"
+    # Bob's key has no name.
+    ann, bob = (Person(url, tmp_path, name, "run") for name in ("Ann <i>", ""))
+    with ServerProcess(tmp_path, agents=[str(TEAM)], database_url=url) as server:
+        with ann.ask(server.url) as api:
+            session = api.session(id="two")
+            api.post(f"sessions/{session}/takeover")
+            api.post(f"sessions/{session}/answer", {"content": "Hello."})
+        window = cleared_windows(server.url)
+        window.open_chat(session)
+        bob.give_key(window)
+        banner = window.page.get_by_role("group", name="Taken over")
+        expect(banner).to_contain_text(f"{ann.shown} answers in the place of Front Desk.")
+        expect(window.log.locator(".message.person .name")).to_have_text(ann.shown)
+        expect(window.page.get_by_role("textbox", name="Message")).to_be_visible()
+        window.page.get_by_role("button", name="Take it over").click()
+        window.page.keyboard.press("Enter")
+        expect(banner).to_contain_text("You answer in the place of Front Desk.")
+        window.page.get_by_role("textbox", name="Answer").fill("Bob here.")
+        window.page.keyboard.press("Enter")
+        expect(window.log.locator(".message.person .name").last).to_have_text(bob.shown)
