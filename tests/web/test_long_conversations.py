@@ -146,7 +146,8 @@ def test_every_script_is_shown_in_its_direction_and_within_the_page(window: Wind
         window.open_chat(session)
         expect(window.questions).to_have_count(12)
         expect(window.answers.last).to_be_in_viewport()
-        assert window.evaluate(FITS) is True
+        # A page that was made smaller is laid out a moment later.
+        window.page.wait_for_function(FITS)
         directions = window.evaluate(
             "() => [...document.querySelectorAll('.user .prose')].map((node) => getComputedStyle(node).direction)"
         )
