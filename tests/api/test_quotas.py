@@ -104,20 +104,25 @@ async def test_forks_are_counted_by_the_minute(ready_url: str, model: ScriptedMo
 def test_the_minute_passes_and_tenants_do_not_count_for_one_another() -> None:
     now = 0.0
     quota = ForkQuota(2, lambda: now)
+
+    def fork(tenant: str) -> None:
+        with quota.count(tenant):
+            pass
+
     for tenant in ("a", "a", "b", "b"):
-        quota.count(tenant)
+        fork(tenant)
     with pytest.raises(QuotaExceeded) as refused:
-        quota.count("a")
+        fork("a")
     assert refused.value.retry_after_seconds == 30
     now = 30.0
-    quota.count("a")
+    fork("a")
     with pytest.raises(QuotaExceeded):
-        quota.count("a")
+        fork("a")
     now = 1_000.0
-    quota.count("a")
-    quota.count("a")
+    fork("a")
+    fork("a")
     with pytest.raises(QuotaExceeded):
-        quota.count("a")
+        fork("a")
 
 
 async def read_quotas(service: RunningServer, **headers: str) -> Any:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from swarmkeep import Agent
-from swarmkeep.domain.decisions.commands import StartRun
+from swarmkeep.audit.redact import redact
+from swarmkeep.domain.decisions.commands import StartRun, create_session
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import DomainError, QuotaExceeded, SeqConflict, SessionBusy, SessionExists
+from swarmkeep.domain.events import RunResumed
+from swarmkeep.domain.state import State
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.idempotency import IdempotentRequest
 from swarmkeep.engine.limits import Limits
+from swarmkeep.engine.session_plans import make_plan
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.tables import events, idempotency, search_marks, session_labels, sessions
 from tests.engine.cluster import KEY, LIMITS, EngineCluster, make_start_run, read_types, run_to_end, wait_for_end
 from tests.support.scripted import ScriptedModel
 
-AT_ONCE, BEFORE = SessionKey("default", "atonce"), SessionKey("default", "before")
+AT_ONCE, BEFORE, LATER = [SessionKey("default", name) for name in ("atonce", "before", "later")]
 PICTURE = "data:image/png;base64,iVBORw0KGgo="
 GIVEN: Any = {
     "context_variables": {"name": "Ada"},
@@ -36,6 +44,18 @@ _CHANCE = {"salt", "commitment", "hash", "head_hash"}
 _LEASE = {"lease_owner", "lease_epoch", "lease_expires_at"}
 # A session is found by more if it is made with its run.
 _OWN = {"search_marks": {"seq", "done"}}
+
+
+class NotingDrafts(list[EventDraft]):
+    """Drafts that note in which threads they are gone through."""
+
+    def __init__(self, drafts: Iterable[EventDraft]) -> None:
+        super().__init__(drafts)
+        self.threads: list[int] = []
+
+    def __iter__(self) -> Iterator[EventDraft]:
+        self.threads.append(threading.get_ident())
+        return super().__iter__()
 
 
 async def read_rows(engine: Engine, key: SessionKey) -> dict[str, list[Any]]:
@@ -119,6 +139,44 @@ async def test_a_fork_of_what_has_changed_is_refused(engine: Engine, model: Scri
         await engine.runs.start(AT_ONCE, make_start_run(), plan=plan)
     assert refused.value.session_id == KEY.id
     assert await read_types(engine, AT_ONCE) == []
+
+
+async def test_a_fork_is_counted_when_it_is_recorded(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await cluster.open_engine(Agent(name="A"), start=False, limits=replace(LIMITS, max_forks_per_minute=1))
+    await engine.sessions.create(KEY.tenant, session_id=KEY.id, **GIVEN)
+    await engine.sessions.create(KEY.tenant, session_id=BEFORE.id)
+    plan = await engine.sessions.plan_fork(KEY, at=3)
+    await redact(engine.store, KEY, [2], "private")
+    with pytest.raises(SeqConflict):
+        await engine.runs.start(AT_ONCE, make_start_run(), plan=plan)
+    with pytest.raises(SessionExists):
+        await engine.sessions.fork(KEY, session_id=BEFORE.id)
+    model.say("Hello.")
+    plan, late = [await engine.sessions.plan_fork(KEY, at=3) for _ in range(2)]
+    await engine.runs.start(AT_ONCE, make_start_run(), plan=plan)
+    with pytest.raises(QuotaExceeded):
+        await engine.runs.start(LATER, make_start_run(), plan=late)
+    with pytest.raises(QuotaExceeded):
+        await engine.sessions.fork(KEY)
+    assert (await wait_for_end(engine, key=AT_ONCE)).status == "completed"
+
+
+async def test_a_plan_of_a_large_history_is_folded_once_and_in_a_thread() -> None:
+    drafts = NotingDrafts(
+        draft_events("A", create_session("A", {}, {}, [{"role": "user", "content": "hi"}] * 2_000), None)
+    )
+    plan = await make_plan(drafts)
+    here = threading.get_ident()
+    elsewhere = [thread for thread in drafts.threads if thread != here]
+    assert len(elsewhere) == 1
+    drafts.threads.clear()
+    assert (plan.state.message_count, plan.state.seq) == (2_000, 2_001)
+    begun = plan.begin_with(lambda state: draft_events(f"at {state.seq}", [RunResumed(reason="recovery")], "r1"))(
+        State()
+    )
+    assert (len(begun), begun[-1].agent) == (2_002, "at 2001")
+    # Put before what is decided, and not folded again.
+    assert drafts.threads == [here]
 
 
 async def test_what_is_refused_leaves_no_session(cluster: EngineCluster) -> None:

@@ -25,10 +25,10 @@ from swarmkeep.domain.run_options import CallerFunction, CallerTool, RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.engine.agents.approvals import make_approvals
 from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.calls.tool_calls import runs_alone
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.loop import make_loop
 from swarmkeep.engine.swarm.session import MemorySessionLog
-from swarmkeep.engine.tool_calls import runs_alone
 from swarmkeep.engine.tool_runners import ThreadRunner
 from tests.domain.decisions import test_concurrent_calls as decided
 from tests.domain.given import active_run

@@ -193,7 +193,7 @@ async def test_what_was_given_in_a_session_that_is_not_kept_is_shown_in_its_next
     cluster: EngineCluster, model: ScriptedModel
 ) -> None:
     engine = await cluster.open_engine(AGENT)
-    session = UnstoredSession((await engine.sessions.plan(agent="A")).preview())
+    session = UnstoredSession((await engine.sessions.plan(agent="A")).state)
     model.call("show_chart")
     model.say("It rises.")
     model.say("Still so.")

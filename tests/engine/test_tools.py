@@ -17,7 +17,7 @@ from swarmkeep.agent import Tool
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.turns import ToolOutcome
 from swarmkeep.domain.state import ToolCall
-from swarmkeep.engine.tool_calls import call_tool, make_unknown_tool_outcome
+from swarmkeep.engine.calls.tool_calls import call_tool, make_unknown_tool_outcome
 from swarmkeep.engine.tool_runners import InlineRunner, ThreadRunner, ToolRunner, ToolTimeout
 
 SECONDS = 20.0

@@ -16,7 +16,6 @@ from swarmkeep.domain.errors import (
     EventNotFound,
     IdempotencyMismatch,
     InvalidRequest,
-    SeqConflict,
     SessionBusy,
     SessionNotFound,
 )
@@ -28,7 +27,7 @@ from swarmkeep.domain.redaction import redact_payload
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import SessionView, view_session
-from swarmkeep.engine.attempts import ConflictCounter
+from swarmkeep.engine.attempts import decide_until_recorded
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.hashing import SealedEvent
@@ -124,8 +123,8 @@ async def _redact_session(
     idempotency: IdempotentRequest | None = None,
 ) -> AppendResult | None:
     """Redact one session; None if there was nothing left to remove."""
-    conflicts = ConflictCounter(key.id)
-    while True:
+
+    async def remove() -> AppendResult | None:
         log = await read_whole_log(store, key)
         plan = await asyncio.to_thread(_plan, key, log, seqs)
         if not plan.texts:
@@ -134,14 +133,12 @@ async def _redact_session(
         kept = tuple(map(digest, plan.texts.values()))
         fact = SessionRedacted(seqs=tuple(plan.texts), reason=reason, by=by, kept=kept)
         mark = None if idempotency is None else idempotency.make_record()
-        try:
-            made = await store.redact(key, log, plan.texts, EventDraft(fact, None, plan.state.agent), idempotency=mark)
-        except SeqConflict:
-            conflicts.count_conflict(plan.state)
-            continue
-        if publish is not None:
-            publish(key, made.events)
-        return made
+        return await store.redact(key, log, plan.texts, EventDraft(fact, None, plan.state.agent), idempotency=mark)
+
+    made = await decide_until_recorded(remove)
+    if made is not None and publish is not None:
+        publish(key, made.events)
+    return made
 
 
 class _Plan(msgspec.Struct, frozen=True):

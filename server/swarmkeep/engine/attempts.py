@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
-from swarmkeep.domain.errors import Overloaded, SessionDamaged
-from swarmkeep.domain.state import State
+from swarmkeep.domain.errors import Overloaded, SeqConflict, SessionDamaged
 from swarmkeep.store.ports import AppendResult, OutcomeUnknown, SchemaBehind, StoreUnavailable
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -22,24 +25,40 @@ _MAX_CONFLICTS = 10
 
 
 class ConflictCounter:
-    """The refusals that one change of a session meets, each of them decided on what the log holds.
+    """The refusals that one change meets, each of them decided on what the log of the session it names holds.
 
     A log that has lost its end, or does not go on as it should, never ends where the session's row says that it does:
     a change would be decided on it for ever.
     """
 
-    def __init__(self, session_id: str) -> None:
-        self._session_id = session_id
-        self._decided_on: tuple[int, str] | None = None
+    def __init__(self) -> None:
+        self._refused: tuple[str, int] | None = None
         self._count = 0
 
-    def count_conflict(self, state: State) -> None:
-        """A change that was decided on `state` was refused. Raises SessionDamaged when that was so again and again."""
-        on = (state.seq, state.hash)
-        self._count = self._count + 1 if on == self._decided_on else 1
-        self._decided_on = on
+    def count_conflict(self, conflict: SeqConflict) -> None:
+        """A change was refused. Raises SessionDamaged when that was so at the same seq again and again."""
+        refused = (conflict.session_id, conflict.expected)
+        self._count = self._count + 1 if refused == self._refused else 1
+        self._refused = refused
         if self._count == _MAX_CONFLICTS:
-            raise SessionDamaged(self._session_id)
+            raise SessionDamaged(conflict.session_id)
+
+
+async def decide_until_recorded(attempt: Callable[[], Awaitable[T]], *, session_id: str | None = None) -> T:
+    """What an attempt gives, which looks, decides and records; made anew each time that what it was decided on has
+    changed meanwhile.
+
+    With a `session_id` only what has changed there is a reason for that. Raises SessionDamaged after too many, and
+    what the attempt raises.
+    """
+    conflicts = ConflictCounter()
+    while True:
+        try:
+            return await attempt()
+        except SeqConflict as conflict:
+            if session_id is not None and conflict.session_id != session_id:
+                raise
+            conflicts.count_conflict(conflict)
 
 
 class Attempts:
@@ -53,7 +72,7 @@ class Attempts:
         self.in_doubt: list[AppendResult] = []
         self._session_id = session_id
         self._doubt_seconds = doubt_seconds
-        self._conflicts = ConflictCounter(session_id)
+        self._conflicts = ConflictCounter()
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -61,9 +80,9 @@ class Attempts:
         self._doubt_ends_at = asyncio.get_running_loop().time() + self._doubt_seconds
         self._pause_seconds = _MIN_PAUSE_SECONDS
 
-    def count_conflict(self, state: State) -> None:
-        """A change decided on `state` was refused, and is decided anew. Raises SessionDamaged after too many."""
-        self._conflicts.count_conflict(state)
+    def count_conflict(self, conflict: SeqConflict) -> None:
+        """A change was refused, and is decided anew. Raises SessionDamaged after too many."""
+        self._conflicts.count_conflict(conflict)
         self._begin_anew()
 
     def note_in_doubt(self, unknown: OutcomeUnknown) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import msgspec
@@ -89,8 +90,12 @@ class ForkQuota:
         # How many may be made, and when it was that there were so many.
         self._left: LRUCache[str, tuple[float, float]] = LRUCache(_MAX_TENANTS)
 
-    def count(self, tenant: str) -> None:
-        """Count a fork. One that is refused costs nothing. Raises QuotaExceeded."""
+    @contextmanager
+    def count(self, tenant: str) -> Iterator[None]:
+        """Count the fork that is made within; one that is refused, or not made after all, costs nothing.
+
+        Raises QuotaExceeded, before anything is made.
+        """
         now = self._clock()
         left, at = self._left.get(tenant, (float(self._per_minute), now))
         left = min(self._per_minute, left + (now - at) * self._per_minute / 60)
@@ -100,6 +105,12 @@ class ForkQuota:
                 f"no more than {self._per_minute} forks a minute (SWARMKEEP_MAX_FORKS_PER_MINUTE)", max(1, seconds)
             )
         self._left[tenant] = (left - 1, now)
+        try:
+            yield
+        except BaseException:
+            left, at = self._left.get(tenant, (float(self._per_minute), now))
+            self._left[tenant] = (left + 1, at)
+            raise
 
 
 def check_session_quotas(state: State, drafts: Sequence[EventDraft], limits: Limits) -> None:

@@ -29,6 +29,7 @@ from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.calls.started import Perform as Perform
 from swarmkeep.engine.calls.started import StartedCalls, mask
 from swarmkeep.engine.calls.together import RunTogether, run_together
+from swarmkeep.engine.calls.tool_calls import perform_call
 from swarmkeep.engine.compaction.summarising import attempt_summary, record_summary, start_compaction
 from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed, normalise_message
 from swarmkeep.engine.models.reply_errors import MalformedReply
@@ -36,7 +37,6 @@ from swarmkeep.engine.policy import Decide, LoopPolicy, RunTimedOut, SessionLog,
 from swarmkeep.engine.streams.items import Item as Item
 from swarmkeep.engine.streams.items import MessageDelta as MessageDelta
 from swarmkeep.engine.streams.items import MessageStarted as MessageStarted
-from swarmkeep.engine.tool_calls import perform_call
 from swarmkeep.engine.tool_runners import ToolRunner
 from swarmkeep.engine.toolbox.toolbox import NO_SERVERS, Toolbox
 from swarmkeep.engine.turn import ModelTurn, Prepare, prepare_turn

@@ -31,7 +31,7 @@ from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.engine.limits import Limits, check_active_runs, check_session_quotas, check_tokens_left
 from swarmkeep.engine.policy import Decide
 from swarmkeep.engine.reader import RunPosition, SessionReader, is_open
-from swarmkeep.engine.stored_sessions import SessionPlan
+from swarmkeep.engine.session_plans import SessionPlan
 from swarmkeep.engine.worker.tasks import has_stopped_run
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.ports import EventStore, IdempotencyRecord, SessionKey, StorageQuota

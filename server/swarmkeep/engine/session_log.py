@@ -18,7 +18,7 @@ from swarmkeep.engine.agents.approvals import ApprovalRules
 from swarmkeep.engine.attempts import UNAVAILABLE, Attempts
 from swarmkeep.engine.failpoints import reach
 from swarmkeep.engine.policy import Decide, decide_nothing
-from swarmkeep.engine.stored_sessions import SessionPlan
+from swarmkeep.engine.session_plans import SessionPlan
 from swarmkeep.engine.teams.links import derive_child
 from swarmkeep.store.ports import (
     AppendResult,
@@ -69,7 +69,6 @@ class StoreSessionLog:
         self._may_start_queued = may_start_queued
         self._is_remembered = is_remembered
         self._stored_blobs: set[str] = set()
-        self._plan: SessionPlan | None = None
 
     async def commit(
         self,
@@ -88,7 +87,6 @@ class StoreSessionLog:
         would have more than `quota` afterwards; SessionExists if what is planned is there, and SeqConflict if what it
         is a fork of has changed.
         """
-        self._plan = plan
         if plan is not None:
             decide, blobs = plan.begin_with(decide), {**plan.files, **(blobs or {})}
         new = {
@@ -99,7 +97,7 @@ class StoreSessionLog:
         }
         self.is_committing = True
         try:
-            return await self._keep_trying(partial(self._draft, decide, aside), new, mark, quota)
+            return await self._keep_trying(partial(self._draft, decide, aside), new, mark, quota, plan)
         finally:
             self.is_committing = False
 
@@ -115,6 +113,7 @@ class StoreSessionLog:
         blobs: Mapping[str, str | bytes],
         mark: IdempotencyRecord | None,
         quota: StorageQuota | None,
+        plan: SessionPlan | None,
     ) -> list[RecordedEvent]:
         attempts = Attempts(self.key.id, _DOUBT_SECONDS)
         drafts: list[EventDraft] | None = None
@@ -128,15 +127,15 @@ class StoreSessionLog:
                 drafts = await draft() if drafts is None else drafts
                 if drafts is None or not (drafts or mark):
                     return []
-                return await self._append_once(drafts, blobs, mark, quota, attempts)
+                return await self._append_once(drafts, blobs, mark, quota, plan, attempts)
             except UNAVAILABLE as error:
                 if not attempts.may_wait(has_lease=self.lease is not None):
                     raise
                 await attempts.pause(error)
             except SeqConflict as conflict:
-                if self._plan is not None:
+                if plan is not None:
                     raise SessionExists(self.key.id) if conflict.session_id == self.key.id else conflict from None
-                attempts.count_conflict(self.state)
+                attempts.count_conflict(conflict)
                 is_stale = True
             except DomainError:
                 if not self._is_remembered:
@@ -174,21 +173,28 @@ class StoreSessionLog:
         blobs: Mapping[str, str | bytes],
         mark: IdempotencyRecord | None,
         quota: StorageQuota | None,
+        plan: SessionPlan | None,
         attempts: Attempts,
     ) -> list[RecordedEvent]:
         begins = any(isinstance(draft.fact, RunStarted | RunResumed) for draft in drafts)
-        append = self._store.append if self._plan is None else self._plan.find_append(self._store)
+        claim = self._claim if begins and self.lease is None else None
+        named = _leave_out_unnamed(blobs, drafts)
         try:
-            appended = await append(
-                self.key,
-                self.state,
-                drafts,
-                lease=self._claim if begins and self.lease is None else self.lease,
-                lease_seconds=self._claim.lease_seconds,
-                blobs=_leave_out_unnamed(blobs, drafts),
-                idempotency=mark,
-                quota=quota,
-            )
+            if plan is not None:
+                appended = await plan.record(
+                    self._store, self.key, drafts, lease=claim, blobs=named, idempotency=mark, quota=quota
+                )
+            else:
+                appended = await self._store.append(
+                    self.key,
+                    self.state,
+                    drafts,
+                    lease=claim or self.lease,
+                    lease_seconds=self._claim.lease_seconds,
+                    blobs=named,
+                    idempotency=mark,
+                    quota=quota,
+                )
         except OutcomeUnknown as unknown:
             attempts.note_in_doubt(unknown)
             raise
@@ -198,7 +204,7 @@ class StoreSessionLog:
             if recorded is None:
                 raise
             appended = recorded
-        self.state, self.lease, self._plan = appended.state, appended.lease, None
+        self.state, self.lease = appended.state, appended.lease
         self._stored_blobs.update(name for name, text in blobs.items() if isinstance(text, str))
         for event in appended.events:
             await reach(event.type, self.key.id)

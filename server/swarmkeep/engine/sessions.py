@@ -22,15 +22,8 @@ from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.engine.limits import ForkQuota, Limits, check_session_quotas
-from swarmkeep.engine.stored_sessions import (
-    SessionPlan,
-    choose_keys,
-    delete_session,
-    fork_session,
-    make_session,
-    plan_fork,
-    view_change,
-)
+from swarmkeep.engine.session_plans import SessionPlan, make_plan, plan_fork
+from swarmkeep.engine.stored_sessions import choose_keys, delete_session, fork_session, make_session, view_change
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.ports import AppendResult, IdempotencyRecord, SessionKey
@@ -69,8 +62,8 @@ class Sessions:
         mark = None if idempotency is None else idempotency.make_record()
 
         async def create(key: SessionKey) -> AppendResult:
-            return await self._store.append(
-                key, plan.base, plan.drafts, blobs=plan.files, idempotency=mark, quota=self._quota
+            return await plan.record(
+                self._store, key, plan.drafts, blobs=plan.files, idempotency=mark, quota=self._quota
             )
 
         async def make(key: SessionKey) -> tuple[SessionView, bool]:
@@ -95,12 +88,13 @@ class Sessions:
         history = await self._check_history(messages or [])
         context, labels = await self._check_state(context_variables or {}, metadata or {})
         facts = create_session(name, context, labels, history.messages)
-        return SessionPlan(drafts=draft_events(name, facts, None), files=history.files)
+        return await make_plan(draft_events(name, facts, None), files=history.files)
 
     async def plan_fork(self, key: SessionKey, *, at: int | None = None) -> SessionPlan:
-        """What `fork` would make, for a run to begin with it. Raises SessionNotFound, EventNotFound, QuotaExceeded."""
-        self._forks.count(key.tenant)
-        return await plan_fork(self._store, key, at=at, sizes=self._sizes)
+        """What `fork` would make, for a run to begin with it, and counted then. Raises SessionNotFound,
+        EventNotFound."""
+        count = partial(self._forks.count, key.tenant)
+        return await plan_fork(self._store, key, at=at, sizes=self._sizes, count=count)
 
     async def _check_history(self, messages: list[Json], *, is_whole: bool = True) -> TakenMessages:
         """The messages, if they can be a history, or a part of one. Large ones in a thread: nobody waits for that."""
@@ -242,7 +236,6 @@ class Sessions:
         """See `fork_session`. Raises AgentNotFound, TooLarge and QuotaExceeded, too."""
         if agent is not None:
             agent = self._registry.get(agent).name
-        self._forks.count(key.tenant)
         return await fork_session(
             self._store,
             key,
@@ -253,6 +246,7 @@ class Sessions:
             idempotency=idempotency,
             sizes=self._sizes,
             quota=self._quota,
+            count=partial(self._forks.count, key.tenant),
         )
 
     async def delete(

@@ -6,11 +6,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import APIConnectionError, AsyncOpenAI, OpenAI, UnprocessableEntityError
+from openai import APIConnectionError, APIStatusError, AsyncOpenAI, OpenAI, UnprocessableEntityError
 
 from tests.api.server import RunningServer
 from tests.chaos.cluster import ServerCluster
@@ -253,6 +254,28 @@ async def test_a_fork_is_planned_again_when_its_source_is_redacted_meanwhile(
     assert fork != session
     assert [said["content"] for said in model.requests[-1]["messages"][1:]] == ["[redacted]", "one", "3"]
     assert (await service.get(f"/v1/sessions/{fork}/verify")).json()["valid"] is True
+
+
+async def test_a_fork_whose_source_never_stays_as_it_is_is_refused_in_the_end(
+    openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await service.session(id="s", messages=[{"role": "user", "content": "word"}] * 30)
+    for text in ("one", "two"):
+        model.say(text)
+    first = await openai.responses.create(model="Front", input="1", conversation="s")
+    await openai.responses.create(model="Front", input="2", conversation="s")
+    sessions, plan_fork, redacted = service.engine.sessions, service.engine.sessions.plan_fork, count(2)
+
+    async def plan_and_redact(*given: Any, **options: Any) -> Any:
+        plan = await plan_fork(*given, **options)
+        await service.post(f"{session}/redact", {"seqs": [next(redacted)], "reason": "asked for"})
+        return plan
+
+    monkeypatch.setattr(sessions, "plan_fork", plan_and_redact)
+    with pytest.raises(APIStatusError) as refused:
+        await openai.responses.create(model="Front", input="3", previous_response_id=first.id)
+    assert refused.value.code == "session_damaged"
+    assert next(redacted) < 20
 
 
 async def test_a_key_that_has_made_a_session_begins_a_response(

@@ -11,7 +11,7 @@ from swarmkeep.agent import Tool
 from swarmkeep.domain.decisions.turns import ToolOutcome
 from swarmkeep.domain.state import State, ToolCall
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.tool_calls import perform_call
+from swarmkeep.engine.calls.tool_calls import perform_call
 from swarmkeep.engine.tool_runners import ThreadRunner
 from swarmkeep.engine.toolbox.toolbox import NO_SERVERS
 from tests.engine.test_loop import FixedPolicy, open_run

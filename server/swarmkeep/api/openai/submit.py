@@ -26,6 +26,7 @@ from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer
 from swarmkeep.domain.errors import Draining, SeqConflict, SessionBusy, SessionNotFound
 from swarmkeep.domain.events import AwaitedApproval, RunWaiting
 from swarmkeep.domain.state import Run
+from swarmkeep.engine.attempts import decide_until_recorded
 from swarmkeep.engine.idempotency import IdempotentRequest
 from swarmkeep.engine.loop import Item
 from swarmkeep.engine.reader import RunPosition
@@ -114,6 +115,19 @@ async def follow_response(
 
 
 async def _begin(principal: Principal, target: Target, asked: Asked, idempotency: IdempotentRequest | None) -> Begun:
+    async def begin() -> Begun:
+        nonlocal target
+        try:
+            return await _begin_at(principal, target, asked, idempotency)
+        except SeqConflict:
+            # What is forked was redacted, or made anew, meanwhile.
+            target = await find_target(principal, asked, idempotency, fresh=True)
+            raise
+
+    return await decide_until_recorded(begin)
+
+
+async def _begin_at(principal: Principal, target: Target, asked: Asked, idempotency: IdempotentRequest | None) -> Begun:
     if target.repeated is not None:
         return await _find_repeated(principal, target.key, target.repeated)
     if target.waiting is not None:
@@ -123,16 +137,13 @@ async def _begin(principal: Principal, target: Target, asked: Asked, idempotency
         command = replace(command, after_run=asked.previous.run_id)
     try:
         position = await principal.engine.runs.start(target.key, command, idempotency=idempotency, plan=target.plan)
-    except SeqConflict:
-        # What is forked was redacted, or made anew, meanwhile.
-        target = await find_target(principal, asked, idempotency, fresh=True)
-        return await _begin(principal, target, asked, idempotency)
     except SessionBusy:
         # What this process remembered of the session was not all, or somebody was faster.
-        target = await find_target(principal, asked, idempotency, fresh=True)
-        if target.waiting is None and command.after_run is None:
+        newer = await find_target(principal, asked, idempotency, fresh=True)
+        is_new = newer.key != target.key or newer.state.seq > target.state.seq
+        if not is_new or (newer.waiting is None and command.after_run is None):
             raise
-        return await _begin(principal, target, asked, idempotency)
+        return await _begin_at(principal, newer, asked, idempotency)
     return Begun(target.key, ResponseId(target.key.id, position.run_id), position)
 
 

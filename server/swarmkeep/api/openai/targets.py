@@ -13,7 +13,7 @@ from swarmkeep.domain.errors import IdempotencyMismatch, SessionNotFound
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.idempotency import IdempotentRequest
 from swarmkeep.engine.ids import derive_id, make_id
-from swarmkeep.engine.stored_sessions import SessionPlan
+from swarmkeep.engine.session_plans import SessionPlan
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
 
 
@@ -57,7 +57,7 @@ async def find_target(
     sessions = principal.engine.sessions
     made = sessions.plan(agent=asked.model) if found is None else sessions.plan_fork(found.key, at=found.fork_at)
     plan = await made
-    return Target(key=key, state=plan.preview(), plan=plan)
+    return Target(key=key, state=plan.state, plan=plan)
 
 
 async def find_state(principal: Principal, key: SessionKey) -> State | None:

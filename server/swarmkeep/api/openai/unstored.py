@@ -99,7 +99,7 @@ async def find_beginning(principal: Principal, asked: Asked) -> UnstoredSession:
     """What a response goes on from: what is stored of the session that it names, or a new one."""
     found = await locate(principal, asked)
     if found is None:
-        return UnstoredSession((await principal.engine.sessions.plan(agent=asked.model)).preview())
+        return UnstoredSession((await principal.engine.sessions.plan(agent=asked.model)).state)
     state = found.state
     if found.fork_at is not None:
         state = await principal.reader.state(found.key, at=found.fork_at)

@@ -15,7 +15,7 @@ from swarmkeep.domain.events import ContextUpdated, MessageAdded, PendingCall, R
 from swarmkeep.domain.files.results import list_result_parts
 from swarmkeep.domain.state import State, ToolCall
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.tool_calls import make_unknown_tool_outcome
+from swarmkeep.engine.calls.tool_calls import make_unknown_tool_outcome
 from swarmkeep.engine.toolbox.toolbox import Toolbox
 
 

@@ -19,9 +19,9 @@ from swarmkeep.domain.state import Run, State, ToolCall
 from swarmkeep.engine.agents.outputs import find_called_output, judge_calls
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.calls.together import RunTogether
+from swarmkeep.engine.calls.tool_calls import find_started_calls, fit_outcome, goes_on, make_unknown_outcome
 from swarmkeep.engine.failpoints import TOOL_DONE, reach
 from swarmkeep.engine.policy import Decide, LoopPolicy, SessionLog, restrict_to_run
-from swarmkeep.engine.tool_calls import find_started_calls, fit_outcome, goes_on, make_unknown_outcome
 from swarmkeep.engine.toolbox.toolbox import Toolbox
 
 T = TypeVar("T")

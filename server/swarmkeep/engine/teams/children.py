@@ -32,7 +32,7 @@ from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.models.pauses import ServerStopping
 from swarmkeep.engine.policy import AskedAgents, Decide
 from swarmkeep.engine.runs import Runs
-from swarmkeep.engine.stored_sessions import SessionPlan
+from swarmkeep.engine.session_plans import SessionPlan, make_plan
 from swarmkeep.engine.teams.answers import make_answer, make_error
 from swarmkeep.engine.teams.links import (
     MOST_DEPTH,
@@ -123,7 +123,7 @@ class ChildSessions:
         agent = self._registry.get(tool.asked_agent.name).name
         parent = make_parent(key, state, state.run.id, call.id)
         facts = create_session(agent, state.context_variables, {}, (), parent)
-        plan = SessionPlan(drafts=draft_events(agent, facts, None))
+        plan = await make_plan(draft_events(agent, facts, None))
         with suppress(SessionExists):
             await self._start(child, derive_child_run(child), state.run, call, text, plan)
         return await self._store.state(child, fresh=False)

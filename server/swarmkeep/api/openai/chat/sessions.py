@@ -56,7 +56,7 @@ async def _plan_target(principal: Principal, chat: ChatRequest, key: SessionKey)
     history = chat.messages[: split_history(chat.messages)]
     history = [history[place] for place in await _find_passing(principal, chat, history)]
     plan = await principal.engine.sessions.plan(agent=chat.model, messages=history)
-    return Target(key=key, state=plan.preview(), plan=plan)
+    return Target(key=key, state=plan.state, plan=plan)
 
 
 async def find_unstored(principal: Principal, chat: ChatRequest) -> Asked:
