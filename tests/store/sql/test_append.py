@@ -23,6 +23,7 @@ from tests.store.sessions import (
     OTHER,
     begin_session,
     draft_creation,
+    draft_fork,
     draft_user_messages,
     list_seqs,
     new_key,
@@ -277,3 +278,8 @@ async def test_appends_are_reported_with_what_they_raised(opener: Opener) -> Non
         await store.append(replace(KEY, id="x" * 2000), State(), draft_creation())
     await store.append(KEY, state, draft_user_messages("hi"))
     assert reported == [None, SeqConflict, InvalidRequest, None]
+    # A fork is one, too.
+    await store.fork(KEY, state, OTHER, draft_fork(state))
+    with pytest.raises(SeqConflict):
+        await store.fork(KEY, state, OTHER, draft_fork(state))
+    assert reported[4:] == [None, SeqConflict]

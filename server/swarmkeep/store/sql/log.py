@@ -85,11 +85,8 @@ class SqlEventLog(SqlEventReader):
                     quota=quota,
                 )
 
-            count = MANY_EVENTS if is_heavy(*(draft.fact for draft in drafts)) else len(drafts)
-            return await self._append(await run_off_loop(count, make_plan))
-
-    async def _append(self, plan: AppendPlan) -> AppendResult:
-        return await self._finish(plan, self._record(plan))
+            plan = await run_off_loop(_count_work(drafts), make_plan)
+            return await self._finish(plan, self._record(plan))
 
     async def _finish(self, plan: AppendPlan, recording: Awaitable[Lease | None]) -> AppendResult:
         try:
@@ -122,15 +119,17 @@ class SqlEventLog(SqlEventReader):
         idempotency: IdempotencyRecord | None = None,
         quota: StorageQuota | None = None,
     ) -> AppendResult:
-        _refuse_long_keys(target, idempotency)
+        with self._report_append():
+            _refuse_long_keys(target, idempotency)
 
-        def make_plan() -> AppendPlan:
-            sealed = self._seal(target, base, drafts)
-            return plan_append(target, base, sealed, lease=lease, blobs=blobs, idempotency=idempotency, quota=quota)
+            def make_plan() -> AppendPlan:
+                sealed = self._seal(target, base, drafts)
+                return plan_append(target, base, sealed, lease=lease, blobs=blobs, idempotency=idempotency, quota=quota)
 
-        plan = await run_off_loop(MANY_EVENTS if is_heavy(*(draft.fact for draft in drafts)) else 1, make_plan)
-        copying = self.database.write(lambda connection: writes.fork(connection, source, plan, redacted))
-        return await self._finish(plan, copying)
+            plan = await run_off_loop(_count_work(drafts), make_plan)
+            # Nothing for the audit log: a redaction that a fork tells of was made, and is told of, in its source.
+            copying = self.database.write(lambda connection: writes.fork(connection, source, plan, redacted))
+            return await self._finish(plan, copying)
 
     async def restore(
         self,
@@ -222,6 +221,11 @@ class SqlEventLog(SqlEventReader):
         finally:
             if self._on_append is not None:
                 self._on_append(time.perf_counter() - began, failure)
+
+
+def _count_work(drafts: Sequence[EventDraft]) -> int:
+    """How many events sealing and folding these is worth."""
+    return MANY_EVENTS if is_heavy(*(draft.fact for draft in drafts)) else len(drafts)
 
 
 def _append_with_audit(connection: Connection, plan: AppendPlan) -> Lease | None:
