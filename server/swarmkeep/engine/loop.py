@@ -31,6 +31,7 @@ from swarmkeep.engine.calls.started import StartedCalls, mask
 from swarmkeep.engine.calls.together import RunTogether, run_together
 from swarmkeep.engine.calls.tool_calls import perform_call
 from swarmkeep.engine.compaction.summarising import attempt_summary, record_summary, start_compaction
+from swarmkeep.engine.failpoints import MODEL_DELTA, reach
 from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed, normalise_message
 from swarmkeep.engine.models.reply_errors import MalformedReply
 from swarmkeep.engine.policy import Decide, LoopPolicy, RunTimedOut, SessionLog, restrict_to_run
@@ -114,9 +115,12 @@ class Loop:
                 while turn.request is not None:
                     async with turn.send(self._model, self._log.read_files) as pieces:
                         async for piece in pieces:
-                            for item in await (
-                                turn.show(piece) if isinstance(piece, Delta) else self._record_reply(turn, piece)
-                            ):
+                            if isinstance(piece, Delta):
+                                await reach(MODEL_DELTA)
+                                items = turn.show(piece)
+                            else:
+                                items = await self._record_reply(turn, piece)
+                            for item in items:
                                 yield item
                 for event in await self._start_compaction(turn):
                     yield event

@@ -21,7 +21,7 @@ from swarmkeep.domain.state import Run, State
 from swarmkeep.domain.window import count_turns
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.compaction.summarising import find_compaction
-from swarmkeep.engine.failpoints import MODEL_DELTA, MODEL_SENT, reach
+from swarmkeep.engine.failpoints import MODEL_SENT, reach
 from swarmkeep.engine.models.failures import CONTEXT_TOO_LONG
 from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed
 from swarmkeep.engine.policy import LoopPolicy, SessionLog, restrict_to_run
@@ -148,9 +148,8 @@ class ModelTurn:
         """Whether nobody is shown anything before the agent's guardrails have looked at the whole reply."""
         return self.request is not None and bool(self.agent.output_guardrails)
 
-    async def show(self, piece: Delta) -> list[Item]:
+    def show(self, piece: Delta) -> list[Item]:
         """Keep a piece; what may be shown of it at once."""
-        await reach(MODEL_DELTA)
         self._texts.append(piece.delta.get("content") or "")
         if self.is_held:
             self._held.append(piece.delta)
