@@ -11,6 +11,8 @@ import pytest
 from tests.chaos.cluster import ServerCluster, ignore_lost_connection, restart_unarmed, wait_until_quiet
 from tests.chaos.parallel import run_in_parallel
 from tests.chaos.plans import call_step, make_plan, say_step, wait_until
+from tests.chaos.records import LogRows
+from tests.support.processes import ServerProcess
 
 pytestmark = pytest.mark.long
 
@@ -63,6 +65,17 @@ def read_child_ids(cluster: ServerCluster) -> list[str]:
     return [name for (name,) in cluster.sql("SELECT id FROM sessions WHERE id LIKE 'subsess%'")]
 
 
+def recover(cluster: ServerCluster, server: ServerProcess, heir: ServerProcess | None) -> LogRows:
+    """The log of the session that asks, once its server has died and its run has come to its end on the heir, or where
+    it was."""
+    assert server.wait() == KILLED
+    if heir is None:
+        restart_unarmed(server)
+    session = wait_until_quiet(cluster.client(heir or server).sessions.get("s"))
+    assert next(session.runs()).output_text == "All is done."
+    return cluster.read_checked_log("s")
+
+
 @run_in_parallel
 @pytest.mark.parametrize("case", list(_cases()))
 def test_a_call_that_asks_is_taken_up_where_it_was(cluster: ServerCluster, case: Case) -> None:
@@ -71,12 +84,7 @@ def test_a_call_that_asks_is_taken_up_where_it_was(cluster: ServerCluster, case:
     session = cluster.client(server).sessions.create(id="s", agent="Lead")
     with ignore_lost_connection():
         session.run(ask_plan(call_step(("put", {"what": "1"})), say_step("It is put.")))
-    assert server.wait() == KILLED
-    if heir is None:
-        restart_unarmed(server)
-    session = wait_until_quiet(cluster.client(heir or server).sessions.get("s"))
-    assert next(session.runs()).output_text == "All is done."
-    log = cluster.read_checked_log("s")
+    log = recover(cluster, server, heir)
     assert list(log.read_tool_status().values()) == ["ok"]
     assert list(log.attempts().values()) == [1]
     (child,) = read_child_ids(cluster)
@@ -98,12 +106,7 @@ def test_two_that_are_asked_at_once_are_taken_up_where_they_were(cluster: Server
     plan = make_plan(call_step(*[("ask_clerk", {"input": each}) for each in errands]), say_step("All is done."))
     with ignore_lost_connection():
         session.run(plan)
-    assert server.wait() == KILLED
-    if heir is None:
-        restart_unarmed(server)
-    session = wait_until_quiet(cluster.client(heir or server).sessions.get("s"))
-    assert next(session.runs()).output_text == "All is done."
-    log = cluster.read_checked_log("s")
+    log = recover(cluster, server, heir)
     assert list(log.read_tool_status().values()) == ["ok", "ok"]
     assert list(log.attempts().values()) == [1, 1]
     children = [cluster.read_checked_log(child) for child in read_child_ids(cluster)]
