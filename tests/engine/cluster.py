@@ -24,6 +24,7 @@ from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loop import Item
 from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.models.pauses import Pauses
+from swarmkeep.engine.models.secrets import NO_SECRETS, Secrets
 from swarmkeep.engine.tracing.tracing import Tracing
 from swarmkeep.store.clock import Clock, utc_now
 from swarmkeep.store.opening import open_store
@@ -87,11 +88,12 @@ class EngineCluster:
         pauses: Pauses | None = None,
         clock: Clock = utc_now,
         tracing: Tracing | None = None,
+        secrets: Secrets = NO_SECRETS,
     ) -> Engine:
         """Another server on the database; by default on the scripted model, and started."""
         store = open_store(self._url, clock=clock)
         registry = Registry(agents, aliases=aliases)
-        engine = Engine(store, registry, model or ChatModel(self._client), limits, pauses, tracing=tracing)
+        engine = Engine(store, registry, model or ChatModel(self._client), limits, pauses, None, secrets, tracing)
         self._engines.append(engine)
         if start:
             await engine.start()

@@ -7,6 +7,8 @@ import json
 from contextlib import aclosing
 from typing import Any
 
+import pytest
+from msgspec.structs import replace
 from openai import OpenAI
 from sqlalchemy import func, select
 
@@ -17,11 +19,16 @@ from swarmkeep.audit.replay.session import replay_session
 from swarmkeep.audit.transfer.export import iterate_keys, write_export
 from swarmkeep.audit.transfer.import_export import import_export
 from swarmkeep.audit.verify.session import verify
+from swarmkeep.domain.checking.files import TakenMessages
+from swarmkeep.domain.errors import TooLarge
 from swarmkeep.domain.events import MessageAdded
-from swarmkeep.domain.files.results import HEADING
+from swarmkeep.domain.files.places import MAX_SENT_BYTES
+from swarmkeep.domain.files.results import HEADING, list_result_references
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.models.offline.reading import read_turn
+from swarmkeep.engine.models.secrets import Secrets
+from swarmkeep.engine.swarm.memory_log import GivenFiles
 from swarmkeep.engine.swarm.unstored import UnstoredSession
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.tables import files
@@ -135,6 +142,52 @@ async def test_what_functions_give_is_kept_shown_and_goes_everywhere_that_files_
         assert await engine.store.read_files(key, [hash_content(CHART)]) == {hash_content(CHART): CHART}
 
 
+async def test_files_that_are_more_than_a_tenant_may_have_are_left_out_and_the_run_goes_on(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    engine = await cluster.open_engine(AGENT, limits=replace(LIMITS, max_stored_bytes=10_000))
+    await open_session(engine)
+    model.calls([Call("show_chart", id="call_1"), Call("find_photo", id="call_2")])
+    model.say("It rises.")
+    assert (await run_to_end(engine)).status == "completed"
+    first, second, shown = model.requests[1]["messages"][3:]
+    assert first["content"].splitlines()[:2] == ["Sales rose.", "picture 1: chart.png, image/png, 12 kB"]
+    assert "None of these files was kept: the tenant would have " in first["content"]
+    assert "SWARMKEEP_MAX_STORED_BYTES" in first["content"]
+    # What there is room for is kept.
+    assert second["content"].startswith("picture 1: image/png, 500 B")
+    assert [part["type"] for part in shown["content"]] == ["text", "image_url", "file"]
+    assert await count_files(engine) == 2
+    assert (await verify(engine.store, KEY)).valid
+    assert (await replay_session(engine.store, Registry([AGENT]), KEY)).divergences == []
+
+
+async def test_secrets_are_taken_out_of_text_files_before_they_are_hashed(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    def dump() -> Result:
+        """Dump the settings."""
+        return Result(
+            files=[
+                File("clé = sk-secret-0123\n".encode(), "text/plain", "a.txt"),
+                File(b"\xff sk-secret-0123", "application/zip", "b.zip"),
+                File(b"nothing", "text/plain"),
+            ]
+        )
+
+    engine = await cluster.open_engine(Agent(name="A", functions=[dump]), secrets=Secrets(["sk-secret-0123"]))
+    await open_session(engine)
+    model.call("dump")
+    model.say("Done.")
+    await run_to_end(engine)
+    given = next(entry for entry in (await read_state(engine)).messages if entry.role == "tool")
+    names = [found.sha256 for found in list_result_references(given.tool)]
+    kept = await engine.store.read_files(KEY, names)
+    # What is no text is as it was.
+    assert [kept[name] for name in names] == ["clé = [secret removed]\n".encode(), b"\xff sk-secret-0123", b"nothing"]
+    assert (await verify(engine.store, KEY)).valid
+
+
 async def test_a_picture_of_a_call_that_was_cut_off_is_there_once(cluster: EngineCluster, model: ScriptedModel) -> None:
     """A call that may run again gives it again; of one whose result is too large, no file stays behind."""
     gate = ToolGate()
@@ -166,6 +219,17 @@ async def test_a_picture_of_a_call_that_was_cut_off_is_there_once(cluster: Engin
     assert [part["type"] for part in shown["content"]] == ["text", "image_url"]
     assert await count_files(second) == 1
     assert (await verify(second.store, KEY)).valid
+
+
+def test_in_memory_the_newest_files_are_kept() -> None:
+    kept = GivenFiles(max_bytes=10)
+    kept.add({"a": b"1234", "b": b"1234"})
+    # Given again, it is the newest.
+    kept.add({"a": b"1234"})
+    kept.add({"c": b"1234"})
+    assert kept.find(["a", "b", "c"]) == {"a": b"1234", "c": b"1234"}
+    kept.add({"d": b"12345678901"})
+    assert kept.find(["a", "c", "d"]) == {}
 
 
 def test_swarm_shows_the_model_what_functions_gave(model: ScriptedModel) -> None:
@@ -203,3 +267,20 @@ async def test_what_was_given_in_a_session_that_is_not_kept_is_shown_in_its_next
     pictures = [json.dumps(request).count(make_data_url(CHART)) for request in model.requests]
     assert pictures == [0, 1, 1]
     assert await count_files(engine, SessionKey("default", session.id)) == 0
+
+
+async def test_what_is_not_stored_takes_no_more_files_than_a_request_may_have(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    engine = await cluster.open_engine(AGENT, start=False)
+    session = UnstoredSession((await engine.sessions.plan(agent="A")).state)
+    session.count_files(TakenMessages((), {"earlier": bytes(MAX_SENT_BYTES - len(PHOTO))}))
+    picture = {"type": "image_url", "image_url": {"url": make_data_url(PHOTO)}}
+    command = replace(make_start_run(), messages=({"role": "user", "content": [picture]},))
+    model.say("Seen.")
+    async with aclosing(await engine.unstored.start("default", session, command)) as items:
+        _ = [item async for item in items]
+    assert session.state.message_count == 2
+    with pytest.raises(TooLarge, match="more than 50000000 bytes together"):
+        await engine.unstored.start("default", session, replace(command, run_id="r2"))
+    assert session.state.message_count == 2

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from swarmkeep.agent.results import File
+
 
 class NotJsonError(ValueError):
     """A value holds something that JSON cannot.
@@ -52,4 +58,8 @@ class ToolArgumentsError(ValueError):
 
 
 class ToolFailed(Exception):
-    """A tool says itself that it failed, in words for the model to read."""
+    """A tool says itself that it failed, in words for the model to read. `files` are what it gave with them."""
+
+    def __init__(self, text: str, files: Sequence[File] = ()) -> None:
+        super().__init__(text)
+        self.files = list(files)

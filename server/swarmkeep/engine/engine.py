@@ -75,7 +75,7 @@ class Engine:
         if tracing is not None:
             model = tracing.trace_model(model)
             self.hub.add_observer(tracing.observe_event)
-        self.servers = ToolServers()
+        self.servers = ToolServers(self.limits.files)
         self._worker = Worker(
             store, registry, model, self.hub, self.limits, pauses or Pauses(), secrets, tracing, self.servers
         )

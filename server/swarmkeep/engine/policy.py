@@ -62,12 +62,18 @@ class SessionLog(Protocol):
         ...
 
     async def commit(
-        self, decide: Decide, blobs: Mapping[str, str | bytes] | None = None, *, aside: bool = False
+        self,
+        decide: Decide,
+        blobs: Mapping[str, str | bytes] | None = None,
+        *,
+        aside: bool = False,
+        within_quota: bool = False,
     ) -> list[RecordedEvent]:
         """Record what `decide` makes of the state, and what follows from that by itself; nothing if it says None.
 
         If the session has moved on meanwhile, `decide` is asked again with the newer state. One that takes long is
-        asked `aside`: in a thread, where an event loop would wait for it.
+        asked `aside`: in a thread, where an event loop would wait for it. What is only to be recorded `within_quota`
+        is refused, with QuotaExceeded, where there is one, and more would be stored than it allows.
         """
         ...
 

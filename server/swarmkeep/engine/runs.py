@@ -34,7 +34,7 @@ from swarmkeep.engine.reader import RunPosition, SessionReader, is_open
 from swarmkeep.engine.session_plans import SessionPlan
 from swarmkeep.engine.worker.tasks import has_stopped_run
 from swarmkeep.engine.worker.worker import Worker
-from swarmkeep.store.ports import EventStore, IdempotencyRecord, SessionKey, StorageQuota
+from swarmkeep.store.ports import EventStore, IdempotencyRecord, SessionKey
 
 if TYPE_CHECKING:
     from swarmkeep.engine.teams.children import ChildSessions
@@ -141,8 +141,7 @@ class Runs:
         async def begin() -> list[RecordedEvent]:
             await self.check_capacity(key, is_asked=is_asked)
             mark = None if idempotency is None else idempotency.make_record(run_id)
-            quota = self._limits.storage_quota
-            return await self.commit_change(key, decide, mark, quota, aside=aside, files=files, plan=plan)
+            return await self.commit_change(key, decide, mark, within_quota=True, aside=aside, files=files, plan=plan)
 
         begun = await run_once(self._store, key, idempotency, begin)
         if isinstance(begun, IdempotencyRecord):
@@ -164,8 +163,8 @@ class Runs:
         key: SessionKey,
         decide: Decide,
         mark: IdempotencyRecord | None = None,
-        quota: StorageQuota | None = None,
         *,
+        within_quota: bool = False,
         aside: bool = False,
         files: Mapping[str, bytes] | None = None,
         plan: SessionPlan | None = None,
@@ -173,7 +172,7 @@ class Runs:
         """Commit a decision, and drive what it set going."""
         state = await self._store.state(key, fresh=False) if plan is None else plan.base
         session_log = self._worker.open_session_log(key, state, is_remembered=plan is None)
-        events = await session_log.commit(decide, files, mark=mark, quota=quota, aside=aside, plan=plan)
+        events = await session_log.commit(decide, files, mark=mark, within_quota=within_quota, aside=aside, plan=plan)
         if has_stopped_run(events, session_log.state):
             self._worker.abandon(key)
         self._worker.continue_session(session_log, events)

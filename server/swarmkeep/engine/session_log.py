@@ -57,6 +57,7 @@ class StoreSessionLog:
         *,
         may_start_queued: Callable[[State], bool] = lambda state: True,
         is_remembered: bool = False,
+        quota: StorageQuota | None = None,
     ) -> None:
         self.key = key
         self.state = state
@@ -68,6 +69,7 @@ class StoreSessionLog:
         self._rules = rules
         self._may_start_queued = may_start_queued
         self._is_remembered = is_remembered
+        self._quota = quota
         self._stored_blobs: set[str] = set()
 
     async def commit(
@@ -76,16 +78,15 @@ class StoreSessionLog:
         blobs: Mapping[str, str | bytes] | None = None,
         *,
         mark: IdempotencyRecord | None = None,
-        quota: StorageQuota | None = None,
         aside: bool = False,
+        within_quota: bool = False,
         plan: SessionPlan | None = None,
     ) -> list[RecordedEvent]:
         """As SessionLog says, with `mark` in the same transaction, which makes the session if there is a `plan` of it.
 
         Raises what `decide` raises, LeaseLost when another process advances the session, SessionDamaged,
-        IdempotencyRecordExists and IdempotencyMismatch when the key was used before, and QuotaExceeded if the tenant
-        would have more than `quota` afterwards; SessionExists if what is planned is there, and SeqConflict if what it
-        is a fork of has changed.
+        IdempotencyRecordExists and IdempotencyMismatch when the key was used before, and QuotaExceeded; SessionExists
+        if what is planned is there, and SeqConflict if what it is a fork of has changed.
         """
         if plan is not None:
             decide, blobs = plan.begin_with(decide), {**plan.files, **(blobs or {})}
@@ -95,6 +96,7 @@ class StoreSessionLog:
             # What a file holds may have been removed since.
             if isinstance(text, bytes) or name not in self._stored_blobs
         }
+        quota = self._quota if within_quota else None
         self.is_committing = True
         try:
             return await self._keep_trying(partial(self._draft, decide, aside), new, mark, quota, plan)

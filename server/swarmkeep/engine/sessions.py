@@ -147,7 +147,7 @@ class Sessions:
 
         async def add() -> list[RecordedEvent]:
             return await session_log.commit(
-                decide, added.files, mark=mark, quota=self._quota, aside=is_heavy(added.messages)
+                decide, added.files, mark=mark, within_quota=True, aside=is_heavy(added.messages)
             )
 
         changed = await run_once(self._store, key, idempotency, add)
@@ -192,7 +192,7 @@ class Sessions:
         mark = None if idempotency is None else idempotency.make_record()
 
         async def change() -> list[RecordedEvent]:
-            return await session_log.commit(decide, mark=mark, quota=self._quota, aside=aside)
+            return await session_log.commit(decide, mark=mark, within_quota=True, aside=aside)
 
         changed = await run_once(self._store, key, idempotency, change)
         if isinstance(changed, IdempotencyRecord):

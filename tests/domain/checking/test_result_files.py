@@ -21,7 +21,7 @@ def test_each_file_is_kept_or_said_not_to_be() -> None:
     assert kept.lines == (
         "picture 1: a.png, image/png, 900 B",
         "picture 2: a.png, image/png, 900 B",
-        "a file was not kept: a.png, image/png, 900 B: with it they would have more than 2500 bytes together "
+        "a file was not kept: a.png, image/png, 900 B: the files of the result have more than 2500 bytes together "
         "(SWARMKEEP_MAX_MESSAGE_BLOB_BYTES)",
         "a file was not kept: image/png, 1 kB: it has more than 1000 bytes (SWARMKEEP_MAX_BLOB_BYTES)",
         "499 more files were not kept: a result has at most 4 (SWARMKEEP_MAX_MESSAGE_BLOBS)",

@@ -175,11 +175,11 @@ async def test_a_name_that_clashes_gets_the_servers_before_it(
 async def test_a_list_that_changes_is_one_more_event(
     cluster: EngineCluster, model: ScriptedModel, folder: Path, argument: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from swarmkeep.engine.mcp import connection, pool
+    from swarmkeep.engine.mcp import connection
 
     if argument == "silently":
         limits = connection.ConnectionLimits(list_seconds=0.0)
-        monkeypatch.setattr(pool, "ConnectionLimits", lambda: limits)
+        monkeypatch.setattr(connection, "ConnectionLimits", lambda **given: limits)
     engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, argument)]))
     script(
         model, Call("change", {}), Call("add", {"a": 1, "b": 1}), "Done.", Call("subtract", {"a": 3, "b": 1}), "Two."
@@ -248,15 +248,20 @@ async def test_a_server_that_dies_floods_and_fails_is_an_answer_and_is_started_a
         Call("fail", {"text": "no luck"}),
         Call("add", {"a": "x"}),
         Call("add", "[1]"),
+        Call("fail_and_show", {}),
         Call("add", {"a": 2, "b": 1}),
     ]
     script(model, *calls, "Done.")
     await open_session(engine)
     assert (await run_to_end(engine)).status == "completed"
     results = list_results(await read_log(engine))
-    assert [status for status, _ in results] == ["error", "ok", "error", "error", "error", "error", "ok"]
+    assert [status for status, _ in results] == ["error", "ok", "error", "error", "error", "error", "error", "ok"]
     assert "It may or may not have taken effect" in results[0][1]
     assert "larger than 4,000,000 bytes" in results[2][1]
+    # What it shows of its failure is shown to the model.
+    assert results[6][1].splitlines() == ["Error: fail_and_show failed: no such button", "picture 1: image/png, 100 B"]
+    shown = [message for message in model.requests[7]["messages"] if isinstance(message["content"], list)]
+    assert [message["content"][1]["image_url"]["url"] for message in shown] == [make_data_url(PICTURE)]
     assert "farewell" not in str(results)
     assert len(read_lines(folder, "starts")) >= 2
 

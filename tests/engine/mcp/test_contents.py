@@ -35,7 +35,7 @@ def resource(data: bytes, uri: str, media_type: str | None = None) -> dict[str, 
 def test_pictures_audio_and_resources_are_files() -> None:
     audio = {"type": "audio", "data": encode_content(b"ID3"), "mimeType": "audio/mpeg"}
     report = resource(PDF, "file:///reports/2026.pdf", "application/pdf")
-    read = read_result(answer(text("Here."), picture(), audio, report))
+    read = read_result(answer(text("Here."), picture(), audio, report), FileLimits())
     assert read.value == "Here."
     assert [(file.data, file.media_type, file.name) for file in read.files] == [
         (PNG, "image/png", None),
@@ -43,12 +43,12 @@ def test_pictures_audio_and_resources_are_files() -> None:
         (PDF, "application/pdf", "2026.pdf"),
     ]
     # Among texts it is said where they stood.
-    assert read_result(answer(picture(), text("was before"), picture())).value == (
+    assert read_result(answer(picture(), text("was before"), picture()), FileLimits()).value == (
         "[picture, image/png]\nwas before\n[picture, image/png]"
     )
-    failed = read_result(answer(text("No."), picture(), is_error=True))
-    assert (failed.value, failed.files) == ("No.\n[picture, image/png: not shown]", [])
-    named = read_result(answer(text("Here."), picture()), takes_files=False)
+    failed = read_result(answer(text("No."), picture(), is_error=True), FileLimits())
+    assert (failed.value, [file.data for file in failed.files]) == ("No.", [PNG])
+    named = read_result(answer(text("Here."), picture()))
     assert (named.value, named.files) == ("Here.\n[picture, image/png: not shown]", [])
 
 
@@ -61,16 +61,33 @@ def test_a_hostile_answer_is_text_and_the_files_that_are_what_they_say() -> None
             resource(b"MZ", "file:///a/b", "application/pdf"),
             resource(b"\0\1", "x:" + "y" * 10_000),
             *[picture()] * 500,
-        )
+        ),
+        FileLimits(),
     )
-    assert read.value == "[picture, image/png: not kept, because it is not valid base64]"
+    assert read.value.splitlines() == [
+        "[picture, image/png: not kept, because it is not valid base64]",
+        "404 more files were not kept: a result has at most 100 (SWARMKEEP_MAX_MESSAGE_BLOBS)",
+    ]
     kept = keep_files(read.files, FileLimits())
     assert [part["type"] for part in kept.parts] == ["file", *["image_url"] * 96]
     assert list(kept.content.values()) == [b"\0\1", PNG]
     assert [line.rpartition(": ")[2] for line in kept.lines[:3]] == [
-        "its first bytes say text/html",
-        "files of this type are not taken (SWARMKEEP_BLOB_TYPES)",
-        "its first bytes say application/x-executable",
+        "it is said to be image/png, and its first bytes say text/html",
+        "files of type image/svg+xml are not taken (SWARMKEEP_BLOB_TYPES)",
+        "it is said to be application/pdf, and its first bytes say application/x-executable",
     ]
-    assert kept.lines[-1].startswith("404 more files were not kept")
     assert len("\n".join(kept.lines)) < 6_000
+
+
+def test_what_is_not_taken_is_not_decoded() -> None:
+    limits = FileLimits(max_blob_bytes=300)
+    # Decoded, these would be refused as no base64.
+    broken = picture("!" * 500)
+    read = read_result(answer(broken, picture(), picture(make_png(310))), limits)
+    assert read.value.splitlines() == [
+        "[picture, image/png: not kept, because it has more than 300 bytes (SWARMKEEP_MAX_BLOB_BYTES)]",
+        "[picture, image/png]",
+        "[picture, image/png: not kept, because it has more than 300 bytes (SWARMKEEP_MAX_BLOB_BYTES)]",
+    ]
+    assert [file.data for file in read.files] == [PNG]
+    assert read_result(answer(broken)).value == "[picture, image/png: not shown]"

@@ -8,10 +8,19 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from base64 import b64encode
 from pathlib import Path
 
 from mcp.server.mcpserver import Context, Image, MCPServer
-from mcp.types import EmbeddedResource, ResourceLink, TextResourceContents, ToolAnnotations
+from mcp.types import (
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+    ToolAnnotations,
+)
 
 server = MCPServer("test")
 FOLDER = Path(os.environ.get("MCP_TEST_FOLDER", "."))
@@ -101,6 +110,13 @@ def tell_secret() -> str:
 def fail(text: str) -> str:
     """Fail with a text."""
     raise ValueError(text)
+
+
+@server.tool(structured_output=False)
+def fail_and_show() -> CallToolResult:
+    """Fail, with a picture of how it looks."""
+    picture = ImageContent(type="image", data=b64encode(PICTURE).decode(), mime_type="image/png")
+    return CallToolResult(content=[TextContent(type="text", text="no such button"), picture], is_error=True)
 
 
 @server.tool()

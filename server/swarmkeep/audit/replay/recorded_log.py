@@ -117,7 +117,12 @@ class RecordedLog:
         return islice(self._events, self._next, None)
 
     async def commit(
-        self, decide: Decide, blobs: Mapping[str, str | bytes] | None = None, *, aside: bool = False
+        self,
+        decide: Decide,
+        blobs: Mapping[str, str | bytes] | None = None,
+        *,
+        aside: bool = False,
+        within_quota: bool = False,
     ) -> list[RecordedEvent]:
         """Go on to where the recorded log has what `decide` makes of the state; differences are noted.
 

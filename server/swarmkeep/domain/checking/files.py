@@ -45,9 +45,42 @@ class FileLimits(msgspec.Struct, frozen=True, kw_only=True):
         "application/*",
     )
 
-    def takes(self, media_type: str) -> bool:
+    def check_type(self, media_type: str, pointer: str = "") -> None:
+        """Raise InvalidRequest for files of a type that is not taken."""
         top = media_type.partition("/")[0]
-        return any(allowed in (media_type, f"{top}/*", "*/*") for allowed in self.blob_types)
+        if not any(allowed in (media_type, f"{top}/*", "*/*") for allowed in self.blob_types):
+            raise InvalidRequest(f"files of type {media_type} are not taken (SWARMKEEP_BLOB_TYPES)", pointer)
+
+    def check_content(self, what: str, media_type: str, data: bytes, pointer: str = "") -> None:
+        """Raise InvalidRequest for content that is not what it is said to be, and TooLarge."""
+        self._check_size(what, len(data))
+        if not data:
+            raise InvalidRequest(f"{what} is empty", pointer)
+        found = find_contradiction(media_type, data)
+        if found is not None:
+            raise InvalidRequest(f"{what} is said to be {media_type}, and its first bytes say {found}", pointer)
+
+    def check_base64(self, what: str, text: str) -> None:
+        """Raise TooLarge for content that need not be decoded to be known as too large. Four characters are three
+        bytes."""
+        self._check_size(what, (len(text) - 2) // 4 * 3 - 3)
+
+    def _check_size(self, what: str, size: int) -> None:
+        if size > self.max_blob_bytes:
+            raise TooLarge(f"{what} has more than {self.max_blob_bytes} bytes (SWARMKEEP_MAX_BLOB_BYTES)")
+
+    def check_count(self, what: str, count: int) -> None:
+        """Raise TooLarge for more files than a message, or a result, may have."""
+        if count > self.max_message_blobs:
+            raise TooLarge(f"{what} has more than {self.max_message_blobs} files (SWARMKEEP_MAX_MESSAGE_BLOBS)")
+
+    def check_total(self, what: str, size: int) -> None:
+        """The same of their bytes together."""
+        if size > self.max_message_blob_bytes:
+            raise TooLarge(
+                f"the files of {what} have more than {self.max_message_blob_bytes} bytes together "
+                "(SWARMKEEP_MAX_MESSAGE_BLOB_BYTES)"
+            )
 
 
 # For what an operator does to a database. No line of an export is longer than what such a file takes.
@@ -93,17 +126,10 @@ def _take_out(message: Json, pointer: str, limits: FileLimits, files: dict[str, 
             continue
         count += 1
         # Counted before anything is decoded: a message of more is not worth the work.
-        if count > limits.max_message_blobs:
-            raise TooLarge(
-                f"{pointer} has more than {limits.max_message_blobs} files (SWARMKEEP_MAX_MESSAGE_BLOBS)",
-            )
+        limits.check_count(pointer, count)
         data = inline.decode(limits)
         size += len(data)
-        if size > limits.max_message_blob_bytes:
-            raise TooLarge(
-                f"the files of {pointer} have more than {limits.max_message_blob_bytes} bytes together "
-                "(SWARMKEEP_MAX_MESSAGE_BLOB_BYTES)"
-            )
+        limits.check_total(pointer, size)
         name = hashlib.sha256(data).hexdigest()
         files.setdefault(name, data)
         parts.append(inline.refer(name, len(data)))
@@ -135,23 +161,13 @@ class _Inline(msgspec.Struct, frozen=True, kw_only=True):
 
     def decode(self, limits: FileLimits) -> bytes:
         """The content, if it may be taken. Raises InvalidRequest and TooLarge."""
-        if not limits.takes(self.media_type):
-            raise InvalidRequest(f"files of type {self.media_type} are not taken (SWARMKEEP_BLOB_TYPES)", self.pointer)
-        # What is too long is not decoded to find that out. Four characters are three bytes.
-        if (len(self.text) - 2) // 4 * 3 > limits.max_blob_bytes + 3:
-            raise self._make_too_large(limits)
+        limits.check_type(self.media_type, self.pointer)
+        limits.check_base64(self.pointer, self.text)
         try:
             data = b64decode(self.text, validate=True)
         except (binascii.Error, ValueError):
             raise InvalidRequest("the content is not valid base64", self.pointer) from None
-        if len(data) > limits.max_blob_bytes:
-            raise self._make_too_large(limits)
-        if not data:
-            raise InvalidRequest("the content is empty", self.pointer)
-        found = find_contradiction(self.media_type, data)
-        if found is not None:
-            detail = f"it is said to be {self.media_type}, and its first bytes say {found}"
-            raise InvalidRequest(detail, self.pointer)
+        limits.check_content(self.pointer, self.media_type, data, self.pointer)
         return data
 
     def refer(self, sha256: str, size: int) -> Json:
@@ -165,9 +181,6 @@ class _Inline(msgspec.Struct, frozen=True, kw_only=True):
         )
         kind = self.part["type"]
         return {**self.part, kind: self.inner, "blob": msgspec.to_builtins(reference)}
-
-    def _make_too_large(self, limits: FileLimits) -> TooLarge:
-        return TooLarge(f"{self.pointer} has more than {limits.max_blob_bytes} bytes (SWARMKEEP_MAX_BLOB_BYTES)")
 
 
 def _find_inline(part: object, pointer: str) -> _Inline | None:

@@ -15,8 +15,9 @@ from msgspec import UNSET, UnsetType
 from swarmkeep.agent import File
 from swarmkeep.domain.checking.files import MEDIA_TYPE, FileLimits
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.files.media_types import find_contradiction, get_said_type, recognise
-from swarmkeep.domain.files.references import FileReference, format_size
+from swarmkeep.domain.errors import InvalidRequest, TooLarge
+from swarmkeep.domain.files.media_types import get_said_type, recognise
+from swarmkeep.domain.files.references import FileReference, describe_content
 from swarmkeep.domain.files.results import describe_result_part
 
 _NAME_CHARACTERS = 200
@@ -42,12 +43,11 @@ def keep_files(files: Sequence[File], limits: FileLimits) -> KeptFiles:
     size = 0
     for file in files[: limits.max_message_blobs]:
         media_type = get_said_type(file.media_type)
-        trouble = _find_trouble(file, media_type, limits)
-        if trouble is None and size + len(file.data) > limits.max_message_blob_bytes:
-            most = limits.max_message_blob_bytes
-            trouble = f"with it they would have more than {most} bytes together (SWARMKEEP_MAX_MESSAGE_BLOB_BYTES)"
-        if trouble is not None:
-            lines.append(f"a file was not kept: {_describe(file, media_type)}: {trouble}")
+        try:
+            _check(file, media_type, limits)
+            limits.check_total("the result", size + len(file.data))
+        except (InvalidRequest, TooLarge) as error:
+            lines.append(f"a file was not kept: {_describe(file, media_type)}: {error}")
             continue
         size += len(file.data)
         reference = _refer(file, media_type)
@@ -57,29 +57,24 @@ def keep_files(files: Sequence[File], limits: FileLimits) -> KeptFiles:
         lines.append(describe_result_part(len(parts), part, reference))
     left = len(files) - limits.max_message_blobs
     if left > 0:
-        lines.append(
-            f"{left} more files were not kept: a result has at most {limits.max_message_blobs} "
-            "(SWARMKEEP_MAX_MESSAGE_BLOBS)"
-        )
+        lines.append(describe_left(left, limits))
     return KeptFiles(tuple(parts), content, tuple(lines))
 
 
-def _find_trouble(file: File, media_type: str, limits: FileLimits) -> str | None:
-    """Why a file is not kept; None if it may be."""
+def describe_left(count: int, limits: FileLimits) -> str:
+    """The line about files that are more than a result may have."""
+    most = limits.max_message_blobs
+    return f"{count} more files were not kept: a result has at most {most} (SWARMKEEP_MAX_MESSAGE_BLOBS)"
+
+
+def _check(file: File, media_type: str, limits: FileLimits) -> None:
+    """Raise InvalidRequest and TooLarge for a file that is not kept."""
     if not MEDIA_TYPE.fullmatch(media_type):
-        return "that is no media type"
-    if not limits.takes(media_type):
-        return "files of this type are not taken (SWARMKEEP_BLOB_TYPES)"
-    if not file.data:
-        return "it is empty"
-    if len(file.data) > limits.max_blob_bytes:
-        return f"it has more than {limits.max_blob_bytes} bytes (SWARMKEEP_MAX_BLOB_BYTES)"
-    found = find_contradiction(media_type, file.data)
-    if found is not None:
-        return f"its first bytes say {found}"
+        raise InvalidRequest("that is no media type")
+    limits.check_type(media_type)
+    limits.check_content("it", media_type, file.data)
     if media_type in _MUST_BEGIN_SO and recognise(file.data) is None:
-        return "it does not begin as such a file does"
-    return None
+        raise InvalidRequest("it does not begin as such a file does")
 
 
 def _refer(file: File, media_type: str) -> FileReference:
@@ -96,9 +91,8 @@ def _clean_name(name: str | None) -> str | UnsetType:
 
 
 def _describe(file: File, media_type: str) -> str:
-    name = _clean_name(file.name)
-    said = [] if name is UNSET else [name]
-    return ", ".join([*said, _NOT_IN_NAMES.sub(" ", media_type)[:_NAME_CHARACTERS], format_size(len(file.data))])
+    said = _NOT_IN_NAMES.sub(" ", media_type)[:_NAME_CHARACTERS]
+    return describe_content(said, len(file.data), _clean_name(file.name))
 
 
 def _make_part(reference: FileReference, number: int) -> Json:

@@ -71,6 +71,26 @@ class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return ContextChange(patch=self.patch, nulls=self.nulls or UNSET, values=self.values or UNSET)
 
+    def fail(self, content: str) -> ToolOutcome:
+        """The call as one that says this and nothing else: of what it gave and changed nothing is kept."""
+        return msgspec.structs.replace(
+            self,
+            status="error",
+            content=content,
+            handoff=None,
+            patch={},
+            nulls=(),
+            values={},
+            trip=None,
+            files=(),
+            file_content={},
+        )
+
+    def leave_out_files(self, reason: str) -> ToolOutcome:
+        """The same without its files, and with the reason for that."""
+        content = f"{self.content}\nNone of these files was kept: {reason}"
+        return msgspec.structs.replace(self, content=content, files=(), file_content={})
+
 
 def record_reply(
     run: Run, message: Json, completion: CompletionRecord, *, needs_approval: Collection[str], expires_at: str | None

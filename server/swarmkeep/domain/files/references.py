@@ -91,9 +91,13 @@ def describe_part(part: Json) -> str | None:
 
 
 def describe_reference(kind: str, reference: FileReference) -> str:
-    name = [] if reference.name is UNSET else [reference.name]
-    said = [KINDS[kind][0], *name, reference.media_type, format_size(reference.size)]
-    return f"[{', '.join(said)}, sha256 {reference.sha256[:_SHOWN_DIGITS]}…]"
+    said = describe_content(reference.media_type, reference.size, reference.name)
+    return f"[{KINDS[kind][0]}, {said}, sha256 {reference.sha256[:_SHOWN_DIGITS]}…]"
+
+
+def describe_content(media_type: str, size: int, name: str | UnsetType) -> str:
+    """Such as `chart.png, image/png, 12 kB`."""
+    return ", ".join([*([] if name is UNSET else [name]), media_type, format_size(size)])
 
 
 def format_size(size: int) -> str:

@@ -12,7 +12,13 @@ from msgspec import UNSET
 
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.events import ToolRecord
-from swarmkeep.domain.files.references import KINDS, FileReference, format_size, list_part_references, read_reference
+from swarmkeep.domain.files.references import (
+    KINDS,
+    FileReference,
+    describe_content,
+    list_part_references,
+    read_reference,
+)
 
 HEADING = "[Given by functions, not said by the user:"
 _PDF = "application/pdf"
@@ -40,8 +46,7 @@ def name_part(number: int, part: Json) -> str:
 
 def describe_result_part(number: int, part: Json, reference: FileReference) -> str:
     """A file as the text of its result names it, such as `picture 1: chart.png, image/png, 12 kB`."""
-    name = [] if reference.name is UNSET else [reference.name]
-    said = ", ".join([*name, reference.media_type, format_size(reference.size)])
+    said = describe_content(reference.media_type, reference.size, reference.name)
     return f"{name_part(number, part)}: {said}{'' if is_sent(part) else ' (kept for people; it is not shown to you)'}"
 
 

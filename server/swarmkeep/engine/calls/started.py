@@ -14,6 +14,7 @@ from swarmkeep.domain.decisions.outputs import Verdict, record_verdict
 from swarmkeep.domain.decisions.sizes import is_heavy
 from swarmkeep.domain.decisions.turns import ToolOutcome, record_result, request_approval, restart_tool
 from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.errors import QuotaExceeded
 from swarmkeep.domain.events import SessionEvent
 from swarmkeep.domain.state import Run, State, ToolCall
 from swarmkeep.engine.agents.outputs import find_called_output, judge_calls
@@ -126,13 +127,24 @@ class StartedCalls:
         return (call.id, call.attempts) in self._own_starts or goes_on(tool, call)
 
     async def _record_outcome(self, run: Run, call: ToolCall, outcome: ToolOutcome) -> list[RecordedEvent]:
+        """Record what came of a call. Its files are left out where the tenant may not have them: what a run has done is
+        recorded in any case."""
+        try:
+            return await self._commit_outcome(run, call, outcome)
+        except QuotaExceeded as error:
+            if not outcome.file_content:
+                raise
+            return await self._commit_outcome(run, call, outcome.leave_out_files(str(error)))
+
+    async def _commit_outcome(self, run: Run, call: ToolCall, outcome: ToolOutcome) -> list[RecordedEvent]:
         def decide(state: State, run: Run) -> list[SessionEvent]:
             return record_result(state, run, call, fit_outcome(state, run, call, outcome, self._policy.sizes))
 
         current = self._log.state.run or run
         has_changes = outcome.change is not None or any(other.held is not None for other in current.calls)
         aside = is_heavy(outcome) or (has_changes and is_heavy(self._log.state.context_variables))
-        return await self._commit(restrict_to_run(run, decide), outcome.file_content, aside=aside)
+        files = outcome.file_content
+        return await self._commit(restrict_to_run(run, decide), files, aside=aside, within_quota=bool(files))
 
     async def _take_output(self, run: Run, call: ToolCall, verdict: Verdict) -> list[RecordedEvent]:
         """Record what becomes of a call that gives the output, where a reply was parted from it: nothing is done by it,
@@ -166,9 +178,14 @@ class StartedCalls:
         return self._registry.get_active(name) if name in self._registry else None
 
     async def _commit(
-        self, decide: Decide, files: Mapping[str, bytes] | None = None, *, aside: bool = False
+        self,
+        decide: Decide,
+        files: Mapping[str, bytes] | None = None,
+        *,
+        aside: bool = False,
+        within_quota: bool = False,
     ) -> list[RecordedEvent]:
-        return self.note_starts(await self._log.commit(decide, files, aside=aside))
+        return self.note_starts(await self._log.commit(decide, files, aside=aside, within_quota=within_quota))
 
 
 async def mask(policy: LoopPolicy, value: T, *, aside: bool) -> T:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
-from swarmkeep.agent import Agent, NotJsonError, Result, Tool, ToolArgumentsError, ToolFailed, to_result
+from swarmkeep.agent import Agent, File, NotJsonError, Result, Tool, ToolArgumentsError, ToolFailed, to_result
 from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.domain.checking.files import FileLimits
-from swarmkeep.domain.checking.result_files import keep_files
+from swarmkeep.domain.checking.result_files import KeptFiles, keep_files
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.concurrent_calls import preview_contexts
 from swarmkeep.domain.decisions.guardrails import Trip
@@ -26,6 +27,7 @@ from swarmkeep.domain.patch import diff
 from swarmkeep.domain.state import Run, State, ToolCall
 from swarmkeep.engine.agents.guardrails import Guards
 from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.engine.models.secrets import NO_SECRETS, Secrets
 from swarmkeep.engine.policy import LoopPolicy, RunTimedOut
 from swarmkeep.engine.tool_runners import (
     ToolRunner,
@@ -74,6 +76,7 @@ async def perform_call(
                     runner,
                     policy.tool_seconds,
                     files=policy.files,
+                    secrets=policy.secrets,
                     is_alone=is_alone,
                 )
     except RunTimedOut as over:
@@ -126,7 +129,7 @@ def apply_handoff(registry: Registry, outcome: ToolOutcome, agent: Agent) -> Too
     if registry.admit(agent):
         return msgspec.structs.replace(outcome, handoff=agent.name)
     content = f"Error: agent {agent.name!r} is not served here, so nothing was handed over to it."
-    return msgspec.structs.replace(outcome, status="error", content=content, patch={}, nulls=(), values={}, files=())
+    return outcome.fail(content)
 
 
 def fit_outcome(state: State, run: Run, call: ToolCall, outcome: ToolOutcome, sizes: SizeLimits) -> ToolOutcome:
@@ -138,10 +141,7 @@ def fit_outcome(state: State, run: Run, call: ToolCall, outcome: ToolOutcome, si
             for after in preview_contexts(state, run, call, change):
                 sizes.check_context(after, state.context_variables)
     except TooLarge as error:
-        text = f"Error: {call.name} ran, but nothing that it gave or changed here was kept: {error}."
-        return msgspec.structs.replace(
-            outcome, status="error", content=text, patch={}, nulls=(), values={}, handoff=None, trip=None, files=()
-        )
+        return outcome.fail(f"Error: {call.name} ran, but nothing that it gave or changed here was kept: {error}.")
     return outcome
 
 
@@ -165,13 +165,14 @@ async def call_tool(
     seconds: float | None,
     *,
     files: FileLimits = _USUAL_FILES,
+    secrets: Secrets = NO_SECRETS,
     is_alone: bool = True,
 ) -> tuple[ToolOutcome, Result]:
     """Run a call against a copy of the context; a failed call leaves the context as it was.
 
     `seconds` limits it when the tool sets no time-out of its own. Of one that is not alone the outcome tells which keys
     were given a value as a whole, for the context may be another one by the time that this is applied. Of the files
-    that it gives those are kept that `files` allow; its text names all of them.
+    that it gives those are kept that `files` allow, without `secrets` in what is text; its own text names all of them.
     """
     started = time.perf_counter()
     is_large = is_heavy(context)
@@ -202,15 +203,16 @@ async def call_tool(
         is_large = is_large or is_heavy(result.context_variables)
         after = await do(lambda: copy_plain_object({**copy, **result.context_variables}, "context_variables"))
         replaced = () if given is None else _find_replaced(given, copy, result.context_variables)
-        is_large = is_large or sum(len(file.data) for file in result.files) > _LIGHT_BYTES
-        kept = await do(lambda: keep_files(result.files, files))
+        kept = await _keep_files(result.files, files, secrets, runner)
         text = "\n".join([*([result.value] if result.value else ()), *kept.lines])
         done = await do(lambda: outcome("ok", text, after, replaced))
-        return msgspec.structs.replace(done, files=kept.parts, file_content=kept.content), result
+        return _add_files(done, kept), result
     except ToolArgumentsError as error:
         return outcome("error", f"Error: {error}"), Result()
     except ToolFailed as error:
-        return outcome("error", f"Error: {call.name} failed: {error}"), Result()
+        kept = await _keep_files(error.files, files, secrets, runner)
+        text = "\n".join([f"Error: {call.name} failed: {error}", *kept.lines])
+        return _add_files(outcome("error", text), kept), Result()
     except ToolTimeout:
         text = f"Error: {call.name} did not finish within {limit:g} s. It may or may not have taken effect."
         return outcome("timeout", text), Result()
@@ -222,6 +224,21 @@ async def call_tool(
         return outcome(
             "error", f"Error: {call.name} failed: {type(error).__name__}: {read_error_text(error)}"
         ), Result()
+
+
+async def _keep_files(given: Sequence[File], limits: FileLimits, secrets: Secrets, runner: ToolRunner) -> KeptFiles:
+    def mask_and_keep() -> KeptFiles:
+        # Before it is hashed: what a file is called by is what it holds.
+        return keep_files([replace(file, data=secrets.mask_content(file.data)) for file in given], limits)
+
+    if sum(len(file.data) for file in given) <= _LIGHT_BYTES:
+        return mask_and_keep()
+    kept: KeptFiles = await runner(mask_and_keep, is_async=False, seconds=None)
+    return kept
+
+
+def _add_files(outcome: ToolOutcome, kept: KeptFiles) -> ToolOutcome:
+    return msgspec.structs.replace(outcome, files=kept.parts, file_content=kept.content)
 
 
 def _find_replaced(given: Json, changed: Json, returned: Json) -> list[str]:

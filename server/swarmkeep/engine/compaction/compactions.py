@@ -90,7 +90,7 @@ class Compactions:
         session_log = self._worker.open_session_log(key, await self._store.state(key))
 
         async def start() -> list[RecordedEvent]:
-            return await session_log.commit(decide, mark=mark, quota=self._limits.storage_quota, aside=True)
+            return await session_log.commit(decide, mark=mark, within_quota=True, aside=True)
 
         begun = await run_once(self._store, key, idempotency, start)
         if not isinstance(begun, IdempotencyRecord):

@@ -16,6 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND, ToolListChangedNotification
 
 from swarmkeep.agent import MCPServer, Result, ToolFailed
+from swarmkeep.domain.checking.files import FileLimits
 from swarmkeep.engine.mcp.client import call_tool, describe_error, list_offered, open_client, open_transport
 from swarmkeep.engine.mcp.contents import OfferedTool, read_result
 from swarmkeep.engine.mcp.stdio import LastWords, MessageLimits
@@ -34,7 +35,8 @@ _ERROR_CHARACTERS = 500
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds. `list_seconds`: after how long a server is asked again for its tools, if it does not say by
     itself that they have changed. `probe_seconds`: how long one may take to answer when a call was in vain.
-    `session_connections`: how many there may be that are for one session each; most are processes."""
+    `session_connections`: how many there may be that are for one session each; most are processes. `files`: which are
+    worth decoding."""
 
     messages: MessageLimits = MessageLimits()
     list_seconds: float = 60.0
@@ -42,6 +44,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     first_pause_seconds: float = 0.5
     longest_pause_seconds: float = 60.0
     session_connections: int = 100
+    files: FileLimits = FileLimits()
 
 
 class _Work(msgspec.Struct, frozen=True):
@@ -98,14 +101,13 @@ class Connection:
                 f"the connection to {self.server.name} was lost before it answered ({error}). It may or may not have "
                 "taken effect"
             ) from None
-        given = read_result(result, takes_files=self.server.files)
-        text = self._secrets.mask(given.value)
-        if result.is_error:
-            raise ToolFailed(text or "its server says no more")
+        given = read_result(result, self._limits.files if self.server.files else None)
         mask = self._secrets.mask
-        return Result(
-            text, files=[replace(file, name=mask(file.name), media_type=mask(file.media_type)) for file in given.files]
-        )
+        text = mask(given.value)
+        files = [replace(file, name=mask(file.name), media_type=mask(file.media_type)) for file in given.files]
+        if result.is_error:
+            raise ToolFailed(text or "its server says no more", files)
+        return Result(text, files=files)
 
     @property
     def is_busy(self) -> bool:

@@ -6,7 +6,7 @@ import binascii
 import re
 from base64 import b64decode
 from collections.abc import Collection, Iterator, Sequence
-from typing import TypeAlias, assert_never
+from typing import assert_never
 
 import msgspec
 from mcp.types import (
@@ -24,7 +24,10 @@ from mcp.types import (
 from msgspec import UNSET
 
 from swarmkeep.agent import File, MCPServer, Result
+from swarmkeep.domain.checking.files import FileLimits
+from swarmkeep.domain.checking.result_files import describe_left
 from swarmkeep.domain.codec import Json, encode, encode_text
+from swarmkeep.domain.errors import TooLarge
 from swarmkeep.domain.facts.tools import ListedTool, ToolsListed
 from swarmkeep.domain.files.media_types import UNKNOWN
 from swarmkeep.domain.request import digest
@@ -114,58 +117,87 @@ def _choose_name(server: MCPServer, tool: str, used: Collection[str]) -> str | N
     return None if other in used else other
 
 
-def read_result(result: CallToolResult, *, takes_files: bool = True) -> Result:
-    """What a tool gave. Texts as they are, and pictures, audio and resources that are no text as files.
+def read_result(result: CallToolResult, limits: FileLimits | None = None) -> Result:
+    """What a tool gave, whether it failed or not. Texts as they are, and pictures, audio and resources that are no text
+    as files.
 
-    Of a call that failed, or where no files are taken, there is no more than text, which names them.
+    Without `limits` no files are taken, and there is no more than text, which names them. Nothing is decoded that is
+    known not to be kept before that.
     """
-    parts = [_read_content(content) for content in result.content]
-    if not parts and result.structured_content is not None:
+    if not result.content and result.structured_content is not None:
         return Result(encode_text(result.structured_content))
-    if result.is_error or not takes_files:
-        texts = [text if file is None else f"{text[:-1]}: not shown]" for text, file in parts]
-        return Result("\n".join(texts))
+    parts, left = _take_files([_read_content(content) for content in result.content], limits)
     last_text = max((at for at, (_, file) in enumerate(parts) if file is None), default=-1)
     is_mixed = any(file is not None for _, file in parts[: last_text + 1])
     # Among texts it is said where a file stood.
     texts = [text for text, file in parts if file is None or is_mixed]
+    if left and limits is not None:
+        texts.append(describe_left(left, limits))
     return Result("\n".join(texts), files=[file for _, file in parts if file is not None])
 
 
-Content: TypeAlias = tuple[str, File | None]
+def _take_files(parts: Sequence[str | _Inline], limits: FileLimits | None) -> tuple[list[tuple[str, File | None]], int]:
+    """The text of each part, and its file if that is taken; and how many are left, of which there are too many."""
+    taken: list[tuple[str, File | None]] = []
+    count = left = 0
+    for part in parts:
+        if isinstance(part, str):
+            taken.append((part, None))
+        elif limits is None:
+            taken.append((part.describe("not shown"), None))
+        elif count == limits.max_message_blobs:
+            left += 1
+        else:
+            taken.append(part.take(limits))
+            count += taken[-1][1] is not None
+    return taken, left
 
 
-def _read_content(content: ContentBlock) -> Content:
+class _Inline(msgspec.Struct, frozen=True):
+    """A picture, or other bytes, as a server sends them."""
+
+    what: str
+    data: str
+    media_type: str
+    name: str | None = None
+
+    def describe(self, more: str = "") -> str:
+        return f"[{self.what}, {_cut(self.media_type)}{': ' if more else ''}{more}]"
+
+    def take(self, limits: FileLimits) -> tuple[str, File | None]:
+        """What is said of it, and the file; none where it cannot be decoded, or is so large that it need not be."""
+        try:
+            limits.check_base64("it", self.data)
+            return self.describe(), File(b64decode(self.data, validate=True), self.media_type, self.name)
+        except TooLarge as error:
+            return self.describe(f"not kept, because {error}"), None
+        except (binascii.Error, ValueError):
+            return self.describe("not kept, because it is not valid base64"), None
+
+
+def _read_content(content: ContentBlock) -> str | _Inline:
     match content:
         case TextContent(text=text):
-            return text, None
+            return text
         case ImageContent(data=data, mime_type=kind):
-            return _read_file("picture", data, kind, None)
+            return _Inline("picture", data, kind)
         case AudioContent(data=data, mime_type=kind):
-            return _read_file("audio", data, kind, None)
+            return _Inline("audio", data, kind)
         case ResourceLink():
             described = ", ".join(_cut(part) for part in (content.mime_type, content.title or content.name) if part)
-            return f"[resource {_cut(str(content.uri))}, {described}]", None
+            return f"[resource {_cut(str(content.uri))}, {described}]"
         case EmbeddedResource(resource=resource):
             return _read_resource(resource)
         case _:
             assert_never(content)
 
 
-def _read_resource(resource: TextResourceContents | BlobResourceContents) -> Content:
+def _read_resource(resource: TextResourceContents | BlobResourceContents) -> str | _Inline:
     place = str(resource.uri)
     if isinstance(resource, TextResourceContents):
-        return f"[resource {_cut(place)}]\n{resource.text}", None
+        return f"[resource {_cut(place)}]\n{resource.text}"
     name = place.rstrip("/").rpartition("/")[2] or place
-    return _read_file(f"resource {_cut(place)}", resource.blob, resource.mime_type or UNKNOWN, name)
-
-
-def _read_file(what: str, data: str, media_type: str, name: str | None) -> Content:
-    said = f"[{what}, {_cut(media_type)}]"
-    try:
-        return said, File(b64decode(data, validate=True), media_type, name)
-    except (binascii.Error, ValueError):
-        return f"{said[:-1]}: not kept, because it is not valid base64]", None
+    return _Inline(f"resource {_cut(place)}", resource.blob, resource.mime_type or UNKNOWN, name)
 
 
 def _cut(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from swarmkeep.agent import Agent, MCPServer, Tool
+from swarmkeep.domain.checking.files import FileLimits
 from swarmkeep.domain.events import SessionEvent
 from swarmkeep.domain.state import State
 from swarmkeep.engine.agents.registry import AgentsError
@@ -39,9 +40,10 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolServers:
-    """The connections that all sessions of a process have to their agents' servers."""
+    """The connections that all sessions of a process have to their agents' servers. `files`: which they may give."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: FileLimits | None = None) -> None:
+        self._files = files or FileLimits()
         self._pool: ServerPool | None = None
         self._texts: TextCache | None = None
 
@@ -65,10 +67,11 @@ class ToolServers:
         if self._pool is None or self._texts is None:
             if find_spec("mcp") is None:
                 raise ModuleNotFoundError(_MISSING, name="mcp")
+            from swarmkeep.engine.mcp.connection import ConnectionLimits
             from swarmkeep.engine.mcp.pool import ServerPool
             from swarmkeep.engine.mcp.toolbox import make_text_cache
 
-            self._pool, self._texts = ServerPool(), make_text_cache()
+            self._pool, self._texts = ServerPool(ConnectionLimits(files=self._files)), make_text_cache()
             # Where nobody closes it, it goes with whoever used it, or with the program.
             weakref.finalize(self, self._pool.close_blocking)
         return self._pool, self._texts

@@ -39,6 +39,15 @@ class Secrets:
             return {self.mask(key): self.mask(item) for key, item in value.items()}  # type: ignore[return-value]
         return value
 
+    def mask_content(self, content: bytes) -> bytes:
+        """A file without secrets, if it is text in UTF-8; any other as it is, which a change would break."""
+        if self._pattern is None:
+            return content
+        try:
+            return self._pattern.sub(REMOVED, content.decode()).encode()
+        except UnicodeDecodeError:
+            return content
+
 
 NO_SECRETS = Secrets()
 

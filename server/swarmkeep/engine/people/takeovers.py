@@ -103,7 +103,7 @@ class Takeovers:
             self._store,
             key,
             idempotency,
-            lambda: self._runs.commit_change(key, decide_within_limits, mark, self._limits.storage_quota),
+            lambda: self._runs.commit_change(key, decide_within_limits, mark, within_quota=True),
         )
         if isinstance(done, IdempotencyRecord):
             return done.seq

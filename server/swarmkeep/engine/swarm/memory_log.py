@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from swarmkeep.domain.decisions.drafts import preview_event
 from swarmkeep.domain.decisions.settling import NO_APPROVALS, Approvals, settle
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
+from swarmkeep.domain.files.places import MAX_SENT_BYTES
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.state import State
 from swarmkeep.domain.timestamps import make_timestamp
@@ -19,31 +20,59 @@ async def _read_nothing(names: Sequence[str]) -> Mapping[str, bytes]:
     return {}
 
 
+class GivenFiles:
+    """What functions have given in a session in memory, by hash: the newest of it, as many bytes as one request to a
+    model has at most."""
+
+    def __init__(self, max_bytes: int = MAX_SENT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._content: dict[str, bytes] = {}
+        self._size = 0
+
+    def add(self, content: Mapping[str, bytes]) -> None:
+        """Keep files, and let go of those that were given longest ago."""
+        for name, data in content.items():
+            self._size += len(data) - len(self._content.pop(name, b""))
+            self._content[name] = data
+        while self._size > self._max_bytes:
+            self._size -= len(self._content.pop(next(iter(self._content))))
+
+    def find(self, names: Sequence[str]) -> dict[str, bytes]:
+        return {name: self._content[name] for name in names if name in self._content}
+
+
 class MemorySessionLog:
-    """A session that is nowhere but here, and of which only the state is kept: what `Swarm.run` works on."""
+    """A session that is nowhere but here, and of which only the state is kept: what `Swarm.run` works on.
+
+    `given` is what functions have given in earlier runs of the session.
+    """
 
     def __init__(
         self,
         state: State | None = None,
         approvals: Approvals = NO_APPROVALS,
         read_files: ReadFiles | None = None,
-        given: dict[str, bytes] | None = None,
+        given: GivenFiles | None = None,
     ) -> None:
         self.state = State() if state is None else state
         self._approvals = approvals
         self._read_files = read_files or _read_nothing
-        # What functions have given here, and in earlier runs of the session.
-        self._given = {} if given is None else given
+        self._given = GivenFiles() if given is None else given
 
     async def commit(
-        self, decide: Decide, blobs: Mapping[str, str | bytes] | None = None, *, aside: bool = False
+        self,
+        decide: Decide,
+        blobs: Mapping[str, str | bytes] | None = None,
+        *,
+        aside: bool = False,
+        within_quota: bool = False,
     ) -> list[RecordedEvent]:
         drafts = decide(self.state)
-        self._given |= {name: content for name, content in (blobs or {}).items() if isinstance(content, bytes)}
+        self._given.add({name: content for name, content in (blobs or {}).items() if isinstance(content, bytes)})
         return [] if drafts is None else self.record(settle(self.state, drafts, approvals=self._approvals))
 
     async def read_files(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        given = {name: self._given[name] for name in names if name in self._given}
+        given = self._given.find(names)
         others = [name for name in names if name not in given]
         return {**await self._read_files(others), **given} if others else given
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from swarmkeep.domain.checking.files import take_out_files
+from swarmkeep.domain.checking.files import TakenMessages, take_out_files
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import StartRun, start_run
 from swarmkeep.domain.decisions.drafts import draft_events
@@ -18,8 +18,9 @@ from swarmkeep.domain.decisions.guardrails import Trip
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, keep_limits, resume_run
 from swarmkeep.domain.decisions.sizes import is_heavy
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
-from swarmkeep.domain.errors import Draining
+from swarmkeep.domain.errors import Draining, TooLarge
 from swarmkeep.domain.events import RunStarted
+from swarmkeep.domain.files.places import MAX_SENT_BYTES
 from swarmkeep.domain.request import ModelRequest, build_request
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
@@ -38,7 +39,7 @@ from swarmkeep.engine.policy import AskedAgents, Decide, NobodyAsked
 from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.engine.streams.pauses import with_pauses
 from swarmkeep.engine.swarm.asked import AgentsInMemory
-from swarmkeep.engine.swarm.memory_log import MemorySessionLog
+from swarmkeep.engine.swarm.memory_log import GivenFiles, MemorySessionLog
 from swarmkeep.engine.tool_runners import ThreadRunner
 from swarmkeep.engine.toolbox.toolbox import Toolbox
 from swarmkeep.engine.turn import prepare_turn
@@ -59,8 +60,18 @@ class UnstoredSession:
         """What servers with a connection for each session know it by: nobody can choose it."""
         self.state = state
         self.run_events = list(run_events)
-        self.files: dict[str, bytes] = {}
-        """What functions have given in it, by hash."""
+        self.files = GivenFiles()
+        """What functions have given in it."""
+        self._brought_bytes = 0
+
+    def count_files(self, taken: TakenMessages) -> None:
+        """Count the files of messages, which it keeps inline. Raises TooLarge if no request could have them all."""
+        self._brought_bytes += sum(map(len, taken.files.values()))
+        if self._brought_bytes > MAX_SENT_BYTES:
+            raise TooLarge(
+                f"the files of a response that is not stored, and of those that it goes on from, have more than "
+                f"{MAX_SENT_BYTES} bytes together; begin anew, or have it stored"
+            )
 
     def note(self, item: Item) -> None:
         if isinstance(item, RecordedEvent):
@@ -106,7 +117,7 @@ class UnstoredRuns:
         refuse_taken_names(command.options, self._registry)
         command = replace(command, options=self._apply_limits(command.options))
         agent = self._registry.get_active(command.agent or session.state.agent)
-        await self._check_messages(command.messages)
+        session.count_files(await self._check_messages(command.messages))
         return await self._begin(tenant, session, lambda state: start_run(state, command), agent.name)
 
     async def resume(
@@ -123,7 +134,8 @@ class UnstoredRuns:
         """As `start`, for a run that waits."""
         refuse_taken_names(options, self._registry)
         agent = self._registry.get_active(session.state.agent)
-        await self._check_messages([*messages, *({"content": answer.content} for answer in tool_results)])
+        said = [*messages, *({"content": answer.content} for answer in tool_results)]
+        session.count_files(await self._check_messages(said))
         now = await self._store.read_clock() if approvals else None
 
         def decide(state: State) -> list[EventDraft]:
@@ -166,12 +178,14 @@ class UnstoredRuns:
     def _make_toolbox(self, session: UnstoredSession) -> Toolbox:
         return self._servers.make_toolbox(session.scope, self._runner)
 
-    async def _check_messages(self, messages: Sequence[Json]) -> None:
-        def check() -> None:
+    async def _check_messages(self, messages: Sequence[Json]) -> TakenMessages:
+        def check() -> TakenMessages:
             # Kept nowhere, they keep their content; what would be refused of them elsewhere is refused here, too.
-            self._limits.sizes.check_messages(take_out_files(messages, "/input", self._limits.files).messages, "/input")
+            taken = take_out_files(messages, "/input", self._limits.files)
+            self._limits.sizes.check_messages(taken.messages, "/input")
+            return taken
 
-        await asyncio.to_thread(check) if is_heavy(messages) else check()
+        return await asyncio.to_thread(check) if is_heavy(messages) else check()
 
     async def _begin(
         self, tenant: str, session: UnstoredSession, decide: Decide, agent: str

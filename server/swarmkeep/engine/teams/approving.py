@@ -93,7 +93,7 @@ class ApprovalsBelow:
 
         session_log = self._worker.open_session_log(key, await self._store.state(key))
         mark = None if idempotency is None else idempotency.make_record(run_id)
-        events = await session_log.commit(decide, mark=mark, quota=self._limits.storage_quota)
+        events = await session_log.commit(decide, mark=mark, within_quota=True)
         try:
             for (child, child_run), approvals in below.items():
                 await self._runs.resume(child, child_run, approvals=approvals, is_asked=True)

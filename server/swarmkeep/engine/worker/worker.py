@@ -110,7 +110,14 @@ class Worker:
         """A log to record in; one that `starts_unserved` leaves no queued run to others for want of its agent."""
         may_start = partial(self._may_start_queued, starts_unserved)
         return StoreSessionLog(
-            self._store, key, state, self.claim, self._rules, may_start_queued=may_start, is_remembered=is_remembered
+            self._store,
+            key,
+            state,
+            self.claim,
+            self._rules,
+            may_start_queued=may_start,
+            is_remembered=is_remembered,
+            quota=self._limits.storage_quota,
         )
 
     def _may_start_queued(self, starts_unserved: bool, state: State) -> bool:
