@@ -1,4 +1,4 @@
-"""A desk that asks a clerk, who needs an approval to pay."""
+"""A desk that asks a clerk, who needs an approval to pay, and an office that asks several at once."""
 
 from swarmkeep import Agent, tool
 
@@ -11,3 +11,8 @@ def pay(amount: int) -> str:
 
 clerk = Agent(name="Clerk", functions=[pay])
 desk = Agent(name="Desk", functions=[clerk.as_tool("ask_clerk", "Ask the clerk.")])
+office = Agent(
+    name="Office",
+    functions=[clerk.as_tool("ask_clerk", "Ask the clerk.", concurrent=True)],
+    concurrent_tools=True,
+)

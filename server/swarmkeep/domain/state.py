@@ -122,10 +122,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return tuple(call for call in self.calls if not call.done)
 
     @property
-    def awaited_call(self) -> str | None:
-        """The call whose session it waits for. One that came out of a file waits for none that is here."""
+    def awaited_calls(self) -> tuple[str, ...]:
+        """The calls whose sessions it waits for. One that came out of a file waits for none that is here."""
         awaited = {call.tool_call_id for call in self.pending if call.reason == "session"}
-        return next((call.id for call in self.open_calls if call.id in awaited and not call.imported), None)
+        return tuple(call.id for call in self.open_calls if call.id in awaited and not call.imported)
 
     @property
     def own_open_calls(self) -> tuple[ToolCall, ...]:
@@ -246,7 +246,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
             return 0.0 if self.queue else None
         if self.run.status != "waiting":
             return None
-        if self.run.awaited_call is not None:
+        if self.run.awaited_calls:
             return 0.0
         ends = [call.decide_until for call in self.run.open_calls]
         return min((end.timestamp() for end in ends if end is not None), default=None)

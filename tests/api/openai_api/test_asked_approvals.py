@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 
 from tests.api.server import RunningServer, scripted, start_server
-from tests.support.scripted import ScriptedModel
+from tests.support.scripted import Call, ScriptedModel
 
 
 @pytest.fixture
@@ -21,6 +21,10 @@ async def service(sqlite_ready: str, model: ScriptedModel) -> AsyncIterator[Runn
 def ask_for_payment(model: ScriptedModel, *amounts: int) -> None:
     model.call("ask_clerk", {"input": "Pay it."}, id="c1")
     model.calls([("pay", {"amount": amount}, f"p{amount}") for amount in amounts])
+
+
+def last_says(text: str) -> Callable[[Any], bool]:
+    return lambda request: request["messages"][-1]["content"] == text
 
 
 def approve(request: Any, approve: bool = True) -> Any:
@@ -80,3 +84,29 @@ async def test_a_chat_completion_says_whose_call_waits_and_where(
     with pytest.raises(BadRequestError) as refused:
         await openai.chat.completions.create(**chat, extra_headers={"X-Session-Id": "s"})
     assert (refused.value.code, path in refused.value.message) == ("approval_pending", True)
+
+
+async def test_decisions_for_several_that_are_asked_at_once_are_wanted_at_once(
+    service: RunningServer, openai: AsyncOpenAI, model: ScriptedModel
+) -> None:
+    amounts = (7, 9)
+    model.calls([Call("ask_clerk", {"input": f"Pay {amount}."}, id=f"c{amount}") for amount in amounts])
+    for amount in amounts:
+        model.call("pay", {"amount": amount}, id=f"p{amount}", when=last_says(f"Pay {amount}."))
+        model.say(f"{amount} are paid.", when=last_says(f"paid {amount}"))
+    waiting: Any = await openai.responses.create(model="Office", input="Pay 7 and 9.")
+    assert [item.arguments for item in waiting.output] == ['{"amount": 7}', '{"amount": 9}']
+    session = waiting.id.partition(".")[2]
+    run = (await service.get(f"/v1/sessions/{session}/runs")).json()["data"][0]
+    below = {call["session_id"] for call in run["pending"]}
+    assert len(below) == 2
+    chat: Any = {"model": "Office", "messages": [{"role": "user", "content": "Well?"}]}
+    with pytest.raises(BadRequestError) as refused:
+        await openai.chat.completions.create(**chat, extra_headers={"X-Session-Id": session})
+    assert all(f"/v1/sessions/{child}/runs/" in refused.value.message for child in below)
+    model.say("All is paid.")
+    decided = [approve(request) for request in waiting.output]
+    answer = await openai.responses.create(model="Office", previous_response_id=waiting.id, input=decided)
+    assert answer.output_text == "All is paid."
+    results = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "tool"]
+    assert results == ["7 are paid.", "9 are paid."]

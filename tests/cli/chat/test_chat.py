@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from tests.cli.command_line import ACME, CommandLine
 from tests.cli.conftest import TALK, RecordedSession
 from tests.cli.pseudo_terminal import CTRL_C, CTRL_D, Terminal
 from tests.support.processes import ServerProcess
-from tests.support.scripted import ScriptedModel
+from tests.support.scripted import Call, ScriptedModel
 
 pytestmark = pytest.mark.long
 
@@ -402,6 +404,33 @@ DESK = (
 desk = Agent(name="Desk", functions=[clerk.as_tool("ask_clerk", "Ask the clerk.")])
 """
 )
+AT_ONCE = (
+    CLERK
+    + """
+ask = clerk.as_tool("ask_clerk", "Ask the clerk.", concurrent=True)
+desk = Agent(name="Desk", functions=[ask], concurrent_tools=True)
+"""
+)
+
+
+def last_says(text: str) -> Callable[[Any], bool]:
+    return lambda request: request["messages"][-1]["content"] == text
+
+
+def test_what_several_wait_for_below_is_asked_about_one_after_the_other(
+    cli: CommandLine, model: ScriptedModel, scripted: dict[str, str]
+) -> None:
+    (cli.folder / "clerk.py").write_text(AT_ONCE)
+    names = ("Ada", "Robin")
+    model.calls([Call("ask_clerk", {"input": f"Delete {name}."}) for name in names])
+    for name in names:
+        model.call("delete_account", {"name": name}, when=last_says(f"Delete {name}."))
+        model.say(f"{name} is gone.", when=last_says(f"deleted {name}"))
+    model.say("Both are gone.")
+    talk = cli("chat", "--agent", "Desk", text="Delete both.\nyes\nyes\n", env=scripted)
+    assert talk.code == 0, talk
+    assert talk.err.count("in which another agent is asked") == 2
+    assert talk.lines[-1] == "Desk: Both are gone."
 
 
 def test_what_is_waited_for_below_is_asked_about_here(

@@ -123,7 +123,7 @@ async def test_killed_after_any_of_the_answers_the_others_are_not_asked_anew(
     await check_log(two)
 
 
-async def test_the_run_waits_for_one_below_once_all_others_have_answered(
+async def test_the_run_waits_for_all_below_once_all_others_have_answered(
     cluster: EngineCluster, model: ScriptedModel
 ) -> None:
     doors = Doors()
@@ -137,14 +137,18 @@ async def test_the_run_waits_for_one_below_once_all_others_have_answered(
         await wait_for_state(engine, lambda state: state.status == "waiting", children[name])
     assert (await read_state(engine)).status == "running"
     doors.open("y")
-    for name in ("x", "z"):
+    for name, left in (("z", ["x", "z"]), ("x", ["x"])):
         view = await wait_for_end(engine)
-        assert [(call.tool_call_id, call.reason) for call in view.pending] == [(name, "session")]
+        assert [(call.tool_call_id, call.reason) for call in view.pending] == [(each, "session") for each in left]
+        asked = [call.approvals[0] for call in view.pending if call.approvals]
+        assert [(each.tool_call_id, each.session_id) for each in asked] == [
+            (f"of-{each}", children[each].id) for each in left
+        ]
         decided = [Approval(tool_call_id=f"of-{name}", decision="approve")]
         await engine.runs.resume(children[name], derive_child_run(children[name]), approvals=decided)
         await wait_for_results(engine, name)
     assert (await wait_for_end(engine)).output_text == "Done."
-    assert list_results(await read_log(engine)) == [("y", "ok"), ("x", "ok"), ("z", "ok")]
+    assert list_results(await read_log(engine)) == [("y", "ok"), ("z", "ok"), ("x", "ok")]
     await check_log(engine)
 
 

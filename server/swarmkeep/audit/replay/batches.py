@@ -41,18 +41,21 @@ async def end_as_recorded(
 ) -> AsyncGenerator[tuple[ToolCall, ToolOutcome]]:
     """Stands in for what runs calls at once: each ends when it ended then, as long as one did."""
     left = {call.id: call for call in calls}
-    while left and (call := left.pop(_get_answered_call(read_next()), None)) is not None:
-        yield call, await carry_out(call)
+    while ended := [left.pop(call_id) for call_id in _list_answered_calls(read_next()) if call_id in left]:
+        for call in ended:
+            yield call, await carry_out(call)
+        if not left:
+            return
 
 
-def _get_answered_call(event: RecordedEvent) -> str:
-    """The call whose result an event is, or begins with, or for whose session the run then waits."""
+def _list_answered_calls(event: RecordedEvent) -> list[str]:
+    """The call whose result an event is, or begins with; those for whose sessions the run then waits."""
     fact = event.fact
     if isinstance(fact, RunWaiting):
-        return next((call.tool_call_id for call in fact.pending if call.reason == "session"), "")
+        return [call.tool_call_id for call in fact.pending if call.reason == "session"]
     if isinstance(fact, MessageAdded) and fact.tool is not None:
-        return str(fact.message.get("tool_call_id"))
-    return fact.tool_call_id or "" if isinstance(fact, GuardrailTripped) else ""
+        return [str(fact.message.get("tool_call_id"))]
+    return [fact.tool_call_id] if isinstance(fact, GuardrailTripped) and fact.tool_call_id else []
 
 
 def changes_context(fact: SessionEvent) -> bool:

@@ -97,9 +97,9 @@ def _describe_options(options: RunOptions) -> tuple[str, ...]:
 
 
 def _describe_wait(pending: tuple[PendingCall, ...]) -> str:
-    below = next((call.session_id for call in pending if call.reason == "session"), None)
-    if below is not None:
-        return f"the run waits for what is decided in session {below or 'of another agent'}:"
+    below = [str(call.session_id or "of another agent") for call in pending if call.reason == "session"]
+    if below:
+        return f"the run waits for what is decided in session{'s' if len(below) > 1 else ''} {', '.join(below)}:"
     if any(call.reason == "person" for call in pending):
         return f"the run waits for the person who has taken over{'' if len(pending) == 1 else ', and for a decision:'}"
     approval = any(call.reason == "approval" for call in pending)

@@ -205,6 +205,9 @@ class Chat:
             self.talk = here
         run = here.active() or here.find_latest_run()
         if run is not None and run.status == "waiting":
+            if all(call.session_id != session_id for call in run.pending):
+                # It waits for another one by now.
+                return run
             say(f"run {run.id} waits for session {session_id}")
             return None
         if run is not None and run.status not in UNFINISHED_STATUSES:

@@ -8,14 +8,14 @@ from msgspec import UNSET, UnsetType
 
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.events import AwaitedApproval, PendingCall, RunResumed, RunWaiting
+from swarmkeep.domain.events import AwaitedApproval, PendingCall, RunResumed
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State, ToolCall
 
 
-def wait_for_session(call: ToolCall, session_id: str | None, approvals: tuple[AwaitedApproval, ...] = ()) -> RunWaiting:
-    """The call's own session waits for somebody, and so does the run. `approvals`: what has to be decided there."""
-    waited = PendingCall(
+def await_session(call: ToolCall, session_id: str | None, approvals: tuple[AwaitedApproval, ...] = ()) -> PendingCall:
+    """The call, whose own session waits for somebody. `approvals`: what has to be decided there."""
+    return PendingCall(
         tool_call_id=call.id,
         name=call.name,
         arguments=call.arguments,
@@ -23,7 +23,6 @@ def wait_for_session(call: ToolCall, session_id: str | None, approvals: tuple[Aw
         session_id=session_id or UNSET,
         approvals=approvals or UNSET,
     )
-    return RunWaiting(pending=(waited,))
 
 
 def list_awaited(pending: Sequence[PendingCall], session_id: str, run_id: str, agent: str) -> list[AwaitedApproval]:
@@ -49,8 +48,8 @@ def list_awaited(pending: Sequence[PendingCall], session_id: str, run_id: str, a
 def go_on_with_session(
     state: State, run_id: str, call_id: str, options: RunOptions | UnsetType = UNSET
 ) -> list[EventDraft] | None:
-    """Go on with a run that waits for this call's session; nothing if it does not."""
+    """Go on with a run that waits for this call's session, alone or among others; nothing if it does not."""
     run = state.run
-    if run is None or run.id != run_id or run.status != "waiting" or run.awaited_call != call_id:
+    if run is None or run.id != run_id or run.status != "waiting" or call_id not in run.awaited_calls:
         return None
     return draft_events(state.agent, [RunResumed(reason="session", options=options)], run_id)

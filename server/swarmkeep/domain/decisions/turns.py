@@ -11,7 +11,7 @@ from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.concurrent_calls import hold_change, make_changes
 from swarmkeep.domain.decisions.guardrails import Trip, refuse_call
 from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
-from swarmkeep.domain.decisions.teams import wait_for_session
+from swarmkeep.domain.decisions.teams import await_session
 from swarmkeep.domain.events import (
     ApprovalRequested,
     AwaitedApproval,
@@ -25,6 +25,7 @@ from swarmkeep.domain.events import (
     RunError,
     RunFailed,
     RunInterrupted,
+    RunWaiting,
     SessionEvent,
     StopReason,
     ToolRecord,
@@ -128,7 +129,7 @@ def record_result(state: State, run: Run, call: ToolCall, outcome: ToolOutcome) 
     if not any(open_call.id == call.id for open_call in run.open_calls):
         return []
     if outcome.waits:
-        return [wait_for_session(call, outcome.session_id, outcome.approvals)]
+        return record_waits(run, [(call, outcome)])
     message = {
         "role": "tool",
         "tool_call_id": call.id,
@@ -150,6 +151,15 @@ def record_result(state: State, run: Run, call: ToolCall, outcome: ToolOutcome) 
     facts.append(MessageAdded(message=message, tool=tool))
     facts += make_changes(state, run, call, outcome.change)
     return facts + finish_calls(state, run, call, outcome.handoff)
+
+
+def record_waits(run: Run, waiting: Sequence[tuple[ToolCall, ToolOutcome]]) -> list[SessionEvent]:
+    """The run waits for the sessions of these calls, as far as they are open still."""
+    open_ids = {call.id for call in run.open_calls}
+    pending = tuple(
+        await_session(call, outcome.session_id, outcome.approvals) for call, outcome in waiting if call.id in open_ids
+    )
+    return [RunWaiting(pending=pending)] if pending else []
 
 
 def _add_edit_note(call: ToolCall, outcome: ToolOutcome) -> str:

@@ -12,7 +12,13 @@ import msgspec
 from swarmkeep.agent import Agent, Tool
 from swarmkeep.domain.decisions.outputs import Verdict, record_verdict
 from swarmkeep.domain.decisions.sizes import is_heavy
-from swarmkeep.domain.decisions.turns import ToolOutcome, record_result, request_approval, restart_tool
+from swarmkeep.domain.decisions.turns import (
+    ToolOutcome,
+    record_result,
+    record_waits,
+    request_approval,
+    restart_tool,
+)
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import QuotaExceeded
 from swarmkeep.domain.events import SessionEvent
@@ -26,6 +32,7 @@ from swarmkeep.engine.policy import Decide, LoopPolicy, SessionLog, restrict_to_
 from swarmkeep.engine.toolbox.toolbox import Toolbox
 
 T = TypeVar("T")
+Wait = tuple[ToolCall, ToolOutcome]
 Perform = Callable[[State, Agent | None, Tool | None, ToolCall], Awaitable[ToolOutcome]]
 
 
@@ -64,21 +71,32 @@ class StartedCalls:
 
     async def run_together(self, run: Run, calls: Sequence[ToolCall]) -> AsyncGenerator[RecordedEvent]:
         """Carry out calls at once, once it is known of each that it was not cut off; each result is recorded as it
-        comes."""
+        comes. The run waits for those that wait for somebody once nothing else is under way."""
         alone = next((call for call in calls if not self._is_carried_out(call, self._find_tool(call)[1])), None)
-        if alone is None:
-            waiting: list[ToolCall] = []
+        if alone is not None:
+            for event in await self.run(run, alone):
+                yield event
+            return
+        known = 0
+        while True:
+            waiting: list[Wait] = []
             async with aclosing(self._carry_out(run, calls, waiting)) as events:
                 async for event in events:
                     yield event
-            # The run waits for somebody once nothing else is under way, unless that was decided meanwhile.
-            alone = next((call for call in calls if call in waiting), None)
-        if alone is not None and self._is_going_on(run):
-            for event in await self.run(run, alone):
-                yield event
+            if not (waiting and self._is_going_on(run)):
+                return
+            if len(waiting) == known:
+                break
+            # What they wait for may have been decided while others were under way: they are looked at again.
+            known, waiting_ids = len(waiting), {call.id for call, _ in waiting}
+            calls = [call for call in calls if call.id in waiting_ids]
+        outcomes = {call.id: outcome for call, outcome in waiting}
+        in_order = [(call, outcomes[call.id]) for call in calls]
+        for event in await self._commit(restrict_to_run(run, lambda state, run: record_waits(run, in_order))):
+            yield event
 
     async def _carry_out(
-        self, run: Run, calls: Sequence[ToolCall], waiting: list[ToolCall]
+        self, run: Run, calls: Sequence[ToolCall], waiting: list[Wait]
     ) -> AsyncGenerator[RecordedEvent]:
         """Record what comes of calls; those that come to wait for somebody are added to `waiting`."""
         self._own_starts -= {(call.id, call.attempts) for call in calls}
@@ -91,7 +109,7 @@ class StartedCalls:
         async with aclosing(self._together(calls, carry_out)) as outcomes:
             async for call, outcome in outcomes:
                 if outcome.waits:
-                    waiting.append(call)
+                    waiting.append((call, outcome))
                     continue
                 await reach(TOOL_DONE)
                 for event in await self._record_outcome(run, call, outcome):

@@ -84,8 +84,8 @@ class ApprovalsBelow:
         idempotency: IdempotentRequest | None,
     ) -> list[RecordedEvent]:
         def decide(state: State) -> list[EventDraft]:
-            awaited = None if state.run is None else state.run.awaited_call
-            drafts = awaited and go_on_with_session(state, run_id, awaited, keep_limits(state, options))
+            awaited = () if state.run is None else state.run.awaited_calls
+            drafts = awaited and go_on_with_session(state, run_id, awaited[0], keep_limits(state, options))
             if not drafts:
                 raise RunNotWaiting(run_id, "running")
             check_session_quotas(state, drafts, self._limits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from swarmkeep.domain.decisions.commands import cancel_run
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
@@ -22,6 +23,11 @@ from swarmkeep.store.archive import Archive
 from swarmkeep.store.ports import SessionKey
 
 log = logging.getLogger(__name__)
+
+
+def _find_awaited(state: State) -> tuple[str, tuple[str, ...]]:
+    """The active run, and its calls whose sessions it waits for."""
+    return ("", ()) if state.run is None else (state.run.id, state.run.awaited_calls)
 
 
 def _give_up(state: State, run_id: str, call_id: str) -> list[EventDraft] | None:
@@ -62,12 +68,10 @@ class Parents:
             if self._worker.is_advancing(above):
                 return
             found = await self._store.state(above)
-            awaited = None if found.run is None else found.run.awaited_call
-            if awaited is None or found.run is None or derive_child(above, found, found.run.id, awaited) != key:
+            run_id, calls = _find_awaited(found)
+            awaited = next((call for call in calls if derive_child(above, found, run_id, call) == key), None)
+            if awaited is None or not all(name in self._registry for name in list_needed_agents(found)):
                 return
-            if not all(name in self._registry for name in list_needed_agents(found)):
-                return
-            run_id = found.run.id
             session_log = self._worker.open_session_log(above, found)
             events = await session_log.commit(lambda state: go_on_with_session(state, run_id, awaited))
             self._worker.continue_session(session_log, events)
@@ -78,15 +82,15 @@ class Parents:
 
     async def find_take_over(self, key: SessionKey, state: State) -> Decide | None:
         """What is to be decided on a session that was found with nobody who advances it, if asking concerns it."""
-        awaited = None if state.run is None else state.run.awaited_call
-        if awaited is not None and state.run is not None:
-            run_id = state.run.id
+        run_id, calls = _find_awaited(state)
+        for awaited in calls:
             is_waiting = await self._is_child_waiting(derive_child(key, state, run_id, awaited))
             if is_waiting is None:
-                return lambda state: _give_up(state, run_id, awaited)
-            if is_waiting:
-                return lambda state: None
-            return lambda state: go_on_with_session(state, run_id, awaited)
+                return partial(_give_up, run_id=run_id, call_id=awaited)
+            if not is_waiting:
+                return partial(go_on_with_session, run_id=run_id, call_id=awaited)
+        if calls:
+            return lambda state: None
         if state.run is not None and state.run.id == derive_child_run(key) and await self._is_orphan(key, state):
             return lambda state: cancel_run(state, derive_child_run(key))
         return None

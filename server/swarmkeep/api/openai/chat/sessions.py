@@ -17,7 +17,7 @@ from swarmkeep.api.openai.submit import TAKEN_OVER
 from swarmkeep.api.openai.targets import Target, find_record, find_state, make_session_id
 from swarmkeep.domain.checking.inputs import check_new_id, refuse_stray_results
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.events import AwaitedApproval
+from swarmkeep.domain.events import AwaitedApproval, PendingCall
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.idempotency import IdempotentRequest
 from swarmkeep.store.ports import SessionKey
@@ -99,21 +99,23 @@ def make_asked(chat: ChatRequest, new: NewMessages, conversation: str | None = N
 
 def _refuse_open_approval(key: SessionKey, run: Run) -> None:
     """Chat completions have no word for a decision: it is made elsewhere, and then the run goes on."""
+    below = [_describe_wait_below(call) for call in run.pending if call.reason == "session"]
+    if below:
+        raise Refused("; ".join(below), "messages", code="approval_pending")
     for call in run.pending:
         if call.reason == "person":
             raise Refused(f"{TAKEN_OVER}, and no answer is there yet", "messages", code="approval_pending")
-        if call.reason == "session":
-            where = f"session {call.session_id or ''}, in which another agent is asked"
-            what = f"the call {call.tool_call_id} ({call.name}) waits for an approval in {where}"
-            approvals = () if call.approvals is UNSET else call.approvals
-            how = [
-                f"{each.name} in {each.session_id}: {describe_decision(each.session_id, each.run_id)}"
-                for each in approvals
-            ]
-            raise Refused("; ".join([what, *how]), "messages", code="approval_pending")
         if call.reason == "approval":
             what = f"the call {call.tool_call_id} ({call.name}) waits for an approval"
             raise Refused(f"{what}: {describe_decision(key.id, run.id)}", "messages", code="approval_pending")
+
+
+def _describe_wait_below(call: PendingCall) -> str:
+    where = f"session {call.session_id or ''}, in which another agent is asked"
+    what = f"the call {call.tool_call_id} ({call.name}) waits for an approval in {where}"
+    approvals = () if call.approvals is UNSET else call.approvals
+    how = [f"{each.name} in {each.session_id}: {describe_decision(each.session_id, each.run_id)}" for each in approvals]
+    return "; ".join([what, *how])
 
 
 def describe_below(approval: AwaitedApproval) -> str:
