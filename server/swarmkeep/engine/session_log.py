@@ -54,10 +54,10 @@ class StoreSessionLog:
         state: State,
         claim: Claim,
         rules: ApprovalRules,
+        quota: StorageQuota,
         *,
         may_start_queued: Callable[[State], bool] = lambda state: True,
         is_remembered: bool = False,
-        quota: StorageQuota | None = None,
     ) -> None:
         self.key = key
         self.state = state

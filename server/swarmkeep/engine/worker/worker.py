@@ -109,16 +109,8 @@ class Worker:
     ) -> StoreSessionLog:
         """A log to record in; one that `starts_unserved` leaves no queued run to others for want of its agent."""
         may_start = partial(self._may_start_queued, starts_unserved)
-        return StoreSessionLog(
-            self._store,
-            key,
-            state,
-            self.claim,
-            self._rules,
-            may_start_queued=may_start,
-            is_remembered=is_remembered,
-            quota=self._limits.storage_quota,
-        )
+        parts = (self._store, key, state, self.claim, self._rules, self._limits.storage_quota)
+        return StoreSessionLog(*parts, may_start_queued=may_start, is_remembered=is_remembered)
 
     def _may_start_queued(self, starts_unserved: bool, state: State) -> bool:
         # A server that stops leaves the queue to others.

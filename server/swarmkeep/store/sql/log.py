@@ -85,8 +85,10 @@ class SqlEventLog(SqlEventReader):
                     quota=quota,
                 )
 
-            plan = await run_off_loop(_count_work(drafts), make_plan)
-            return await self._finish(plan, self._record(plan))
+            return await self._append(await run_off_loop(_count_work(drafts), make_plan))
+
+    async def _append(self, plan: AppendPlan) -> AppendResult:
+        return await self._finish(plan, self._record(plan))
 
     async def _finish(self, plan: AppendPlan, recording: Awaitable[Lease | None]) -> AppendResult:
         try:
