@@ -29,7 +29,7 @@ from swarmkeep.engine.tracing.tracing import Tracing
 from swarmkeep.store.clock import Clock, utc_now
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.sql.tables import SESSION_TABLES, sessions
+from swarmkeep.store.sql.tables import SESSION_TABLES, sessions, totals
 
 KEY = SessionKey("default", "s1")
 
@@ -61,7 +61,7 @@ class EngineCluster:
         store = open_store(self._url)
 
         def empty(connection: Connection) -> None:
-            for table in (*SESSION_TABLES, sessions):
+            for table in (*SESSION_TABLES, sessions, totals):
                 connection.execute(delete(table))
 
         await store.database.write(empty)
