@@ -74,15 +74,22 @@ async def test_the_model_that_is_named_sums_up(openai: AsyncOpenAI, model: Scrip
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("service_tier", "priority"), ("prompt_cache_key", "k"), ("prompt_cache_retention", "24h")],
+    [("service_tier", "priority"), ("prompt_cache_options", {"mode": "implicit"}), ("tools", [])],
 )
-async def test_what_would_change_nothing_is_refused(openai: AsyncOpenAI, field: str, value: str) -> None:
-    asked: Any = {field: value}
+async def test_what_would_change_nothing_is_refused(openai: AsyncOpenAI, field: str, value: object) -> None:
     with pytest.raises(BadRequestError) as refused:
-        await openai.responses.compact(model="Front", input="x", **asked)
+        await openai.responses.compact(model="Front", input="x", extra_body={field: value})
     assert refused.value.param == field
 
 
-async def test_the_usual_tier_may_be_named(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_the_usual_tier_and_hints_for_a_cache_may_be_named(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.say("A summary.")
-    assert (await openai.responses.compact(model="Front", input="x", service_tier="auto")).output
+    usual: Any = {"service_tier": "auto", "prompt_cache_key": "mine", "prompt_cache_retention": "24h"}
+    assert (await openai.responses.compact(model="Front", input="x", **usual)).output
+
+
+async def test_a_model_is_named_or_null(service: RunningServer, model: ScriptedModel) -> None:
+    refused = await service.post("/openai/v1/responses/compact", {"input": "x"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+    model.say("A summary.")
+    assert (await service.post("/openai/v1/responses/compact", {"model": None, "input": "x"})).status_code == 200

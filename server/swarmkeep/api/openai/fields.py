@@ -119,16 +119,17 @@ class CountTokens(_ResponseInput, frozen=True, kw_only=True):
 
 
 class CompactResponse(Body, frozen=True, kw_only=True):
-    """`POST responses/compact`."""
+    """`POST responses/compact`. The specification requires that a model is named; OpenAI's types let it be null."""
 
-    model: str | None = None
+    model: str | None
     input: str | list[Any] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
+    # Where a provider may look for what it has cached: its own affair, and nothing of a compaction is shown again.
+    prompt_cache_key: ShortText | None = None
+    prompt_cache_retention: str | None = None
     # Nothing is shown again or kept of a compaction, so that no other tier can be asked for.
     service_tier: Literal["auto", "default"] | None = None
 
-    prompt_cache_key: None = None
-    prompt_cache_retention: None = None
     prompt_cache_options: None = None
     image: None = None
