@@ -159,7 +159,8 @@ def _missing_route_detail(request: Request[Any, Any, Any], headers: dict[str, st
     methods = next((value for name, value in headers.items() if name.lower() == "allow"), None)
     if methods is not None:
         return f"{shown} does not support {request.method}; it supports {methods}"
-    return f"no route for {request.method} {shown}; see `/openapi.json`"
+    prefix = "/openai/v1" if path.startswith("/openai/v1/") else ""
+    return f"no route for {request.method} {shown}; see `{prefix}/openapi.json`"
 
 
 def problem_document(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:

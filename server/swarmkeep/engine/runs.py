@@ -23,7 +23,7 @@ from swarmkeep.domain.events import RunEnded, RunWaiting
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import RunView, find_run, view_run
-from swarmkeep.engine.agents.caller_tools import refuse_taken_names
+from swarmkeep.engine.agents.caller_tools import refuse_wrong_functions
 from swarmkeep.engine.agents.edited_arguments import check_arguments, check_sizes
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.failpoints import ANSWER_READY, reach
@@ -120,9 +120,9 @@ class Runs:
 
     def apply_limits(self, options: RunOptions) -> RunOptions:
         """The options with the server's own limits. Raises InvalidRequest for a function that an agent has, too, and
-        TooLarge."""
+        for the choice of one that is not there, and TooLarge."""
         self._sizes.check_content(options.instructions or "", "/instructions")
-        refuse_taken_names(options, self._registry)
+        refuse_wrong_functions(options, self._registry)
         return replace(options, loop_turns=self._limits.loop_turns, history_turns=self._limits.history_turns)
 
     async def _begin_once(

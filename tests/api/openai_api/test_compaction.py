@@ -61,6 +61,10 @@ async def test_what_cannot_be_summed_up_is_refused(openai: AsyncOpenAI, model: S
     with pytest.raises(APIStatusError) as failed:
         await openai.responses.compact(model="Front", input="x")
     assert failed.value.status_code == 502
+    model.say("")
+    with pytest.raises(APIStatusError, match="has no text") as failed:
+        await openai.responses.compact(model="Front", input="x")
+    assert failed.value.status_code == 502
 
 
 async def test_the_model_that_is_named_sums_up(openai: AsyncOpenAI, model: ScriptedModel) -> None:

@@ -31,6 +31,11 @@ CHAT_DOOR: Any = {"type": "function", "function": {"name": "open_door", "paramet
             "tool_choice.tools[0].x",
         ),
         ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "name": "a"}]}, "tool_choice.tools[0]"),
+        ({"type": "function", "name": "shut_door"}, "tool_choice"),
+        (
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "shut_door"}]},
+            "tool_choice",
+        ),
     ],
 )
 async def test_a_choice_of_tools_that_would_be_dropped_in_part_is_refused(
@@ -48,6 +53,7 @@ async def test_a_choice_of_tools_that_would_be_dropped_in_part_is_refused(
         ({"type": "function", "function": {"name": "open_door", "x": 1}}, "tool_choice.function.x"),
         ({"type": "function", "name": "open_door"}, "tool_choice"),
         ({"type": "custom", "custom": {"name": "a"}}, "tool_choice"),
+        ({"type": "function", "function": {"name": "shut_door"}}, "tool_choice"),
         (
             {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [], "most": 3}},
             "tool_choice.allowed_tools.most",
@@ -75,6 +81,27 @@ def call(call_id: str) -> Any:
 
 def output(call_id: str) -> Any:
     return {"type": "function_call_output", "call_id": call_id, "output": "x"}
+
+
+FILE = {"type": "input_file", "file_url": "https://example.org/a.pdf"}
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"max_tool_calls": 3}, "'max_tool_calls' is not taken here; leave it out"),
+        ({"reasoning": {"mode": "pro"}}, "'mode' is not taken here; leave it out"),
+        ({"input": [{"role": "user", "content": [FILE]}]}, "a file is taken as `file_data`, not by a URL"),
+    ],
+)
+async def test_a_refusal_says_what_to_do(openai: AsyncOpenAI, body: Any, words: str) -> None:
+    with pytest.raises(BadRequestError, match=words):
+        await openai.responses.create(**{"model": "Front", "input": "Hi.", **body})
+
+
+async def test_a_route_that_is_not_there_names_the_description_of_these(service: RunningServer) -> None:
+    answer = await service.post("/openai/v1/assistants", {})
+    assert "/openai/v1/openapi.json" in answer.json()["error"]["message"]
 
 
 async def test_ids_of_another_kind_in_past_calls_are_no_ids(openai: AsyncOpenAI, model: ScriptedModel) -> None:

@@ -121,6 +121,7 @@ def _function(**changes: Any) -> dict[str, Any]:
         ([_function(description="x" * 300_000)], None, 413, "too_large"),
         ([OPEN_DOOR], "sometimes", 400, "invalid_request"),
         ([OPEN_DOOR], {"name": "open_door"}, 400, "invalid_request"),
+        ([OPEN_DOOR], {"type": "function", "function": {"name": "shut_door"}}, 400, "invalid_request"),
     ],
 )
 async def test_tools_that_cannot_be_offered_are_refused_and_nothing_is_recorded(

@@ -28,7 +28,7 @@ from swarmkeep.domain.checking.model_requests import check_format, check_setting
 from swarmkeep.domain.decisions.sizes import is_heavy
 from swarmkeep.domain.errors import AgentNotFound
 from swarmkeep.domain.run_options import RunOptions
-from swarmkeep.engine.agents.caller_tools import refuse_taken_names
+from swarmkeep.engine.agents.caller_tools import refuse_wrong_functions
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ def _read_asked(principal: Principal, body: CreateResponse, items: str | list[An
     )
     said = read_said(principal, items)
     require_permissions(principal, said)
-    refuse_taken_names(options, principal.engine.registry)
+    refuse_wrong_functions(options, principal.engine.registry)
     return Asked(
         model=model,
         said=said,

@@ -92,7 +92,7 @@ def to_param(pointer: str) -> str | None:
 
 
 # Failures of the provider, besides those whose codes begin with `provider_`.
-_PROVIDER_CODES = ("context_length_exceeded", "content_filter", "model_client_error")
+_PROVIDER_CODES = ("context_length_exceeded", "content_filter", "model_client_error", "summary_empty")
 _TOO_MANY_CODES = ("provider_rate_limited", "provider_quota_exceeded", "quota_exceeded")
 
 

@@ -56,6 +56,8 @@ def make_invalid_request(error: msgspec.ValidationError, pointer: str = "") -> I
         pointer += f"/{named[1]}"
     if pointer == "/id" and "matching regex" in detail:
         detail = _ID_RULE
+    elif detail.startswith("Expected `null`, got"):
+        detail = f"`{pointer.rpartition('/')[2]}` is not taken here; leave it out"
     return InvalidRequest(detail.replace("`", "'"), pointer)
 
 

@@ -26,7 +26,7 @@ from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.engine.agents.approvals import ApprovalRules
 from swarmkeep.engine.agents.brought_history import find_passing
-from swarmkeep.engine.agents.caller_tools import refuse_taken_names
+from swarmkeep.engine.agents.caller_tools import refuse_wrong_functions
 from swarmkeep.engine.agents.guardrails import Guards
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.ids import make_id
@@ -114,7 +114,7 @@ class UnstoredRuns:
 
     async def start(self, tenant: str, session: UnstoredSession, command: StartRun) -> AsyncGenerator[Item | None]:
         """What happens, as it happens. Raises, before anything does, what `Runs.start` raises."""
-        refuse_taken_names(command.options, self._registry)
+        refuse_wrong_functions(command.options, self._registry)
         command = replace(command, options=self._apply_limits(command.options))
         agent = self._registry.get_active(command.agent or session.state.agent)
         session.count_files(await self._check_messages(command.messages))
@@ -132,7 +132,7 @@ class UnstoredRuns:
         options: RunOptions,
     ) -> AsyncGenerator[Item | None]:
         """As `start`, for a run that waits."""
-        refuse_taken_names(options, self._registry)
+        refuse_wrong_functions(options, self._registry)
         agent = self._registry.get_active(session.state.agent)
         said = [*messages, *({"content": answer.content} for answer in tool_results)]
         session.count_files(await self._check_messages(said))
@@ -166,7 +166,7 @@ class UnstoredRuns:
 
         Raises what `decide` raises, and TurnFailed if the agent cannot be asked.
         """
-        refuse_taken_names(options, self._registry)
+        refuse_wrong_functions(options, self._registry)
         log = MemorySessionLog(session.state)
         await log.commit(decide)
         toolbox, state = self._make_toolbox(session), log.state

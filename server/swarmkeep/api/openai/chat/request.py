@@ -27,7 +27,7 @@ from swarmkeep.domain.checking.model_requests import check_format, check_setting
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.sizes import is_heavy
 from swarmkeep.domain.run_options import RunOptions
-from swarmkeep.engine.agents.caller_tools import refuse_taken_names
+from swarmkeep.engine.agents.caller_tools import refuse_wrong_functions
 
 SESSION_HEADER = "X-Session-Id"
 # Those of programs that name their chats. A setting adds others.
@@ -66,7 +66,7 @@ def _read_request(principal: Principal, body: CreateChatCompletion, session_id: 
         request=collect_echo(body, model),
     )
     # Before a session is made for it.
-    refuse_taken_names(options, principal.engine.registry)
+    refuse_wrong_functions(options, principal.engine.registry)
     messages = check_messages(read_messages(body.messages), "/messages", principal.engine.limits.max_messages)
     return ChatRequest(
         model=model,

@@ -33,10 +33,10 @@ def _read_part(part: Any, param: str) -> Json:
             return {"type": "file", "file": {"file_data": data, **({"filename": name} if name else {})}}
         case {"type": "input_audio", "input_audio": dict(audio)}:
             return {"type": "input_audio", "input_audio": audio}
-        case {"type": "input_image" | "input_file"}:
-            raise Refused(
-                "pictures and files are taken as they are (a URL, or data), not by the id of an upload", param
-            )
+        case {"type": "input_image"}:
+            raise Refused("a picture is taken by its `image_url`, which may be data, not by the id of an upload", param)
+        case {"type": "input_file"}:
+            raise Refused("a file is taken as `file_data`, not by a URL or the id of an upload", param)
         case {"type": str(kind)}:
             raise Refused(f"parts of the type {kind!r} are not taken here, or not in this shape", f"{param}.type")
         case _:
