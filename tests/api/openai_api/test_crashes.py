@@ -309,6 +309,26 @@ async def test_of_many_that_go_on_from_one_response_one_does_and_all_others_fork
     assert sorted(asked) == sorted(["0", "first", f"{number}"] for number in range(1, MANY + 1))
 
 
+@pytest.mark.long
+async def test_of_many_that_answer_one_call_one_does_and_all_others_fork(
+    openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel
+) -> None:
+    door: Any = {"type": "function", "name": "open_door", "parameters": {"type": "object", "properties": {}}}
+    model.call("open_door", {}, id="c1")
+    first = await openai.responses.create(model="Front", input="Open it.", tools=[door])
+    for _ in range(MANY):
+        model.say("next")
+
+    async def answer(number: int) -> Any:
+        output: Any = {"type": "function_call_output", "call_id": "c1", "output": f"{number}"}
+        return await openai.responses.create(model="Front", input=[output], previous_response_id=first.id)
+
+    made = await asyncio.gather(*map(answer, range(MANY)))
+    assert {found.output_text for found in made} == {"next"}
+    assert len({found.id.partition(".")[2] for found in made}) == MANY
+    assert {request["messages"][-1]["content"] for request in model.requests[1:]} == set(map(str, range(MANY)))
+
+
 @pytest.mark.one_database
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("where", ["nowhere", "conversation", "previous"])

@@ -23,7 +23,14 @@ from swarmkeep.api.openai.targets import Target, find_target
 from swarmkeep.api.streams import StreamCheck
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer
-from swarmkeep.domain.errors import Draining, SeqConflict, SessionBusy, SessionNotFound
+from swarmkeep.domain.errors import (
+    AlreadyDecided,
+    Draining,
+    RunNotWaiting,
+    SeqConflict,
+    SessionBusy,
+    SessionNotFound,
+)
 from swarmkeep.domain.events import AwaitedApproval, RunWaiting
 from swarmkeep.domain.state import Run
 from swarmkeep.engine.attempts import decide_until_recorded
@@ -131,7 +138,7 @@ async def _begin_at(principal: Principal, target: Target, asked: Asked, idempote
     if target.repeated is not None:
         return await _find_repeated(principal, target.key, target.repeated)
     if target.waiting is not None:
-        return await _resume(principal, target.key, target.waiting, asked, idempotency)
+        return await _go_on(principal, target.key, target.waiting, asked, idempotency)
     command = make_command(principal, target.state, asked, idempotency)
     if asked.previous is not None and target.key.id == asked.previous.session_id:
         command = replace(command, after_run=asked.previous.run_id)
@@ -157,6 +164,22 @@ async def _find_repeated(principal: Principal, key: SessionKey, record: Idempote
             part += waits and event.seq < (record.seq or 0)
     position = replace(position, seq=record.seq, repeated=True)
     return Begun(key, ResponseId(key.id, position.run_id, part), position)
+
+
+async def _go_on(
+    principal: Principal, key: SessionKey, run: Run, asked: Asked, idempotency: IdempotentRequest | None
+) -> Begun:
+    """Resume a run that waits; or go on in a fork, where somebody has answered it first, as if that had been before."""
+    try:
+        return await _resume(principal, key, run, asked, idempotency)
+    except (AlreadyDecided, RunNotWaiting):
+        # Of two decisions the first one counts, wherever they are made.
+        if asked.previous is None or asked.said.approvals:
+            raise
+        target = await find_target(principal, asked, idempotency, fresh=True)
+        if target.waiting is not None:
+            raise
+        return await _begin(principal, target, asked, idempotency)
 
 
 async def _resume(
