@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from openai import AsyncOpenAI, BadRequestError, ConflictError, NotFoundError
@@ -130,6 +130,34 @@ async def test_a_deleted_item_is_shown_and_sent_no_more_and_a_call_goes_with_its
     events = await service.events(f"/v1/sessions/{made.id}")
     assert [event["data"]["message"]["role"] for event in events if event["type"] == "message.added"].count("tool") == 1
     assert (await service.get(f"/v1/sessions/{made.id}/verify")).json()["valid"]
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_a_conversation_is_emptied_page_by_page(
+    openai: AsyncOpenAI, model: ScriptedModel, order: Literal["asc", "desc"]
+) -> None:
+    door: Any = {"type": "function", "name": "open_door", "parameters": {"type": "object", "properties": {}}}
+    made = await openai.conversations.create()
+    model.call("open_door", {}, id="c1")
+    await openai.responses.create(model="Front", input="1", conversation=made.id, tools=[door])
+    output: Any = {"type": "function_call_output", "call_id": "c1", "output": "open"}
+    model.say("one")
+    await openai.responses.create(model="Front", input=[output], conversation=made.id)
+    shown = []
+    # Each page comes after an item that has been deleted; the output has gone with its call, or the call with it.
+    async for item in openai.conversations.items.list(made.id, order=order, limit=1):
+        await openai.conversations.items.delete(str(item.id), conversation_id=made.id)
+        shown.append(item)
+    assert [item.type for item in shown if item.type != "message"] == [
+        "function_call" if order == "asc" else "function_call_output"
+    ]
+    assert (await openai.conversations.items.list(made.id)).data == []
+    for item in shown:
+        await openai.conversations.items.delete(str(item.id), conversation_id=made.id)
+    with pytest.raises(NotFoundError):
+        await openai.conversations.items.list(made.id, after=f"msg_s99.{made.id}")
+    with pytest.raises(NotFoundError):
+        await openai.conversations.items.delete(f"msg_s99.{made.id}", conversation_id=made.id)
 
 
 async def test_a_deleted_response_is_found_no_more(openai: AsyncOpenAI, model: ScriptedModel) -> None:

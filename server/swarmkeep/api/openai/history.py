@@ -13,7 +13,7 @@ from swarmkeep.api.openai.errors import Refused, not_found
 from swarmkeep.api.openai.items.files import measure_item, put_back_files
 from swarmkeep.api.openai.items.ids import ItemPlace, ResponseId, parse_item_session, parse_response_id
 from swarmkeep.api.openai.items.input_items import collect_references, is_reference
-from swarmkeep.api.openai.items.session_items import list_session_items
+from swarmkeep.api.openai.items.session_items import list_item_ids, list_session_items
 from swarmkeep.api.openai.progress.builder import ResponseBuilder
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.envelope import RecordedEvent
@@ -124,6 +124,13 @@ async def list_items(session_id: str, state: State) -> list[tuple[Entry, Json]]:
     if len(state.messages) > _FEW_MESSAGES:
         return await asyncio.to_thread(list_session_items, session_id, state)
     return list_session_items(session_id, state)
+
+
+async def list_ids(session_id: str, state: State) -> list[str]:
+    """The ids of a session's items, also of those that are not shown any more; of a long one in a thread."""
+    if len(state.messages) > _FEW_MESSAGES:
+        return await asyncio.to_thread(list_item_ids, session_id, state)
+    return list_item_ids(session_id, state)
 
 
 async def resolve_references(principal: Principal, items: list[Any]) -> list[Any]:

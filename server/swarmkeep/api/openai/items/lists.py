@@ -18,14 +18,27 @@ Include = Annotated[list[str] | None, QueryParameter(name="include", description
 IncludeList = Annotated[list[str] | None, QueryParameter(name="include[]", description="Changes nothing here.")]
 
 
-def list_page(items: Sequence[Json], *, limit: int, order: str, after: str | None, max_bytes: int) -> Json:
-    """A page of items that are given in order; shorter than its limit if it would be too large. Raises Refused."""
+def list_page(
+    items: Sequence[Json],
+    *,
+    limit: int,
+    order: str,
+    after: str | None,
+    max_bytes: int,
+    ids: Sequence[str] | None = None,
+) -> Json:
+    """A page of items that are given in order; shorter than its limit if it would be too large. Raises Refused.
+
+    `ids` are those of all items that there have been, in the same order: a page may come after one that is gone.
+    """
     ordered = list(items) if order == "asc" else list(reversed(items))
     if after is not None:
-        place = next((place for place, item in enumerate(ordered) if item["id"] == after), None)
-        if place is None:
+        known = [item["id"] for item in items] if ids is None else ids
+        if after not in known:
             raise not_found("item", after, "after")
-        ordered = ordered[place + 1 :]
+        place = known.index(after)
+        later = set(known[place + 1 :] if order == "asc" else known[:place])
+        ordered = [item for item in ordered if item["id"] in later]
     page: list[Json] = []
     size = 0
     for item in ordered[:limit]:

@@ -17,6 +17,15 @@ APPROVALS = ("mcp_approval_request", "mcp_approval_response")
 
 def list_session_items(session_id: str, state: State) -> list[tuple[Entry, Json]]:
     """Each item with the message that it comes from: for an approval, the one that asks for its call."""
+    return _read_state(session_id, state).items
+
+
+def list_item_ids(session_id: str, state: State) -> list[str]:
+    """The ids of all items in order, of those that were taken out, too."""
+    return list(_read_state(session_id, state).ids)
+
+
+def _read_state(session_id: str, state: State) -> _Listing:
     listing = _Listing(session_id, state)
     notes = iter(state.approvals)
     note = next(notes, None)
@@ -28,12 +37,13 @@ def list_session_items(session_id: str, state: State) -> list[tuple[Entry, Json]
     while note is not None:
         listing.add_note(note)
         note = next(notes, None)
-    return listing.items
+    return listing
 
 
 class _Listing:
     def __init__(self, session_id: str, state: State) -> None:
         self.items: list[tuple[Entry, Json]] = []
+        self.ids: dict[str, None] = {}
         runs = {run.id: run for run in (*state.finished, *([state.run] if state.run is not None else []))}
         outside = {
             str(entry.message.get("tool_call_id"))
@@ -52,6 +62,7 @@ class _Listing:
         found = self._reader.read(entry, test)
         if entry.role == "assistant":
             self._asking |= {call_id: entry for call_id, _, _ in read_tool_calls(entry.message)}
+        self.ids |= dict.fromkeys(item["id"] for item in found)
         if not entry.removed:
             self.items += [(entry, item) for item in found if not _is_gone(entry, item)]
 
@@ -59,12 +70,15 @@ class _Listing:
         call, entry = self._reader.calls.get(note.call_id), self._asking.get(note.call_id)
         if note.approve is None:
             self._reader.asked.add(note.call_id)
-        if call is None or entry is None or entry.removed or note.call_id in entry.removed_calls:
+        if call is None or entry is None:
             return
         if note.approve is None:
             item = show_approval_request(call)
         else:
             item = show_approval_response(call, note.approve, note.reason)
+        self.ids.setdefault(item["id"])
+        if entry.removed or note.call_id in entry.removed_calls:
+            return
         # A call that came out of a file may be asked about and decided again here: then that counts.
         if item["id"] in self._noted:
             self.items[self._noted[item["id"]]] = (entry, item)

@@ -14,7 +14,7 @@ from swarmkeep.api.bodies import Body
 from swarmkeep.api.openai.asked import read_said
 from swarmkeep.api.openai.errors import Refused, not_found
 from swarmkeep.api.openai.fields import Metadata
-from swarmkeep.api.openai.history import list_items, resolve_references
+from swarmkeep.api.openai.history import list_ids, list_items, resolve_references
 from swarmkeep.api.openai.items.files import put_back_files
 from swarmkeep.api.openai.items.input_items import Input
 from swarmkeep.api.openai.items.lists import After, Include, IncludeList, ItemLimit, Order, list_page
@@ -183,16 +183,11 @@ async def list_conversation_items(
 ) -> dict[str, Any]:
     key, state = await _find(principal, conversation_id)
     items = [item for _, item in await list_items(key.id, state)]
-    page = list_page(items, limit=limit, order=order, after=after, max_bytes=principal.reader.page_bytes)
+    # Whoever deletes what a page shows goes on after what is gone.
+    ids = None if after is None or any(item["id"] == after for item in items) else await list_ids(key.id, state)
+    max_bytes = principal.reader.page_bytes
+    page = list_page(items, limit=limit, order=order, after=after, max_bytes=max_bytes, ids=ids)
     return await _put_back(principal, key, page)
-
-
-async def _find_item(principal: Principal, conversation_id: str, name: str) -> tuple[SessionKey, Entry, Json]:
-    key, state = await _find(principal, conversation_id)
-    for entry, item in await list_items(key.id, state):
-        if item["id"] == name:
-            return key, entry, item
-    raise not_found("item", name)
 
 
 @get(
@@ -207,8 +202,11 @@ async def get_item(
     include: Include = None,
     include_list: IncludeList = None,
 ) -> dict[str, Any]:
-    key, _, item = await _find_item(principal, conversation_id, item_id)
-    return (await put_back_files(principal.store, key, [item]))[0]
+    key, state = await _find(principal, conversation_id)
+    found = [item for _, item in await list_items(key.id, state) if item["id"] == item_id]
+    if not found:
+        raise not_found("item", item_id)
+    return (await put_back_files(principal.store, key, found[:1]))[0]
 
 
 @delete(
@@ -221,8 +219,21 @@ async def get_item(
 async def delete_item(
     conversation_id: FromPath[str], item_id: FromPath[str], principal: NamedDependency[Principal]
 ) -> dict[str, Any]:
-    """Models are not sent it any more, and lists do not show it; a call goes with its result. The log keeps it."""
-    key, entry, item = await _find_item(principal, conversation_id, item_id)
+    """Models are not sent it any more, and lists do not show it; a call goes with its result. The log keeps it.
+
+    One that has gone already, as the result of a call that was deleted, may be deleted again.
+    """
+    key, state = await _find(principal, conversation_id)
+    found = next((pair for pair in await list_items(key.id, state) if pair[1]["id"] == item_id), None)
+    if found is not None:
+        await _take_out(principal, key, *found)
+        state = await principal.reader.state(key)
+    elif item_id not in await list_ids(key.id, state):
+        raise not_found("item", item_id)
+    return show_conversation(key.id, state.created_at, state.metadata)
+
+
+async def _take_out(principal: Principal, key: SessionKey, entry: Entry, item: Json) -> None:
     if item["type"] in APPROVALS:
         message = "an approval cannot be deleted by itself: it goes with its call, once that has come to its end"
         raise Refused(message, "item_id")
@@ -230,8 +241,6 @@ async def delete_item(
     # Of a reply that says something and calls functions, each is an item.
     words_only = item["type"] == "message" and entry.role == "assistant"
     await principal.engine.sessions.remove_message(key, entry.seq, call_id, content_only=words_only, by=principal.name)
-    state = await principal.reader.state(key)
-    return show_conversation(key.id, state.created_at, state.metadata)
 
 
 ROUTES = [
