@@ -52,6 +52,10 @@ def test_values_are_counted_as_they_are_wherever_the_text_is_cut(value: Any, sli
     assert count_values(body, slice_bytes=slice_bytes) == count_largest(value)
 
 
+def test_a_text_with_a_line_break_hides_nothing() -> None:
+    assert count_values(b'id: "\ndata: {"a":[1,2]}', slice_bytes=5) == 3
+
+
 def test_what_looks_like_values_in_a_text_is_none() -> None:
     text = json.dumps({"a": '[{,"\\' * 50_000}).encode()
     refuse_too_many_values(text, 1)

@@ -17,7 +17,6 @@ import msgspec
 T = TypeVar("T")
 _SLICE_BYTES = 65_536
 """Work in one piece: so much of a text is counted before others get their turn."""
-_BACKSLASH = ord("\\")
 Json = dict[str, Any]
 """A JSON object."""
 
@@ -149,17 +148,35 @@ def has_more_values(text: bytes, max_values: int) -> bool:
 
 def count_values(body: bytes, *, slice_bytes: int = _SLICE_BYTES) -> int:
     """How many arrays and objects a JSON text has, and how many commas between the values in them."""
-    count, start, in_text = 0, 0, 0
-    while start < len(body):
-        end = start + slice_bytes
+    counter = ValueCounter()
+    for start in range(0, len(body), slice_bytes):
+        counter.feed(body[start : start + slice_bytes])
+    return counter.count
+
+
+class ValueCounter:
+    """Counts the arrays and objects of a JSON text that comes in pieces, and the commas between the values in them.
+
+    A text with a line break in it is no JSON: from there on, what stands in texts counts, too.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._in_text = 0
+        self._is_json = True
+        self._escape = b""
+
+    def feed(self, piece: bytes) -> None:
+        piece = self._escape + piece
         # An escape is not cut in two.
-        while end < len(body) and body[end - 1] == _BACKSLASH:
-            end += 1
-        parts = body[start:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
-        count += _count_marks(b"".join(parts[in_text::2]))
-        in_text ^= (len(parts) - 1) % 2
-        start = end
-    return count
+        is_cut = (len(piece) - len(piece.rstrip(b"\\"))) % 2
+        self._escape = b"\\" * is_cut
+        parts = piece[: len(piece) - is_cut].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        texts = b"".join(parts[1 - self._in_text :: 2])
+        self._is_json = self._is_json and not (b"\n" in texts or b"\r" in texts)
+        self.count += _count_marks(b"".join(parts[self._in_text :: 2]))
+        self.count += 0 if self._is_json else _count_marks(texts)
+        self._in_text ^= (len(parts) - 1) % 2
 
 
 def _count_marks(text: bytes) -> int:

@@ -256,7 +256,7 @@ async def test_a_server_that_dies_floods_and_fails_is_an_answer_and_is_started_a
     assert (await run_to_end(engine)).status == "completed"
     results = list_results(await read_log(engine))
     assert [status for status, _ in results] == ["error", "ok", "error", "error", "error", "error", "error", "ok"]
-    assert "It may or may not have taken effect" in results[0][1]
+    assert "(its process ended with code 3). It may or may not have taken effect" in results[0][1]
     assert "larger than 4,000,000 bytes" in results[2][1]
     # What it shows of its failure is shown to the model.
     assert results[6][1].splitlines() == ["Error: fail_and_show failed: no such button", "picture 1: image/png, 100 B"]
@@ -277,6 +277,8 @@ async def test_what_a_server_floods_with_is_not_kept(
     first, second = list_results(await read_log(engine))
     assert first[0] == ("ok" if tool == "garbage" else "error")
     assert second == ("ok", "fine")
+    reasons = {"endless_line": "larger than 4,000,000 bytes", "many_values": "more than 50,000 values"}
+    assert reasons.get(tool, "fine") in first[1]
 
 
 async def test_a_call_that_hangs_is_given_up_in_its_time_and_told_to_the_server(

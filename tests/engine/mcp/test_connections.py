@@ -18,10 +18,11 @@ from swarmkeep import Agent, MCPServer, Swarm
 from swarmkeep.agent import ToolFailed
 from swarmkeep.engine.agents.registry import AgentsError
 from swarmkeep.engine.mcp import servers as mcp_servers
+from swarmkeep.engine.mcp.bounds import Bound, MessageLimits, ServerFlooded
 from swarmkeep.engine.mcp.connection import ConnectionLimits
 from swarmkeep.engine.mcp.pool import ServerPool
 from swarmkeep.engine.mcp.servers import check_client
-from swarmkeep.engine.mcp.stdio import Bound, LineReader, MessageLimits, ServerFlooded
+from swarmkeep.engine.mcp.stdio import LineReader
 from tests.engine.cluster import wait_until
 from tests.support.processes import free_port
 
@@ -196,6 +197,35 @@ def test_a_message_is_read_up_to_its_bound_and_answered_with_an_error_past_it(ro
     first, second = read(MessageLimits(message_bytes=room), ANSWER, ANSWER.replace(b"y" * 100, b""))
     assert ("result" in first) == (room == len(ANSWER) - 1)
     assert (first["id"], second["result"]) == (7, {"x": ""})
+
+
+@pytest.mark.parametrize(
+    ("answer", "request_id"),
+    [
+        (b'{"result":{"id":7,"text":"%s"},"jsonrpc":"2.0","id":3}\n', 3),
+        (b'{"jsonrpc":"2.0","result":{"id":7,"text":"%s","x":{"id":9}},"id":3}\n', 3),
+        (b'{"error":{"code":7,"message":"%s"}, "id": 3, "jsonrpc": "2.0"}\n', 3),
+    ],
+)
+def test_an_answer_that_is_too_large_is_refused_wherever_it_names_its_request(answer: bytes, request_id: int) -> None:
+    pieces = [(answer % (b"y" * 3000))[at : at + 100] for at in range(0, 4000, 100)]
+    refused, after = read(MessageLimits(message_bytes=1000), *pieces, ANSWER)
+    assert (refused["id"], "error" in refused, after["id"]) == (request_id, True, 7)
+
+
+def test_an_answer_that_is_too_large_and_names_no_request_closes_the_connection() -> None:
+    nested = b'{"jsonrpc":"2.0","result":{"id":7,"text":"' + b"y" * 3000 + b'","x":{"id":9}}}\n'
+    with pytest.raises(ServerFlooded, match="larger than 1,000 bytes"):
+        read(MessageLimits(message_bytes=1000), nested)
+
+
+def test_what_stands_in_a_text_is_no_value() -> None:
+    table = json.dumps({"jsonrpc": "2.0", "id": 7, "result": {"text": '1,2,[{\\"' * 1000}}).encode() + b"\n"
+    limits = MessageLimits(message_values=10)
+    (whole,) = read(limits, table)
+    assert read(limits, *(table[at : at + 7] for at in range(0, len(table), 7))) == [whole]
+    (refused,) = read(limits, b'{"jsonrpc":"2.0","id":7,"result":{"x":[1,2,3,4,5,6,7,8,9]}}\n')
+    assert "more than 10 values" in refused["error"]["message"]
 
 
 def test_a_flood_closes_the_connection() -> None:

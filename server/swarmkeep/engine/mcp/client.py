@@ -13,9 +13,10 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult, Implementation, RequestParamsMeta, Tool
 
 from swarmkeep.agent import MCPServer
+from swarmkeep.engine.mcp.bounds import MessageLimits
 from swarmkeep.engine.mcp.contents import MOST_TOOLS, OfferedTool, read_tools
 from swarmkeep.engine.mcp.http import open_http
-from swarmkeep.engine.mcp.stdio import LastWords, MessageLimits, open_stdio
+from swarmkeep.engine.mcp.stdio import LastWords, open_stdio
 
 _MOST_PAGES = 50
 

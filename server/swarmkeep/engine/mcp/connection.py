@@ -17,9 +17,10 @@ from mcp.types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND, ToolL
 
 from swarmkeep.agent import MCPServer, Result, ToolFailed
 from swarmkeep.domain.checking.files import FileLimits
+from swarmkeep.engine.mcp.bounds import MessageLimits
 from swarmkeep.engine.mcp.client import call_tool, describe_error, list_offered, open_client, open_transport
 from swarmkeep.engine.mcp.contents import OfferedTool, read_result
-from swarmkeep.engine.mcp.stdio import LastWords, MessageLimits
+from swarmkeep.engine.mcp.stdio import LastWords
 from swarmkeep.engine.models.secrets import Secrets
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class Connection:
         self._wanted = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
         self._scope: anyio.CancelScope | None = None
+        self._words = LastWords()
         self._listed_at = 0.0
         self._is_stale = False
         self._running = 0
@@ -193,7 +195,7 @@ class Connection:
 
     async def _connect(self) -> bool:
         """Be connected for as long as that lasts, if it succeeds; `error` says why it did not last."""
-        words = LastWords()
+        words = self._words = LastWords()
         is_open = False
         ends_at = anyio.current_time() + self.server.connect_timeout
         self.error = None
@@ -251,11 +253,11 @@ class Connection:
                 is_in_vain = not (isinstance(error, MCPError) and error.code in _ANSWERS)
                 text = self._secrets.mask(describe_error(error))[:_ERROR_CHARACTERS]
                 is_lost = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
-                _fail(work, ServerUnreachable(text) if is_lost else ToolFailed(text))
+                _fail(work, ServerUnreachable(self._words.reason or text) if is_lost else ToolFailed(text))
             finally:
                 self._running -= 1
                 # The connection ends, and what was asked with it.
-                _fail(work, ServerUnreachable(_CLOSED))
+                _fail(work, ServerUnreachable(self._words.reason or _CLOSED))
         if is_in_vain or scope.cancelled_caught:
             await self._probe(client)
 

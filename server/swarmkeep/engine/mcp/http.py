@@ -13,7 +13,7 @@ from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 
 from swarmkeep.agent import MCPServer
-from swarmkeep.engine.mcp.stdio import Bound, MessageLimits, ServerFlooded, count_values
+from swarmkeep.engine.mcp.bounds import Bound, MessageLimits, MessageSize, ServerFlooded, describe_excess
 from swarmkeep.engine.models.media_types import is_event_stream
 
 # A stream of events may be silent for long; whoever waits for an answer has a limit of their own.
@@ -49,7 +49,7 @@ async def _bound_response(response: httpx2.Response, bound: Bound, limits: Messa
 
     class BoundedStream(httpx2.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            size = values = 0
+            size = MessageSize(limits)
             async for data in inner:
                 messages = _SEPARATOR.split(data) if streamed else [data]
                 try:
@@ -57,15 +57,10 @@ async def _bound_response(response: httpx2.Response, bound: Bound, limits: Messa
                 except ServerFlooded as error:
                     raise httpx2.StreamError(str(error)) from None
                 for place, piece in enumerate(messages):
-                    if place:
-                        size = values = 0
-                    size += len(piece)
-                    values += count_values(piece)
-                    if size > limits.message_bytes or values > limits.message_values:
-                        raise httpx2.StreamError(
-                            f"a message is larger than {limits.message_bytes:,} bytes, or has more than "
-                            f"{limits.message_values:,} values"
-                        )
+                    size = MessageSize(limits) if place else size
+                    excess = size.find_excess(piece)
+                    if excess is not None:
+                        raise httpx2.StreamError(describe_excess(excess))
                 yield data
 
         async def aclose(self) -> None:

@@ -15,22 +15,25 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 
 import anyio
-import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp.types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from swarmkeep.agent import MCPServer
+from swarmkeep.engine.mcp.bounds import Bound, MessageLimits, MessageSize, ServerFlooded, describe_excess
 
 log = logging.getLogger(__name__)
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 _PIECE_BYTES = 64 * 1024
-# What an answer begins with, where its request is named before what it says.
-_ANSWER_ID = re.compile(rb'"id"\s*:\s*(\d{1,15})\b')
-_HEAD_BYTES = 200
+# Where an answer names its request: before what it says, or behind it. What it says may have ids, too.
+_VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
+_FIRST_ID = re.compile(rb'\s*\{\s*(?:%s\s*,\s*)?"id"\s*:\s*(\d{1,15})\b' % _VERSION)
+_LAST_ID_FOLLOWS = re.compile(rb'\s*\{\s*(?:%s\s*,\s*)?"(?:result|error)"\s*:' % _VERSION)
+_LAST_ID = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*(?:,\s*%s\s*)?\}$' % _VERSION)
+_EDGE_BYTES = 200
 _STOP_SECONDS = 2.0
 _EXIT_SECONDS = 0.5
 _EXIT_POLL_SECONDS = 0.01
@@ -38,78 +41,56 @@ _KEPT_LINES = 20
 _LINE_CHARACTERS = 200
 
 
-class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read of a server. `message_values`: about as many values as one message may have, because each takes
-    time. Of a flood of messages or bytes, so much is read in `window_seconds`; then the connection is closed."""
-
-    message_bytes: int = 4_000_000
-    message_values: int = 50_000
-    window_messages: int = 5_000
-    window_bytes: int = 64_000_000
-    window_seconds: float = 10.0
-
-
-class ServerFlooded(Exception):
-    """The server sends more than is read."""
-
-
-class Bound:
-    """Counts what comes from one server. Raises ServerFlooded."""
-
-    def __init__(self, limits: MessageLimits, clock: Callable[[], float]) -> None:
-        self._limits = limits
-        self._clock = clock
-        self._since = clock()
-        self._messages = self._bytes = 0
-
-    def count(self, size: int, messages: int) -> None:
-        now = self._clock()
-        if now - self._since > self._limits.window_seconds:
-            self._since, self._messages, self._bytes = now, 0, 0
-        self._messages += messages
-        self._bytes += size
-        if self._messages > self._limits.window_messages or self._bytes > self._limits.window_bytes:
-            raise ServerFlooded("it sends too much at once")
-
-    def find_excess(self, data: bytes | bytearray) -> str | None:
-        """Why a message is not read, if it is not."""
-        if len(data) > self._limits.message_bytes:
-            return f"it is larger than {self._limits.message_bytes:,} bytes"
-        if count_values(data) > self._limits.message_values:
-            return f"it has more than {self._limits.message_values:,} values"
-        return None
-
-
-def count_values(data: bytes | bytearray) -> int:
-    """About how many values of JSON it has, empty lists and objects included: what reading it costs."""
-    return data.count(b",") + data.count(b"[") + data.count(b"{")
-
-
 class LineReader:
     """Messages out of pieces of a server's output. Of a message that is too large its request is answered so."""
 
     def __init__(self, bound: Bound) -> None:
         self._bound = bound
-        self._line = bytearray()
-        self._skips = False
+        self._begin_line()
 
     def feed(self, data: bytes) -> Iterator[SessionMessage]:
-        lines = data.split(b"\n")
         self._bound.count(len(data), 0)
-        for place, piece in enumerate(lines):
-            if not self._skips:
-                self._line += piece
-            ends = place < len(lines) - 1
-            excess = None if self._skips else self._bound.find_excess(self._line)
-            if excess is not None:
-                yield _refuse(bytes(self._line[:_HEAD_BYTES]), excess)
-                self._line.clear()
-                self._skips = True
-            if ends:
-                line, self._line = bytes(self._line).strip(), bytearray()
-                if line and not self._skips and not _is_idle_talk(line) and (message := self._parse(line)) is not None:
-                    yield message
-                self._skips = False
+        *ending, last = data.split(b"\n")
+        for piece in ending:
+            yield from self._take(piece)
+            yield from self._end_line()
+        yield from self._take(last)
+
+    def _begin_line(self) -> None:
+        self._line = bytearray()
+        self._size = MessageSize(self._bound.limits)
+        self._excess: str | None = None
+        self._is_refused = False
+
+    def _take(self, piece: bytes) -> Iterator[SessionMessage]:
+        self._line += piece
+        if self._excess is None:
+            self._excess = self._size.find_excess(piece)
+            if self._excess is None:
+                return
+            yield from self._refuse_by_beginning(self._excess)
+        # No more is kept of it than its end.
+        del self._line[:-_EDGE_BYTES]
+
+    def _refuse_by_beginning(self, why: str) -> Iterator[SessionMessage]:
+        found = _FIRST_ID.match(self._line[:_EDGE_BYTES])
+        if found is not None:
+            yield _refuse(int(found[1]), why)
+            self._is_refused = True
+        elif not _LAST_ID_FOLLOWS.match(self._line[:_EDGE_BYTES]):
+            raise ServerFlooded(f"a message of it is not read, because {why}")
+
+    def _end_line(self) -> Iterator[SessionMessage]:
+        line, excess, is_refused = bytes(self._line).strip(), self._excess, self._is_refused
+        self._begin_line()
+        if excess is None:
+            if line and not _is_idle_talk(line) and (message := self._parse(line)) is not None:
+                yield message
+        elif not is_refused:
+            found = _LAST_ID.search(line)
+            if found is None:
+                raise ServerFlooded(f"a message of it is not read, because {excess}")
+            yield _refuse(int(found[1]), excess)
 
     def _parse(self, line: bytes) -> SessionMessage | None:
         self._bound.count(0, 1)
@@ -121,17 +102,14 @@ class LineReader:
             return None
 
 
-def _refuse(head: bytes, why: str) -> SessionMessage:
-    found = _ANSWER_ID.search(head)
-    if found is None:
-        raise ServerFlooded(f"a message of it is not read, because {why}")
-    error = ErrorData(code=INTERNAL_ERROR, message=f"its answer is not read, because {why}")
-    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=int(found[1]), error=error))
+def _refuse(request_id: int, why: str) -> SessionMessage:
+    error = ErrorData(code=INTERNAL_ERROR, message=describe_excess(why))
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
 
 
 def _is_idle_talk(line: bytes) -> bool:
     """Whether it is a line for a log, or about progress: nobody here looks at them, and they may be many."""
-    head = line[:_HEAD_BYTES]
+    head = line[:_EDGE_BYTES]
     return b'"notifications/message"' in head or b'"notifications/progress"' in head
 
 

@@ -1,0 +1,66 @@
+"""How much is read of what a server sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from swarmkeep.domain.codec import ValueCounter
+
+
+class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read of a server. `message_values`: about as many values as one message may have, because each takes
+    time. Of a flood of messages or bytes, so much is read in `window_seconds`; then the connection is closed."""
+
+    message_bytes: int = 4_000_000
+    message_values: int = 50_000
+    window_messages: int = 5_000
+    window_bytes: int = 64_000_000
+    window_seconds: float = 10.0
+
+
+class ServerFlooded(Exception):
+    """The server sends more than is read."""
+
+
+class Bound:
+    """Counts what comes from one server. Raises ServerFlooded."""
+
+    def __init__(self, limits: MessageLimits, clock: Callable[[], float]) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._since = clock()
+        self._messages = self._bytes = 0
+
+    def count(self, size: int, messages: int) -> None:
+        now = self._clock()
+        if now - self._since > self.limits.window_seconds:
+            self._since, self._messages, self._bytes = now, 0, 0
+        self._messages += messages
+        self._bytes += size
+        if self._messages > self.limits.window_messages or self._bytes > self.limits.window_bytes:
+            raise ServerFlooded("it sends too much at once")
+
+
+class MessageSize:
+    """How large one message is that comes in pieces, before anything of it is read."""
+
+    def __init__(self, limits: MessageLimits) -> None:
+        self._limits = limits
+        self._bytes = 0
+        self._values = ValueCounter()
+
+    def find_excess(self, piece: bytes) -> str | None:
+        """Why the message is not read, if it is not, with this piece of it."""
+        self._bytes += len(piece)
+        if self._bytes > self._limits.message_bytes:
+            return f"it is larger than {self._limits.message_bytes:,} bytes"
+        self._values.feed(piece)
+        if self._values.count > self._limits.message_values:
+            return f"it has more than {self._limits.message_values:,} values"
+        return None
+
+
+def describe_excess(why: str) -> str:
+    return f"its answer is not read, because {why}. It may or may not have taken effect"
