@@ -110,7 +110,7 @@ async def test_a_session_below_is_a_session_like_any(service: RunningServer, mod
         assert (await service.get(f"/v1/sessions/{each}/verify")).json()["valid"]
         assert (await service.post(f"/v1/sessions/{each}/replay")).json()["matches"]
     transcript = (await service.get("/v1/sessions/s/transcript", headers={"accept": "text/plain"})).text
-    assert "which asks another agent in session" in transcript
+    assert "asks another agent, in session" in transcript
     assert child.removeprefix("subsess_") in transcript
 
 

@@ -453,5 +453,8 @@ def test_what_is_waited_for_below_is_asked_about_here(
     (child,) = [session for session in below if session["parent"]]
     assert child["parent"]["session_id"] == listed[0]["id"]
     assert "asked by:" in cli("sessions", "show", child["id"]).out
-    assert f"asked in session {child['id']}" in cli("sessions", "show", listed[0]["id"]).out
+    shown = cli("sessions", "show", listed[0]["id"])
+    result = next(place for place, line in enumerate(shown.lines) if f"asked in session {child['id']}" in line)
+    below = [line for line in cli("sessions", "show", child["id"]).lines if line[:5].strip().isdigit()]
+    assert shown.lines[result + 1 : result + 1 + len(below)] == [f"      {line}" for line in below]
     assert f"in session {child['id']}" in cli("events", listed[0]["id"]).out

@@ -172,8 +172,8 @@ def _describe_tool_start(entry: MakeEntry, event: RecordedEvent, fact: ToolStart
     if fact.attempt > 1:
         headline = f"starts again, with the same id: attempt {fact.attempt}"
         return entry(speaker=event.agent, headline=headline, calls=(call,), tone="notice")
-    asked = "" if fact.session_id is UNSET else f", which asks another agent in session {fact.session_id}"
-    return entry(speaker=event.agent, headline=f"calls{asked}", calls=(call,))
+    headline = "calls" if fact.session_id is UNSET else f"asks another agent, in session {fact.session_id}, by"
+    return entry(speaker=event.agent, headline=headline, calls=(call,))
 
 
 def _describe_session_event(

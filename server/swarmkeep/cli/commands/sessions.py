@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,7 +33,8 @@ from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import put, put_json, put_table, say
 
 if TYPE_CHECKING:
-    from swarmkeep_client import SessionState
+    from swarmkeep.cli.sources.source import Source
+    from swarmkeep_client import Message, SessionState
 
 group = typer.Typer(
     help="List, find, show, rename, fork, redact and delete sessions, and take messages out of them, on a server or "
@@ -142,14 +146,27 @@ def show(
         state = found.session(session_id, at=at)
         messages = found.messages(session_id, at=state.seq)
         warn_if_damaged(found, session_id)
-    if as_json:
-        import msgspec
+        if as_json:
+            put_json({**msgspec.to_builtins(state), "messages": messages})
+            return
+        put_state(state)
+        _put_messages(found, messages, {session_id})
 
-        put_json({**msgspec.to_builtins(state), "messages": messages})
-        return
-    put_state(state)
+
+def _put_messages(source: Source, messages: Sequence[Message], shown: set[str], indent: str = "") -> None:
+    """Show messages, and below each result of an agent that was asked what was said there. `shown` are the sessions that
+    are shown already: what was imported may name any."""
+    from swarmkeep.domain.errors import SessionNotFound
+    from swarmkeep_client import SessionNotFound as NoSession
+
     for message in messages:
-        put(format_message(message))
+        put(textwrap.indent(format_message(message), indent))
+        asked = message.get("session_id")
+        if asked and asked not in shown:
+            shown.add(asked)
+            # It may have been deleted, or left out of an export.
+            with suppress(SessionNotFound, NoSession):
+                _put_messages(source, source.messages(asked), shown, f"{indent}      ")
 
 
 @group.command(
