@@ -36,5 +36,12 @@ def test_what_is_asked_below_is_found_decided_and_led_back_from(window: Window, 
     call = window.calls.first
     expect(call).to_contain_text("done")
     expect(call.get_by_role("link", name="The session of the agent that is asked")).to_be_visible()
+    call.get_by_text("What was said there").click()
+    expect(call.locator(".message.user")).to_have_text("Refund A-17")
+    expect(call.locator(".message.assistant")).to_contain_text("Paid back.")
+    # To look at, and not to be changed.
+    expect(call.locator(".below .call")).to_contain_text("refund")
+    expect(call.locator(".below").get_by_role("button")).to_have_count(0)
+    expect(call.get_by_role("link", name="Asked by session")).to_have_count(0)
     # The list has who asks, and not who is asked.
     assert [session["id"] for session in api.get("sessions", limit=1)["data"]] == [above]

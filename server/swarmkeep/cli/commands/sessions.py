@@ -154,8 +154,10 @@ def show(
 
 
 def _put_messages(source: Source, messages: Sequence[Message], shown: set[str], indent: str = "") -> None:
-    """Show messages, and below each result of an agent that was asked what was said there. `shown` are the sessions that
-    are shown already: what was imported may name any."""
+    """Show messages, and below each result of an agent that was asked what was said there.
+
+    `shown` are the sessions that are shown already: what was imported may name any.
+    """
     from swarmkeep.domain.errors import SessionNotFound
     from swarmkeep_client import SessionNotFound as NoSession
 

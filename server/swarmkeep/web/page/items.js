@@ -99,11 +99,17 @@ function callNode(item, { act, laneOf, continued }) {
   fold.addEventListener("toggle", () => fold.open && fold.childElementCount === 1 && fold.append(callParts(item)), { once: false });
   const node = h("div", { class: `call ${status}` }, fold);
   if (item.files?.length) node.append(filesNode(() => act.session(), item.files));
-  if (item.session) node.append(h("p", { class: "decision muted" }, icon("fork"), sessionLink(item.session, text.asked.there(status === "below"))));
+  if (item.session) node.append(h("p", { class: "decision muted" }, icon("fork"), sessionLink(item.session, text.asked.there(status === "below"))), belowNode(item.session));
   if (status === "outside") node.append(resultNode(item, act));
   else if (status === "approval") node.append(approvalNode(item, act));
   else if (DECIDED.has(item.approval)) node.append(decisionNode(item));
   return continued ? node : h("div", { class: "call-first" }, speaker(item.agent, item.at, laneOf(item.agent)), node);
+}
+
+function belowNode(id) {
+  const place = h("div", { class: "items below" });
+  const show = async ({ target }) => target.open && (await import("./below.js")).showBelow(place, id);
+  return h("details", { ontoggle: show }, h("summary", { class: "there" }, text.asked.said), place);
 }
 
 const sessionLink = (id, words) => h("a", { href: hrefOf({ view: "chat", id }), dir: "auto" }, words);

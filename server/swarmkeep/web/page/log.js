@@ -199,12 +199,11 @@ export class Log {
 
 const SAID = new Set(["assistant", "call"]);
 
-function continues(item, previous) {
+export function continues(item, previous) {
   return SAID.has(item.kind) && SAID.has(previous?.kind) && previous.agent === item.agent && previous.run_id === item.run_id;
 }
 
 function keepOpen(from, to) {
-  const open = from.querySelector("details")?.open;
-  const fold = to.querySelector("details");
-  if (open && fold) fold.open = true;
+  const before = from.querySelectorAll("details");
+  to.querySelectorAll("details").forEach((fold, index) => before[index]?.open && (fold.open = true));
 }

@@ -168,6 +168,8 @@ export const text = {
   },
   asked: {
     by: (id) => `Asked by session ${id}`,
+    said: "What was said there",
+    part: (count) => `The last ${count} events of it`,
     there: (waits) => (waits ? "Somebody has to decide in the session of the agent that is asked" : "The session of the agent that is asked"),
     needed: (name) => `${name} needs a decision in another session`,
   },
