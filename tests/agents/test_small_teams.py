@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from swarmkeep_agents.basic import distance_agent, english_agent, notebook_agent, spanish_agent
+from swarmkeep_agents.basic.files import draw_bar, paint_bar
 from swarmkeep_agents.triage import BOOKS, refunds_agent, sales_agent, triage_agent
 from swarmkeep_agents.weather import weather_agent
 from tests.agents.calls import call
@@ -15,6 +16,13 @@ from tests.agents.calls import call
 def test_distances_are_converted_both_ways() -> None:
     assert "16.09 kilometres" in call(distance_agent, "convert_distance", distance=10, unit="miles").text
     assert "6.21 miles" in call(distance_agent, "convert_distance", distance=10, unit="kilometres").text
+
+
+@pytest.mark.parametrize(("percent", "shown"), [(0, 0), (30, 30), (120, 100), (-5, 0)])
+def test_a_bar_is_drawn_within_its_bounds(percent: int, shown: int) -> None:
+    drawn = draw_bar(percent)
+    (picture,) = drawn.files
+    assert (drawn.value, picture.data) == (f"A bar of {shown} percent.", paint_bar(shown))
 
 
 def test_languages_hand_over_to_each_other() -> None:
