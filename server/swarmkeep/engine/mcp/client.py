@@ -11,6 +11,7 @@ from mcp.client._transport import TransportStreams
 from mcp.client.session import MessageHandlerFnT
 from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult, Implementation, RequestParamsMeta, Tool
+from pydantic import ValidationError
 
 from swarmkeep.agent import MCPServer
 from swarmkeep.engine.mcp.bounds import MessageLimits
@@ -71,4 +72,8 @@ def describe_error(error: BaseException) -> str:
         return error.error.message
     if isinstance(error, FileNotFoundError):
         return f"there is no program {error.filename!r}"
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        return f"what it answered is not what the protocol asks for ({place}: {first['msg']})"
     return f"{type(error).__name__}: {error}"
