@@ -91,6 +91,31 @@ async def test_a_program_that_is_not_there_is_told_by_name(pool: ServerPool) -> 
         await pool.call("", server, "add", {}, "call_1")
 
 
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (401, "it answered with HTTP status 401 Unauthorized"),
+        (599, "it answered with HTTP status 599"),
+        (404, "Not Found"),
+    ],
+)
+async def test_a_server_that_refuses_is_told_with_its_status(pool: ServerPool, status: int, reason: str) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 %d No\r\ncontent-type: text/html\r\ncontent-length: 4\r\nconnection: close\r\n\r\nno!\n" % status
+        )
+        await writer.drain()
+        writer.close()
+
+    listening = await asyncio.start_server(refuse, "127.0.0.1")
+    async with listening:
+        port = listening.sockets[0].getsockname()[1]
+        server = MCPServer(url=f"http://127.0.0.1:{port}/mcp", connect_timeout=20)
+        await pool.find_tools("", server)
+        await wait_until(lambda: pool.list_statuses()[0].error == reason)
+
+
 async def test_a_program_that_says_nothing_is_not_waited_for_longer_than_settings_say(pool: ServerPool) -> None:
     server = MCPServer(command=[sys.executable, "-c", "import sys; sys.stdin.read()"], name="mute", connect_timeout=0.5)
     assert (await pool.find_tools("", server)).tools is None

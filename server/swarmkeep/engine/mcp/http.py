@@ -7,17 +7,21 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from http import HTTPStatus
 
 import httpx2
 from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
+from mcp.types import INTERNAL_ERROR
 
 from swarmkeep.agent import MCPServer
+from swarmkeep.domain.codec import encode
 from swarmkeep.engine.mcp.bounds import Bound, MessageLimits, MessageSize, ServerFlooded, describe_excess
 from swarmkeep.engine.models.media_types import is_event_stream
 
 # A stream of events may be silent for long; whoever waits for an answer has a limit of their own.
 _READ_SECONDS = 900.0
+_PHRASES = {int(status): status.phrase for status in HTTPStatus}
 _SEPARATOR = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
 
@@ -46,6 +50,11 @@ async def _bound_response(response: httpx2.Response, bound: Bound, limits: Messa
     streamed = is_event_stream(response.headers.get("content-type", ""))
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.StreamError("the server compresses its answers, which it was not asked to")
+    if _is_unexplained(response):
+        # The client says of it that it was an error, and no more; an error of the protocol it passes on.
+        response.headers["content-type"] = "application/json"
+        response.stream = _Refusal(inner, response.status_code)
+        return
 
     class BoundedStream(httpx2.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -67,3 +76,27 @@ async def _bound_response(response: httpx2.Response, bound: Bound, limits: Messa
             await inner.aclose()
 
     response.stream = BoundedStream()
+
+
+def _is_unexplained(response: httpx2.Response) -> bool:
+    """Whether a request was refused by no answer of the protocol, and by none of those that mean something in it."""
+    status = response.status_code
+    if response.request.method != "POST" or status < 400 or status in (404, 405):
+        return False
+    return status in (401, 403) or not response.headers.get("content-type", "").lower().startswith("application/json")
+
+
+class _Refusal(httpx2.AsyncByteStream):
+    """What an HTTP status says, as an answer; what came with it is not read."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, status: int) -> None:
+        self._inner = inner
+        self._status = status
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        phrase = _PHRASES.get(self._status, "")
+        text = f"it answered with HTTP status {self._status} {phrase}".rstrip()
+        yield encode({"jsonrpc": "2.0", "id": None, "error": {"code": INTERNAL_ERROR, "message": text}})
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
