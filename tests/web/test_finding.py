@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -40,20 +39,12 @@ def found_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPro
 @pytest.fixture
 def found_api(found_server: ServerProcess) -> Iterator[Api]:
     with Api(found_server.url) as api:
-        wait_until_indexed(api)
+        api.wait_until_found("needle")
         yield api
 
 
 def user(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
-
-
-def wait_until_indexed(api: Api) -> None:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        if "search_sessions_behind" not in api.get("../health/ready") and api.get("sessions", q="needle")["data"]:
-            return
-    raise AssertionError("the index stays behind")
 
 
 def search(window: Window) -> Locator:
