@@ -175,11 +175,11 @@ async def test_a_name_that_clashes_gets_the_servers_before_it(
 async def test_a_list_that_changes_is_one_more_event(
     cluster: EngineCluster, model: ScriptedModel, folder: Path, argument: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from swarmkeep.engine.mcp import connection
+    from swarmkeep.engine.mcp import bounds
 
     if argument == "silently":
-        limits = connection.ConnectionLimits(list_seconds=0.0)
-        monkeypatch.setattr(connection, "ConnectionLimits", lambda **given: limits)
+        limits = bounds.ConnectionLimits(list_seconds=0.0)
+        monkeypatch.setattr(bounds, "ConnectionLimits", lambda **given: limits)
     engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, argument)]))
     script(
         model, Call("change", {}), Call("add", {"a": 1, "b": 1}), "Done.", Call("subtract", {"a": 3, "b": 1}), "Two."

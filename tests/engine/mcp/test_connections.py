@@ -18,8 +18,7 @@ from swarmkeep import Agent, MCPServer, Swarm
 from swarmkeep.agent import ToolFailed
 from swarmkeep.engine.agents.registry import AgentsError
 from swarmkeep.engine.mcp import servers as mcp_servers
-from swarmkeep.engine.mcp.bounds import Bound, MessageLimits, ServerFlooded
-from swarmkeep.engine.mcp.connection import ConnectionLimits
+from swarmkeep.engine.mcp.bounds import Bound, ConnectionLimits, MessageLimits, ServerFlooded
 from swarmkeep.engine.mcp.pool import ServerPool
 from swarmkeep.engine.mcp.servers import check_client
 from swarmkeep.engine.mcp.stdio import LineReader

@@ -1,4 +1,4 @@
-"""How much is read of what a server sends."""
+"""How much is read of what a server sends, and how long is waited for it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from swarmkeep.domain.checking.files import FileLimits
 from swarmkeep.domain.codec import ValueCounter
 
 
@@ -18,6 +19,21 @@ class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
     window_messages: int = 5_000
     window_bytes: int = 64_000_000
     window_seconds: float = 10.0
+
+
+class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Times in seconds. `list_seconds`: after how long a server is asked again for its tools, if it does not say by
+    itself that they have changed. `probe_seconds`: how long one may take to answer when a call was in vain.
+    `session_connections`: how many there may be that are for one session each; most are processes. `files`: which are
+    worth decoding."""
+
+    messages: MessageLimits = MessageLimits()
+    list_seconds: float = 60.0
+    probe_seconds: float = 5.0
+    first_pause_seconds: float = 0.5
+    longest_pause_seconds: float = 60.0
+    session_connections: int = 100
+    files: FileLimits = FileLimits()
 
 
 class ServerFlooded(Exception):

@@ -16,8 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND, ToolListChangedNotification
 
 from swarmkeep.agent import MCPServer, Result, ToolFailed
-from swarmkeep.domain.checking.files import FileLimits
-from swarmkeep.engine.mcp.bounds import MessageLimits
+from swarmkeep.engine.mcp.bounds import ConnectionLimits
 from swarmkeep.engine.mcp.client import call_tool, describe_error, list_offered, open_client, open_transport
 from swarmkeep.engine.mcp.contents import OfferedTool, read_result
 from swarmkeep.engine.mcp.stdio import LastWords
@@ -31,21 +30,6 @@ _CLOSED = "it has closed the connection"
 # Errors that are about what was asked, not about the connection.
 _ANSWERS = (INVALID_PARAMS, METHOD_NOT_FOUND)
 _ERROR_CHARACTERS = 500
-
-
-class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in seconds. `list_seconds`: after how long a server is asked again for its tools, if it does not say by
-    itself that they have changed. `probe_seconds`: how long one may take to answer when a call was in vain.
-    `session_connections`: how many there may be that are for one session each; most are processes. `files`: which are
-    worth decoding."""
-
-    messages: MessageLimits = MessageLimits()
-    list_seconds: float = 60.0
-    probe_seconds: float = 5.0
-    first_pause_seconds: float = 0.5
-    longest_pause_seconds: float = 60.0
-    session_connections: int = 100
-    files: FileLimits = FileLimits()
 
 
 class _Work(msgspec.Struct, frozen=True):

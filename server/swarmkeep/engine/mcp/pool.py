@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from swarmkeep.agent import MCPServer, Result, ToolFailed
-from swarmkeep.engine.mcp.connection import Connection, ConnectionLimits
+from swarmkeep.engine.mcp.bounds import ConnectionLimits
+from swarmkeep.engine.mcp.connection import Connection
 from swarmkeep.engine.mcp.contents import OfferedTool
 from swarmkeep.engine.mcp.servers import ServerStatus
 

@@ -67,7 +67,7 @@ class ToolServers:
         if self._pool is None or self._texts is None:
             if find_spec("mcp") is None:
                 raise ModuleNotFoundError(_MISSING, name="mcp")
-            from swarmkeep.engine.mcp.connection import ConnectionLimits
+            from swarmkeep.engine.mcp.bounds import ConnectionLimits
             from swarmkeep.engine.mcp.pool import ServerPool
             from swarmkeep.engine.mcp.toolbox import make_text_cache
 
