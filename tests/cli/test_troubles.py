@@ -283,7 +283,7 @@ def read_only(folder: Path) -> Iterator[None]:
         folder.chmod(0o755)
 
 
-@each_command(WRITERS | {"backup", "init", "restore"}, without=_NEEDS_MORE | {"import"})
+@each_command(WRITERS | {"backup", "demo", "init", "restore"}, without=_NEEDS_MORE | {"import"})
 def test_a_folder_that_may_not_be_written_to_is_told(site: Site, name: str) -> None:
     with read_only(site.folder):
         said = site.refuse(name)
@@ -304,6 +304,22 @@ def test_the_doctor_tells_a_folder_that_may_not_be_written_to(site: Site) -> Non
     assert result.code == 1
 
 
+@pytest.mark.long
+def test_an_output_on_a_read_only_file_system_is_told(site: Site) -> None:
+    """Which refuses more than permissions do: to take away what is not there, too."""
+    program = 'mount --bind . . && mount -o remount,ro,bind . && cd "$PWD" || exit 77; exec "$@"'
+    unshare = shutil.which("unshare") or pytest.skip("needs a mount of its own")
+    result = subprocess.run(
+        [unshare, "--map-root-user", "--mount", "sh", "-c", program, "sh", *SWARMKEEP, "export", "--all", "-o", "out"],
+        cwd=site.folder, env=clean_environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if result.returncode == 77 or result.stderr.startswith("unshare: "):
+        pytest.skip("the system gives nobody a mount of their own")
+    assert find_refusal(Result(result.returncode, result.stdout, result.stderr)) == (
+        "error: cannot write out: Read-only file system; choose a folder that you may write to"
+    )
+
+
 @contextmanager
 def full_disk(size: int = 4096) -> Iterator[None]:
     """No file of this process grows beyond that, by default one page: what a full disk comes to."""
@@ -315,15 +331,26 @@ def full_disk(size: int = 4096) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@each_command(WRITERS | {"backup", "eval", "init", "restore"}, without=_NEEDS_MORE)
+@each_command(WRITERS | {"backup", "demo", "eval", "init", "restore"}, without=_NEEDS_MORE)
 def test_a_disk_that_is_full_is_told(site: Site, name: str) -> None:
     before = {file.name for file in site.folder.iterdir()}
     with full_disk():
         said = site.refuse(name)
     assert "full" in said or "free some space" in said
     left = {file.name for file in site.folder.iterdir()} - before
-    # Nothing half: SQLite's own files, and one that it made and left empty.
-    assert left <= {"swarmkeep.db-shm", "swarmkeep.db-wal", "new.db", "new.db-shm", "new.db-wal"}
+    # Nothing half: SQLite's own files, one that it made and left empty, and a folder with nothing in it.
+    assert left <= {"swarmkeep.db-shm", "swarmkeep.db-wal", "new.db", "new.db-shm", "new.db-wal", "demo"}
+    assert name != "demo" or not list((site.folder / "demo").iterdir())
+
+
+def test_the_doctor_tells_a_disk_that_is_full(site: Site) -> None:
+    before = {file.name for file in site.folder.iterdir()}
+    with full_disk():
+        result = site.run("doctor")
+    assert f"4 MB cannot be written in {site.folder}: " in result.out
+    assert "free some space" in result.out
+    assert find_refusal(result, out=None).endswith("checks failed: disk")
+    assert {file.name for file in site.folder.iterdir()} == before
 
 
 @pytest.mark.long

@@ -53,7 +53,21 @@ def open_atomically(output: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         raise Refused(f"cannot write {output}: {describe_os_error(error)}") from None
     finally:
-        partial.unlink(missing_ok=True)
+        # A file system that is read-only refuses to take away even what is not there.
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def try_writing(folder: Path, size: int) -> None:
+    """Write that many bytes in the folder, and take them away again.
+
+    Raises OSError where they have no place. What a disk says of its free space leaves quotas and limits out.
+    """
+    with tempfile.TemporaryFile(dir=folder) as file:
+        # Bytes that no file system can make smaller.
+        file.write(os.urandom(size))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _remove_leftovers(folder: Path, name: str) -> None:

@@ -29,7 +29,7 @@ def test_all_is_well(cli: CommandLine, healthy: list[str]) -> None:
     assert result.code == 0
     assert result.json["healthy"] is True
     found = checks(result)
-    assert list(found) == ["python", "sqlite", "database", "agents", "model", "port", "access"]
+    assert list(found) == ["python", "sqlite", "database", "disk", "agents", "model", "port", "access"]
     assert all(status != "wrong" for status, _ in found.values())
     assert "Triage Agent" in found["agents"][1]
     assert "no LLM" in found["model"][1]

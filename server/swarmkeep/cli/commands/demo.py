@@ -7,12 +7,13 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmkeep.cli.output import try_writing
 from swarmkeep.cli.progress import INTERRUPTED, show_progress
 from swarmkeep.cli.terminal import Refused, describe_os_error, is_terminal, say
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _STOPPED = "the demo's server is stopped"
+_NEEDED_BYTES = 4_000_000
 
 
 def register(app: typer.Typer) -> None:
@@ -87,15 +89,19 @@ def _exit_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _open_folder(keep: Path | None) -> Iterator[Path]:
-    if keep is None:
-        with tempfile.TemporaryDirectory(prefix="swarmkeep-demo-") as folder:
-            yield Path(folder)
-        return
-    try:
-        keep.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise Refused(f"cannot make the folder {keep}: {describe_os_error(error)}") from None
-    yield keep.absolute()
+    with ExitStack() as stack:
+        try:
+            if keep is None:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swarmkeep-demo-")))
+            else:
+                keep.mkdir(mode=0o700, parents=True, exist_ok=True)
+                folder = keep.absolute()
+            # A server that finds no place for its log cannot say so in it.
+            try_writing(folder, _NEEDED_BYTES)
+        except OSError as error:
+            where = keep or "for temporary files"
+            raise Refused(f"cannot use the folder {where}: {describe_os_error(error)}") from None
+        yield folder
 
 
 def _play_conversation(server: DemoServer, screen: Screen) -> str:

@@ -15,6 +15,8 @@ from ipaddress import ip_address
 from swarmkeep import __version__
 from swarmkeep.cli.commands.doctor_servers import CheckResult, check_mcp_servers
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model
+from swarmkeep.cli.output import try_writing
+from swarmkeep.cli.terminal import describe_os_error
 from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.agents.registry import AgentsError, Registry
 from swarmkeep.settings import Settings
@@ -32,6 +34,8 @@ from swarmkeep_migrations import REVISIONS
 FIRST_SAFE_SQLITE = (3, 51, 3)
 PROVIDER_TIMEOUT_SECONDS = 15.0
 PROBE_TIMEOUT_SECONDS = 3.0
+# What the write-ahead log of a SQLite file grows to before it is used again.
+WORKING_BYTES = 4_000_000
 # Of a quota: from here on somebody should look into it.
 FULL_SHARE = 0.8
 
@@ -76,6 +80,7 @@ def _check_database(settings: Settings, location: Location) -> Iterator[CheckRes
         folder = location.path.parent
         if folder.is_dir() and os.access(folder, os.W_OK):
             yield CheckResult("database", "ok", f"{place} is not there yet; the server makes it")
+            yield _check_disk(location)
         else:
             yield CheckResult("database", "wrong", f"{place} cannot be made: no folder {folder} that may be written to")
         return
@@ -87,11 +92,22 @@ def _check_database(settings: Settings, location: Location) -> Iterator[CheckRes
         yield CheckResult("database", "wrong", str(error))
         return
     yield CheckResult("database", "ok", f"{place} can be reached")
+    if isinstance(location, SqliteFile):
+        yield _check_disk(location)
     if isinstance(location, SqliteFile) and (exposed := find_exposed_files(location.path)):
         yield CheckResult("files", "warning", describe_exposure(exposed))
     yield _check_schema(revision, migrates=settings.migrate or isinstance(location, SqliteFile))
     if revision == LATEST_REVISION:
         yield asyncio.run(_check_quotas(settings))
+
+
+def _check_disk(file: SqliteFile) -> CheckResult:
+    folder, size = file.path.parent, f"{WORKING_BYTES // 10**6} MB"
+    try:
+        try_writing(folder, WORKING_BYTES)
+    except OSError as error:
+        return CheckResult("disk", "wrong", f"{size} cannot be written in {folder}: {describe_os_error(error)}")
+    return CheckResult("disk", "ok", f"{size} can be written in {folder}")
 
 
 def _check_schema(revision: str | None, *, migrates: bool) -> CheckResult:
