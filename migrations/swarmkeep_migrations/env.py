@@ -6,6 +6,6 @@ from alembic import context
 from sqlalchemy import Connection
 
 connection: Connection = context.config.attributes["connection"]
-context.configure(connection=connection)
+context.configure(connection=connection, on_version_apply=context.config.attributes["on_version_apply"])
 with context.begin_transaction():
     context.run_migrations()

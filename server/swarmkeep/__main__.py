@@ -33,6 +33,7 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
         sys.exit(130)
 
 

@@ -138,6 +138,12 @@ def test_ctrl_c_is_one_line_and_its_exit_code(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == "interrupted: 4 of 9 conversations so far; nothing was changed\n"
 
 
+def test_ctrl_c_before_there_is_anything_to_tell_is_one_line_too(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    ended = InProcessCommandLine(tmp_path)("agents", "graph", "--agents", "shop.py")
+    assert (ended.code, ended.out, ended.err) == (INTERRUPTED, "", "interrupted\n")
+
+
 def test_a_file_is_read_no_further_once_ctrl_c_has_ended_the_work() -> None:
     def work() -> None:
         with show_progress("importing", "bytes", 6) as progress:
@@ -187,6 +193,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert cli("sessions", "fork", first["id"], "--id", name).code == 0
     assert cli("sessions", "delete", first["id"]).code == 0
     return folder
+
+
+def test_the_total_is_of_those_that_the_command_goes_through(folder: Path, tmp_path: Path) -> None:
+    cli, file = InProcessCommandLine(folder), str(tmp_path / "all.jsonl")
+    assert cli("export", "--all", "--output", file).code == 0
+    assert InProcessCommandLine(tmp_path)("import", file, "--tenant", "one").code == 0
+    assert InProcessCommandLine(tmp_path)("import", file, "--tenant", "other").code == 0
+    url = f"sqlite:///{tmp_path / 'swarmkeep.db'}"
+    for tenant, theirs, everybodys in ((None, 0, 6), ("one", 3, 3)):
+        with open_source(SourceOptions(database_url=url, tenant=tenant)) as found:
+            assert (found.count_sessions(), found.count_sessions(of_all_tenants=True)) == (theirs, everybodys)
 
 
 def test_verifying_goes_on_from_a_session(folder: Path) -> None:

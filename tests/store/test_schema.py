@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+import threading
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, make_url, text
+from sqlalchemy import Connection, inspect, make_url, text
 
 import swarmkeep_migrations
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import SchemaBehind
+from swarmkeep.store.postgres.connections import make_engine
 from swarmkeep.store.sql.tables import metadata
+from swarmkeep.store.urls import PostgresServer, locate
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, begin_session
 from tests.support.processes import Process
@@ -37,7 +41,7 @@ async def read_table_names(url: str) -> set[str]:
 
 
 def test_a_migration_takes_its_time_whatever_the_database_is_told_for_servers(postgres_url: str) -> None:
-    names = ("idle_in_transaction_session_timeout", "lock_timeout")
+    names = ("idle_in_transaction_session_timeout", "lock_timeout", "statement_timeout")
     database = make_url(postgres_url).database
     for name in names:
         setting = text(f"ALTER DATABASE \"{database}\" SET {name} = '5s'")
@@ -46,7 +50,49 @@ def test_a_migration_takes_its_time_whatever_the_database_is_told_for_servers(po
         schema.change_at_once(postgres_url, lambda connection, name=name: connection.scalar(text(f"SHOW {name}")))
         for name in names
     ]
-    assert found == ["0", "0"]
+    assert found == ["0", "0", "0"]
+
+
+async def test_a_statement_may_take_as_long_as_its_engine_says(postgres_url: str) -> None:
+    server = locate(postgres_url)
+    assert isinstance(server, PostgresServer)
+    for seconds, outcome in ((0.001, pytest.raises(TimeoutError)), (None, nullcontext())):
+        engine = make_engine(server, pooled=False, command_seconds=seconds)
+        with outcome:
+            async with engine.connect() as connection:
+                await connection.execute(text("SELECT pg_sleep(0.05)"))
+        await engine.dispose()
+
+
+def test_ctrl_c_breaks_a_migration_off_and_it_has_not_happened(database_url: str) -> None:
+    def job(connection: Connection) -> None:
+        connection.execute(text("CREATE TABLE half (name TEXT)"))
+        # Signals are the main thread's, wherever this runs.
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_sleep(20)"))
+
+    with pytest.raises(KeyboardInterrupt):
+        schema.change_at_once(database_url, job)
+    assert schema.read_at_one_moment(database_url, lambda found: inspect(found).get_table_names()) == []
+
+
+def test_each_revision_is_a_step_of_as_many_as_there_are(tmp_path: Path) -> None:
+    url, count = f"sqlite:///{tmp_path / 'steps.db'}", len(swarmkeep_migrations.REVISIONS)
+    steps: list[tuple[int, int | None]] = []
+
+    def note(done: int, total: int | None) -> None:
+        steps.append((done, total))
+
+    schema.upgrade(url, on_step=note)
+    assert steps == [(done, count) for done in range(count + 1)]
+    steps.clear()
+    schema.downgrade(url, swarmkeep_migrations.REVISIONS[-3], on_step=note)
+    assert steps == [(0, 2), (1, 2), (2, 2)]
+    steps.clear()
+    # Where it leads is known to who follows it.
+    schema.upgrade(url, "+1", on_step=note)
+    assert steps == [(0, None), (1, None)]
 
 
 def test_up_down_and_up_again(database_url: str) -> None:

@@ -18,7 +18,7 @@ from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
 from swarmkeep.store.ports.api_keys import Role
 from swarmkeep.store.sql.api_keys import SqlApiKeys
-from swarmkeep.store.sql.counting.recount import recount_totals
+from swarmkeep.store.sql.counting.recount import COUNTED, recount_totals
 from swarmkeep.store.sql.counting.usage import SUMS
 from tests.store.calls import REPLY, make_reply, make_tool_result, record_calls
 from tests.store.conftest import Opener
@@ -145,7 +145,9 @@ async def test_an_upgrade_keeps_the_rows(database_url: str, recorded: Recorded, 
     await asyncio.to_thread(schema.upgrade, url)
 
     upgraded = open_store(url)
-    assert await recount_totals(upgraded.database, mend=False) == []
+    tables: list[None] = []
+    assert await recount_totals(upgraded.database, mend=False, on_table=lambda: tables.append(None)) == []
+    assert len(tables) == len(COUNTED)
     found = await upgraded.database.read(read_rows)
     # Counted again, all in one slice of each tenant.
     assert found.pop("totals")

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from swarmkeep.cli.progress import INTERRUPTED
 from swarmkeep.cli.refusals import find_refusal
 from swarmkeep.cli.terminal import drop_stdout, escape_unencodable, forget_said, say
 
@@ -82,6 +83,14 @@ class LazyGroup(TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{**options, "commands": None})
         self.commands = LazyCommands()  # type: ignore[assignment]
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            # Long work says more: how far it was, and what is done.
+            say("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):

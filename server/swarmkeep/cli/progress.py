@@ -39,6 +39,10 @@ class Progress:
     def advance(self, count: int = 1) -> None:
         self.done += count
 
+    def reach(self, done: int, total: int | None) -> None:
+        """For who finds out the total on the way."""
+        self.done, self.total = done, total
+
     def track(self, items: Iterable[T]) -> Iterator[T]:
         """The items; each counts once the next is asked for."""
         for item in items:

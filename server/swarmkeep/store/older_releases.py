@@ -7,7 +7,7 @@ are to be found by their words.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, select, update
@@ -38,15 +38,21 @@ class Leftovers(msgspec.Struct, frozen=True, kw_only=True):
     words: int
 
 
-async def mend_leftovers(store: SqlEventReader, *, mend: bool) -> Leftovers:
-    """Find them, and mend them if asked to; servers go on meanwhile. Before the bytes of files are counted."""
+async def mend_leftovers(
+    store: SqlEventReader, *, mend: bool, on_step: Callable[[int, int | None], None] = lambda done, total: None
+) -> Leftovers:
+    """Find them, and mend them if asked to; servers go on meanwhile. Before the bytes of files are counted.
+
+    `on_step` hears how many sessions are mended, of how many.
+    """
     stale, stray, words = await store.database.read_snapshot(_find)
     if mend and stray:
         # What was deleted must not stay readable.
         await store.database.write(lambda connection: connection.execute(delete(files).where(_IS_NOBODYS)), erases=True)
     if mend:
         await store.database.write(_mend_index, erases=words > 0)
-    for key in stale if mend else ():
+    for done, key in enumerate(stale if mend else ()):
+        on_step(done, len(stale))
         await _mend_session(store, key)
     return Leftovers(sessions=len(stale), files=stray, words=words)
 

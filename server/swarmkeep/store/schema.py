@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,17 +27,19 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 T = TypeVar("T")
+# How many revisions are done, of how many; None where that is known only at the end.
+OnStep = Callable[[int, int | None], None]
 
 # Any constant that no other program takes: whoever holds it migrates, and the others wait and find it done.
 _MIGRATION_LOCK_KEY = 7_270_155_302_114_309
 _WAIT_SECONDS = 60.0
 
 
-def upgrade(url: str, revision: str = "head") -> str | None:
+def upgrade(url: str, revision: str = "head", *, on_step: OnStep | None = None) -> str | None:
     """Bring a database up to a revision, making a SQLite file if there is none, and return where it is then.
 
     All of it happens or nothing; of several processes at once, one does it and the others wait. May be called in an
-    event loop, which it blocks.
+    event loop, which it blocks. Ctrl-C breaks it off.
 
     Raises BadDatabaseUrl, StoreUnavailable, SchemaBehind and NoSuchRevision.
     """
@@ -46,13 +49,13 @@ def upgrade(url: str, revision: str = "head") -> str | None:
         refuse_unknown(found, locate(url).display)
         # A server that starts on a current database does not load Alembic for it.
         if revision not in ("head", LATEST_REVISION) or found != LATEST_REVISION:
-            migrate_to(connection, revision)
+            migrate_to(connection, revision, on_step=on_step)
         return current_revision(connection)
 
     return _migrate(url, job, create=True)
 
 
-def downgrade(url: str, revision: str) -> str | None:
+def downgrade(url: str, revision: str, *, on_step: OnStep | None = None) -> str | None:
     """Take a database back to an older revision (`base`: an empty one), and return where it is then."""
 
     def job(connection: Connection) -> str | None:
@@ -63,7 +66,7 @@ def downgrade(url: str, revision: str) -> str | None:
         if found is None and revision != "base":
             raise NoSuchRevision(f"the database at {display} is empty: there is nothing to take back")
         with _explain_revision(revision):
-            command.downgrade(_make_config(connection), revision)
+            command.downgrade(_make_config(connection, _count_steps(found, revision, on_step)), revision)
         return current_revision(connection)
 
     return _migrate(url, job, create=False)
@@ -118,12 +121,13 @@ def change_at_once(url: str, job: Callable[[Connection], T]) -> T:
     return _migrate(url, job, create=True)
 
 
-def migrate_to(connection: Connection, revision: str) -> None:
+def migrate_to(connection: Connection, revision: str, *, on_step: OnStep | None = None) -> None:
     """Bring a database up to a revision, as a part of the transaction that the connection is in."""
     from alembic import command
 
+    steps = _count_steps(current_revision(connection), revision, on_step)
     with _explain_revision(revision):
-        command.upgrade(_make_config(connection), revision)
+        command.upgrade(_make_config(connection, steps), revision)
 
 
 @contextlib.contextmanager
@@ -155,12 +159,28 @@ def _describe_difference(difference: Any) -> str:
     return f"missing: {named}" if change == "add" else f"unexpected: {named}"
 
 
-def _make_config(connection: Connection) -> Config:
+def _count_steps(found: str | None, wanted: str, on_step: OnStep | None) -> Callable[..., None]:
+    """What Alembic calls after each revision."""
+    places = {None: 0, "base": 0, "head": len(REVISIONS)} | {name: at for at, name in enumerate(REVISIONS, 1)}
+    # A way that Alembic alone understands (`-1`) has an end that it alone knows.
+    total = abs(places[wanted] - places[found]) if wanted in places and found in places else None
+    done = itertools.count(1)
+
+    def count(**_: object) -> None:
+        if on_step is not None:
+            on_step(next(done), total)
+
+    if on_step is not None:
+        on_step(0, total)
+    return count
+
+
+def _make_config(connection: Connection, on_version_apply: Callable[..., None]) -> Config:
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(Path(swarmkeep_migrations.__file__).parent).replace("%", "%%"))
-    config.attributes["connection"] = connection
+    config.attributes.update(connection=connection, on_version_apply=on_version_apply)
     return config
 
 
@@ -171,7 +191,7 @@ def _migrate(url: str, job: Callable[[Connection], T], *, create: bool) -> T:
             return job(connection)
 
     def run_locked(connection: Connection) -> T:
-        for name in ("idle_in_transaction_session_timeout", "lock_timeout"):
+        for name in ("idle_in_transaction_session_timeout", "lock_timeout", "statement_timeout"):
             # It takes its time, whatever the database is told for the short jobs of servers behind a pooler.
             connection.execute(text(f"SET LOCAL {name} = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK_KEY})
@@ -234,7 +254,7 @@ def _run_on_postgres(server: PostgresServer, job: Callable[[Connection], T]) -> 
     from swarmkeep.store.postgres import connections, errors
 
     async def run() -> T:
-        engine = connections.make_engine(server, pooled=False)
+        engine = connections.make_engine(server, pooled=False, command_seconds=None)
         try:
             async with engine.begin() as connection:
                 return await connection.run_sync(job)
@@ -243,6 +263,28 @@ def _run_on_postgres(server: PostgresServer, job: Callable[[Connection], T]) -> 
         finally:
             await engine.dispose()
 
-    # In a thread of its own, because the caller may be in an event loop already.
+    return _run_in_thread(run)
+
+
+def _run_in_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What the coroutine returns: of a loop of its own, because the caller may be in one already.
+
+    Ctrl-C cancels it where it waits, and comes out once it has ended: what it was in the middle of is undone by then.
+    """
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
+
+    async def run() -> T:
+        task = asyncio.create_task(work())
+        started.set_result((asyncio.get_running_loop(), task))
+        return await task
+
     with ThreadPoolExecutor(1) as executor:
-        return executor.submit(asyncio.run, run()).result()
+        running = executor.submit(lambda: asyncio.run(run()))
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            loop, task = started.result()
+            # It may have ended by itself just now.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(task.cancel)
+            raise

@@ -6,6 +6,7 @@ import difflib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,7 +89,7 @@ def check(
     else:
         found = _check_here(where, names, ignore or [], agents, model)
     checked = []
-    total = None if everything or any(map(_is_file, names)) else len(names)
+    total = partial(_count_sessions, where) if everything else None if any(map(_is_file, names)) else len(names)
     with show_progress("comparing", "conversations", total, quiet=quiet) as progress:
         for session_id, replayed in progress.track(found):
             checked.append((session_id, replayed))
@@ -103,6 +104,11 @@ def check(
         say(f"{len(checked)} compared, {different} different")
     if different:
         raise typer.Exit(1)
+
+
+def _count_sessions(where: SourceOptions) -> int | None:
+    with open_source(where) as found:
+        return found.count_sessions()
 
 
 def _is_file(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -12,10 +12,11 @@ from swarmkeep.cli.progress import Progress, show_progress
 from swarmkeep.cli.terminal import put, put_json, say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
-    from swarmkeep.store.older_releases import Leftovers
-    from swarmkeep.store.ports.totals import TotalsDrift
+    from swarmkeep.store.opening import SqlStore
+
+T = TypeVar("T")
 
 group = typer.Typer(
     help="Bring the database's schema up to this release, or back; say where it is; count and index anew.",
@@ -47,8 +48,10 @@ def upgrade(
     from swarmkeep.store import schema
 
     url = _resolve_url(database_url)
-    with show_progress("migrating", "", quiet=quiet, on_interrupt=lambda _: _describe_migration(url)):
-        reached = schema.upgrade(url, revision)
+    with show_progress(
+        "migrating", "revisions", quiet=quiet, on_interrupt=lambda _: _describe_migration(url)
+    ) as progress:
+        reached = schema.upgrade(url, revision, on_step=progress.reach)
     _put_revision(reached, as_json)
 
 
@@ -71,8 +74,10 @@ def downgrade(
     from swarmkeep.store import schema
 
     url = _resolve_url(database_url)
-    with show_progress("migrating", "", quiet=quiet, on_interrupt=lambda _: _describe_migration(url)):
-        reached = schema.downgrade(url, revision)
+    with show_progress(
+        "migrating", "revisions", quiet=quiet, on_interrupt=lambda _: _describe_migration(url)
+    ) as progress:
+        reached = schema.downgrade(url, revision, on_step=progress.reach)
     _put_revision(reached, as_json)
 
 
@@ -138,9 +143,22 @@ def recount(
     wrong in lists, or that searches do not find, and files and words of deleted sessions. It reads all of the database;
     servers go on meanwhile.
     """
+    from swarmkeep.store.older_releases import mend_leftovers
+    from swarmkeep.store.sql.counting.recount import COUNTED, recount_totals
+
     url = _resolve_url(database_url)
-    with show_progress("counting", "", quiet=quiet, on_interrupt=lambda _: "a tenant is mended whole or not at all"):
-        left, found = _recount(url, mend=not dry_run)
+    with show_progress(
+        "looking for what older servers left", "sessions", quiet=quiet, on_interrupt=_describe_mending
+    ) as progress:
+        left = _run_on_store(
+            url, lambda store: mend_leftovers(store, mend=not dry_run, on_step=progress.reach), read_only=dry_run
+        )
+    with show_progress("counting", "tables", len(COUNTED), quiet=quiet, on_interrupt=_describe_mending) as progress:
+        found = _run_on_store(
+            url,
+            lambda store: recount_totals(store.database, mend=not dry_run, on_table=progress.advance),
+            read_only=dry_run,
+        )
     has_left = left.sessions + left.files + left.words > 0
     mended = not dry_run and (bool(found) or has_left)
     if as_json:
@@ -165,19 +183,21 @@ def recount(
     say(f"{len(found)} tenants were counted wrong" + ("; that is mended" if mended else ""))
 
 
-def _recount(url: str, *, mend: bool) -> tuple[Leftovers, Sequence[TotalsDrift]]:
+def _describe_mending(progress: Progress) -> str:
+    """A recount is one transaction a session, and one for all counters."""
+    return f"{progress} so far; what is mended is whole, and the rest can be mended later"
+
+
+def _run_on_store(url: str, job: Callable[[SqlStore], Coroutine[Any, Any, T]], *, read_only: bool = False) -> T:
     import asyncio
 
-    from swarmkeep.store.older_releases import mend_leftovers
     from swarmkeep.store.opening import open_store
-    from swarmkeep.store.sql.counting.recount import recount_totals
 
-    async def carry_out() -> tuple[Leftovers, Sequence[TotalsDrift]]:
-        store = open_store(url, read_only=not mend)
+    async def carry_out() -> T:
+        store = open_store(url, read_only=read_only)
         try:
             await store.ping()
-            left = await mend_leftovers(store, mend=mend)
-            return left, await recount_totals(store.database, mend=mend)
+            return await job(store)
         finally:
             await store.close()
 
@@ -206,34 +226,23 @@ def reindex(
     """
     url = _resolve_url(database_url)
     with show_progress(
-        "indexing", "sessions", quiet=quiet, on_interrupt=lambda _: "the rest is done later"
+        "indexing", "sessions", quiet=quiet, on_interrupt=lambda done: f"{done} so far; the rest is done later"
     ) as progress:
-        done = _reindex(url, progress, is_anew=not missing)
+        done = _run_on_store(url, lambda store: _reindex(store, progress, is_anew=not missing))
     if as_json:
         put_json({"sessions": done})
     say(f"indexed {done} sessions")
 
 
-def _reindex(url: str, progress: Progress, *, is_anew: bool) -> int:
-    import asyncio
-
-    from swarmkeep.store.opening import open_store
-
-    async def carry_out() -> int:
-        store = open_store(url)
-        try:
-            await store.ping()
-            if is_anew:
-                await store.void_search_index()
-            else:
-                await store.add_missing_marks()
-            while count := await store.index_some():
-                progress.advance(count)
-            return progress.done
-        finally:
-            await store.close()
-
-    return asyncio.run(carry_out())
+async def _reindex(store: SqlStore, progress: Progress, *, is_anew: bool) -> int:
+    if is_anew:
+        await store.void_search_index()
+    else:
+        await store.add_missing_marks()
+    progress.total = await store.count_sessions_behind(None)
+    while count := await store.index_some():
+        progress.advance(count)
+    return progress.done
 
 
 def _describe_migration(url: str) -> str:

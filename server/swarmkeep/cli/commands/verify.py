@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -108,7 +109,7 @@ def _verify_sessions(
         return result if name is None or name.startswith("(") else f"{result}; go on with --all --from {name}"
 
     everything = session_id is None
-    total = found.count_sessions if everything and first is None else None
+    total = partial(found.count_sessions, of_all_tenants=True) if everything and first is None else None
     with show_progress(
         "verifying", "sessions", total, quiet=quiet or not everything, on_interrupt=describe_interruption
     ) as progress:

@@ -192,10 +192,10 @@ class DatabaseSource:
         for tenant in [named] if named else self._background.run(self._store.list_audit_log_tenants()):
             yield tenant, to_client_verification(self._background.run(verify_audit_log(self._store, tenant)))
 
-    def count_sessions(self) -> int | None:
+    def count_sessions(self, *, of_all_tenants: bool = False) -> int | None:
         totals = self._background.run(self._store.list_totals())
-        named = self._named_tenant
-        return sum(one.sessions for tenant, one in totals.items() if named in (None, tenant))
+        wanted = self._named_tenant if of_all_tenants else self._tenant
+        return sum(one.sessions for tenant, one in totals.items() if wanted in (None, tenant))
 
     def counts(self, *, children: bool) -> SessionCounts:
         return to_session_counts(self._background.run(self._store.count_sessions(self._tenant, children=children)))

@@ -166,7 +166,7 @@ class ServerSource:
     def verify_audit(self) -> Iterator[tuple[str, Verification]]:
         yield "", self._client.audit.verify()
 
-    def count_sessions(self) -> int | None:
+    def count_sessions(self, *, of_all_tenants: bool = False) -> int | None:
         try:
             return self._client.quotas().sessions.used
         except ApiError:

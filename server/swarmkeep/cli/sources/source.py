@@ -127,8 +127,11 @@ class Source(ChatSource, Protocol):
         """The audit logs by their tenants: where no tenant is named in a database, those of all."""
         ...
 
-    def count_sessions(self) -> int | None:
-        """How many there are, as far as that is counted; None where nobody says."""
+    def count_sessions(self, *, of_all_tenants: bool = False) -> int | None:
+        """How many there are, as far as that is counted; None where nobody says.
+
+        `of_all_tenants`: in a database, where none is named.
+        """
         ...
 
     def counts(self, *, children: bool) -> SessionCounts:

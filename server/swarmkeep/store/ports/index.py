@@ -19,6 +19,8 @@ EndedRunStatus = Literal["completed", "failed", "cancelled", "interrupted"]
 
 CountedStatus = Literal["running", "waiting"]
 CountedEnd = Literal["failed", "interrupted"]
+# Who only looks on wants no more counted.
+MANY_BEHIND = 1000
 
 
 class SessionCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,8 +100,8 @@ class SearchIndexer(Protocol):
         """Index the next few sessions; returns how many there were."""
         ...
 
-    async def count_sessions_behind(self) -> int:
-        """How many sessions are not found yet by all that is in them; of many only some are counted."""
+    async def count_sessions_behind(self, most: int | None = MANY_BEHIND) -> int:
+        """How many sessions are not found yet by all that is in them; no more than `most` are counted."""
         ...
 
     async def void_search_index(self) -> None:

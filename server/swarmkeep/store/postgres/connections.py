@@ -21,7 +21,9 @@ _COMMAND_SECONDS = 60.0
 _SHORT_JOB_SETTINGS = {"idle_in_transaction_session_timeout": "5s", "lock_timeout": "5s"}
 
 
-async def connect(server: PostgresServer, settings: Mapping[str, str]) -> Any:
+async def connect(
+    server: PostgresServer, settings: Mapping[str, str], command_seconds: float | None = _COMMAND_SECONDS
+) -> Any:
     """A connection of asyncpg's. Raises StoreUnavailable."""
     asyncpg = _load_driver()
     try:
@@ -30,7 +32,7 @@ async def connect(server: PostgresServer, settings: Mapping[str, str]) -> Any:
             user=server.user,
             password=server.password,
             timeout=server.connect_seconds,
-            command_timeout=_COMMAND_SECONDS,
+            command_timeout=command_seconds,
             server_settings=dict(settings),
             **({} if server.prepares_statements else {"statement_cache_size": 0}),
         )
@@ -49,8 +51,17 @@ def _load_driver() -> Any:
     return asyncpg
 
 
-def make_engine(server: PostgresServer, *, read_only: bool = False, pooled: bool = True) -> AsyncEngine:
-    """An engine for the running loop. Connections are made when they are needed. Raises StoreUnavailable."""
+def make_engine(
+    server: PostgresServer,
+    *,
+    read_only: bool = False,
+    pooled: bool = True,
+    command_seconds: float | None = _COMMAND_SECONDS,
+) -> AsyncEngine:
+    """An engine for the running loop. Connections are made when they are needed. Raises StoreUnavailable.
+
+    A statement may take `command_seconds`; None is as long as it likes.
+    """
     _load_driver()
     settings = {"default_transaction_read_only": "on"} if read_only else {}
     # What pools connections itself refuses settings that it does not know.
@@ -60,7 +71,7 @@ def make_engine(server: PostgresServer, *, read_only: bool = False, pooled: bool
         pool = {"pool_size": _POOL_SIZE, "max_overflow": 0, "pool_timeout": _POOL_SECONDS}
     return create_async_engine(
         "postgresql+asyncpg://",
-        async_creator=lambda: connect(server, settings),
+        async_creator=lambda: connect(server, settings, command_seconds),
         isolation_level="READ COMMITTED",
         # What somebody said is not for the server's log.
         hide_parameters=True,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import ColumnElement, Connection, Table, func, select, update
 
 from swarmkeep.store.ports.totals import TotalsDrift
 from swarmkeep.store.sql.columns import stored_bytes
@@ -15,6 +15,13 @@ from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.prepared import prepare_insert_if_absent
 from swarmkeep.store.sql.tables import blobs, events, files, sessions, totals
 
+# The number of sessions, and whatever takes bytes.
+COUNTED: tuple[tuple[Table, ColumnElement[int]], ...] = (
+    (sessions, func.count()),
+    (events, func.sum(stored_bytes(events.c.payload))),
+    (blobs, func.sum(stored_bytes(blobs.c.text))),
+    (files, func.sum(func.length(files.c.content))),
+)
 # The slice of no session, which holds what recounts have added and taken away.
 _CORRECTIONS = -1
 
@@ -27,31 +34,35 @@ class _Correction(msgspec.Struct, frozen=True):
     bytes: int
 
 
-async def recount_totals(database: Database, *, mend: bool) -> list[TotalsDrift]:
+async def recount_totals(
+    database: Database, *, mend: bool, on_table: Callable[[], None] = lambda: None
+) -> list[TotalsDrift]:
     """Find the tenants whose counters are not what is stored, and mend them if asked to; servers go on meanwhile.
 
     Counters and rows are compared as they were at one moment, and only the difference is added: what is recorded
     meanwhile stays counted. Tokens are left as they are, because those of deleted sessions are counted, too.
+    `on_table` is called as each of the tables in COUNTED has been read.
     """
-    found = await database.read_snapshot(_find_corrections)
+    found = await database.read_snapshot(lambda connection: _find_corrections(connection, on_table))
     if mend and found:
         await database.write(lambda connection: _correct(connection, found))
     return [one.drift for one in found]
 
 
-def _find_corrections(connection: Connection) -> list[_Correction]:
+def _find_corrections(connection: Connection, on_table: Callable[[], None]) -> list[_Correction]:
     kept = select(totals.c.tenant, totals.c.sessions, totals.c.bytes).where(totals.c.slice == _CORRECTIONS)
     before = {tenant: (count, size) for tenant, count, size in connection.execute(kept)}
-    drifts = _find_drifts(connection)
+    drifts = _find_drifts(connection, on_table)
     return [_Correction(drift, *before.get(drift.tenant, (0, 0))) for drift in drifts]
 
 
-def _find_drifts(connection: Connection) -> list[TotalsDrift]:
-    counts = _group_by_tenant(connection, sessions, func.count())
-    payloads = _group_by_tenant(connection, events, func.sum(stored_bytes(events.c.payload)))
-    texts = _group_by_tenant(connection, blobs, func.sum(stored_bytes(blobs.c.text)))
-    contents = _group_by_tenant(connection, files, func.sum(func.length(files.c.content)))
-    tenants = {*counts, *payloads, *texts, *contents, *connection.scalars(select(totals.c.tenant).distinct())}
+def _find_drifts(connection: Connection, on_table: Callable[[], None]) -> list[TotalsDrift]:
+    figures = []
+    for table, figure in COUNTED:
+        figures.append(_group_by_tenant(connection, table, figure))
+        on_table()
+    counts, *sizes = figures
+    tenants = {*connection.scalars(select(totals.c.tenant).distinct())}.union(*figures)
     found = []
     for tenant in sorted(tenants):
         counted = sum_totals(connection, tenant)
@@ -60,7 +71,7 @@ def _find_drifts(connection: Connection) -> list[TotalsDrift]:
             counted_sessions=counted.sessions,
             sessions=counts.get(tenant, 0),
             counted_bytes=counted.bytes,
-            bytes=payloads.get(tenant, 0) + texts.get(tenant, 0) + contents.get(tenant, 0),
+            bytes=sum(size.get(tenant, 0) for size in sizes),
         )
         if (drift.sessions, drift.bytes) != (drift.counted_sessions, drift.counted_bytes):
             found.append(drift)

@@ -30,6 +30,7 @@ from swarmkeep.domain.events import MessageAdded
 from swarmkeep.domain.facts.history import MessageRemoved
 from swarmkeep.domain.finding.words import list_labels, list_said, list_words
 from swarmkeep.store.ports.errors import OutcomeUnknown, StoreUnavailable
+from swarmkeep.store.ports.index import MANY_BEHIND
 from swarmkeep.store.sql.columns import as_text, stored_bytes
 from swarmkeep.store.sql.database import OnDatabase
 from swarmkeep.store.sql.prepared import PreparedStatement
@@ -109,9 +110,9 @@ class SqlSearchIndexer(OnDatabase):
             empty = _skip(words.mark, words.upto, error)
             await self.database.write(lambda connection: _store(connection, empty))
 
-    async def count_sessions_behind(self) -> int:
-        """How many sessions are not found yet by all that is in them; of many only some are counted."""
-        return await self.database.read(count_behind)
+    async def count_sessions_behind(self, most: int | None = MANY_BEHIND) -> int:
+        """How many sessions are not found yet by all that is in them; no more than `most` are counted."""
+        return await self.database.read(lambda connection: count_behind(connection, most))
 
     async def void_search_index(self) -> None:
         """Empty the index, so that all of it is made anew."""

@@ -28,8 +28,6 @@ from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.tables import IS_BEHIND, SEARCH_TABLES, of_session, search, search_marks, sessions
 
-_COUNTED = 1000
-
 
 class Mark(msgspec.Struct, frozen=True):
     """A session that is to be found up to `seq`, and is up to `done`. It holds for one `round`: see `void_words`."""
@@ -81,7 +79,7 @@ def find_marks(connection: Connection, limit: int) -> list[Mark]:
     return [Mark(SessionKey(tenant, name), seq, done, turn) for tenant, name, seq, done, turn in rows]
 
 
-def count_behind(connection: Connection, most: int = _COUNTED) -> int:
+def count_behind(connection: Connection, most: int | None) -> int:
     """How many sessions are not indexed up to where they are to be; no more than `most` are counted."""
     some = select(literal_column("1")).select_from(search_marks).where(IS_BEHIND).limit(most).subquery()
     return int(connection.scalar(select(func.count()).select_from(some)) or 0)
