@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,10 +21,11 @@ PROGRAM = str(Path(sys.executable).parent / "swarmkeep")
 
 def complete(folder: Path, line: str, shell: str = "bash", *, cold: bool = False, **env: str) -> str:
     """What a shell's script gets, as the cursor stands at the end of the line; from a process that is warm, or not."""
-    words = line.split(" ")
+    # Bash ends words at these, too, and gives one a line.
+    words = re.findall(r"(?:[^ :=@\\]|\\.)+|[:=@]+|(?<= )$", line)
     asked = {
         "_SWARMKEEP_COMPLETE": f"complete_{shell}",
-        "COMP_WORDS": line,
+        "COMP_WORDS": "\n".join(words),
         "COMP_CWORD": str(len(words) - 1),
         "_TYPER_COMPLETE_ARGS": line,
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
@@ -51,7 +53,7 @@ def test_sessions_are_named(tmp_path: Path, recorded: RecordedSession, shell: st
 @pytest.mark.parametrize(
     "command",
     [
-        "verify", "export", "compare one", "sessions show", "whatif",
+        "verify", "export", "compare one", "sessions show", "whatif", "check",
         "chat --session", "usage --session", "verify --all --from", "export --all --from",
     ],
 )  # fmt: skip
@@ -85,8 +87,26 @@ def test_runs_of_the_session_are_named_and_shown_alone(process: CommandLine, rec
     assert alone == [event for event in events if event["run_id"] == runs[0]]
 
 
-def test_agents_are_named(tmp_path: Path) -> None:
-    assert "Sales Agent" in complete(tmp_path, f"swarmkeep chat --agents {ACME} --agent S")
+@pytest.mark.parametrize("command", ["chat --agent", "agents show", "whatif one --agent", "import file --agent"])
+def test_agents_are_named(tmp_path: Path, command: str) -> None:
+    assert complete(tmp_path, f"swarmkeep {command} S", SWARMKEEP_AGENTS=ACME) == "Sales\\ Agent\n"
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_a_shell_that_knows_where_names_end_is_given_them_as_they_are(tmp_path: Path, shell: str) -> None:
+    assert "Sales Agent" in complete(tmp_path, f"swarmkeep chat --agents {ACME} --agent S", shell)
+
+
+def test_bash_is_given_what_comes_behind_what_it_has(process: CommandLine, recorded: RecordedSession) -> None:
+    place = f"--database-url sqlite:///{recorded.file}"
+    process("export", recorded.session_id, *place.split(), "-o", "one.jsonl")
+    process("import", "one.jsonl", "--as", "a:b:c")
+    for typed, offered in (("", "a:b:c"), ("a:", "b:c"), ("a:b", "b:c"), ("a:b:", "c")):
+        assert complete(process.folder, f"swarmkeep events {typed}") == f"{offered}\n"
+    assert complete(process.folder, "swarmkeep chat --session=a:b") == "b:c\n"
+    env = {"SWARMKEEP_AGENTS": ACME}
+    assert complete(process.folder, "swarmkeep chat --agent Sales\\ A", **env) == "Sales\\ Agent\n"
+    assert complete(process.folder, 'swarmkeep chat --agent "Sal', **env) == "Sales Agent\n"
 
 
 def test_nothing_is_offered_nor_said_where_nothing_can_be_found(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from swarmkeep.cli.completing import adapt_to_bash
 from swarmkeep.cli.progress import INTERRUPTED
 from swarmkeep.cli.refusals import find_refusal
 from swarmkeep.cli.terminal import drop_stdout, escape_unencodable, forget_said, say
@@ -131,7 +133,8 @@ def main() -> None:
     escape_unencodable()
     forget_said()
     try:
-        app()
+        with adapt_to_bash(os.environ):
+            app()
     except Exception as error:
         refused = find_refusal(error)
         if refused is None:

@@ -4,18 +4,75 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import re
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import typer
+
+from swarmkeep.cli.terminal import put
 
 if TYPE_CHECKING:
     from swarmkeep.cli.sources.source import Source
 
 # More are not looked at: somebody waits, and nobody reads a longer list.
 _MAX_SESSIONS = 200
+_ASKS = "_SWARMKEEP_COMPLETE"
+# Bash takes them for ends of words, so that a URL is several, and puts what it is offered behind the last one.
+_BREAKS = frozenset(":=@")
+_SPECIAL_TO_BASH = re.compile(r"[^\w.,:=@%+/-]")
+
+
+@dataclass(frozen=True)
+class BashWord:
+    """What bash has of the word at the cursor, and leaves as it is: its beginning, and whether a quotation mark."""
+
+    kept: str = ""
+    is_quoted: bool = False
+
+    def write(self, name: str) -> str:
+        """The rest of a name as bash is to put it."""
+        rest = name.removeprefix(self.kept)
+        return rest if self.is_quoted else _SPECIAL_TO_BASH.sub(r"\\\g<0>", rest)
+
+
+@contextmanager
+def adapt_to_bash(environment: MutableMapping[str, str]) -> Iterator[None]:
+    """If it is bash that asks: its words are put together again, and it is offered what comes behind what it has."""
+    if environment.get(_ASKS) != "complete_bash":
+        yield
+        return
+    word, offered = _join_words(environment), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(offered):
+            yield
+    finally:
+        put("\n".join(word.write(name) for name in offered.getvalue().splitlines()))
+
+
+def _join_words(environment: MutableMapping[str, str]) -> BashWord:
+    parts = environment.get("COMP_WORDS", "").split("\n")
+    at = min(int(environment.get("COMP_CWORD") or 0), len(parts) - 1)
+    words: list[str] = []
+    for number, part in enumerate(parts[: at + 1]):
+        before = parts[number - 1] if number else ""
+        if number and part and (_is_break(part) or _is_break(before)):
+            words[-1] += part
+        else:
+            words.append(part)
+    current = parts[at]
+    kept = words[-1] if _is_break(current) else words[-1].removesuffix(current)
+    # Of `--session=a:`, the value.
+    kept = kept.partition("=")[2] if kept.startswith("-") else kept
+    environment.update(COMP_WORDS="\n".join(words), COMP_CWORD=str(len(words) - 1))
+    return BashWord(kept, current.startswith(("'", '"')))
+
+
+def _is_break(part: str) -> bool:
+    return bool(part) and _BREAKS.issuperset(part)
 
 
 def complete_session(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -65,7 +122,7 @@ def complete_agent(ctx: typer.Context, incomplete: str) -> list[str]:
         given = ctx.params
         where = SourceOptions(given.get("url"), given.get("database_url"), None, given.get("api_key"))
         if where.server_url is None:
-            return load_registry(load_settings(agents=given.get("agents")).agents).names
+            return load_registry(load_settings(agents=list(given.get("agents") or ())).agents).names
         with open_client(where.server_url, where.api_key) as client:
             return [agent.name for agent in client.agents.list()]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from swarmkeep.cli.completing import complete_agent
 from swarmkeep.cli.options import Agents, ApiKey, JsonOutput, ServerUrl, SourceOptions
 from swarmkeep.cli.output import write_atomically
 from swarmkeep.cli.render.agent_graph import GraphAgent, GraphFunction, format_mermaid, format_text
@@ -76,7 +77,7 @@ def graph(
     """,
 )
 def show(
-    name: Annotated[str, typer.Argument(help="The agent's name.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The agent's name.", show_default=False, autocompletion=complete_agent)],
     agents: Agents = None,
     as_json: JsonOutput = False,
     url: ServerUrl = None,

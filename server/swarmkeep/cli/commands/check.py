@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from swarmkeep.cli.completing import complete_session
 from swarmkeep.cli.configure import load_settings
 from swarmkeep.cli.options import (
     Agents,
@@ -53,7 +54,11 @@ def register(app: typer.Typer) -> None:
 def check(
     targets: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ID|FILE", help="Sessions' ids, or files of an export (.jsonl, .ndjson)."),
+        typer.Argument(
+            metavar="ID|FILE",
+            help="Sessions' ids, or files of an export (.jsonl, .ndjson).",
+            autocompletion=complete_session,
+        ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All sessions.")] = False,
     ignore: Annotated[

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, cast, get_args
 
 import typer
 
+from swarmkeep.cli.completing import complete_agent
 from swarmkeep.cli.options import ApiKey, JsonOutput, Quiet, ServerUrl, SourceOptions, StoreUrl, Tenant
 from swarmkeep.cli.progress import Progress, TrackedFile, show_progress
 from swarmkeep.cli.sources.opening import open_source
@@ -49,7 +50,12 @@ def import_sessions(
         typer.Option("--from", metavar="KIND", help="What the file is: an export; or chat, swarm or assistants."),
     ] = "export",
     agent: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of anything but an export: the agent that is to go on.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of anything but an export: the agent that is to go on.",
+            autocompletion=complete_agent,
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Verify and check only; record nothing.")] = False,
     as_json: JsonOutput = False,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
+from swarmkeep.cli.completing import complete_agent
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
 from swarmkeep.cli.options import (
     Agents,
@@ -50,7 +51,10 @@ def whatif(
     session_id: SessionId,
     at: Annotated[int, typer.Option("--at", metavar="SEQ", min=1, help="An event of the run that is to run again.")],
     text: Annotated[str | None, typer.Option("--input", metavar="TEXT", help="What the user says instead.")] = None,
-    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="The agent that it begins with.")] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option("--agent", metavar="NAME", help="The agent that it begins with.", autocompletion=complete_agent),
+    ] = None,
     model: Model = None,
     model_settings: Annotated[
         str | None,
