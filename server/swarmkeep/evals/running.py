@@ -6,7 +6,7 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,18 +60,26 @@ class CaseRunner:
     concurrency: int = 1
     _engine: Engine | None = field(default=None, init=False)
 
-    async def run_rounds(self, cases: Sequence[Case], repeat: int) -> list[list[Attempt]]:
-        """Try each case so many times; gives the attempts of each.
+    async def run_rounds(
+        self, cases: Sequence[Case], repeat: int, on_try: Callable[[], None] = lambda: None
+    ) -> list[list[Attempt]]:
+        """Try each case so many times; gives the attempts of each. `on_try` is called after each.
 
         Each round begins with a new database, and with new rows of the example teams.
         """
         tried: list[list[Attempt]] = [[] for _ in cases]
-        for _ in range(repeat):
+
+        async def attempt(limit: asyncio.Semaphore, case: Case) -> Attempt:
+            made = await self._try_case(limit, case)
+            on_try()
+            return made
+
+        for _ in range(repeat if cases else 0):
             async with self._open_round():
                 limit = asyncio.Semaphore(self.concurrency)
-                attempts = await asyncio.gather(*(self._try_case(limit, case) for case in cases))
-            for of_case, attempt in zip(tried, attempts, strict=True):
-                of_case.append(attempt)
+                attempts = await asyncio.gather(*(attempt(limit, case) for case in cases))
+            for of_case, made in zip(tried, attempts, strict=True):
+                of_case.append(made)
         return tried
 
     @asynccontextmanager

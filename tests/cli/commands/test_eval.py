@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from swarmkeep_agents import TEAMS
-from tests.cli.command_line import ACME, CommandLine
+from tests.cli.command_line import ACME, CommandLine, InProcessCommandLine
 from tests.cli.conftest import RecordedSession
 from tests.support.cases import first
 from tests.support.scripted import ScriptedModel
@@ -201,3 +201,33 @@ def test_a_case_may_expect_a_guardrail(cli: CommandLine) -> None:
         ("failed", ["message 1: the run ended as completed (guardrail)"]),
         ("failed", ["the guardrail no_secrets refused nothing; guardrails that did: none"]),
     ]
+
+
+IMPATIENT = """
+import asyncio, signal, threading
+from swarmkeep import Agent
+
+async def lock(door: str) -> str:
+    "Lock a door."
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+    await asyncio.sleep(600)
+
+ann = Agent(name="Ann", functions=[lock])
+"""
+TWICE = """
+cases:
+  - name: she greets
+    conversation: ["Hello!"]
+    expect: {agent: Ann}
+  - name: she locks
+    conversation: ["Please lock the door."]
+    expect: {agent: Ann}
+"""
+
+
+def test_ctrl_c_says_how_many_tries_were_made(tmp_path: Path) -> None:
+    (tmp_path / "team.py").write_text(IMPATIENT)
+    (tmp_path / "cases.yaml").write_text(TWICE)
+    ended = InProcessCommandLine(tmp_path)("eval", "cases.yaml", "--agents", "team.py", "--offline", "--repeat", "3")
+    assert (ended.code, ended.out) == (130, "")
+    assert ended.err.splitlines()[-1] == "interrupted: 1 of 6 tries were made; nothing is kept of them"

@@ -29,6 +29,11 @@ def test_a_wide_terminal_has_both_sides_in_colour(recorded: RecordedSession, cli
     assert "~ " not in shown
 
 
+def test_a_name_is_on_one_line_where_there_is_room(recorded: RecordedSession, cli: CommandLine) -> None:
+    shown = COLOURS.sub("", show(recorded, cli, COLUMNS="120"))
+    assert any(line.startswith("usage/completion_tokens  - ") for line in shown.splitlines())
+
+
 @pytest.mark.parametrize("env", [{"COLUMNS": "160", "NO_COLOR": "1"}, {"COLUMNS": "80"}], ids=["no colour", "narrow"])
 def test_it_is_plain_where_there_is_no_colour_or_no_room(
     recorded: RecordedSession, cli: CommandLine, env: dict[str, str]

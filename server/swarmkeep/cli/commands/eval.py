@@ -11,7 +11,7 @@ import typer
 
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
 from swarmkeep.cli.options import Agents, JsonOutput, Model, Offline, Quiet, StoreUrl
-from swarmkeep.cli.progress import show_progress
+from swarmkeep.cli.progress import Progress, show_progress
 from swarmkeep.cli.terminal import Refused, put_json, say
 
 if TYPE_CHECKING:
@@ -74,15 +74,19 @@ def evaluate(
         for file in files
         if (cases := [case for case in file.cases if wanted is None or wanted.casefold() in case.name.casefold()])
     ]
-    total = sum(len(cases) for _, cases in chosen)
+    total = repeat * sum(len(cases) for _, cases in chosen)
     with show_progress(
-        "trying", "cases", total, quiet=quiet, on_interrupt=lambda done: f"{done} were tried"
+        "trying",
+        "tries",
+        total,
+        quiet=quiet,
+        on_interrupt=lambda done: f"{done} were made; nothing is kept of them",
     ) as progress:
         outcomes = [
             outcome
             for file, cases in chosen
-            for outcome in progress.track(
-                _run_file(file, cases, settings, agents, judge_model, repeat, concurrency, pass_rate)
+            for outcome in _run_file(
+                file, cases, settings, agents, judge_model, repeat, concurrency, pass_rate, progress
             )
         ]
     if not outcomes:
@@ -104,6 +108,7 @@ def _run_file(
     repeat: int,
     concurrency: int,
     pass_rate: float,
+    progress: Progress,
 ) -> Iterator[CaseOutcome]:
     from swarmkeep.cli.background import Background
     from swarmkeep.evals.cases import as_tuple
@@ -111,12 +116,14 @@ def _run_file(
 
     reasons = [_find_skip_reason(case, file, offline=settings.offline) for case in cases]
     taken = [case for case, reason in zip(cases, reasons, strict=True) if reason is None]
+    progress.advance(repeat * (len(cases) - len(taken)))
     specs = settings.agents if agents or not file.agents else as_tuple(file.agents)
     with ExitStack() as stack:
         background = Background()
         stack.callback(background.close)
         bench = _open_bench(taken, settings, specs, judge_model, concurrency, stack, background)
-        attempts = iter(background.run(bench.run_rounds(taken, repeat)) if taken else [])
+        rounds = bench.run_rounds(taken, repeat, on_try=progress.advance)
+        attempts = iter(background.run(rounds))
     for case, reason in zip(cases, reasons, strict=True):
         yield CaseOutcome.from_attempts(
             file.path, case.name, [] if reason else next(attempts), reason=reason, pass_rate=pass_rate

@@ -36,9 +36,10 @@ def _put_side_by_side(changes: Sequence[Change]) -> None:
     from rich.text import Text
 
     table = Table.grid(padding=(0, 2), expand=True)
-    table.add_column(ratio=1, overflow="fold")
+    # As wide as the names, as long as they leave most of the room to what changed.
+    table.add_column(max_width=get_terminal_size().columns // 3, overflow="fold")
     for _ in ("before", "after"):
-        table.add_column(ratio=2, overflow="fold")
+        table.add_column(ratio=1, overflow="fold")
     for change in changes:
         before = Text(
             "" if change.before is UNSET else escape_controls(f"- {_format_json(change.before)}"), style="red"
