@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -35,6 +36,8 @@ class Results(msgspec.Struct, frozen=True):
 
 
 async def run(database: MeasuredDatabase, kind: str, rounds: int, only: str | None) -> Results:
+    # Otherwise it counts only once something is awaited, and a process that starts is waited for.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     machine: dict[str, object] = {**describe_machine()}
     with (
         start_stub_model() as model,

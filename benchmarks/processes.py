@@ -64,6 +64,8 @@ class Process:
             env={**os.environ, **env},
             stdout=self._log,
             stderr=subprocess.STDOUT,
+            # Ctrl-C is for who measures, who then stops it.
+            process_group=0,
         )
         self._usage = psutil.Process(self._process.pid)
 
@@ -73,6 +75,14 @@ class Process:
         return measure_cpu_seconds(self._usage)
 
     def __enter__(self) -> Process:
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
@@ -80,7 +90,7 @@ class Process:
             except httpx2.TransportError:
                 time.sleep(0.05)
             else:
-                return self
+                return
         self._log.seek(0)
         raise RuntimeError(f"{self._process.args} did not start:\n{self._log.read().decode()}")
 

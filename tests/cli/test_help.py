@@ -95,7 +95,7 @@ from swarmkeep.__main__ import main
 main()
 """
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-    assert (shown.returncode, shown.stdout, shown.stderr) == (130, "", "")
+    assert (shown.returncode, shown.stdout, shown.stderr) == (130, "", "interrupted\n")
 
 
 @pytest.mark.parametrize("command", [["swarmkeep"], ["python", "-m", "swarmkeep"]], ids=" ".join)
