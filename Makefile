@@ -49,11 +49,14 @@ CHOSEN := not llm and not chaos and not long
 EXAMPLES := quick
 endif
 
+# Much of the tests' time is waiting, for processes and for PostgreSQL: three at a time keep two cores busy.
+WORKERS ?= 3
+
 # Byte code is written even where the environment says no: most of the time before the first test goes into rewriting
 # the asserts of every file, in each process, and this keeps the result for the next time.
 test: $(STAMPS)/dev  ## run the tests, on SQLite and PostgreSQL (ARGS='tests/store -k append')
 	PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-$(EXAMPLES)} \
-		$(BIN)/python -m pytest -n 2 --dist loadscope -m '$(CHOSEN)' $(ARGS)
+		$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope -m '$(CHOSEN)' $(ARGS)
 
 test-all:  ## run the long ones, too: whole processes, the documents, the page
 	@$(MAKE) --no-print-directory test ALL=1

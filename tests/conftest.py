@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,34 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         support.end(config.stash[POSTGRES_HOME])
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    # Until the tests are found, all that is made stays: modules, and thousands of tests.
+    gc.disable()
+    try:
+        _import_share(session.config)
+        return (yield)
+    finally:
+        gc.enable()
+
+
+def _import_share(config: pytest.Config) -> None:
+    """Let each worker begin with other files, if it is to collect all.
+
+    To rewrite the asserts of a file takes longer than to import it, and is done once: the result is kept on the disk,
+    where the others find it when they come to it.
+    """
+    worker = getattr(config, "workerinput", None)
+    if worker is None or config.args_source is not config.ArgsSource.TESTPATHS:
+        return
+    files = sorted(Path(__file__).parent.rglob("test_*.py"))
+    number, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    for file in files[len(files) * number // count :]:
+        # What is wrong with one is told when it is collected.
+        with suppress(Exception):
+            importlib.import_module(".".join(file.relative_to(config.rootpath).with_suffix("").parts))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with what takes longest, and leave to the long run what a short one shows already.
 
@@ -82,9 +112,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector pass over what stays to the end: thousands of tests, and every module."""
+    """Let the garbage collector pass over what stays to the end: thousands of tests, and every module.
+
+    Of a test's own time it would still take a tenth, looking again and again at what is in use.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(2000, 20, 50)
 
 
 def _is_on_postgres(item: pytest.Item) -> bool:
