@@ -11,6 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from tests.support.prompt_server import PromptServer
+
 SILENCE_SECONDS = 10.0
 
 
@@ -94,7 +96,7 @@ def _make_head(status: int, headers: Mapping[str, str]) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-class _WaitingServer(ThreadingHTTPServer):
+class _WaitingServer(ThreadingHTTPServer, PromptServer):
     daemon_threads = False  # closing waits for every connection, so that none outlives its test
     request_queue_size = 128
 
@@ -112,7 +114,6 @@ class StubServer:
         self._unscripted: list[str] = []
         self._lock = threading.Lock()
         self._http = _WaitingServer(("127.0.0.1", 0), self._handler())
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
 
     @property
     def url(self) -> str:
@@ -131,12 +132,11 @@ class StubServer:
         return [f"{request.method} {request.target}" for request in self.received]
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._http.start()
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._http.shutdown()
-        self._thread.join()
+        self._http.end()
         self._http.server_close()
         if kind is None:
             assert not self._unscripted, f"unexpected requests: {self._unscripted}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx2
 
 from swarmkeep.engine.models.offline import OfflineTransport
+from tests.support.prompt_server import PromptServer
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -35,15 +35,16 @@ class _Handler(BaseHTTPRequestHandler):
         """Nobody reads it."""
 
 
+class _Server(ThreadingHTTPServer, PromptServer):
+    daemon_threads = True
+
+
 @contextmanager
 def offline_endpoint() -> Iterator[str]:
     """HOST:PORT of a Chat Completions server, under any path, that the offline model answers."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with _Server(("127.0.0.1", 0), _Handler) as server:
+        server.start()
         try:
             yield f"127.0.0.1:{server.server_port}"
         finally:
-            server.shutdown()
-            thread.join()
+            server.end()

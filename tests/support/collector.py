@@ -10,6 +10,12 @@ from typing import Any, Self
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.support.prompt_server import PromptServer
+
+
+class _Server(ThreadingHTTPServer, PromptServer):
+    daemon_threads = True
+
 
 class ReceivedSpan:
     """A span as it was sent. `server` is which process sent it."""
@@ -45,8 +51,7 @@ class Collector:
             def log_message(self, format: str, *args: Any) -> None:
                 """Nothing: the test's output is for its own."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Handler)
 
     @property
     def url(self) -> str:
@@ -68,11 +73,11 @@ class Collector:
             return found[0]
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        self._server.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.shutdown()
+        self._server.end()
         self._server.server_close()

@@ -13,7 +13,7 @@ from typing import Any, Self
 import msgspec
 
 from swarmkeep.engine.models.offline.request_rules import find_request_problems
-from tests.support.scripted.exchange import MODEL, POLL_SECONDS, Exchange, Json, ServerClosing
+from tests.support.scripted.exchange import MODEL, Exchange, Json, ServerClosing
 from tests.support.scripted.replies import (
     Call,
     Chunks,
@@ -199,7 +199,7 @@ class ScriptedModel:
 
     def start(self) -> Self:
         self._server = Server(self._address, self)
-        threading.Thread(target=self._server.serve_forever, args=(POLL_SECONDS,), daemon=True).start()
+        self._server.start()
         return self
 
     def close(self) -> None:

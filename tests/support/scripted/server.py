@@ -8,6 +8,8 @@ import sys
 import threading
 from typing import Any, Protocol
 
+from tests.support.prompt_server import PromptServer
+
 
 class Script(Protocol):
     """What the server needs of a script."""
@@ -64,7 +66,7 @@ class _Connection(socketserver.StreamRequestHandler):
         return b"".join(parts)
 
 
-class Server(socketserver.ThreadingTCPServer):
+class Server(socketserver.ThreadingMixIn, PromptServer):
     allow_reuse_address = True
     daemon_threads = True
     request_queue_size = 1024
@@ -93,7 +95,7 @@ class Server(socketserver.ThreadingTCPServer):
         self.script.complain(f"the scripted server itself failed: {sys.exception()!r}")
 
     def close(self) -> None:
-        self.shutdown()
+        self.end()
         with self._lock:
             for connection in self._open:
                 try:
