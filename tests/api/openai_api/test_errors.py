@@ -27,53 +27,54 @@ def check_error(answer: Any, status: int, code: str, param: str | None = None) -
     return error
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({"prompt": {"id": "p"}}, "prompt"),
-        ({"max_tool_calls": 3}, "max_tool_calls"),
-        ({"context_management": [{"type": "compaction"}]}, "context_management"),
-        ({"whatever": 1}, "whatever"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"tools": [{"type": "function", "name": "get_weather"}]}, "tools[0]"),
-        ({"tools": "x"}, "tools"),
-        ({"tool_choice": "sometimes"}, "tool_choice"),
-        ({"tool_choice": {"type": "file_search"}}, "tool_choice"),
-        ({"include": ["file_search_call.results"]}, "include[0]"),
-        ({"temperature": 3}, "temperature"),
-        ({"temperature": "hot"}, "temperature"),
-        ({"metadata": {"a": 1}}, "metadata"),
-        ({"metadata": {f"k{number}": "v" for number in range(17)}}, "metadata"),
-        ({"input": [{"type": "item_reference", "id": f"msg_s1.c{number}"} for number in range(101)]}, "input"),
-        ({"text": {"format": {"type": "xml"}}}, "text.format"),
-        ({"text": {"format": {"type": "json_schema", "name": "n", "schema": {"a": "x" * 600_000}}}}, "text.format"),
-        ({"conversation": 7}, "conversation"),
-        ({"conversation": {"name": "x"}}, "conversation.name"),
-        ({"conversation": {"id": "c", "name": "x"}}, "conversation.name"),
-        ({"text": {"style": "short"}}, "text.style"),
-        ({"text": {"verbosity": 1}}, "text.verbosity"),
-        ({"text": {"format": {"type": "text", "name": "n"}}}, "text.format.name"),
-        ({"text": {"format": {"type": "json_schema", "name": "n", "schema": {}, "regex": "x"}}}, "text.format.regex"),
-        ({"reasoning": {"effort": 5}}, "reasoning.effort"),
-        ({"reasoning": {"effort": "low", "mode": "pro"}}, "reasoning.mode"),
-        ({"reasoning": {"budget": 5}}, "reasoning.budget"),
-        ({"tools": [{"type": "function", "name": "f", "defer_loading": True}]}, "tools[0].defer_loading"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "x": 1}}]}, "tools[0].function.x"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}, "x": 1}]}, "tools[0].x"),
-        ({"conversation": "c", "previous_response_id": "r"}, "previous_response_id"),
-        ({"input": [{"type": "message", "role": "critic", "content": "x"}]}, "input[0].role"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "input[0].content[0]"),
-        ({"input": [{"type": "reasoning", "summary": []}]}, "input[0].type"),
-        ({"input": [{"type": "mcp_approval_response", "approval_request_id": "x", "approve": True}]},
-         "input[0].approval_request_id"),
-        ({"input": [3]}, "input[0]"),
-        ({"store": False, "background": True}, "background"),
-        ({"stream_options": {"include_usage": True}}, "stream_options.include_usage"),
-    ],
-)  # fmt: skip
-async def test_what_is_not_understood_is_refused_by_name(plain: RunningServer, body: Json, param: str) -> None:
-    answer = await plain.post(URL, {"model": "Front", "input": "hi", **body})
-    check_error(answer, 400, "invalid_request", param)
+# What is asked, and what the refusal names.
+NOT_UNDERSTOOD: list[tuple[Json, str]] = [
+    ({"prompt": {"id": "p"}}, "prompt"),
+    ({"max_tool_calls": 3}, "max_tool_calls"),
+    ({"context_management": [{"type": "compaction"}]}, "context_management"),
+    ({"whatever": 1}, "whatever"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ({"tools": [{"type": "function", "name": "get_weather"}]}, "tools[0]"),
+    ({"tools": "x"}, "tools"),
+    ({"tool_choice": "sometimes"}, "tool_choice"),
+    ({"tool_choice": {"type": "file_search"}}, "tool_choice"),
+    ({"include": ["file_search_call.results"]}, "include[0]"),
+    ({"temperature": 3}, "temperature"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"metadata": {"a": 1}}, "metadata"),
+    ({"metadata": {f"k{number}": "v" for number in range(17)}}, "metadata"),
+    ({"input": [{"type": "item_reference", "id": f"msg_s1.c{number}"} for number in range(101)]}, "input"),
+    ({"text": {"format": {"type": "xml"}}}, "text.format"),
+    ({"text": {"format": {"type": "json_schema", "name": "n", "schema": {"a": "x" * 600_000}}}}, "text.format"),
+    ({"conversation": 7}, "conversation"),
+    ({"conversation": {"name": "x"}}, "conversation.name"),
+    ({"conversation": {"id": "c", "name": "x"}}, "conversation.name"),
+    ({"text": {"style": "short"}}, "text.style"),
+    ({"text": {"verbosity": 1}}, "text.verbosity"),
+    ({"text": {"format": {"type": "text", "name": "n"}}}, "text.format.name"),
+    ({"text": {"format": {"type": "json_schema", "name": "n", "schema": {}, "regex": "x"}}}, "text.format.regex"),
+    ({"reasoning": {"effort": 5}}, "reasoning.effort"),
+    ({"reasoning": {"effort": "low", "mode": "pro"}}, "reasoning.mode"),
+    ({"reasoning": {"budget": 5}}, "reasoning.budget"),
+    ({"tools": [{"type": "function", "name": "f", "defer_loading": True}]}, "tools[0].defer_loading"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "x": 1}}]}, "tools[0].function.x"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}, "x": 1}]}, "tools[0].x"),
+    ({"conversation": "c", "previous_response_id": "r"}, "previous_response_id"),
+    ({"input": [{"type": "message", "role": "critic", "content": "x"}]}, "input[0].role"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "input[0].content[0]"),
+    ({"input": [{"type": "reasoning", "summary": []}]}, "input[0].type"),
+    ({"input": [{"type": "mcp_approval_response", "approval_request_id": "x", "approve": True}]},
+     "input[0].approval_request_id"),
+    ({"input": [3]}, "input[0]"),
+    ({"store": False, "background": True}, "background"),
+    ({"stream_options": {"include_usage": True}}, "stream_options.include_usage"),
+]  # fmt: skip
+
+
+async def test_what_is_not_understood_is_refused_by_name(plain: RunningServer) -> None:
+    for body, param in NOT_UNDERSTOOD:
+        answer = await plain.post(URL, {"model": "Front", "input": "hi", **body})
+        check_error(answer, 400, "invalid_request", param)
     sessions = (await plain.get("/v1/sessions")).json()["data"]
     assert all(session["message_count"] == 0 for session in sessions)
 
