@@ -38,6 +38,20 @@ BLOCKS = {
 PLAIN = "```\nfor x in y\n```\n\n```nonsense\nfor x in y\n```\n\n"
 
 
+LINE = "f(1,'x');" * 1_000
+# The longest piece of markup that the page gets at once, and whether all of them say what the code says.
+PIECES = """async (code) => {
+  const worker = new Worker("/page/highlighter.js", { type: "module" });
+  const pieces = await new Promise((resolve) => worker.addEventListener("message", ({ data }) => {
+    if (Array.isArray(data)) resolve(data);
+    else worker.postMessage({ code, language: "js" });
+  }));
+  worker.terminate();
+  const parsed = new DOMParser().parseFromString(pieces.join(""), "text/html");
+  return [Math.max(...pieces.map((piece) => piece.length)) < 9_000, parsed.body.textContent === code];
+}"""
+
+
 def fence(blocks: dict[str, str]) -> str:
     return "".join(f"```{language}\n{code}```\n\n" for language, code in blocks.items())
 
@@ -68,6 +82,8 @@ def test_code_has_colours_that_change_no_letter(
     assert window.answers.locator(".hljs-keyword").first.evaluate("(node) => getComputedStyle(node).color") != (
         coloured.first.evaluate("(node) => getComputedStyle(node).color")
     )
+    # A line that is a program by itself comes in pieces.
+    assert window.evaluate(PIECES, LINE) == [True, True]
     # The names that the page knows are those that the library knows, but for plain text.
     assert (
         window.evaluate("""async () => {
@@ -86,9 +102,9 @@ def test_code_has_colours_that_change_no_letter(
 
 def test_code_that_is_too_long_stays_plain(window: Window, model: ScriptedModel, api: Api) -> None:
     session = api.session()
-    model.say(fence({"python": "x = 1\n" * 9_000, "js": "let y = 2;\n"}))
+    model.say(fence({"python": "x = 1\n" * 9_000, "ts": f"{LINE}{LINE}\n", "js": "let y = 2;\n"}))
     api.run(session, "long")
     window.open_chat(session)
     expect(window.answers.locator("pre:has(span)")).to_have_text("let y = 2;\n")
-    expect(window.answers.locator("pre")).to_have_count(2)
+    expect(window.answers.locator("pre")).to_have_count(3)
     assert window.context.pages == [window.page]

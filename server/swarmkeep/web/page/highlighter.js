@@ -2,8 +2,8 @@
 
 import hljs from "./highlight.min.js";
 
-// The markup in pieces of about that length, each of which stands for itself: what is open at the end of one is closed there, and
-// begins anew in the next.
+// The markup in pieces of about that length, within a long line, too. Each stands for itself: what is open at the end of one is
+// closed there, and begins anew in the next.
 const PIECE = 8_000;
 
 function split(markup) {
@@ -12,9 +12,12 @@ function split(markup) {
   let piece = "";
   for (const part of markup.split(/(<[^>]*>|\n)/)) {
     piece += part;
-    if (part.startsWith("<span")) open.push(part);
-    else if (part === "</span>") open.pop();
-    else if (part === "\n" && piece.length > PIECE) {
+    if (part.startsWith("<span")) {
+      open.push(part);
+      continue;
+    }
+    if (part === "</span>") open.pop();
+    if (piece.length > PIECE) {
       pieces.push(piece + "</span>".repeat(open.length));
       piece = open.join("");
     }

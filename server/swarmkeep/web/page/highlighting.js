@@ -12,6 +12,8 @@ const LANGUAGES = new Set(
     + "swift thor toml ts tsx typescript vb vbnet wasm wsf xhtml xjb xml xsd xsl yaml yml zsh").split(" "),
 );
 const LONGEST = 50_000;
+// What a program has written, as a rule: to find the place of each colour in it takes a browser long.
+const LONGEST_LINE = 10_000;
 const PATIENCE_MS = 2_000;
 const SLICE_MS = 12;
 const MOST_KEPT = 100;
@@ -32,7 +34,7 @@ let timer = null;
 export function highlight(node, language) {
   const code = node.textContent;
   const name = language.toLowerCase();
-  if (!LANGUAGES.has(name) || code.length > LONGEST || !code.trim()) return;
+  if (!LANGUAGES.has(name) || isTooLong(code) || !code.trim()) return;
   const known = found.get(`${name}\n${code}`);
   if (known !== undefined) paint(node, known);
   else if (worker !== false) {
@@ -40,6 +42,8 @@ export function highlight(node, language) {
     if (waiting.length === 1) next();
   }
 }
+
+const isTooLong = (code) => code.length > LONGEST || code.split("\n").some((line) => line.length > LONGEST_LINE);
 
 function paint(node, painted) {
   if (painted) node.replaceChildren(painted.cloneNode(true));
