@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import expect
 
@@ -146,23 +146,23 @@ def test_deep_and_slow_markdown_is_shown_as_it_was_written(window: Window, api: 
     check_harmless(window)
 
 
-MARKS = [*"*_`[]()<>!#|~-+1.& \n\ta", "> ", "- ", "1. ", "```", "![", "](", "<!--"]
+MARKS = [*"*_`[]()<>!#|~-+1.& \n\ta", "> ", "- ", "1. ", "```", "![", "](", "<!--", "\n[a]: a\n"]
 
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    pieces=st.lists(st.sampled_from([*"*_`[]()<>!#|~-+1.& \n\t", "a", "> ", "- ", "1. ", "```", "![", "](", "<!--"]))
-)
+@given(pieces=st.lists(st.sampled_from(MARKS)))
+@example(pieces=["> [a] and so on\n\nMore\n\n> [a]: https://example.com/a\n"])
+@example(pieces=["[a] and so on\n\n1. one\n   - two\n\n     [a]: https://example.com/a\n"])
 def test_no_markdown_keeps_a_message_from_being_shown(window: Window, api: Api, pieces: list[str]) -> None:
     text = "".join(pieces)
     if window.page.url == "about:blank":
         window.open_chat(api.session())
     shown = window.evaluate(
         """async (text) => {
-          const { Prose } = await import("/page/prose.js");
+          const { Prose, loadMarkdown } = await import("/page/prose.js");
+          await loadMarkdown();
           const [written, whole] = [new Prose(), new Prose()];
           document.body.append(written.node, whole.node);
-          await import("/page/markdown.js");
           for (let end = 1; end < text.length; end += 3) written.show(text.slice(0, end));
           written.finish(text);
           whole.finish(text);

@@ -2,6 +2,7 @@
 // A long one is drawn in slices, so that the page goes on meanwhile; of one that grows, what is finished stays as it is, and only
 // its last block is made anew, also when it ends.
 
+import { pause } from "./api.js";
 import { h } from "./dom.js";
 
 // What is shorter is drawn at once.
@@ -13,8 +14,11 @@ const LONG = 10_000;
 const GROWTH = 1.03;
 // Longer texts are shown plain, unless they were seen to grow: Markdown of that size is no message any more.
 const LONGEST_MARKDOWN = 100_000;
-// Names for addresses, which may stand behind what uses them.
-const DEFINITION = /^ {0,3}\[[^\]\n]+\]:/m;
+// Names for addresses, which may stand behind what uses them, and in quotes and lists, too.
+const DEFINITION = /^(?:[ \t]*(?:>|[-+*]|\d{1,9}[.)]))*[ \t]*\[(?:\\[^]|[^[\]\\])+\]:/m;
+// A server that is away is asked again, less and less often.
+const SHORTEST_PAUSE = 500;
+const LONGEST_PAUSE = 30_000;
 
 let library = null;
 let loading = null;
@@ -22,11 +26,15 @@ const waiting = new Set();
 const unfinished = new Set();
 
 export function loadMarkdown() {
-  loading ??= import("./markdown.js").then(begin, () => (loading = null));
+  return (loading ??= load());
 }
 
-function begin(loaded) {
-  library = loaded;
+async function load() {
+  let wait = SHORTEST_PAUSE;
+  while (!(library = await import("./markdown.js").catch(() => null))) {
+    await pause(wait);
+    wait = Math.min(wait * 2, LONGEST_PAUSE);
+  }
   for (const prose of waiting) prose.draw();
   waiting.clear();
 }
@@ -67,6 +75,7 @@ export class Prose {
     this.source = written.replaceAll(/\r\n?/g, "\n");
     this.isWhole = true;
     this.steps = null;
+    unfinished.delete(this);
     if (!this.source.startsWith(before) || DEFINITION.test(this.source)) this.clear();
     if (this.source.length > LONGEST_MARKDOWN && !this.finished) this.node.replaceChildren(plain(this.source));
     else this.draw();
