@@ -37,8 +37,12 @@ def history(count: int) -> list[dict[str, str]]:
 
 def test_five_thousand_events_stay_whole(window: Window, api: Api) -> None:
     session = api.session(messages=history(5000))
+    asked: list[str] = []
+    window.page.on("request", lambda request: asked.append(request.url))
     window.open_timeline(session)
     expect(window.rows.first).to_have_attribute("aria-setsize", "5001")
+    # The end before the rest is for the chat.
+    assert [url for url in asked if "/events?after=" in url] == []
     assert window.evaluate(NODES) < MOST_NODES
     for key, position in (("Home", "1"), ("End", "5001"), ("ArrowUp", "5000"), ("PageUp", None)):
         window.list.press(key)
@@ -80,8 +84,28 @@ def test_scrolling_up_brings_earlier_messages(window: Window, api: Api) -> None:
     window.page.get_by_role("button", name="Latest").or_(window.answers.last).last.scroll_into_view_if_needed()
 
 
+# Whether the end that was read of a session is let go, once it is no part of what is shown any more.
+ENDS_LEFT = """async ([id, isHeld]) => {
+  const { Session } = await import("/page/session.js");
+  const session = new Session(id);
+  let renewed = 0;
+  await new Promise((resolve) => session.show({
+    showsEnd: true,
+    changed: () => (session.complete || (isHeld && session.latest?.state)) && resolve(),
+    renewed: () => (renewed += 1),
+  }));
+  if (isHeld) session.happened({ seq: 1_402, type: "session.redacted", data: { seqs: [1_401], reason: null } });
+  session.close();
+  return [session.latest, renewed];
+}"""
+
+
 def test_the_end_of_a_long_session_is_there_before_the_rest(window: Window, api: Api) -> None:
-    session = api.session(messages=history(1_400), metadata={"title": "A long talk"})
+    messages = history(1_400)
+    # So much that a page of events ends before the end of the session.
+    for message in messages[1_210:1_250]:
+        message["content"] = "words " * 18_000
+    session = api.session(messages=messages, metadata={"title": "A long talk"})
     held: list[Route] = []
     window.page.route(f"**/{session}/events", lambda route: held.append(route))
     window.open_chat(session)
@@ -94,12 +118,15 @@ def test_the_end_of_a_long_session_is_there_before_the_rest(window: Window, api:
     expect(window.page.get_by_role("button", name="Latest")).to_be_hidden()
     window.answers.last.evaluate("(node) => { node.dataset.seen = 'yes'; }")
     count = window.answers.count()
+    assert window.evaluate(ENDS_LEFT, [session, True]) == [None, 1]
     held[0].continue_()
+    window.page.unroute_all()
     expect(earlier).to_contain_text("more")
     expect(window.answers.last).to_have_attribute("data-seen", "yes")
     assert count <= window.answers.count() < count + 300
     earlier.click()
     expect(window.answers.nth(count)).to_be_attached()
+    assert window.evaluate(ENDS_LEFT, [session, False]) == [None, 0]
 
 
 # How many items of a list each step of drawing it adds.

@@ -24,6 +24,7 @@ export class Chat {
     this.app = app;
     this.id = id;
     this.at = at;
+    this.showsEnd = true;
     this.act = {
       may,
       session: () => this.id,
@@ -42,9 +43,8 @@ export class Chat {
     this.link = h("span", { class: "link", role: "status" });
     this.title = h("h1", { class: "view-title", dir: "auto" });
     this.way = h("a", { class: "button ghost", href: "#" }, t.toTimeline);
-    this.head = h("header", { class: "view-head" }, this.title, this.link, h("span", { class: "grow" }), this.takeover.button, this.agent.select, this.way);
     this.taken = h("span", { class: "row" });
-    this.head.append(this.taken);
+    this.head = h("header", { class: "view-head" }, this.title, this.link, h("span", { class: "grow" }), this.takeover.button, this.agent.select, this.way, this.taken);
     this.node = h("section", { class: "chat", "aria-label": t.title });
     if (id) this.open(id);
     else this.begin();
@@ -213,7 +213,8 @@ export class Chat {
 
   edit(item) {
     return this.attempt(async () => {
-      const { EditDialog } = await import("./edit.js");
+      const { EditDialog } = await import("./edit.js").catch(() => Promise.reject(new Error(text.viewAway)));
+      if (!this.node.isConnected) return;
       this.editor ??= new EditDialog(this.app);
       this.editor.open(this.session, item);
     });

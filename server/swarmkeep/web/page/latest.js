@@ -11,11 +11,22 @@ export const isFar = (missing) => missing > FAR;
 
 // `session` is what the server says of it.
 export async function readLatest(session, signal) {
-  const { data } = await get(sessionPath(session.id, `/events?after=${session.seq - LATEST}&limit=${LATEST}`), { signal });
-  const state = fold(data);
+  const state = fold(await readEnd(session, signal));
   const { agent, metadata, title, context_variables: context, message_count: messages, active_run_id: run } = session;
   if (!state.run && run) state.run = { id: run, status: session.status, pending: [] };
   const taken = session.taken_over ? { note: null, ...session.taken_over } : null;
   const outlook = state.outlook === "idle" ? session.status : state.outlook;
   return Object.assign(state, { agent, metadata, title, context, messages, taken, outlook, status: session.status, isPart: true });
+}
+
+// A page of large events ends early, and is not the end then.
+async function readEnd({ id, seq }, signal) {
+  const events = [];
+  let cursor = "";
+  do {
+    const { data, next_cursor: next } = await get(sessionPath(id, `/events?after=${seq - LATEST}&limit=${LATEST}${cursor}`), { signal });
+    events.push(...data);
+    cursor = next && `&cursor=${encodeURIComponent(next)}`;
+  } while (cursor);
+  return events;
 }

@@ -46,15 +46,22 @@ export class Session {
     return this.complete || !this.latest ? this.state : this.latest.state;
   }
 
+  // For a view that `showsEnd` of what it does not have yet. What was read of it before stays until then.
   async readLatest(session, signal) {
-    const latest = (this.latest = { state: null });
+    if (![...this.views].some((view) => view.showsEnd)) return;
+    const shown = this.latest?.state;
+    const latest = (this.latest = { seq: session.seq, state: null, ...this.latest });
+    let state = null;
     try {
-      latest.state = await readLatest(session, signal);
+      state = await readLatest(session, signal);
     } catch {
       // Then it is shown as it comes.
-      if (this.latest === latest) this.latest = null;
     }
-    this.tell("changed");
+    if (this.latest !== latest || this.complete) return;
+    if (state) this.latest = { seq: session.seq, state };
+    else if (!shown) this.latest = null;
+    // What it says again may be other than it was.
+    this.tell(shown ? "renewed" : "changed");
   }
 
   // A view may have `happened(event)`, `changed()`, `renewed()` (all of it may be other than it was), `checked()`, `failed(error)`.
@@ -77,8 +84,10 @@ export class Session {
 
   changed() {
     const { link } = this.feed;
-    if (this.complete) this.verification.keepUp();
-    else if (this.toldLink === link && performance.now() < this.nextAt) return;
+    if (this.complete) {
+      this.latest = null;
+      this.verification.keepUp();
+    } else if (this.toldLink === link && performance.now() < this.nextAt) return;
     this.toldLink = link;
     this.nextAt = performance.now() + LOADING_MS;
     this.tell("changed");
@@ -87,7 +96,13 @@ export class Session {
   happened(event) {
     apply(this.state, event);
     this.tell("happened", event);
-    if (event.type === "session.redacted") this.forget(event.data?.seqs ?? []);
+    if (event.type !== "session.redacted") return;
+    // The end may have been read before that, and shown.
+    if (event.seq > this.latest?.seq) {
+      this.latest = null;
+      this.tell("renewed");
+    }
+    this.forget(event.data?.seqs ?? []);
   }
 
   begunAnew() {
