@@ -286,8 +286,8 @@ def test_a_session_that_is_gone_says_so(window: Window, model: ScriptedModel) ->
 def test_sessions_are_found_and_filtered(window: Window, api: Api) -> None:
     api.session(id="found-by-id", metadata={"team": "red"})
     api.session(id="found-by-label", metadata={"team": "blue"}, agent="Sales")
-    # What is not indexed when it is asked for is not found, and the page does not ask again by itself.
-    api.wait_until_found("found-by")
+    # The page shows what the server finds when it is asked, and the index is a little behind.
+    api.wait_until_found("found-by", "found-by-id", "found-by-label")
     window.open()
     sessions = window.page.get_by_role("navigation", name="Sessions")
     search = window.page.get_by_role("searchbox", name=re.compile("Search sessions"))

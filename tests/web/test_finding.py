@@ -39,7 +39,8 @@ def found_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPro
 @pytest.fixture
 def found_api(found_server: ServerProcess) -> Iterator[Api]:
     with Api(found_server.url) as api:
-        api.wait_until_found("needle")
+        api.wait_until_found("parcels", "bulk-0", "bulk-59")
+        api.wait_until_found("needle", "hostile", "emoji")
         yield api
 
 

@@ -166,6 +166,15 @@ class Api:
             found += page
         return found
 
+    def wait_until_found(self, words: str, *sessions: str) -> None:
+        """Wait until a search for these words finds these sessions: the index is a little behind what is recorded.
+
+        What else it finds is other tests'.
+        """
+        until = time.monotonic() + PATIENCE_MS / 1000
+        while not {found["id"] for found in self.get("sessions", q=words, limit=200)["data"]}.issuperset(sessions):
+            assert time.monotonic() < until, f"{words} does not find all of {sessions}"
+
     def __enter__(self) -> Api:
         return self
 
