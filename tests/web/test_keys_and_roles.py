@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
@@ -72,6 +72,30 @@ def test_a_key_that_may_only_read_is_offered_nothing_else(
     expect(window.page.get_by_role("link", name="Audit log")).to_be_hidden()
     window.open("#/audit")
     expect(window.page.get_by_text("Your key may not read the audit log.")).to_be_visible()
+
+
+def test_who_it_is_counts_where_the_agents_are_not_to_be_had(
+    cleared_windows: Callable[..., Window], office: Office, waiting: str
+) -> None:
+    window = cleared_windows(office.server.url)
+    window.open_chat(waiting)
+    expect(window.page.get_by_role("dialog", name="API key")).to_be_visible()
+    asked: list[Route] = []
+
+    def hold(route: Route) -> None:
+        asked.append(route)
+        # The first one is the dialog's, which tries the key out.
+        if len(asked) == 1:
+            route.continue_()
+
+    window.page.route("**/v1/me", hold)
+    window.page.route("**/v1/agents?*", lambda route: route.abort())
+    with window.page.expect_event("requestfailed", lambda request: "/v1/agents?" in request.url):
+        office.hire("Rita", "read").give_key(window)
+    asked[1].continue_()
+    expect(window.page.locator(".who")).to_have_text("Rita · default · read")
+    expect(window.calls).to_have_count(1)
+    expect(window.page.get_by_role("button", name="Approve")).to_have_count(0)
 
 
 def test_a_key_that_may_approve_is_offered_that(

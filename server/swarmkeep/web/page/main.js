@@ -56,13 +56,11 @@ class App {
   }
 
   async find() {
-    this.locked = false;
-    try {
-      await Promise.all([findMe().then(() => this.sidebar.follow()), this.loadAgents()]);
-    } catch (error) {
-      this.locked = error.code === "unauthenticated";
-      this.fail(error);
-    }
+    // Who it is counts, also where the agents are not to be had.
+    const found = await Promise.allSettled([findMe().then(() => this.sidebar.follow()), this.loadAgents()]);
+    const [error] = found.map(({ reason }) => reason).filter(Boolean);
+    this.locked = error?.code === "unauthenticated";
+    if (error) this.fail(error);
     this.who.textContent = nameOfMe() ?? "";
     this.who.hidden = nameOfMe() === null;
     this.sidebar.lock(this.locked);

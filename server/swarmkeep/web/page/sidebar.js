@@ -245,6 +245,6 @@ export class Sidebar {
     const typed = this.search.value;
     if (!this.list.querySelector(".session") && typed.trim() !== this.answered) await this.filter();
     const first = this.list.querySelector(".session");
-    if (typed === this.search.value) event.key === "Enter" ? first?.click() : first?.focus();
+    if (typed === this.search.value && document.activeElement === this.search) event.key === "Enter" ? first?.click() : first?.focus();
   }
 }
