@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator, Route, expect
 
 from tests.support.pictures import make_inline_picture, make_message, make_png
 from tests.support.scripted import ScriptedModel
@@ -103,6 +103,29 @@ def test_a_message_is_said_otherwise_in_a_fork(window: Window, talk: str, api: A
     window.page.get_by_role("button", name="Origin").click()
     window.page.get_by_role("link", name=f"Side by side with {talk}").click()
     expect(find_side(window, 1)).to_contain_text("A lighthouse.")
+
+
+def test_an_editor_that_comes_late_or_not_at_all_is_in_nobodys_way(
+    window: Window, api: Api, model: ScriptedModel
+) -> None:
+    model.say("Hello.")
+    session = api.session()
+    api.run(session, "Good morning")
+    window.page.route("**/edit.js", lambda route: route.abort())
+    window.open_chat(session)
+    edit = window.log.get_by_role("button", name="Edit and fork")
+    edit.press("Enter")
+    expect(window.page.get_by_role("alert")).to_contain_text("This part of the page could not be loaded.")
+    window.page.unroute("**/edit.js")
+    held: list[Route] = []
+    window.page.route("**/edit.js", lambda route: held.append(route))
+    with window.page.expect_request("**/edit.js") as asked:
+        edit.press("Enter")
+    window.page.get_by_role("navigation").get_by_role("button", name="New chat").click()
+    expect(window.page.get_by_role("radio").first).to_be_attached()
+    held[0].continue_()
+    window.evaluate("(address) => import(address).then(() => new Promise((resolve) => setTimeout(resolve)))", asked.value.url)
+    assert window.page.locator("dialog[open]").count() == 0
 
 
 def test_any_two_sessions_are_compared_by_their_ids(window: Window, talk: str, api: Api, model: ScriptedModel) -> None:

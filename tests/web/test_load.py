@@ -90,3 +90,19 @@ def test_a_part_that_cannot_be_loaded_is_said_so(window: Window, api: Api) -> No
     window.page.unroute("**/timeline.js")
     window.page.get_by_role("button", name="Load the page again").click()
     expect(window.list).to_be_visible()
+
+
+def test_what_draws_an_answer_is_asked_for_again(window: Window, api: Api) -> None:
+    session = api.session(messages=[{"role": "user", "content": "Go on."}, {"role": "assistant", "content": "**Done.**"}])
+    refused: list[Route] = []
+
+    def refuse_first(route: Route) -> None:
+        if refused:
+            return route.continue_()
+        refused.append(route)
+        return route.abort()
+
+    window.page.route("**/markdown.js", refuse_first)
+    window.open_chat(session)
+    expect(window.answers.locator("strong")).to_have_text("Done.")
+    assert len(refused) == 1

@@ -137,6 +137,19 @@ STEPS = """async (text) => {
   for (const _ of draw(text, { into })) counts.push(into.querySelectorAll("li").length);
   return counts.map((count, index) => count - (counts[index - 1] ?? 0));
 }"""
+# A text that has come to be too long to be drawn before what was there of it was.
+LEAVE = """async (text) => {
+  const { Prose, loadMarkdown } = await import("/page/prose.js");
+  await loadMarkdown();
+  const prose = new Prose();
+  prose.show(text);
+  const isDrawing = prose.steps !== null;
+  prose.finish(text + text);
+  globalThis.left = new WeakRef(prose);
+  // What it was to go on with looks whether it is to go on.
+  await new Promise((resolve) => setTimeout(resolve));
+  return isDrawing;
+}"""
 LINKED = "- A [shelf][1] of **lamps** that nobody counts\n" * 400
 
 
@@ -146,6 +159,9 @@ def test_a_long_answer_ends_as_it_was_seen_and_is_drawn_in_slices(
     items = "".join(f"- Item **{number}** of a long list\n" for number in range(400))
     steps = window.open().evaluate(STEPS, items)
     assert (sum(steps), max(steps) < 100) == (400, True)
+    assert window.evaluate(LEAVE, "- An item of a long list\n" * 3_000) is True
+    window.page.request_gc()
+    assert window.evaluate("() => globalThis.left.deref() === undefined") is True
     window.page.goto("about:blank")
     model.hang(f"Well:\n\n{items}\nSo **far", then="**.")
     session = api.session()
