@@ -124,7 +124,9 @@ def test_an_editor_that_comes_late_or_not_at_all_is_in_nobodys_way(
     window.page.get_by_role("navigation").get_by_role("button", name="New chat").click()
     expect(window.page.get_by_role("radio").first).to_be_attached()
     held[0].continue_()
-    window.evaluate("(address) => import(address).then(() => new Promise((resolve) => setTimeout(resolve)))", asked.value.url)
+    window.evaluate(
+        "(address) => import(address).then(() => new Promise((resolve) => setTimeout(resolve)))", asked.value.url
+    )
     assert window.page.locator("dialog[open]").count() == 0
 
 

@@ -93,7 +93,9 @@ def test_a_part_that_cannot_be_loaded_is_said_so(window: Window, api: Api) -> No
 
 
 def test_what_draws_an_answer_is_asked_for_again(window: Window, api: Api) -> None:
-    session = api.session(messages=[{"role": "user", "content": "Go on."}, {"role": "assistant", "content": "**Done.**"}])
+    session = api.session(
+        messages=[{"role": "user", "content": "Go on."}, {"role": "assistant", "content": "**Done.**"}]
+    )
     refused: list[Route] = []
 
     def refuse_first(route: Route) -> None:
