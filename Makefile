@@ -40,9 +40,11 @@ demo: $(STAMPS)/base  ## start a server on the offline model: no key, no databas
 	$(BIN)/swarmkeep demo $(ARGS)
 
 # ALL=1 takes away what makes `make test` short: fewer examples where many are tried, the first cases only of tests that
-# have many, and none of the long tests.
+# have many, and none of the long tests. Then what is marked `one_database` takes turns; the short run has one of both
+# databases for it anyway.
 ifdef ALL
 CHOSEN := not llm and not chaos
+TURNS := --one-database
 EXAMPLES := ci
 else
 CHOSEN := not llm and not chaos and not long
@@ -56,7 +58,7 @@ WORKERS ?= 3
 # the asserts of every file, in each process, and this keeps the result for the next time.
 test: $(STAMPS)/dev  ## run the tests, on SQLite and PostgreSQL (ARGS='tests/store -k append')
 	PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-$(EXAMPLES)} \
-		$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope -m '$(CHOSEN)' $(ARGS)
+		$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope -m '$(CHOSEN)' $(TURNS) $(ARGS)
 
 test-all:  ## run the long ones, too: whole processes, the documents, the page
 	@$(MAKE) --no-print-directory test ALL=1

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from swarmkeep.store.schema import upgrade
-from tests.support import hypothesis_profiles, scheduling, scratch
+from tests.support import hypothesis_profiles, one_database, scheduling, scratch
 from tests.support import postgres as support
-from tests.support.one_database import is_wanted, split_cases
 from tests.support.postgres import Postgres
 
 hypothesis_profiles.load()
@@ -27,6 +26,10 @@ POSTGRES_HOME = pytest.StashKey[Path]()
 
 # Of one test, in the short run.
 SHORT_CASES = 8
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    one_database.add_option(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -106,8 +109,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             cases[name] += 1
             if cases[name] > SHORT_CASES:
                 item.add_marker(pytest.mark.long)
-    if is_wanted(config):
-        items[:], left = split_cases(items)
+    if one_database.is_wanted(config):
+        items[:], left = one_database.split_cases(items)
         config.hook.pytest_deselected(items=left)
 
 

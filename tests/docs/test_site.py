@@ -16,8 +16,7 @@ import swarmkeep_client
 from tests.docs.pages import PAGES, ROOT
 from tests.support.processes import clean_environment
 
-# In one process: to build the site takes half a minute.
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("site")]
+pytestmark = pytest.mark.long
 
 # What a browser loads by itself. A link is followed by a person.
 LOADED = {"script": "src", "img": "src", "source": "srcset", "iframe": "src", "link": "href", "use": "href"}

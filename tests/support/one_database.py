@@ -12,10 +12,16 @@ import pytest
 KINDS = ("sqlite", "postgres")
 
 
+def add_option(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--one-database", action="store_true", help="run a test that is marked `one_database` on one of both, in turn"
+    )
+
+
 def is_wanted(config: pytest.Config) -> bool:
-    """Not where a test or a database is named: that is meant. The short run is content with one of them already."""
+    """Only where it is asked for; and not where a test or a database is named, for that is meant."""
     named = any("::" in given for given in config.args) or any(kind in config.getoption("keyword") for kind in KINDS)
-    return not named and "not long" not in config.getoption("markexpr")
+    return bool(config.getoption("one_database")) and not named
 
 
 def split_cases(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
