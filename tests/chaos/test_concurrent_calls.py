@@ -49,7 +49,16 @@ def run_plan(name: str) -> Any:
 def test_after_a_death_among_them_what_is_recorded_stays_and_the_others_are_told(
     cluster: ServerCluster, case: Case
 ) -> None:
-    Aftermath(cluster, case.mode, [Crash(point, run_plan(name)) for point in POINTS for name in PLAN]).check_each(check)
+    recorded: set[str] = set()
+
+    def check_and_note(crash: Crash, stage: ArmedSession, session: Session, log: LogRows) -> None:
+        check(crash, stage, session, log)
+        recorded.update(log.attempts())
+
+    crashes = [Crash(point, run_plan(name)) for point in POINTS for name in PLAN]
+    Aftermath(cluster, case.mode, crashes).check_each(check_and_note)
+    # Nothing had an effect that no log knows of.
+    assert set(cluster.effects.count()) <= recorded
 
 
 def check(crash: Crash, stage: ArmedSession, session: Session, log: LogRows) -> None:

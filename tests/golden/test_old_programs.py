@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import swarmkeep
 from tests.cli.command_line import CommandLine
 from tests.support.processes import Process, ServerProcess
 
 CLIENTS = sorted(Path(__file__).parent.glob("*/swarmkeep_client-*.whl"))
+# Those before this one: what is released has its files beside it.
+RELEASES = sorted(folder for folder in Path(__file__).parent.glob("[0-9]*") if folder.name != swarmkeep.__version__)
 EXPORTS = sorted(Path(__file__).parent.glob("*/export*.jsonl"))
 
 TEAM = '''
@@ -33,6 +36,13 @@ def transfer_to_refunds() -> Agent:
 triage = Agent(name="Triage", instructions="Find out what the customer needs.", functions=[transfer_to_refunds])
 refunds = Agent(name="Refunds", instructions="You refund orders.", functions=[refund_order])
 '''
+
+
+def test_every_release_left_its_client_its_page_and_its_exports() -> None:
+    assert RELEASES
+    for release in RELEASES:
+        left = {f"swarmkeep_client-{release.name}-py3-none-any.whl", "page.zip", "export.jsonl", "swarmkeep.db"}
+        assert left <= {file.name for file in release.iterdir()}
 
 
 @pytest.mark.long
