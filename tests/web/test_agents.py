@@ -52,5 +52,5 @@ def test_the_agents_are_shown_with_all_that_they_may_do(
         window.page.emulate_media(color_scheme=theme, reduced_motion="reduce")  # type: ignore[arg-type]
         check_accessibility(window)
     window.page.set_viewport_size(NARROW)  # type: ignore[arg-type]
-    assert window.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+    window.wait_until_it_fits()
     check_accessibility(window)

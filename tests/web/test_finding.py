@@ -200,7 +200,7 @@ def test_what_it_looks_like(
         window.page.get_by_role("button", name="Sessions").click()
     expect(window.page.locator(".hit mark")).to_have_count(2)
     window.page.screenshot(path=tmp_path / "search.png")
-    assert window.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    window.wait_until_it_fits()
     if width < 760:
         window.page.keyboard.press("Escape")
     window.page.get_by_role("button", name="Metadata").click()

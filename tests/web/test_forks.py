@@ -38,11 +38,10 @@ def find_side(window: Window, number: int) -> Locator:
     return window.page.locator(".side").nth(number)
 
 
-def find_places(window: Window) -> list[list[float]]:
-    """Where both columns begin."""
-    script = "(sides) => sides.map((side) => { const box = side.getBoundingClientRect(); return [box.left, box.top]; })"
-    found: list[list[float]] = window.page.locator(".side").evaluate_all(script)
-    return found
+BESIDE_EACH_OTHER = """(areBeside) => {
+  const [one, other] = [...document.querySelectorAll(".side")].map((side) => side.getBoundingClientRect());
+  return areBeside ? one.left < other.left && one.top === other.top : one.left === other.left && one.top < other.top;
+}"""
 
 
 def test_a_message_is_said_otherwise_in_a_fork(window: Window, talk: str, api: Api, model: ScriptedModel) -> None:
@@ -82,13 +81,9 @@ def test_a_message_is_said_otherwise_in_a_fork(window: Window, talk: str, api: A
     expect(second.get_by_role("button", name="Edit and fork")).to_have_count(0)
     expect(window.page.locator("tr.differs").filter(has_text="Agent")).to_contain_text("Front DeskSales")
     check_accessibility(window)
-    (left, top), (other_left, other_top) = find_places(window)
-    assert left < other_left
-    assert top == other_top
+    window.page.wait_for_function(BESIDE_EACH_OTHER, arg=True)
     window.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
-    (left, top), (other_left, other_top) = find_places(window)
-    assert left == other_left
-    assert top < other_top
+    window.page.wait_for_function(BESIDE_EACH_OTHER, arg=False)
     check_accessibility(window)
     window.page.set_viewport_size({"width": 1280, "height": 800})
     # Each goes on in its column, and each leads to the other.

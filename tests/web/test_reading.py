@@ -17,6 +17,19 @@ WORD = "Donaudampfschifffahrtsgesellschaft"
 TABLE = f"|Item|Price|Note|\n|:-|-:|:-:|\n|{WORD}|1,299.00|ok|\n|Lamp|9.50|{'wide ' * 4}|"
 
 
+TABLE_FITS = """(isWider) => {
+  const [log, frame, cell] = [".log", ".prose [role=group]", ".prose td"].map((name) => document.querySelector(name));
+  const isLine = cell.getBoundingClientRect().height < 45;
+  return isLine && log.scrollWidth <= log.clientWidth && (frame.scrollWidth > frame.clientWidth) === isWider;
+}"""
+# The head shows all that is in it, and ends above the scrubber.
+HEAD_FITS = """() => {
+  const [head, scrubber] = [".view-head", ".scrubber"].map((name) => document.querySelector(name));
+  const isAbove = head.getBoundingClientRect().bottom <= scrubber.getBoundingClientRect().top + 1;
+  return isAbove && head.scrollHeight <= head.clientHeight;
+}"""
+
+
 def tell(window: Window, model: ScriptedModel, text: str) -> None:
     model.say(text)
     window.open()
@@ -33,13 +46,7 @@ def test_a_table_is_aligned_scrolls_and_breaks_no_word(window: Window, model: Sc
     expect(cells.nth(1)).to_have_css("text-align", "right")
     expect(cells.nth(2)).to_have_css("text-align", "center")
     # On one line, and reached by scrolling the table, not the page.
-    assert cells.first.bounding_box()["height"] < 45  # type: ignore[index]
-    assert window.evaluate(
-        "() => document.querySelector('.log').scrollWidth <= document.querySelector('.log').clientWidth"
-    )
-    frame = window.answers.get_by_role("group", name="Table")
-    wider = frame.evaluate("(frame) => frame.scrollWidth > frame.clientWidth")
-    assert wider == (size == "phone")
+    window.page.wait_for_function(TABLE_FITS, arg=size == "phone")
 
 
 def test_the_boxes_of_a_task_list_are_shown(window: Window, model: ScriptedModel) -> None:
@@ -201,10 +208,8 @@ def test_on_a_low_window_the_event_is_still_to_be_read(window: Window, mixed: st
         fact = window.detail.locator(".facts dd").first
         fact.scroll_into_view_if_needed()
         expect(fact).to_be_in_viewport(ratio=1)
-        head, scrubber = window.page.locator(".view-head"), window.page.locator(".scrubber")
-        assert head.evaluate("(node) => node.scrollHeight <= node.clientHeight")
-        assert head.bounding_box()["y"] + head.bounding_box()["height"] <= scrubber.bounding_box()["y"] + 1  # type: ignore[index]
-        assert window.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+        window.page.wait_for_function(HEAD_FITS)
+        window.wait_until_it_fits()
         window.open_chat(mixed)
         expect(window.composer).to_be_in_viewport()
-        assert window.log.bounding_box()["height"] > 60  # type: ignore[index]
+        window.page.wait_for_function("() => document.querySelector('.log').clientHeight > 60")

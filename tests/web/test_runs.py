@@ -63,7 +63,10 @@ def begun(seconds: float, seq: int, id_: str, **more: Any) -> Json:
     return at(seconds, seq, "tool.started", {"tool_call_id": id_, "name": f"f-{id_}", "arguments": "{}", **more})
 
 
-TICKS = "() => [...document.querySelectorAll('.ticks path')].map((path) => path.getAttribute('d').match(/M/g).length)"
+TICKS = """(counts) => {
+  const ticks = [...document.querySelectorAll(".ticks path")].map((path) => path.getAttribute("d").match(/M/g).length);
+  return ticks.join() === counts.join();
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +195,7 @@ def test_a_run_is_a_waterfall_with_a_table_behind_it(window: Window, talk: tuple
     expect(window.page).to_have_url(re.compile(r"\?at=3$"))
     window.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
     window.page.emulate_media(color_scheme="dark", reduced_motion="reduce")
-    assert window.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+    window.wait_until_it_fits()
     check_accessibility(window)
 
 
@@ -228,7 +231,7 @@ def test_events_are_grouped_filtered_played_and_followed(
     tree = window.page.get_by_role("tree", name="Events")
     expect(tree.get_by_role("treeitem").first).to_contain_text("Session created")
     expect(tree.locator("[aria-level='1'][aria-expanded=true]").first).to_contain_text("Run 1")
-    assert window.evaluate(TICKS) == [3, 1, 1]
+    window.page.wait_for_function(TICKS, arg=[3, 1, 1])
     errors = window.page.get_by_role("button", name="Errors only (1)")
     errors.click()
     expect(errors).to_have_attribute("aria-pressed", "true")

@@ -124,6 +124,10 @@ class Window:
     def detail(self) -> Locator:
         return self.page.get_by_role("region", name="Event", exact=True)
 
+    def wait_until_it_fits(self) -> None:
+        """Wait until nothing is wider than the window. One of a new size is laid out a moment later."""
+        self.page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
+
     def evaluate(self, script: str, argument: Any = None) -> Any:
         return self.page.evaluate(script, argument)
 
