@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.events import (
     ApprovalDecided,
     ApprovalRequested,
-    CompletionRecord,
     ContextUpdated,
     HandoffIgnored,
     HandoffMade,
@@ -29,54 +26,26 @@ from swarmkeep.domain.events import (
     SessionEvent,
     SessionRedacted,
     SessionUpdated,
-    ToolRecord,
     ToolStarted,
     Usage,
 )
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.run_options import RunOptions
+from tests.golden.telling import INSTRUCTIONS, TOOLS, make_result, reply, say
 
-INSTRUCTIONS = "You are a clerk at a bookshop."
-TOOLS = '[{"type":"function","function":{"name":"refund","description":"Give money back.","parameters":{}}}]'
 BLOBS = {digest(text): text for text in (INSTRUCTIONS, TOOLS)}
 ODD_VALUES = {"customer": "Ana 🌊", "note": None, "odd": "\x00 \ud800", "big": 2**70, "zero": -0.0}
 REFUND = PendingCall(tool_call_id="c3", name="refund", arguments='{"order": "B-1"}', reason="approval")
 USAGE = Usage(prompt_tokens=10, completion_tokens=5, total_tokens=15, model_calls=1)
 
 
-def _user_message(text: str) -> MessageAdded:
-    return MessageAdded(message={"role": "user", "content": text, "sender": "user"})
-
-
-def _assistant_message(agent: str, text: str | None, *calls: tuple[str, str, str]) -> MessageAdded:
-    message: dict[str, Any] = {"role": "assistant", "content": text}
-    if calls:
-        message["tool_calls"] = [
-            {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-            for call_id, name, arguments in calls
-        ]
-    request = RequestRecord(
-        instructions=digest(INSTRUCTIONS), tools=digest(TOOLS), params={"model": "gpt-4o", "parallel_tool_calls": True}
-    )
-    completion = CompletionRecord(
-        id="chatcmpl-1",
-        model="gpt-4o-2024-08-06",
-        finish_reason="tool_calls" if calls else "stop",
-        usage={"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
-        duration_ms=12.5,
-        request=request,
-    )
-    return MessageAdded(message={**message, "sender": agent}, completion=completion)
-
-
-def _tool_result(agent: str, call_id: str, name: str, content: str, record: ToolRecord) -> MessageAdded:
-    message = {"role": "tool", "tool_call_id": call_id, "tool_name": name, "content": content, "sender": agent}
-    return MessageAdded(message=message, tool=record)
-
-
-def _handoff_result(call_id: str, name: str, agent: str) -> MessageAdded:
-    record = ToolRecord(name=name, status="ok", handoff=agent)
-    return _tool_result("Triage", call_id, name, f'{{"assistant": "{agent}"}}', record)
+def _reply(agent: str, text: str | None, *calls: tuple[str, str, str]) -> MessageAdded:
+    params = {"model": "gpt-4o", "parallel_tool_calls": True}
+    request = RequestRecord(instructions=digest(INSTRUCTIONS), tools=digest(TOOLS), params=params)
+    made = reply(text, *calls, sender=agent, id="chatcmpl-1", duration_ms=12.5, request=request)
+    # Here the sender comes last: the golden database has these bytes.
+    made.message["sender"] = made.message.pop("sender")
+    return made
 
 
 def _draft_run(run_id: str, agent: str, *facts: SessionEvent) -> list[EventDraft]:
@@ -100,7 +69,7 @@ def make_shop() -> list[list[EventDraft]]:
                     },
                     metadata={"channel": "web", "priority": 2},
                 ),
-                _user_message("An older message, imported."),
+                say("An older message, imported."),
             ],
             None,
         ),
@@ -108,36 +77,24 @@ def make_shop() -> list[list[EventDraft]]:
             "run_1",
             "Triage",
             RunStarted(options=RunOptions(max_turns=5), idempotency_key="key-1"),
-            _user_message("Refund?"),
+            say("Refund?"),
         ),
         _draft_run(
             "run_1",
             "Triage",
-            _assistant_message("Triage", None, ("c1", "to_sales", "{}"), ("c2", "to_refunds", "{}")),
+            _reply("Triage", None, ("c1", "to_sales", "{}"), ("c2", "to_refunds", "{}")),
             ToolStarted(tool_call_id="c1", name="to_sales", arguments="{}"),
         ),
         _draft_run(
             "run_1",
             "Triage",
-            _tool_result(
-                "Triage",
-                "c1",
-                "to_sales",
-                '{"assistant": "Sales"}',
-                ToolRecord(name="to_sales", status="ok", handoff="Sales"),
-            ),
+            make_result("c1", "to_sales", '{"assistant": "Sales"}', sender="Triage", handoff="Sales"),
             ToolStarted(tool_call_id="c2", name="to_refunds", arguments="{}"),
         ),
         _draft_run(
             "run_1",
             "Triage",
-            _tool_result(
-                "Triage",
-                "c2",
-                "to_refunds",
-                '{"assistant": "Refunds"}',
-                ToolRecord(name="to_refunds", status="ok", handoff="Refunds"),
-            ),
+            make_result("c2", "to_refunds", '{"assistant": "Refunds"}', sender="Triage", handoff="Refunds"),
             ContextUpdated(patch={"reason": "damp", "note": {"a": 1}}, tool_call_id="c2", nulls=("/note/b",)),
             HandoffIgnored(from_agent="Triage", to_agent="Sales", tool_call_id="c1"),
             HandoffMade(from_agent="Triage", to_agent="Refunds", tool_call_id="c2"),
@@ -145,7 +102,7 @@ def make_shop() -> list[list[EventDraft]]:
         _draft_run(
             "run_1",
             "Refunds",
-            _assistant_message("Refunds", "One moment.", ("c3", "refund", '{"order": "B-1"}')),
+            _reply("Refunds", "One moment.", ("c3", "refund", '{"order": "B-1"}')),
             ApprovalRequested(tool_call_id="c3", name="refund", arguments='{"order": "B-1"}'),
             RunWaiting(
                 pending=(
@@ -166,16 +123,14 @@ def make_shop() -> list[list[EventDraft]]:
         _draft_run(
             "run_1",
             "Refunds",
-            _tool_result(
-                "Refunds", "c3", "refund", "Interrupted.", ToolRecord(name="refund", status="unknown_outcome")
-            ),
-            _assistant_message("Refunds", "I could not see whether it went through."),
+            make_result("c3", "refund", "Interrupted.", sender="Refunds", status="unknown_outcome"),
+            _reply("Refunds", "I could not see whether it went through."),
             RunCompleted(
                 stop_reason="end_turn",
                 usage=Usage(prompt_tokens=30, completion_tokens=15, total_tokens=45, model_calls=3),
             ),
         ),
-        _draft_run("run_2", "Refunds", RunStarted(options=RunOptions()), _user_message("Hello?")),
+        _draft_run("run_2", "Refunds", RunStarted(options=RunOptions()), say("Hello?")),
         _draft_run(
             "run_2",
             "Refunds",
@@ -184,12 +139,10 @@ def make_shop() -> list[list[EventDraft]]:
                 error=RunError(code="provider_rate_limited", message="slow down", retryable=True, provider_status=429),
             ),
         ),
-        _draft_run(
-            "run_3", "Refunds", RunStarted(options=RunOptions(execute_tools=False)), _user_message("Still there?")
-        ),
+        _draft_run("run_3", "Refunds", RunStarted(options=RunOptions(execute_tools=False)), say("Still there?")),
         _draft_run("run_3", "Refunds", RunCancelled(stop_reason="cancelled")),
         draft_events("Refunds", [SessionUpdated(metadata={"priority": None, "vip": True}, agent="Triage")], None),
         draft_events("Triage", [SessionRedacted(seqs=(2,), reason="asked to be forgotten", by="Lee")], None),
-        _draft_run("run_4", "Triage", RunStarted(options=RunOptions()), _user_message("日本語で?")),
+        _draft_run("run_4", "Triage", RunStarted(options=RunOptions()), say("日本語で?")),
         _draft_run("run_4", "Triage", RunInterrupted(stop_reason="interrupted", usage=USAGE)),
     ]

@@ -19,9 +19,10 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.run_options import RunOptions
-from tests.golden.conversations import INSTRUCTIONS, TOOLS
 from tests.support.pictures import hash_content, make_png
 
+INSTRUCTIONS = "You are a clerk at a bookshop."
+TOOLS = '[{"type":"function","function":{"name":"refund","description":"Give money back.","parameters":{}}}]'
 LISTED = '{"type":"function","function":{"name":"atlas_find","description":"Find a town.","parameters":{}}}'
 SUMMARISE = "Sum up what was said."
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -61,15 +62,15 @@ def reply(text: str | None, *calls: tuple[str, str, str], sender: str = "Clerk",
 
 def make_completion(has_calls: bool = False, **of_record: Any) -> CompletionRecord:
     params: Json = {"model": "gpt-4o", "temperature": 0, "response_format": TOTAL}
-    return CompletionRecord(
-        id="chatcmpl-2",
-        model="gpt-4o-2024-08-06",
-        finish_reason="tool_calls" if has_calls else "stop",
-        usage={"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
-        duration_ms=20.5,
-        request=RequestRecord(instructions=digest(INSTRUCTIONS), tools=digest(TOOLS), params=params),
-        **of_record,
-    )
+    record: dict[str, Any] = {
+        "id": "chatcmpl-2",
+        "model": "gpt-4o-2024-08-06",
+        "finish_reason": "tool_calls" if has_calls else "stop",
+        "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
+        "duration_ms": 20.5,
+        "request": RequestRecord(instructions=digest(INSTRUCTIONS), tools=digest(TOOLS), params=params),
+    }
+    return CompletionRecord(**(record | of_record))
 
 
 def make_result(call_id: str, name: str, content: str, *, sender: str = "Clerk", **of_record: Any) -> MessageAdded:

@@ -27,8 +27,8 @@ from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.tables import metadata
-from tests.golden.conversations import INSTRUCTIONS, TOOLS
 from tests.golden.make import FORK, SHOP, fill_golden, list_keys, list_states, make_clock, read_states
+from tests.golden.telling import INSTRUCTIONS, TOOLS
 from tests.store.sessions import draft_user_messages
 from tests.support.rules import find_faults
 
