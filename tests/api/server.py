@@ -28,7 +28,7 @@ from tests.support.scripted import ScriptedModel
 
 PATIENCE_SECONDS = 20.0
 # So long after the last one that ended, tasks that are still there will not end.
-STANDSTILL_SECONDS = 3.0
+STANDSTILL_SECONDS = 10.0
 
 
 class RunningServer:
