@@ -156,14 +156,6 @@ class Api:
     def run(self, session_id: str, text: Any, **body: Any) -> Json:
         return self.post(f"sessions/{session_id}/runs", {"input": text, **body})
 
-    def wait_until_found(self, words: str) -> None:
-        """The index is written behind the events."""
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            if "search_sessions_behind" not in self.get("../health/ready") and self.get("sessions", q=words)["data"]:
-                return
-        raise AssertionError("the index stays behind")
-
     def events(self, session_id: str) -> list[Json]:
         found: list[Json] = []
         while page := self.get(f"sessions/{session_id}/events", after=len(found), limit=200)["data"]:
