@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
+import asyncpg
 import pytest
+from sqlalchemy import text
 
 from swarmkeep.domain.state import State
 from swarmkeep.store.opening import open_store
@@ -51,3 +54,27 @@ async def test_so_it_does_while_others_hold_connections(postgres: Postgres, read
         assert (await store.read_head(KEY)) is not None
     finally:
         await store.close()
+
+
+async def test_a_connection_that_is_in_use_meanwhile_is_closed_with_the_store(
+    postgres: Postgres, read_only_url: str
+) -> None:
+    store, holder = open_store(read_only_url), await asyncpg.connect(read_only_url)
+    await holder.execute("SELECT pg_advisory_lock(1)")
+    try:
+        waiting = asyncio.ensure_future(
+            store.database.read(lambda connection: connection.scalar(text("SELECT pg_advisory_lock_shared(1) IS NULL")))
+        )
+        while not await holder.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"):
+            pass
+        with pytest.raises(StoreUnavailable, match="read-only"):
+            await store.append(KEY, State(), draft_creation())
+        await holder.execute("SELECT pg_advisory_unlock(1)")
+        await waiting
+    finally:
+        await store.close()
+    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    async with asyncio.timeout(20):
+        while await holder.fetchval(others):
+            pass
+    await holder.close()

@@ -17,7 +17,7 @@ from swarmkeep.store.postgres.connections import connect, make_engine
 from swarmkeep.store.postgres.errors import is_connection_lost, is_overtaken, is_server_read_only, raise_store_error
 from swarmkeep.store.postgres.notifications import Notifications
 from swarmkeep.store.postgres.snapshots import SnapshotThread
-from swarmkeep.store.postgres.statements import ConnectionBroken, Render, Rows, run_statement
+from swarmkeep.store.postgres.statements import ConnectionBroken, Render, Rows, drop_connections, run_statement
 from swarmkeep.store.urls import PostgresServer
 
 T = TypeVar("T")
@@ -141,7 +141,7 @@ class PostgresDatabase:
                 is_demoted = not self._read_only and is_server_read_only(error)
                 if is_demoted:
                     # Each connection of the pool leads there, and would be kept for as long as it works.
-                    await engine.dispose()
+                    drop_connections(engine.sync_engine)
                 if last or not (is_demoted or is_connection_lost(error)):
                     raise_store_error(error, self._server)
         raise AssertionError
@@ -155,7 +155,7 @@ class PostgresDatabase:
                 is_lost, is_demoted = isinstance(error, ConnectionBroken), is_server_read_only(error)
                 is_in_doubt |= isinstance(error, ConnectionBroken) and error.is_in_doubt
                 if is_demoted:
-                    await engine.dispose()
+                    drop_connections(engine.sync_engine)
                 if is_overtaken(error) and not is_in_doubt:
                     return ()
                 if not last and (is_lost or is_demoted):

@@ -32,7 +32,7 @@ def run_statement(engine: Engine, render: Render) -> Rows:
     with closing(engine.raw_connection()) as pooled:
         driver: Any = pooled.driver_connection
         if driver.is_closed():
-            _drop_connections(engine, pooled)
+            drop_connections(engine, pooled)
             raise ConnectionBroken(None)
         sql, values = render(engine.dialect)
         try:
@@ -40,12 +40,15 @@ def run_statement(engine: Engine, render: Render) -> Rows:
         except Exception as error:
             if not (driver.is_closed() or breaks_connection(error)):
                 raise
-            _drop_connections(engine, pooled)
+            drop_connections(engine, pooled)
             raise ConnectionBroken(error) from error
     return rows
 
 
-def _drop_connections(engine: Engine, broken: PoolProxiedConnection) -> None:
-    """Use none of the connections again that were made before this one broke: they lead to the same end."""
-    # What SQLAlchemy does when a statement of its own finds out.
-    engine.pool._invalidate(broken)
+def drop_connections(engine: Engine, broken: PoolProxiedConnection | None = None) -> None:
+    """Use none of the connections again that were made before now, or before this one broke: they lead to the same end.
+
+    What is in use goes on, and is closed when it is done.
+    """
+    # What SQLAlchemy does when a statement of its own finds out. A pool that is disposed of forgets what is in use.
+    engine.pool._invalidate(broken)  # type: ignore[arg-type]
