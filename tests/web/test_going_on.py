@@ -25,13 +25,15 @@ FRAMES = (
 )
 
 
-@pytest.mark.parametrize("end", ["ends", "is cancelled"])
-def test_who_went_up_to_read_stays_there_when_the_answer(window: Window, model: ScriptedModel, end: str) -> None:
+@pytest.mark.parametrize(("end", "place"), [("ends", 1 / 3), ("ends", 0), ("is cancelled", 1 / 3)])
+def test_who_went_up_to_read_stays_there_when_the_answer(
+    window: Window, model: ScriptedModel, api: Api, end: str, place: float
+) -> None:
     model.hang(LONG, then="\n\nThe last word.")
-    window.open()
+    window.open_chat(api.session(messages=[{"role": "user", "content": "Paragraph of a question.\n\n" * 4}]))
     window.say("Tell me all")
     expect(window.draft).to_contain_text("Paragraph 89")
-    window.log.evaluate("(log) => log.scrollTo(0, log.scrollHeight / 3)")
+    window.log.evaluate("(log, place) => log.scrollTo(0, 60 + log.scrollHeight * place)", place)
     expect(window.page.get_by_role("button", name="Latest")).to_be_hidden()
     window.evaluate(FRAMES)
     before = window.log.evaluate(PLACE)

@@ -104,7 +104,7 @@ const comparedTable = (title, heads, rows) =>
     h("table", {}, h("thead", {}, h("tr", {}, ["", ...heads].map((name) => (name ? h("th", { scope: "col", dir: "auto" }, name) : h("td", {}))))),
       h("tbody", {}, rows.map(({ name, one, other, differs }) => h("tr", { class: differs ? "differs" : null }, h("th", { scope: "row", dir: "auto" }, name), h("td", { dir: "auto" }, one), h("td", { dir: "auto" }, other)))))));
 
-const NOTHING_TO_DO = { may: () => false };
+const NOTHING_TO_DO = { may: () => false, why: compareText.waits };
 
 class ComparedSide {
   // `own`: nobody else shows the session, so that it is closed with this.

@@ -27,7 +27,7 @@ export function graphNode(agents, chosen) {
   const places = new Map(agents.map(({ name }, index) => [name, index]));
   for (const kind of ["handoffs", "asks"]) svg.append(...graphEdges(agents, boxes, places, kind));
   svg.append(...boxes.map((box) => graphBoxNode(box, box.agent.name === chosen)));
-  return h("figure", { class: "graph-place", tabindex: 0, role: "group", "aria-label": text.agents.graph }, svg, h("figcaption", { class: "muted" }, text.agents.legend));
+  return h("div", { class: "graph-place", tabindex: 0, role: "group", "aria-label": text.agents.graph }, svg, h("p", { class: "muted" }, text.agents.legend));
 }
 
 const graphHead = () => svgNode("marker", { id: "graph-head", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto-start-reverse" }, svgNode("path", { class: "graph-head", d: "M0 0.500 8 4 0 7.500z" }));

@@ -91,7 +91,13 @@ export class Log {
     if (!node) return;
     // Its height is not a guess, or what is looked at within it would not be where it was.
     node.style.contentVisibility = "visible";
-    this.node.scrollTop += node.getBoundingClientRect().top - top;
+    const off = () => node.getBoundingClientRect().top - top;
+    this.node.scrollTop += off();
+    // A long answer that has just ended is guessed to be short, and leaves no room to scroll: then its height is needed, too.
+    for (let below = this.items.lastChild; below && below !== node && Math.abs(off()) > 1; below = below.previousSibling) {
+      below.style.contentVisibility = "visible";
+      this.node.scrollTop += off();
+    }
   }
 
   reconcile(items, before) {

@@ -11,7 +11,7 @@ export function callParts(item) {
 }
 
 export function approvalNode(item, act) {
-  if (!act.may("approve")) return watched(text.approval.label, text.approval.title(item.name), text.approval.others, [callParts({ ...item, output: null }), contextNode(act, { open: false })]);
+  if (!act.may("approve")) return watched(text.approval.label, text.approval.title(item.name), act.why ?? text.approval.others, [callParts({ ...item, output: null }), contextNode(act, { open: false })]);
   const reason = h("input", { class: "field", type: "text", "aria-label": text.approval.reason, placeholder: text.approval.reason, maxlength: 2000, dir: "auto" });
   const edit = new ArgumentsEditor(item.input);
   const decide = (decision) => {
@@ -23,7 +23,7 @@ export function approvalNode(item, act) {
     button(text.approval.deny, { icon: "cross", kind: "danger", onclick: () => decide("deny") }),
   ];
   return h("section", { class: "decide", "aria-label": text.approval.label },
-    h("h3", { dir: "auto" }, text.approval.title(item.name)),
+    h("h2", { dir: "auto" }, text.approval.title(item.name)),
     callParts({ ...item, output: null }),
     contextNode(act, { open: /^[\s{}]*$/.test(item.input) }),
     edit.node,
@@ -48,10 +48,10 @@ function contextNode(act, { open }) {
 }
 
 // For whoever may not decide: what is waited for, and nothing to press.
-const watched = (label, title, hint, parts) => h("section", { class: "decide", "aria-label": label }, h("h3", { dir: "auto" }, title), h("p", { class: "muted" }, hint), parts);
+const watched = (label, title, hint, parts) => h("section", { class: "decide", "aria-label": label }, h("h2", { dir: "auto" }, title), h("p", { class: "muted" }, hint), parts);
 
 export function resultNode(item, act) {
-  if (!act.may("run")) return watched(text.outside.label, text.outside.title(item.name), text.outside.others, callParts({ ...item, output: null }));
+  if (!act.may("run")) return watched(text.outside.label, text.outside.title(item.name), act.why ?? text.outside.others, callParts({ ...item, output: null }));
   const words = h("textarea", { class: "field", rows: 2, required: true, "aria-label": text.outside.result, placeholder: text.outside.result, dir: "auto" });
   const failed = h("input", { type: "checkbox" });
   const send = button(text.outside.deliver, { icon: "check", kind: "primary", type: "submit" });
@@ -60,7 +60,7 @@ export function resultNode(item, act) {
     return once([send], () => act.deliver(item, words.value, failed.checked));
   };
   return h("form", { class: "decide", "aria-label": text.outside.label, onsubmit: deliver },
-    h("h3", { dir: "auto" }, text.outside.title(item.name)),
+    h("h2", { dir: "auto" }, text.outside.title(item.name)),
     h("p", { class: "muted" }, text.outside.hint),
     callParts({ ...item, output: null }),
     words,

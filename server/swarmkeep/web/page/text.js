@@ -333,6 +333,7 @@ export const text = {
     shared: (count) => (count === 1 ? "They share the first event. Below is what each did since." : `They share events 1 to ${count.toLocaleString("en")}. Below is what each did since.`),
     nothingShared: "They share no event. Below is all of both.",
     nothing: "Nothing has been said since.",
+    waits: "It can be answered in the chat of this session.",
     facts: "What is different",
     context: "Context variables",
     metadata: "Metadata",
