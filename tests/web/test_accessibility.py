@@ -15,10 +15,12 @@ from tests.web.window import PHONE, Api, Window
 pytestmark = pytest.mark.long
 
 AXE = Path(__file__).with_name("vendor") / "axe-core" / "axe.min.js"
-SERIOUS = """async () => {
+# All that it finds; which headings a model writes, and in which order, is not up to the page.
+FOUND = """async () => {
   const { violations } = await axe.run(document, { resultTypes: ["violations"] });
   return violations
-    .filter(({ impact }) => impact === "serious" || impact === "critical")
+    .map(({ id, nodes }) => ({ id, nodes: nodes.filter(({ target }) => !document.querySelector(target.at(-1))?.closest(".prose")) }))
+    .filter(({ nodes }) => nodes.length)
     .map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html + " " + node.failureSummary).join("; ")}`);
 }"""
 
@@ -26,7 +28,7 @@ SERIOUS = """async () => {
 def check_accessibility(window: Window) -> None:
     if not window.evaluate("() => 'axe' in window"):
         window.evaluate(AXE.read_text(encoding="utf-8"))
-    assert window.evaluate(SERIOUS) == []
+    assert window.evaluate(FOUND) == []
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def waiting(model: ScriptedModel, api: Api) -> str:
 
 
 @pytest.mark.parametrize(("theme", "size"), [("light", "wide"), ("dark", "phone")])
-def test_a_checker_finds_nothing_serious(window: Window, waiting: str, api: Api, theme: str, size: str) -> None:
+def test_a_checker_finds_nothing(window: Window, waiting: str, api: Api, theme: str, size: str) -> None:
     window.page.emulate_media(color_scheme=theme, reduced_motion="reduce")  # type: ignore[arg-type]
     if size == "phone":
         window.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
@@ -66,6 +68,9 @@ def test_a_checker_finds_nothing_serious(window: Window, waiting: str, api: Api,
     expect(window.detail).to_contain_text("Tool call")
     for fold in window.detail.locator("summary").all():
         fold.click()
+    check_accessibility(window)
+    window.open("#/agents")
+    expect(window.page.get_by_role("group", name="Who hands over to whom")).to_be_visible()
     check_accessibility(window)
     if size == "phone":
         window.page.get_by_role("button", name="Sessions").click()

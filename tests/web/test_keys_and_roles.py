@@ -70,6 +70,10 @@ def test_a_key_that_may_only_read_is_offered_nothing_else(
     for name in ("Fork from here", "Redact"):
         expect(window.detail.get_by_role("button", name=name)).to_have_count(0)
     expect(window.page.get_by_role("link", name="Audit log")).to_be_hidden()
+    expect(window.page.get_by_role("button", name="New chat")).to_be_hidden()
+    window.open("#/chat")
+    expect(window.page.get_by_role("heading", name="Choose a session to read")).to_be_visible()
+    expect(window.page.get_by_role("radio")).to_have_count(0)
     window.open("#/audit")
     expect(window.page.get_by_text("Your key may not read the audit log.")).to_be_visible()
 

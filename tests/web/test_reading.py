@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Error, Route, expect
 
 from tests.support.scripted import ScriptedModel
-from tests.web.window import PHONE, Api, Window
+from tests.web.window import PHONE, WIDE, Api, Window
 
 pytestmark = pytest.mark.long
 
@@ -201,7 +201,7 @@ def test_no_two_agents_are_alike(window: Window) -> None:
     assert told == [15, "Agent 14", 6]
 
 
-def test_on_a_low_window_the_event_is_still_to_be_read(window: Window, mixed: str) -> None:
+def test_on_a_low_window_the_event_is_still_to_be_read(window: Window, mixed: str, api: Api) -> None:
     for size in ({"width": 667, "height": 320}, {"width": 320, "height": 256}):
         window.page.set_viewport_size(size)  # type: ignore[arg-type]
         window.open_timeline(mixed, at=3)
@@ -213,3 +213,19 @@ def test_on_a_low_window_the_event_is_still_to_be_read(window: Window, mixed: st
         window.open_chat(mixed)
         expect(window.composer).to_be_in_viewport()
         window.page.wait_for_function("() => document.querySelector('.log').clientHeight > 60")
+        # What stands above a conversation is there to be used, and nothing of it beside the window.
+        assert window.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+        for part in (window.page.get_by_role("heading", level=1), window.page.get_by_role("button", name="Export")):
+            part.scroll_into_view_if_needed()
+            expect(part).to_be_in_viewport(ratio=1)
+            assert part.bounding_box()["width"] > 30  # type: ignore[index]
+    window.page.set_viewport_size(WIDE)  # type: ignore[arg-type]
+    title = window.page.get_by_role("heading", level=1)
+    api.client.patch(f"sessions/{mixed}", json={"metadata": {"title": "An order that came late"}}).raise_for_status()
+    expect(title).to_have_text("An order that came late")
+    assert title.evaluate("(node) => node.scrollWidth <= node.clientWidth")
+    window.open("#/inbox")
+    head = window.page.locator(".view-head")
+    expect(head).to_be_visible()
+    window.page.set_viewport_size({"width": 320, "height": 256})
+    assert head.evaluate("(node) => node.scrollHeight <= node.clientHeight")

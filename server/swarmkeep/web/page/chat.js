@@ -65,11 +65,11 @@ export class Chat {
   }
 
   begin() {
-    this.chosen = this.app.agents[0]?.name;
-    const choice = this.app.agents.length ? agentChoice(this.app.agents, this.chosen, (name) => this.choose(name)) : this.withoutAgents();
-    clear(this.node, h("div", { class: "start scroll" }, h("div", { class: "column" }, h("h1", {}, t.begin), h("p", { class: "muted" }, t.beginHint), choice)), this.composer.node);
+    const [{ agents }, words] = [this.app, may("run") ? t : t.reading];
+    const choice = agents.length ? may("run") && agentChoice(agents, agents[0].name, (name) => this.choose(name)) : this.withoutAgents();
+    clear(this.node, h("div", { class: "start scroll" }, h("div", { class: "column" }, h("h1", {}, words.begin), h("p", { class: "muted" }, words.beginHint), choice)), this.composer.node);
     this.composer.open(null);
-    this.choose(this.chosen);
+    this.choose(agents[0]?.name);
     this.composer.focus();
   }
 

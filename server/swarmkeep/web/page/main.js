@@ -65,6 +65,7 @@ class App {
     this.who.hidden = nameOfMe() === null;
     this.sidebar.lock(this.locked);
     this.waiting.follow(!this.locked);
+    this.sidebar.fresh.hidden = !may("run");
     this.beside.audit.toggleAttribute("hidden", this.locked || !may("audit"));
   }
 

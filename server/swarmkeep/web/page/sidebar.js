@@ -38,7 +38,7 @@ export class Sidebar {
     this.node = h(
       "nav",
       { class: "sidebar", id: "sessions", "aria-label": t.title },
-      h("div", { class: "sidebar-head" }, h("h2", {}, t.title), button(t.fresh, { icon: "plus", kind: "primary small", onclick: () => go({ view: "chat" }) })),
+      h("div", { class: "sidebar-head" }, h("h2", {}, t.title), (this.fresh = button(t.fresh, { icon: "plus", kind: "primary small", onclick: () => go({ view: "chat" }) }))),
       h("div", { class: "filters" }, this.search, h("div", { class: "row" }, this.status, this.agent), h("div", { class: "row" }, this.time, this.clearing)),
       h("div", { class: "scroll" }, this.note, this.list, this.more),
     );

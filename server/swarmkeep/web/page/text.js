@@ -86,6 +86,7 @@ export const text = {
     you: "You",
     begin: "Who do you want to talk to?",
     beginHint: "Pick an agent. Every message, handoff and change becomes an event that stays.",
+    reading: { begin: "Choose a session to read", beginHint: "The list of sessions can be searched and filtered. Your key may not begin a conversation." },
     agents: "Agents",
     offlineModel: "offline model, no LLM",
     noAgents: "This server serves no agents.",
