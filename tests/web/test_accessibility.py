@@ -19,9 +19,9 @@ AXE = Path(__file__).with_name("vendor") / "axe-core" / "axe.min.js"
 FOUND = """async () => {
   const { violations } = await axe.run(document, { resultTypes: ["violations"] });
   return violations
-    .map(({ id, nodes }) => ({ id, nodes: nodes.filter(({ target }) => !document.querySelector(target.at(-1))?.closest(".prose")) }))
-    .filter(({ nodes }) => nodes.length)
-    .map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html + " " + node.failureSummary).join("; ")}`);
+    .map(({ id, nodes }) => [id, nodes.filter(({ target }) => !document.querySelector(target[0])?.closest(".prose"))])
+    .filter(([, nodes]) => nodes.length)
+    .map(([id, nodes]) => `${id}: ${nodes.map((node) => node.html + " " + node.failureSummary).join("; ")}`);
 }"""
 
 
@@ -62,6 +62,7 @@ def test_a_checker_finds_nothing(window: Window, waiting: str, api: Api, theme: 
     window.open_chat(waiting)
     expect(window.page.get_by_role("button", name="Approve")).to_be_visible()
     window.calls.first.locator("summary").click()
+    window.page.get_by_role("button", name="Take over").click()
     check_accessibility(window)
     answer = next(event["seq"] for event in api.events(waiting) if event["data"].get("completion"))
     window.open_timeline(waiting, at=answer)

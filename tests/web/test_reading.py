@@ -229,3 +229,13 @@ def test_on_a_low_window_the_event_is_still_to_be_read(window: Window, mixed: st
     expect(head).to_be_visible()
     window.page.set_viewport_size({"width": 320, "height": 256})
     assert head.evaluate("(node) => node.scrollHeight <= node.clientHeight")
+    window.page.get_by_role("button", name="Sessions").click()
+    link = window.page.get_by_role("navigation", name="Sessions").get_by_role("link").first
+    link.scroll_into_view_if_needed()
+    expect(link).to_be_in_viewport(ratio=0.9)
+    window.open_timeline(mixed)
+    window.page.get_by_role("button", name="Check", exact=True).click()
+    window.page.get_by_text("Check against a noted head").click()
+    panel = window.page.get_by_role("region", name="Check against what was noted")
+    expect(panel).to_be_visible()
+    assert panel.evaluate("(node) => node.scrollWidth <= node.clientWidth")

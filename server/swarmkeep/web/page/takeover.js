@@ -24,7 +24,7 @@ export class Takeover {
     this.button = button(tOver.take, { onclick: () => this.ask("take"), hidden: true });
     this.note = h("input", { class: "field", type: "text", maxlength: MOST_NOTE, dir: "auto" });
     this.confirm = button(tOver.take, { kind: "primary small", type: "submit" });
-    this.form = h("form", { class: "handover taking", role: "group", hidden: true, onsubmit: (event) => this.submit(event) },
+    this.form = h("form", { class: "handover taking", hidden: true, onsubmit: (event) => this.submit(event) },
       this.note, h("div", { class: "row" }, this.confirm, button(text.chat.keep, { kind: "small", onclick: () => this.shut() })));
     this.form.addEventListener("keydown", (event) => event.key === "Escape" && this.shut());
     this.banner = h("div", { class: "handover taken", role: "group", "aria-label": tOver.label, hidden: true });
