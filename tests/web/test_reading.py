@@ -23,6 +23,10 @@ TABLE_FITS = """(isWider) => {
   return isLine && log.scrollWidth <= log.clientWidth && (frame.scrollWidth > frame.clientWidth) === isWider;
 }"""
 # The head shows all that is in it, and ends above the scrubber.
+FITS_ACROSS = """(selector) => {
+  const node = document.querySelector(selector);
+  return node.scrollWidth <= node.clientWidth;
+}"""
 HEAD_FITS = """() => {
   const [head, scrubber] = [".view-head", ".scrubber"].map((name) => document.querySelector(name));
   const isAbove = head.getBoundingClientRect().bottom <= scrubber.getBoundingClientRect().top + 1;
@@ -214,7 +218,7 @@ def test_on_a_low_window_the_event_is_still_to_be_read(window: Window, mixed: st
         expect(window.composer).to_be_in_viewport()
         window.page.wait_for_function("() => document.querySelector('.log').clientHeight > 60")
         # What stands above a conversation is there to be used, and nothing of it beside the window.
-        assert window.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+        window.wait_until_it_fits()
         for part in (window.page.get_by_role("heading", level=1), window.page.get_by_role("button", name="Export")):
             part.scroll_into_view_if_needed()
             expect(part).to_be_in_viewport(ratio=1)
@@ -223,12 +227,14 @@ def test_on_a_low_window_the_event_is_still_to_be_read(window: Window, mixed: st
     title = window.page.get_by_role("heading", level=1)
     api.client.patch(f"sessions/{mixed}", json={"metadata": {"title": "An order that came late"}}).raise_for_status()
     expect(title).to_have_text("An order that came late")
-    assert title.evaluate("(node) => node.scrollWidth <= node.clientWidth")
+    window.page.wait_for_function(FITS_ACROSS, arg=".view-title")
     window.open("#/inbox")
     head = window.page.locator(".view-head")
     expect(head).to_be_visible()
     window.page.set_viewport_size({"width": 320, "height": 256})
-    assert head.evaluate("(node) => node.scrollHeight <= node.clientHeight")
+    window.page.wait_for_function(
+        "() => document.querySelector('.view-head').scrollHeight <= document.querySelector('.view-head').clientHeight"
+    )
     window.page.get_by_role("button", name="Sessions").click()
     link = window.page.get_by_role("navigation", name="Sessions").get_by_role("link").first
     link.scroll_into_view_if_needed()
@@ -238,4 +244,4 @@ def test_on_a_low_window_the_event_is_still_to_be_read(window: Window, mixed: st
     window.page.get_by_text("Check against a noted head").click()
     panel = window.page.get_by_role("region", name="Check against what was noted")
     expect(panel).to_be_visible()
-    assert panel.evaluate("(node) => node.scrollWidth <= node.clientWidth")
+    window.page.wait_for_function(FITS_ACROSS, arg=".panel:not([hidden])")
