@@ -92,7 +92,12 @@ class _SessionSocket:
         # There before the first command is done: the run that it starts is to be shown as its model speaks.
         feed = self._principal.reader.open_feed(self._key)
         work = self._send_events(feed), self._execute_commands(), self._leave_when_refused()
-        await run_until_first(self._socket, self._command_lock, *work)
+        try:
+            await run_until_first(self._socket, self._command_lock, *work)
+        finally:
+            # Also where nobody has begun to read it.
+            if feed is not None:
+                feed.close()
 
     async def _send_events(self, feed: Feed | None) -> None:
         """Send what happens. A slow reader makes this wait, and nobody else: what it misses here is in the log."""
