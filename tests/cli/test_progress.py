@@ -162,7 +162,7 @@ def test_a_file_is_read_no_further_once_ctrl_c_has_ended_the_work() -> None:
 def test_an_import_that_is_broken_off_says_whether_anything_was_recorded(folder: Path, tmp_path: Path) -> None:
     InProcessCommandLine(folder)("export", "--all", "--output", str(tmp_path / "all.jsonl"))
     events = (tmp_path / "all.jsonl").read_text().splitlines(keepends=True)[:-1]
-    copies = (line.replace('"session_id":"', f'"session_id":"{number}-') for number in range(300) for line in events)
+    copies = (line.replace('"session_id":"', f'"session_id":"{number}-') for number in range(2000) for line in events)
     (tmp_path / "large.jsonl").write_text("".join(copies))
     with Terminal([*SWARMKEEP, "import", "large.jsonl"], folder=tmp_path) as terminal:
         terminal.wait_for("importing")
