@@ -96,6 +96,15 @@ def test_it_ends_as_a_cold_one_does(end: str, tmp_path: Path) -> None:
     assert found.stderr.splitlines()[-1:] == cold.stderr.splitlines()[-1:]
 
 
+def test_nothing_is_left_of_one_that_was_waited_for(tmp_path: Path) -> None:
+    for _ in range(10):
+        process = Process([sys.executable, "-c", "import time; time.sleep(600)"], folder=tmp_path)
+        process.start()
+        process.signal(signal.SIGKILL)
+        assert process.wait(20) == -signal.SIGKILL
+        assert not psutil.pid_exists(process.pid)
+
+
 def test_what_only_a_cold_start_looks_at_is_left_to_one() -> None:
     env = clean_environment()
     command = [sys.executable, "-m", "swarmkeep"]

@@ -104,6 +104,9 @@ class WarmProcess:
     def _read_code(self, timeout: float | None) -> int:
         if self.returncode is None:
             self.returncode = self._next_number(timeout)
+            # It is closed when the process is reaped: until then there is one of this number.
+            self._connection.settimeout(START_SECONDS)
+            self._connection.recv(1)
             self._connection.close()
         return self.returncode
 
