@@ -6,6 +6,7 @@ import gc
 import importlib
 import os
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -39,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Nothing here is encrypted, and each new client reads every authority's certificate, which takes longer than most
     # tests. This is one authority, whose key nobody has. Processes that are started have it from here.
     os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "support" / "authority.pem")
+    # What is started in the background of a shell ignores it, and tests send it to themselves.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     worker = getattr(config, "workerinput", None)
     config.stash[POSTGRES_HOME] = Path(worker["postgres_home"]) if worker else support.new_home()
 
