@@ -11,6 +11,7 @@ import pytest
 
 from swarmkeep.domain.errors import QuotaExceeded
 from swarmkeep.engine.limits import ForkQuota
+from swarmkeep.store.ports import OutcomeUnknown, StoreUnavailable
 from tests.api.auth.keys import create_key
 from tests.api.server import RunningServer, check_problem, scripted, start_server
 from tests.support.scripted import ScriptedModel
@@ -99,6 +100,16 @@ async def test_forks_are_counted_by_the_minute(ready_url: str, model: ScriptedMo
     refused = await service.post(f"{session}/fork", {})
     check_quota(refused, "MAX_FORKS_PER_MINUTE")
     assert 1 <= int(refused.headers["retry-after"]) <= 30
+
+
+def test_a_fork_that_may_have_been_made_counts() -> None:
+    quota = ForkQuota(1, lambda: 0.0)
+    with pytest.raises(StoreUnavailable), quota.count("a"):
+        raise StoreUnavailable("not made")
+    with pytest.raises(OutcomeUnknown), quota.count("a"):
+        raise OutcomeUnknown("perhaps made")
+    with pytest.raises(QuotaExceeded), quota.count("a"):
+        pass
 
 
 def test_the_minute_passes_and_tenants_do_not_count_for_one_another() -> None:

@@ -109,6 +109,28 @@ def test_bash_is_given_what_comes_behind_what_it_has(process: CommandLine, recor
     assert complete(process.folder, 'swarmkeep chat --agent "Sal', **env) == "Sales Agent\n"
 
 
+def test_no_name_does_anything_in_a_line(tmp_path: Path) -> None:
+    names = [
+        "Tra$(touch f)",
+        "Tra`touch f`",
+        'Tra";touch f',
+        "Tra';touch f",
+        "Tra\\$(touch f)",
+        "Tra!!",
+        "Tra\nf",
+        "Tra b:c;(d)",
+    ]
+    (tmp_path / "team.py").write_text(
+        f"from swarmkeep import Agent\nagents = [Agent(name=name) for name in {names!r}]\n"
+    )
+    for opened in ("", '"', "'"):
+        offered = complete(tmp_path, f"swarmkeep chat --agents team.py --agent {opened}Tra")
+        assert offered == ("Tra b:c;(d)\n" if opened else "Tra\\ b:c\\;\\(d\\)\n")
+    assert complete(tmp_path, "swarmkeep chat --agents team.py --agent Tra\\ b:") == "c\\;\\(d\\)\n"
+    for shell in ("zsh", "fish"):
+        assert "touch" not in complete(tmp_path, "swarmkeep chat --agents team.py --agent Tra", shell)
+
+
 def test_nothing_is_offered_nor_said_where_nothing_can_be_found(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("this is no setting\n")
     assert complete(tmp_path, "swarmkeep events ").strip() == ""

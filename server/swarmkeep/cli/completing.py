@@ -24,6 +24,9 @@ _ASKS = "_SWARMKEEP_COMPLETE"
 # Bash takes them for ends of words, so that a URL is several, and puts what it is offered behind the last one.
 _BREAKS = frozenset(":=@")
 _SPECIAL_TO_BASH = re.compile(r"[^\w.,:=@%+/-]")
+_ESCAPED = re.compile(r"\\(.)")
+# What a shell acts on, or what ends them, within quotation marks: a server says what its agents are called.
+_ALIVE = frozenset("\"'`$\\!")
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class BashWord:
 
     def write(self, name: str) -> str:
         """The rest of a name as bash is to put it."""
-        rest = name.removeprefix(self.kept)
+        rest = name.removeprefix(_ESCAPED.sub(r"\1", self.kept))
         return rest if self.is_quoted else _SPECIAL_TO_BASH.sub(r"\\\g<0>", rest)
 
 
@@ -130,9 +133,13 @@ def complete_agent(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _offer(find: Callable[[], list[str]], incomplete: str) -> list[str]:
-    """Those that begin so; none where they cannot be found out. Nothing is said in the middle of somebody's line."""
+    """Those that begin so, and do nothing in a shell's line; none where they cannot be found out.
+
+    Nothing is said in the middle of somebody's line.
+    """
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            return [name for name in find() if name.startswith(incomplete)]
+            found = [name for name in find() if name.startswith(incomplete)]
+            return [name for name in found if name.isprintable() and _ALIVE.isdisjoint(name)]
     except Exception:
         return []

@@ -21,6 +21,9 @@ except ImportError:
     # Not on Windows.
     fcntl = None  # type: ignore[assignment]
 
+# What the write-ahead log of a SQLite file grows to before it is used again.
+WORKING_BYTES = 4_000_000
+
 
 def write_atomically(output: Path, pieces: Iterable[bytes]) -> None:
     """Write a file that is there under its name only once all of it is. Only its owner may read it."""
@@ -58,14 +61,14 @@ def open_atomically(output: Path) -> Iterator[BinaryIO]:
             partial.unlink(missing_ok=True)
 
 
-def try_writing(folder: Path, size: int) -> None:
-    """Write that many bytes in the folder, and take them away again.
+def try_writing(folder: Path) -> None:
+    """Write WORKING_BYTES in the folder, and take them away again.
 
     Raises OSError where they have no place. What a disk says of its free space leaves quotas and limits out.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
         # Bytes that no file system can make smaller.
-        file.write(os.urandom(size))
+        file.write(os.urandom(WORKING_BYTES))
         file.flush()
         os.fsync(file.fileno())
 

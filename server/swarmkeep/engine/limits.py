@@ -17,7 +17,7 @@ from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import InvalidRequest, QuotaExceeded
 from swarmkeep.domain.events import RunQueued
 from swarmkeep.domain.state import State
-from swarmkeep.store.ports import TotalsReader
+from swarmkeep.store.ports import OutcomeUnknown, TotalsReader
 from swarmkeep.store.ports.totals import StorageQuota
 
 # One that is forgotten because so many others came since would be full by then.
@@ -107,6 +107,9 @@ class ForkQuota:
         self._left[tenant] = (left - 1, now)
         try:
             yield
+        except OutcomeUnknown:
+            # Whoever tries it again may find it made.
+            raise
         except BaseException:
             left, at = self._left.get(tenant, (float(self._per_minute), now))
             self._left[tenant] = (left + 1, at)

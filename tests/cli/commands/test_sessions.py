@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from typing import Any
 
 import pytest
 
+from swarmkeep.cli.commands.session_messages import put_messages
+from swarmkeep.domain.errors import SessionDamaged
 from tests.cli.command_line import ACME, CommandLine, wait_for_line
 from tests.cli.conftest import RecordedSession
 
@@ -221,3 +224,26 @@ def test_a_session_is_taken_over_answered_and_handed_back(
     assert "nobody has taken" in cli.expect_refusal("sessions", "handback", "taken", *place)
     shown = cli("events", "taken", *place).out
     assert "go on" in shown
+
+
+class _Chain:
+    """Sessions of which each says that the next was asked in it; the last one is damaged."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def messages(self, session_id: str) -> list[Any]:
+        number = int(session_id)
+        if number == self.length:
+            raise SessionDamaged(session_id)
+        said = {"seq": 1, "created_at": "2026-01-01T00:00:00.000000Z", "agent": "A", "run_id": "r", "role": "tool"}
+        return [{**said, "tool_call_id": "c", "content": f"of {number}", "session_id": str(number + 1)}]
+
+
+@pytest.mark.parametrize(("length", "lines"), [(2000, 9), (3, 4)])
+def test_what_was_said_below_ends_somewhere(capsys: pytest.CaptureFixture[str], length: int, lines: int) -> None:
+    source: Any = _Chain(length)
+    put_messages(source, source.messages("0"), {"0"})
+    shown = [line for line in capsys.readouterr().out.splitlines() if "of " in line or "cannot be shown" in line]
+    assert len(shown) == lines
+    assert ("3 cannot be shown" in shown[-1]) is (length == 3)

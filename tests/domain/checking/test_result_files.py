@@ -79,3 +79,18 @@ def test_files_are_given_alone_in_a_list_or_beside_a_value() -> None:
     for wrong in (("text", "image/png"), (PNG, None), (PNG, "image/png", 1)):
         with pytest.raises(TypeError):
             File(*wrong)  # type: ignore[arg-type]
+
+
+def test_only_what_is_kept_is_masked_and_the_limits_hold_after_it() -> None:
+    masked: list[bytes] = []
+
+    def mask(content: bytes) -> bytes:
+        masked.append(content)
+        return content.replace(b"secret", b"[secret removed]")
+
+    limits = FileLimits(max_blob_bytes=20, max_message_blobs=3)
+    given = [b"x" * 21, b"a secret", b"secret secret", b"one too many"]
+    kept = keep_files([File(data, "text/csv") for data in given], limits, mask)
+    assert masked == given[1:3]
+    assert list(kept.content.values()) == [b"a [secret removed]"]
+    assert len(kept.lines) == 4

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 _STOPPED = "the demo's server is stopped"
-_NEEDED_BYTES = 4_000_000
 
 
 def register(app: typer.Typer) -> None:
@@ -97,7 +96,7 @@ def _open_folder(keep: Path | None) -> Iterator[Path]:
                 keep.mkdir(mode=0o700, parents=True, exist_ok=True)
                 folder = keep.absolute()
             # A server that finds no place for its log cannot say so in it.
-            try_writing(folder, _NEEDED_BYTES)
+            try_writing(folder)
         except OSError as error:
             where = keep or "for temporary files"
             raise Refused(f"cannot use the folder {where}: {describe_os_error(error)}") from None

@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from swarmkeep import __version__
 from swarmkeep.cli.commands.doctor_servers import CheckResult, check_mcp_servers
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model
-from swarmkeep.cli.output import try_writing
+from swarmkeep.cli.output import WORKING_BYTES, try_writing
 from swarmkeep.cli.terminal import describe_os_error
 from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.agents.registry import AgentsError, Registry
@@ -34,8 +34,6 @@ from swarmkeep_migrations import REVISIONS
 FIRST_SAFE_SQLITE = (3, 51, 3)
 PROVIDER_TIMEOUT_SECONDS = 15.0
 PROBE_TIMEOUT_SECONDS = 3.0
-# What the write-ahead log of a SQLite file grows to before it is used again.
-WORKING_BYTES = 4_000_000
 # Of a quota: from here on somebody should look into it.
 FULL_SHARE = 0.8
 
@@ -104,7 +102,7 @@ def _check_database(settings: Settings, location: Location) -> Iterator[CheckRes
 def _check_disk(file: SqliteFile) -> CheckResult:
     folder, size = file.path.parent, f"{WORKING_BYTES // 10**6} MB"
     try:
-        try_writing(folder, WORKING_BYTES)
+        try_writing(folder)
     except OSError as error:
         return CheckResult("disk", "wrong", f"{size} cannot be written in {folder}: {describe_os_error(error)}")
     return CheckResult("disk", "ok", f"{size} can be written in {folder}")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +9,7 @@ import msgspec
 import typer
 
 from swarmkeep.cli.commands import session_changes, session_counts, takeovers
+from swarmkeep.cli.commands.session_messages import put_messages
 from swarmkeep.cli.completing import complete_agent
 from swarmkeep.cli.options import (
     ApiKey,
@@ -27,14 +25,13 @@ from swarmkeep.cli.options import (
     Tenant,
     parse_labels,
 )
-from swarmkeep.cli.render.messages import describe_status, format_message, list_found, put_state
+from swarmkeep.cli.render.messages import describe_status, list_found, put_state
 from swarmkeep.cli.sources.damage import warn_if_damaged
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import put, put_json, put_table, say
 
 if TYPE_CHECKING:
-    from swarmkeep.cli.sources.source import Source
-    from swarmkeep_client import Message, SessionState
+    from swarmkeep_client import SessionState
 
 group = typer.Typer(
     help="List, find, show, rename, fork, redact and delete sessions, and take messages out of them, on a server or "
@@ -150,25 +147,7 @@ def show(
             put_json({**msgspec.to_builtins(state), "messages": messages})
             return
         put_state(state)
-        _put_messages(found, messages, {session_id})
-
-
-def _put_messages(source: Source, messages: Sequence[Message], shown: set[str], indent: str = "") -> None:
-    """Show messages, and below each result of an agent that was asked what was said there.
-
-    `shown` are the sessions that are shown already: what was imported may name any.
-    """
-    from swarmkeep.domain.errors import SessionNotFound
-    from swarmkeep_client import SessionNotFound as NoSession
-
-    for message in messages:
-        put(textwrap.indent(format_message(message), indent))
-        asked = message.get("session_id")
-        if asked and asked not in shown:
-            shown.add(asked)
-            # It may have been deleted, or left out of an export.
-            with suppress(SessionNotFound, NoSession):
-                _put_messages(source, source.messages(asked), shown, f"{indent}      ")
+        put_messages(found, messages, {session_id})
 
 
 @group.command(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -35,8 +36,10 @@ class KeptFiles(msgspec.Struct, frozen=True):
     lines: tuple[str, ...]
 
 
-def keep_files(files: Sequence[File], limits: FileLimits) -> KeptFiles:
-    """What is kept of the files that a function gave. Hashes all of it."""
+def keep_files(
+    files: Sequence[File], limits: FileLimits, mask: Callable[[bytes], bytes] = lambda content: content
+) -> KeptFiles:
+    """What is kept of the files that a function gave, as `mask` gives it back. Hashes all of it."""
     parts: list[Json] = []
     content: dict[str, bytes] = {}
     lines: list[str] = []
@@ -45,6 +48,9 @@ def keep_files(files: Sequence[File], limits: FileLimits) -> KeptFiles:
         media_type = get_said_type(file.media_type)
         try:
             _check(file, media_type, limits)
+            # Before it is hashed: what a file is called by is what it holds.
+            file = replace(file, data=mask(file.data))
+            limits.check_content("it", media_type, file.data)
             limits.check_total("the result", size + len(file.data))
         except (InvalidRequest, TooLarge) as error:
             lines.append(f"a file was not kept: {_describe(file, media_type)}: {error}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -227,13 +226,10 @@ async def call_tool(
 
 
 async def _keep_files(given: Sequence[File], limits: FileLimits, secrets: Secrets, runner: ToolRunner) -> KeptFiles:
-    def mask_and_keep() -> KeptFiles:
-        # Before it is hashed: what a file is called by is what it holds.
-        return keep_files([replace(file, data=secrets.mask_content(file.data)) for file in given], limits)
-
+    keep = partial(keep_files, given, limits, secrets.mask_content)
     if sum(len(file.data) for file in given) <= _LIGHT_BYTES:
-        return mask_and_keep()
-    kept: KeptFiles = await runner(mask_and_keep, is_async=False, seconds=None)
+        return keep()
+    kept: KeptFiles = await runner(keep, is_async=False, seconds=None)
     return kept
 
 

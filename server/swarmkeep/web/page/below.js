@@ -5,17 +5,15 @@ import { get, sessionPath } from "./api.js";
 import { clear, h } from "./dom.js";
 import { fold } from "./fold.js";
 import { itemNode } from "./items.js";
+import { LATEST, readEnd } from "./latest.js";
 import { continues } from "./log.js";
 import { text } from "./text.js";
 
-const LATEST = 200;
-
 export async function showBelow(node, id) {
   try {
-    const { seq } = await get(sessionPath(id));
-    const after = Math.max(seq - LATEST, 0);
-    const state = fold((await get(sessionPath(id, `/events?after=${after}&limit=${LATEST}`))).data);
-    clear(node, after > 0 && h("p", { class: "muted" }, text.asked.part(LATEST)), itemNodes(state, id));
+    const session = await get(sessionPath(id));
+    const state = fold(await readEnd(session));
+    clear(node, session.seq > LATEST && h("p", { class: "muted" }, text.asked.part(LATEST)), itemNodes(state, id));
   } catch (error) {
     clear(node, h("p", { class: "reason" }, error.message));
   }

@@ -5,7 +5,7 @@ import { fold } from "./fold.js";
 
 // Whoever is so far behind has the end first.
 const FAR = 1_000;
-const LATEST = 200;
+export const LATEST = 200;
 
 export const isFar = (missing) => missing > FAR;
 
@@ -20,11 +20,11 @@ export async function readLatest(session, signal) {
 }
 
 // A page of large events ends early, and is not the end then.
-async function readEnd({ id, seq }, signal) {
-  const events = [];
+export async function readEnd({ id, seq }, signal) {
+  const [events, after] = [[], Math.max(seq - LATEST, 0)];
   let cursor = "";
   do {
-    const { data, next_cursor: next } = await get(sessionPath(id, `/events?after=${seq - LATEST}&limit=${LATEST}${cursor}`), { signal });
+    const { data, next_cursor: next } = await get(sessionPath(id, `/events?after=${after}&limit=${LATEST}${cursor}`), { signal });
     events.push(...data);
     cursor = next && `&cursor=${encodeURIComponent(next)}`;
   } while (cursor);

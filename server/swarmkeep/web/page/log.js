@@ -209,7 +209,8 @@ export function continues(item, previous) {
   return SAID.has(item.kind) && SAID.has(previous?.kind) && previous.agent === item.agent && previous.run_id === item.run_id;
 }
 
+// What was said below is loaded anew, with its own.
 function keepOpen(from, to) {
-  const before = from.querySelectorAll("details");
-  to.querySelectorAll("details").forEach((fold, index) => before[index]?.open && (fold.open = true));
+  const before = from.querySelectorAll("details:not(.below details)");
+  to.querySelectorAll("details:not(.below details)").forEach((fold, index) => before[index]?.open && (fold.open = true));
 }
