@@ -229,6 +229,8 @@ def test_a_message_is_read_up_to_its_bound_and_answered_with_an_error_past_it(ro
         (b'{"result":{"id":7,"text":"%s"},"jsonrpc":"2.0","id":3}\n', 3),
         (b'{"jsonrpc":"2.0","result":{"id":7,"text":"%s","x":{"id":9}},"id":3}\n', 3),
         (b'{"error":{"code":7,"message":"%s"}, "id": 3, "jsonrpc": "2.0"}\n', 3),
+        (b'{"jsonrpc":"2.0","id":3,"result":{"id":7,"text":"%s"}}\n', 3),
+        (b'{ "id" : 3 , "jsonrpc" : "2.0" , "error" : {"code":7,"message":"%s"}}\n', 3),
     ],
 )
 def test_an_answer_that_is_too_large_is_refused_wherever_it_names_its_request(answer: bytes, request_id: int) -> None:
@@ -237,10 +239,19 @@ def test_an_answer_that_is_too_large_is_refused_wherever_it_names_its_request(an
     assert (refused["id"], "error" in refused, after["id"]) == (request_id, True, 7)
 
 
-def test_an_answer_that_is_too_large_and_names_no_request_closes_the_connection() -> None:
-    nested = b'{"jsonrpc":"2.0","result":{"id":7,"text":"' + b"y" * 3000 + b'","x":{"id":9}}}\n'
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{"jsonrpc":"2.0","result":{"id":7,"text":"%s","x":{"id":9}}}\n',
+        b'{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage","params":{"text":"%s"}}\n',
+        b'{"jsonrpc":"2.0","id":7.5,"result":{"text":"%s"}}\n',
+        b'{"jsonrpc":"2.0","id":7e1,"result":{"text":"%s"}}\n',
+        b'{"jsonrpc":"2.0","result":{"text":"%s"},"id":7.5}\n',
+    ],
+)
+def test_what_is_too_large_and_no_answer_to_a_request_closes_the_connection(message: bytes) -> None:
     with pytest.raises(ServerFlooded, match="larger than 1,000 bytes"):
-        read(MessageLimits(message_bytes=1000), nested)
+        read(MessageLimits(message_bytes=1000), message % (b"y" * 3000))
 
 
 def test_what_stands_in_a_text_is_no_value() -> None:
@@ -258,6 +269,13 @@ def test_a_flood_closes_the_connection() -> None:
     assert len(read(limits, note * 10)) == 10
     with pytest.raises(ServerFlooded):
         read(limits, note * 11)
+    # A blank line costs what a message does.
+    assert len(read(limits, (note + b"\r\n") * 5)) == 5
+    for blank in (b"\n", b" \r\n"):
+        with pytest.raises(ServerFlooded, match="too much at once"):
+            read(limits, blank * 11)
+    with pytest.raises(ServerFlooded, match="too much at once"):
+        read(limits, *[b"\n"] * 11)
     # Lines for a log are thrown away unread.
     assert read(limits, b'{"jsonrpc":"2.0","method":"notifications/message"}\n' * 11) == []
     with pytest.raises(ServerFlooded):

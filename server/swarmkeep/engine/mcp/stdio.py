@@ -11,7 +11,7 @@ import os
 import re
 import signal
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import anyio
@@ -30,7 +30,10 @@ Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObj
 _PIECE_BYTES = 64 * 1024
 # Where an answer names its request: before what it says, or behind it. What it says may have ids, too.
 _VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
-_FIRST_ID = re.compile(rb'\s*\{\s*(?:%s\s*,\s*)?"id"\s*:\s*(\d{1,15})\b' % _VERSION)
+# A request of the server's own has an id, too: only what is followed by a result answers one of ours.
+_FIRST_ID = re.compile(
+    rb'\s*\{\s*(?:%s\s*,\s*)?"id"\s*:\s*(\d{1,15})\s*,\s*(?:%s\s*,\s*)?"(?:result|error)"\s*:' % (_VERSION, _VERSION)
+)
 _LAST_ID_FOLLOWS = re.compile(rb'\s*\{\s*(?:%s\s*,\s*)?"(?:result|error)"\s*:' % _VERSION)
 _LAST_ID = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*(?:,\s*%s\s*)?\}$' % _VERSION)
 _EDGE_BYTES = 200
@@ -46,12 +49,17 @@ class LineReader:
 
     def __init__(self, bound: Bound) -> None:
         self._bound = bound
+        # A line of no more bytes has no more values, either: it need not be measured.
+        self._small_bytes = min(bound.limits.message_bytes, bound.limits.message_values)
         self._begin_line()
 
     def feed(self, data: bytes) -> Iterator[SessionMessage]:
         self._bound.count(len(data), 0)
         *ending, last = data.split(b"\n")
         for piece in ending:
+            if not self._line and len(piece) <= self._small_bytes:
+                yield from self._read(piece)
+                continue
             yield from self._take(piece)
             yield from self._end_line()
         yield from self._take(last)
@@ -81,25 +89,30 @@ class LineReader:
             raise ServerFlooded(f"a message of it is not read, because {why}")
 
     def _end_line(self) -> Iterator[SessionMessage]:
-        line, excess, is_refused = bytes(self._line).strip(), self._excess, self._is_refused
+        line, excess, is_refused = bytes(self._line), self._excess, self._is_refused
         self._begin_line()
         if excess is None:
-            if line and not _is_idle_talk(line) and (message := self._parse(line)) is not None:
-                yield message
+            yield from self._read(line)
         elif not is_refused:
-            found = _LAST_ID.search(line)
+            found = _LAST_ID.search(line.strip())
             if found is None:
                 raise ServerFlooded(f"a message of it is not read, because {excess}")
             yield _refuse(int(found[1]), excess)
 
-    def _parse(self, line: bytes) -> SessionMessage | None:
+    def _read(self, line: bytes) -> Sequence[SessionMessage]:
+        """The message of a whole line, if it is one."""
+        line = line.strip()
+        if _is_idle_talk(line):
+            return ()
         self._bound.count(0, 1)
+        if not line:
+            return ()
         try:
-            return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+            return (SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)),)
         except ValueError:
             # Many programs print a word or two to where they should not.
             log.debug("a line of an MCP server's output is no message")
-            return None
+            return ()
 
 
 def _refuse(request_id: int, why: str) -> SessionMessage:
