@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -90,29 +92,114 @@ async def test_a_program_that_is_not_there_is_told_by_name(pool: ServerPool) -> 
         await pool.call("", server, "add", {}, "call_1")
 
 
+Answer = Callable[[dict[str, Any]], bytes]
+
+
+class WaitingServer(ThreadingHTTPServer):
+    # It is closed when all its connections are.
+    daemon_threads = False
+
+
+@asynccontextmanager
+async def serve(answer: Answer) -> AsyncIterator[MCPServer]:
+    """A server over HTTP that answers each message with the bytes that `answer` gives for it."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            # Whoever asked may be gone already.
+            with suppress(ConnectionError, ValueError):
+                self.wfile.write(answer(json.loads(self.rfile.read(int(self.headers["content-length"])))))
+
+    listening = WaitingServer(("127.0.0.1", 0), Handler)
+    serving = asyncio.create_task(asyncio.to_thread(listening.serve_forever, 0.01))
+    try:
+        yield MCPServer(url=f"http://127.0.0.1:{listening.server_port}/mcp", name="files", connect_timeout=20)
+    finally:
+        await asyncio.to_thread(listening.shutdown)
+        await serving
+        await asyncio.to_thread(listening.server_close)
+
+
+def write_answer(status: int, media_type: str, body: bytes) -> bytes:
+    head = f"HTTP/1.1 {status} No\r\ncontent-type: {media_type}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
+    return f"{head}\r\n".encode() + body
+
+
+def write_result(message: dict[str, Any]) -> bytes:
+    """What a server of an older version of the protocol answers, that has one tool."""
+    results: dict[str, dict[str, Any]] = {
+        "initialize": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "files", "version": "1"},
+        },
+        "tools/list": {"tools": [{"name": "read", "inputSchema": {"type": "object"}}]},
+    }
+    result = results.get(message.get("method", ""))
+    if result is None:
+        return write_answer(404 if "id" in message else 202, "text/plain", b"")
+    text = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result})
+    return write_answer(200, "application/json", text.encode())
+
+
+REFUSED = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"no room"}}'
+
+
 @pytest.mark.parametrize(
-    ("status", "reason"),
+    ("status", "media_type", "body", "reason"),
     [
-        (401, "it answered with HTTP status 401 Unauthorized"),
-        (599, "it answered with HTTP status 599"),
-        (404, "Not Found"),
+        (401, "text/html", b"no!\n", "it answered with HTTP status 401 Unauthorized"),
+        (401, "application/json", REFUSED, "it answered with HTTP status 401 Unauthorized"),
+        (599, "text/html", b"no!\n", "it answered with HTTP status 599"),
+        (405, "text/html", b"no!\n", "it answered with HTTP status 405 Method Not Allowed"),
+        (404, "text/html", b"no!\n", "Not Found"),
+        (500, "application/json", b'{"detail": "no!"}', "it answered with HTTP status 500 Internal Server Error"),
+        (500, "application/json", b'{"error": {"code": 1}}', "it answered with HTTP status 500 Internal Server Error"),
+        (500, "application/json", b"no!\n", "it answered with HTTP status 500 Internal Server Error"),
+        (
+            413,
+            "application/json",
+            REFUSED + b" " * 4_000_000,
+            "it answered with HTTP status 413 Request Entity Too Large",
+        ),
+        (500, "application/json", REFUSED, "no room"),
     ],
 )
-async def test_a_server_that_refuses_is_told_with_its_status(pool: ServerPool, status: int, reason: str) -> None:
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(
-            b"HTTP/1.1 %d No\r\ncontent-type: text/html\r\ncontent-length: 4\r\nconnection: close\r\n\r\nno!\n" % status
-        )
-        await writer.drain()
-        writer.close()
+async def test_a_server_that_refuses_is_told_with_its_status(
+    pool: ServerPool, status: int, media_type: str, body: bytes, reason: str
+) -> None:
+    async with serve(lambda message: write_answer(status, media_type, body)) as server:
+        pool.open(server, "")
+        await wait_until(lambda: [status.error for status in pool.list_statuses()] == [reason])
 
-    listening = await asyncio.start_server(refuse, "127.0.0.1")
-    async with listening:
-        port = listening.sockets[0].getsockname()[1]
-        server = MCPServer(url=f"http://127.0.0.1:{port}/mcp", connect_timeout=20)
-        await pool.find_tools("", server)
-        await wait_until(lambda: pool.list_statuses()[0].error == reason)
+
+@pytest.mark.parametrize(
+    ("limits", "events", "reason"),
+    [
+        (MessageLimits(message_bytes=3000), b"data: " + b"y" * 4000, "it is larger than 3,000 bytes"),
+        (MessageLimits(message_values=100), b"data: [" + b"1," * 200, "it has more than 100 values"),
+        (MessageLimits(window_messages=100), b": idle\n\n" * 200, "it sends too much at once"),
+    ],
+)
+async def test_why_a_stream_of_events_is_not_read_is_told_to_the_model(
+    limits: MessageLimits, events: bytes, reason: str
+) -> None:
+    def answer(message: dict[str, Any]) -> bytes:
+        if message.get("method") != "tools/call":
+            return write_result(message)
+        return write_answer(200, "text/event-stream", events)
+
+    limited = ServerPool(ConnectionLimits(messages=limits))
+    try:
+        async with serve(answer) as server:
+            with pytest.raises(ToolFailed) as failed:
+                await limited.call("", server, "read", {}, "call_1")
+        assert str(failed.value) == (
+            "the connection to files was lost before it answered (SSE stream failed: a message of it is not read, "
+            f"because {reason}). It may or may not have taken effect"
+        )
+    finally:
+        await limited.close()
 
 
 async def test_a_program_that_says_nothing_is_not_waited_for_longer_than_settings_say(pool: ServerPool) -> None:

@@ -12,7 +12,7 @@ from http import HTTPStatus
 import httpx2
 from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
-from mcp.types import INTERNAL_ERROR
+from mcp.types import INTERNAL_ERROR, JSONRPCError, jsonrpc_message_adapter
 
 from swarmkeep.agent import MCPServer
 from swarmkeep.domain.codec import encode
@@ -34,7 +34,7 @@ async def open_http(server: MCPServer, limits: MessageLimits) -> AsyncGenerator[
         headers={**server.headers, "Accept-Encoding": "identity"},
         timeout=timeout,
         follow_redirects=False,
-        event_hooks={"response": [partial(_bound_response, bound=bound, limits=limits)]},
+        event_hooks={"response": [partial(_bound_response, bound=bound)]},
     )
     async with (
         client,
@@ -43,60 +43,83 @@ async def open_http(server: MCPServer, limits: MessageLimits) -> AsyncGenerator[
         yield streams
 
 
-async def _bound_response(response: httpx2.Response, bound: Bound, limits: MessageLimits) -> None:
+async def _bound_response(response: httpx2.Response, bound: Bound) -> None:
     """A hook of the HTTP client, called before anything of an answer's body is read."""
     assert isinstance(response.stream, httpx2.AsyncByteStream)
-    inner = response.stream
-    streamed = is_event_stream(response.headers.get("content-type", ""))
+    media_type = response.headers.get("content-type", "").lower()
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.StreamError("the server compresses its answers, which it was not asked to")
-    if _is_unexplained(response):
-        # The client says of it that it was an error, and no more; an error of the protocol it passes on.
-        response.headers["content-type"] = "application/json"
-        response.stream = _Refusal(inner, response.status_code)
-        return
-
-    class BoundedStream(httpx2.AsyncByteStream):
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            size = MessageSize(limits)
-            async for data in inner:
-                messages = _SEPARATOR.split(data) if streamed else [data]
-                try:
-                    bound.count(len(data), len(messages) - 1)
-                except ServerFlooded as error:
-                    raise httpx2.StreamError(str(error)) from None
-                for place, piece in enumerate(messages):
-                    size = MessageSize(limits) if place else size
-                    excess = size.find_excess(piece)
-                    if excess is not None:
-                        raise httpx2.StreamError(describe_excess(excess))
-                yield data
-
-        async def aclose(self) -> None:
-            await inner.aclose()
-
-    response.stream = BoundedStream()
-
-
-def _is_unexplained(response: httpx2.Response) -> bool:
-    """Whether a request was refused by no answer of the protocol, and by none of those that mean something in it."""
+    response.stream = body = _BoundedBody(response.stream, bound, is_event_stream(media_type))
     status = response.status_code
-    if response.request.method != "POST" or status < 400 or status in (404, 405):
-        return False
-    return status in (401, 403) or not response.headers.get("content-type", "").lower().startswith("application/json")
+    # What 404 means depends on the session, and the client says it.
+    if response.request.method == "POST" and status >= 400 and status != 404:
+        is_explained = media_type.startswith("application/json") and status not in (401, 403)
+        response.stream = _Refusal(body, status, is_explained)
+        response.headers["content-type"] = "application/json"
 
 
-class _Refusal(httpx2.AsyncByteStream):
-    """What an HTTP status says, as an answer; what came with it is not read."""
+class _BoundedBody(httpx2.AsyncByteStream):
+    """What is read of a body: up to a bound; of a stream of events, each of them."""
 
-    def __init__(self, inner: httpx2.AsyncByteStream, status: int) -> None:
+    def __init__(self, inner: httpx2.AsyncByteStream, bound: Bound, is_streamed: bool) -> None:
         self._inner = inner
-        self._status = status
+        self._bound = bound
+        self._is_streamed = is_streamed
+        self._size = MessageSize(bound.limits)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        phrase = _PHRASES.get(self._status, "")
-        text = f"it answered with HTTP status {self._status} {phrase}".rstrip()
-        yield encode({"jsonrpc": "2.0", "id": None, "error": {"code": INTERNAL_ERROR, "message": text}})
+        async for data in self._inner:
+            excess = self._find_excess(data)
+            # Of each of these errors the client passes on what it says. It then takes a stream for lost.
+            if excess is not None and self._is_streamed:
+                raise httpx2.SSEError(f"a message of it is not read, because {excess}")
+            if excess is not None:
+                raise httpx2.StreamError(describe_excess(excess))
+            yield data
+
+    def _find_excess(self, data: bytes) -> str | None:
+        messages = _SEPARATOR.split(data) if self._is_streamed else [data]
+        try:
+            self._bound.count(len(data), len(messages) - 1)
+        except ServerFlooded as error:
+            return str(error)
+        for place, piece in enumerate(messages):
+            if place:
+                self._size = MessageSize(self._bound.limits)
+            excess = self._size.find_excess(piece)
+            if excess is not None:
+                return excess
+        return None
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+class _Refusal(httpx2.AsyncByteStream):
+    """The protocol's error that came with an HTTP status, or one that names the status: of anything else the client
+    says that it is an error, and no more."""
+
+    def __init__(self, body: _BoundedBody, status: int, is_explained: bool) -> None:
+        self._body = body
+        self._status = status
+        self._is_explained = is_explained
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        error = await self._read_error() if self._is_explained else None
+        yield error or self._describe_status()
+
+    async def _read_error(self) -> bytes | None:
+        try:
+            body = b"".join([data async for data in self._body])
+            message = jsonrpc_message_adapter.validate_json(body, by_name=False)
+        except (httpx2.StreamError, ValueError):
+            return None
+        return body if isinstance(message, JSONRPCError) else None
+
+    def _describe_status(self) -> bytes:
+        phrase = _PHRASES.get(self._status, "")
+        text = f"it answered with HTTP status {self._status} {phrase}".rstrip()
+        return encode({"jsonrpc": "2.0", "id": None, "error": {"code": INTERNAL_ERROR, "message": text}})
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
