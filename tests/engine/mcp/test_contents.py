@@ -56,8 +56,8 @@ def test_a_hostile_answer_is_text_and_the_files_that_are_what_they_say() -> None
     read = read_result(
         answer(
             picture("no base64!"),
-            picture(b"<script>", "image/png"),
             picture(b"<svg onload='x'/>", "image/svg+xml"),
+            picture(b"<script>", "image/png"),
             resource(b"MZ", "file:///a/b", "application/pdf"),
             resource(b"\0\1", "x:" + "y" * 10_000),
             *[picture()] * 500,
@@ -66,14 +66,14 @@ def test_a_hostile_answer_is_text_and_the_files_that_are_what_they_say() -> None
     )
     assert read.value.splitlines() == [
         "[picture, image/png: not kept, because it is not valid base64]",
-        "404 more files were not kept: a result has at most 100 (SWARMKEEP_MAX_MESSAGE_BLOBS)",
+        "[picture, image/svg+xml: not kept, because files of type image/svg+xml are not taken (SWARMKEEP_BLOB_TYPES)]",
+        "403 more files were not kept: a result has at most 100 (SWARMKEEP_MAX_MESSAGE_BLOBS)",
     ]
     kept = keep_files(read.files, FileLimits())
-    assert [part["type"] for part in kept.parts] == ["file", *["image_url"] * 96]
+    assert [part["type"] for part in kept.parts] == ["file", *["image_url"] * 97]
     assert list(kept.content.values()) == [b"\0\1", PNG]
-    assert [line.rpartition(": ")[2] for line in kept.lines[:3]] == [
+    assert [line.rpartition(": ")[2] for line in kept.lines[:2]] == [
         "it is said to be image/png, and its first bytes say text/html",
-        "files of type image/svg+xml are not taken (SWARMKEEP_BLOB_TYPES)",
         "it is said to be application/pdf, and its first bytes say application/x-executable",
     ]
     assert len("\n".join(kept.lines)) < 6_000
@@ -90,4 +90,10 @@ def test_what_is_not_taken_is_not_decoded() -> None:
         "[picture, image/png: not kept, because it has more than 300 bytes (SWARMKEEP_MAX_BLOB_BYTES)]",
     ]
     assert [file.data for file in read.files] == [PNG]
+    foreign = picture("!" * 30, "Video/MP4; x=y")
+    unclear = picture("!" * 30, "a picture")
+    assert read_result(answer(foreign, unclear), limits).value.splitlines() == [
+        "[picture, Video/MP4; x=y: not kept, because files of type video/mp4 are not taken (SWARMKEEP_BLOB_TYPES)]",
+        "[picture, a picture: not kept, because that is no media type]",
+    ]
     assert read_result(answer(broken)).value == "[picture, image/png: not shown]"

@@ -67,6 +67,14 @@ def keep_files(
     return KeptFiles(tuple(parts), content, tuple(lines))
 
 
+def check_said_type(said: str, limits: FileLimits) -> None:
+    """Raise InvalidRequest for what is said to be of a type that is not taken."""
+    media_type = get_said_type(said)
+    if not MEDIA_TYPE.fullmatch(media_type):
+        raise InvalidRequest("that is no media type")
+    limits.check_type(media_type)
+
+
 def describe_left(count: int, limits: FileLimits) -> str:
     """The line about files that are more than a result may have."""
     most = limits.max_message_blobs
@@ -75,9 +83,7 @@ def describe_left(count: int, limits: FileLimits) -> str:
 
 def _check(file: File, media_type: str, limits: FileLimits) -> None:
     """Raise InvalidRequest and TooLarge for a file that is not kept."""
-    if not MEDIA_TYPE.fullmatch(media_type):
-        raise InvalidRequest("that is no media type")
-    limits.check_type(media_type)
+    check_said_type(media_type, limits)
     limits.check_content("it", media_type, file.data)
     if media_type in _MUST_BEGIN_SO and recognise(file.data) is None:
         raise InvalidRequest("it does not begin as such a file does")

@@ -25,9 +25,9 @@ from msgspec import UNSET
 
 from swarmkeep.agent import File, MCPServer, Result
 from swarmkeep.domain.checking.files import FileLimits
-from swarmkeep.domain.checking.result_files import describe_left
+from swarmkeep.domain.checking.result_files import check_said_type, describe_left
 from swarmkeep.domain.codec import Json, encode, encode_text
-from swarmkeep.domain.errors import TooLarge
+from swarmkeep.domain.errors import InvalidRequest, TooLarge
 from swarmkeep.domain.facts.tools import ListedTool, ToolsListed
 from swarmkeep.domain.files.media_types import UNKNOWN
 from swarmkeep.domain.request import digest
@@ -165,11 +165,13 @@ class _Inline(msgspec.Struct, frozen=True):
         return f"[{self.what}, {_cut(self.media_type)}{': ' if more else ''}{more}]"
 
     def take(self, limits: FileLimits) -> tuple[str, File | None]:
-        """What is said of it, and the file; none where it cannot be decoded, or is so large that it need not be."""
+        """What is said of it, and the file; none where it cannot be decoded, or need not be: what it is, and how
+        large, is known before."""
         try:
+            check_said_type(self.media_type, limits)
             limits.check_base64("it", self.data)
             return self.describe(), File(b64decode(self.data, validate=True), self.media_type, self.name)
-        except TooLarge as error:
+        except (InvalidRequest, TooLarge) as error:
             return self.describe(f"not kept, because {error}"), None
         except (binascii.Error, ValueError):
             return self.describe("not kept, because it is not valid base64"), None
