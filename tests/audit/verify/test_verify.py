@@ -26,6 +26,7 @@ from swarmkeep.domain.events import (
     ToolRecord,
     ToolStarted,
 )
+from swarmkeep.domain.facts.history import MessageRemoved
 from swarmkeep.domain.finding.titles import find_title
 from swarmkeep.store import schema
 from swarmkeep.store.hashing import GENESIS, commitment_of, header_of, link
@@ -332,6 +333,18 @@ async def test_problems_are_listed_up_to_a_bound(store: SqlStore) -> None:
     # And the head row, whose state nobody can tell any more.
     assert (len(found.problems), found.problem_count >= 301) == (MAX_PROBLEMS, True)
     assert _list_codes(found)[0] == (1, "payload_differs")
+
+
+async def test_a_long_session_is_valid_by_what_its_beginning_says(store: SqlStore) -> None:
+    state = await begin_session(store, SHOP)
+    texts = [f"Question {number}" for number in range(1_200)]
+    state = (await store.append(SHOP, state, draft_user_messages("Removed", *texts))).state
+    assert await find_codes(store) == []
+    for seqs in ((2,), tuple(range(3, 1_003))):
+        removed = EventDraft(MessageRemoved(message_seq=seqs[0], seqs=seqs), None, "Triage")
+        state = (await store.append(SHOP, state, [removed])).state
+        assert await find_codes(store) == []
+    assert state.message_count == 200
 
 
 async def test_what_is_no_text_and_no_json_any_more_is_found(store: SqlStore) -> None:

@@ -21,6 +21,7 @@ from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import SessionNotFound
 from swarmkeep.domain.events import RunQueued, RunStarted, SessionForked
 from swarmkeep.domain.files.facts import list_fact_files
+from swarmkeep.domain.finding.titles import FIRST_MESSAGES
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.request import list_text_hashes
 from swarmkeep.domain.state import State
@@ -145,11 +146,13 @@ class _SessionCheck:
 
     def drop_old_messages(self) -> None:
         """Let go of what no later event looks back to."""
-        excess = len(self.state.messages) - _MAX_KEPT_MESSAGES
+        messages = self.state.messages
+        excess = len(messages) - _MAX_KEPT_MESSAGES
         if excess <= 0:
             return
         self._dropped_count += excess
-        messages = Chain(self.state.messages[excess:])
+        # The first ones say what the session is called.
+        messages = Chain([*messages[:FIRST_MESSAGES], *messages[FIRST_MESSAGES + excess :]])
         self.state = replace(self.state, messages=messages, finished=Chain(self.state.finished[-1:]))
 
     def finish(self, key: SessionKey) -> None:
@@ -163,7 +166,8 @@ class _SessionCheck:
             return
         self._check_ends(head)
         view = view_stored_session(key.id, self.state)
-        view = replace(view, message_count=view.message_count + self._dropped_count)
+        shown = len(self.state.messages) + self._dropped_count - self.state.removed_messages
+        view = replace(view, message_count=max(shown, 0))
         check_head(head, self.state, view, self.findings)
         check_labels(evidence, self.state, self.findings)
 

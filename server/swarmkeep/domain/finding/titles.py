@@ -10,8 +10,9 @@ from swarmkeep.domain.redaction import REDACTED
 from swarmkeep.domain.state import State
 
 MAX_TITLE_CHARACTERS = 80
-# A history that begins otherwise has none: every append looks for it.
-_FIRST_MESSAGES = 20
+FIRST_MESSAGES = 20
+"""Those that a title is looked for in, with every append. A history that begins otherwise has none."""
+
 # Whoever wants a longer title than these many characters of a message has named the session.
 _LOOKED_AT = 400
 
@@ -28,7 +29,7 @@ def find_title(state: State) -> str | None:
 
 
 def _list_questions(state: State) -> Iterator[str]:
-    for entry in islice(state.messages, _FIRST_MESSAGES):
+    for entry in islice(state.messages, FIRST_MESSAGES):
         if entry.is_question and not entry.removed:
             title = shorten(join_text(entry.shown_message.get("content")))
             if title and title != REDACTED:
