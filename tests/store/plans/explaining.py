@@ -109,7 +109,14 @@ _LINE = re.compile(
 )
 
 
+# What FTS5 says of itself: a row by its number, which `=` begins, or words.
+_WORDS = re.compile(r"SCAN (\w+) VIRTUAL TABLE INDEX \d+:(=?)")
+
+
 def _parse_line(line: str, keyed: Collection[str]) -> Access | None:
+    words = _WORDS.match(line)
+    if words is not None:
+        return Access(words[1], "words", frozenset({"rowid"} if words[2] else {"words"}))
     found = _LINE.match(line)
     if found is None or found[1] == "CONSTANT":
         return None

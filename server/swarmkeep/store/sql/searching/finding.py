@@ -15,7 +15,7 @@ from swarmkeep.domain.codec import MalformedJson, decode
 from swarmkeep.domain.finding.words import MAX_TEXT_CHARACTERS, Term, list_labels, list_said, make_snippet
 from swarmkeep.domain.views import ListedSession, Match
 from swarmkeep.store.ports.keys import SessionKey
-from swarmkeep.store.sql.columns import as_text, stored_bytes, unescape
+from swarmkeep.store.sql.columns import as_text, escape, stored_bytes, unescape
 from swarmkeep.store.sql.searching.indexing import LABELS
 from swarmkeep.store.sql.searching.tokens import write_query
 from swarmkeep.store.sql.tables import events
@@ -29,13 +29,14 @@ _MAX_PAYLOAD_BYTES = 300_000
 MAX_PAGE_CHARACTERS = 2_000_000
 """Of all that a page looks through for what it shows; behind these it says only where words are."""
 
+# Where a tenant's words are, those first that were indexed last. The rows of one session alone are no shorter way: FTS5
+# would go through all places of a word for each of them.
+_FOUND = (
+    "(SELECT rowid AS number FROM search_index WHERE search_index MATCH :query"
+    f" ORDER BY rowid DESC LIMIT {MAX_ROWS}) AS found CROSS JOIN search ON search.number = found.number"
+)
 _SESSIONS = {
-    "sqlite": text(
-        "SELECT DISTINCT search.session_id FROM"
-        " (SELECT rowid AS number FROM search_index WHERE search_index MATCH :query"
-        f" ORDER BY rowid DESC LIMIT {MAX_ROWS}) AS found"
-        " CROSS JOIN search ON search.number = found.number WHERE search.tenant = :tenant"
-    ),
+    "sqlite": text(f"SELECT DISTINCT search.session_id FROM {_FOUND} WHERE +search.tenant = :tenant"),
     # Nothing but the words says which rows: other indexes would be taken for a short way to the first few.
     "postgresql": text(
         "SELECT DISTINCT session_id FROM (SELECT tenant, session_id FROM search WHERE words @@ CAST(:query AS tsquery)"
@@ -44,13 +45,15 @@ _SESSIONS = {
 }
 _PLACES = {
     "sqlite": text(
-        "SELECT search.seq FROM search CROSS JOIN search_index ON search_index.rowid = search.number"
-        " WHERE search.tenant = :tenant AND search.session_id = :name AND search_index MATCH :query"
-        f" ORDER BY search.seq DESC LIMIT {_MAX_CANDIDATES}"
-    ),
+        "SELECT session_id, seq FROM (SELECT search.session_id, search.seq,"
+        " row_number() OVER (PARTITION BY search.session_id ORDER BY search.seq DESC) AS place"
+        f" FROM {_FOUND} WHERE +search.tenant = :tenant AND +search.session_id IN :names)"
+        f" WHERE place <= {_MAX_CANDIDATES}"
+    ).bindparams(bindparam("names", expanding=True)),
     "postgresql": text(
-        "SELECT seq FROM search WHERE tenant = :tenant AND session_id = :name"
-        f" AND words @@ CAST(:query AS tsquery) ORDER BY seq DESC LIMIT {_MAX_CANDIDATES}"
+        "SELECT name, place.seq FROM unnest(CAST(:names AS text[])) AS name CROSS JOIN LATERAL"
+        " (SELECT seq FROM search WHERE tenant = :tenant AND session_id = name AND words @@ CAST(:query AS tsquery)"
+        f" ORDER BY seq DESC LIMIT {_MAX_CANDIDATES}) AS place"
     ),
 }
 
@@ -60,8 +63,26 @@ def find_names(connection: Connection, tenant: str, terms: Sequence[Term]) -> li
     if not terms:
         return []
     dialect = connection.dialect.name
-    given = {"query": write_query(dialect, tenant, terms), "tenant": tenant}
+    given = {"query": write_query(dialect, tenant, terms), "tenant": escape(tenant)}
     return [unescape(as_text(name)) for name in connection.scalars(_SESSIONS[dialect], given)]
+
+
+def find_places(
+    connection: Connection, tenant: str, names: Sequence[str], terms: Sequence[Term]
+) -> dict[str, list[int]]:
+    """The last few places of each of these sessions by the index: seqs, of which LABELS is the first."""
+    places: dict[str, list[int]] = {name: [] for name in names}
+    if not names or not terms:
+        return places
+    dialect = connection.dialect.name
+    query = write_query(dialect, tenant, terms)
+    given = {"query": query, "tenant": escape(tenant), "names": [escape(name) for name in names]}
+    for name, seq in connection.execute(_PLACES[dialect], given):
+        places[unescape(as_text(name))].append(seq)
+    for seqs in places.values():
+        # The id and metadata first, because they say what the session is.
+        seqs.sort(key=lambda seq: (seq != LABELS, -seq))
+    return places
 
 
 class Budget:
@@ -85,12 +106,10 @@ class Candidate(msgspec.Struct, frozen=True):
     payload: str | None
 
 
-def read_candidates(connection: Connection, key: SessionKey, terms: Sequence[Term], budget: Budget) -> list[Candidate]:
-    """The last few places of a session by the index, of which `make_matches` shows those that have the terms."""
-    dialect = connection.dialect.name
-    given = {"query": write_query(dialect, key.tenant, terms), "tenant": key.tenant, "name": key.id}
-    # The id and metadata first, because they say what the session is.
-    seqs = sorted(connection.scalars(_PLACES[dialect], given), key=lambda each: (each != LABELS, -each))
+def read_candidates(
+    connection: Connection, key: SessionKey, seqs: Sequence[int], terms: Sequence[Term], budget: Budget
+) -> list[Candidate]:
+    """What stands at a session's places, of which `make_matches` shows those that have the terms."""
     # Of words by themselves the index knows all.
     most = _MAX_CANDIDATES if any(term.is_dense for term in terms) else _MAX_MATCHES
     found: list[Candidate] = []
