@@ -8,12 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from swarmkeep import Agent, MCPServer, Swarm
@@ -21,6 +23,7 @@ from swarmkeep.agent import ToolFailed
 from swarmkeep.engine.agents.registry import AgentsError
 from swarmkeep.engine.mcp import servers as mcp_servers
 from swarmkeep.engine.mcp.bounds import Bound, ConnectionLimits, MessageLimits, ServerFlooded
+from swarmkeep.engine.mcp.http import BoundedBody
 from swarmkeep.engine.mcp.pool import ServerPool
 from swarmkeep.engine.mcp.servers import check_client
 from swarmkeep.engine.mcp.stdio import LineReader
@@ -179,6 +182,7 @@ async def test_a_server_that_refuses_is_told_with_its_status(
         (MessageLimits(message_bytes=3000), b"data: " + b"y" * 4000, "it is larger than 3,000 bytes"),
         (MessageLimits(message_values=100), b"data: [" + b"1," * 200, "it has more than 100 values"),
         (MessageLimits(window_messages=100), b": idle\n\n" * 200, "it sends too much at once"),
+        (MessageLimits(window_lines=100), b":\n" * 101, "it sends too much at once"),
     ],
 )
 async def test_why_a_stream_of_events_is_not_read_is_told_to_the_model(
@@ -200,6 +204,24 @@ async def test_why_a_stream_of_events_is_not_read_is_told_to_the_model(
         )
     finally:
         await limited.close()
+
+
+class Pieces(httpx2.AsyncByteStream):
+    def __init__(self, stream: bytes, size: int) -> None:
+        self._pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            yield piece
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n"])
+async def test_an_event_ends_where_it_does_however_the_stream_is_cut(end: bytes) -> None:
+    stream = (b"data: 1,2,3" + end) * 20
+    limits = MessageLimits(message_bytes=30, window_messages=20)
+    for size in range(1, 12):
+        body = BoundedBody(Pieces(stream, size), Bound(limits, time.monotonic), is_streamed=True)
+        assert b"".join([piece async for piece in body]) == stream
 
 
 async def test_a_program_that_says_nothing_is_not_waited_for_longer_than_settings_say(pool: ServerPool) -> None:

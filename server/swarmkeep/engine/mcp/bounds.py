@@ -12,11 +12,13 @@ from swarmkeep.domain.codec import ValueCounter
 
 class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What is read of a server. `message_values`: about as many values as one message may have, because each takes
-    time. Of a flood of messages or bytes, so much is read in `window_seconds`; then the connection is closed."""
+    time. Of a flood of messages, of lines of event streams, or of bytes, so much is read in `window_seconds`; then the
+    connection is closed."""
 
     message_bytes: int = 4_000_000
     message_values: int = 50_000
     window_messages: int = 5_000
+    window_lines: int = 100_000
     window_bytes: int = 64_000_000
     window_seconds: float = 10.0
 
@@ -47,15 +49,20 @@ class Bound:
         self.limits = limits
         self._clock = clock
         self._since = clock()
-        self._messages = self._bytes = 0
+        self._messages = self._lines = self._bytes = 0
 
-    def count(self, size: int, messages: int) -> None:
-        now = self._clock()
-        if now - self._since > self.limits.window_seconds:
-            self._since, self._messages, self._bytes = now, 0, 0
+    def count(self, size: int, messages: int, lines: int = 0) -> None:
+        now, limits = self._clock(), self.limits
+        if now - self._since > limits.window_seconds:
+            self._since, self._messages, self._lines, self._bytes = now, 0, 0, 0
         self._messages += messages
+        self._lines += lines
         self._bytes += size
-        if self._messages > self.limits.window_messages or self._bytes > self.limits.window_bytes:
+        if (
+            self._messages > limits.window_messages
+            or self._lines > limits.window_lines
+            or self._bytes > limits.window_bytes
+        ):
             raise ServerFlooded("it sends too much at once")
 
 

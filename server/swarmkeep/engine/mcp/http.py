@@ -22,7 +22,7 @@ from swarmkeep.engine.models.media_types import is_event_stream
 # A stream of events may be silent for long; whoever waits for an answer has a limit of their own.
 _READ_SECONDS = 900.0
 _PHRASES = {int(status): status.phrase for status in HTTPStatus}
-_SEPARATOR = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_SEPARATOR = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 
 
 @asynccontextmanager
@@ -49,7 +49,7 @@ async def _bound_response(response: httpx2.Response, bound: Bound) -> None:
     media_type = response.headers.get("content-type", "").lower()
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.StreamError("the server compresses its answers, which it was not asked to")
-    response.stream = body = _BoundedBody(response.stream, bound, is_event_stream(media_type))
+    response.stream = body = BoundedBody(response.stream, bound, is_event_stream(media_type))
     status = response.status_code
     # What 404 means depends on the session, and the client says it.
     if response.request.method == "POST" and status >= 400 and status != 404:
@@ -58,7 +58,7 @@ async def _bound_response(response: httpx2.Response, bound: Bound) -> None:
         response.headers["content-type"] = "application/json"
 
 
-class _BoundedBody(httpx2.AsyncByteStream):
+class BoundedBody(httpx2.AsyncByteStream):
     """What is read of a body: up to a bound; of a stream of events, each of them."""
 
     def __init__(self, inner: httpx2.AsyncByteStream, bound: Bound, is_streamed: bool) -> None:
@@ -66,6 +66,7 @@ class _BoundedBody(httpx2.AsyncByteStream):
         self._bound = bound
         self._is_streamed = is_streamed
         self._size = MessageSize(bound.limits)
+        self._line_end = b""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for data in self._inner:
@@ -78,9 +79,10 @@ class _BoundedBody(httpx2.AsyncByteStream):
             yield data
 
     def _find_excess(self, data: bytes) -> str | None:
-        messages = _SEPARATOR.split(data) if self._is_streamed else [data]
+        messages = self._split(data) if self._is_streamed else [data]
+        lines = data.count(b"\n") + data.count(b"\r") if self._is_streamed else 0
         try:
-            self._bound.count(len(data), len(messages) - 1)
+            self._bound.count(len(data), len(messages) - 1, lines)
         except ServerFlooded as error:
             return str(error)
         for place, piece in enumerate(messages):
@@ -91,6 +93,13 @@ class _BoundedBody(httpx2.AsyncByteStream):
                 return excess
         return None
 
+    def _split(self, data: bytes) -> list[bytes]:
+        """The rest of an event, those that follow, and the beginning of one. What ends it may be cut in two."""
+        *whole, last = _SEPARATOR.split(self._line_end + data)
+        begun = last.rstrip(b"\r\n")
+        self._line_end = last[len(begun) :]
+        return [*whole, begun]
+
     async def aclose(self) -> None:
         await self._inner.aclose()
 
@@ -99,7 +108,7 @@ class _Refusal(httpx2.AsyncByteStream):
     """The protocol's error that came with an HTTP status, or one that names the status: of anything else the client
     says that it is an error, and no more."""
 
-    def __init__(self, body: _BoundedBody, status: int, is_explained: bool) -> None:
+    def __init__(self, body: BoundedBody, status: int, is_explained: bool) -> None:
         self._body = body
         self._status = status
         self._is_explained = is_explained
