@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from benchmarks.verify import BLOBS, make_turn
 
 from swarmkeep.domain.decisions.commands import create_session
 from swarmkeep.domain.decisions.drafts import draft_events
@@ -57,6 +58,18 @@ class WatchedServer:
         await store.append(KEY, State(), drafts)
         store._cache.drop(KEY)
 
+    async def fill_turns(self, count: int) -> None:
+        """A session of so many events, at least, by turns; its state is not in memory, either."""
+        store: Any = self.server.engine.store
+        created = draft_events("Front", create_session("Front", {}, {}, []), None)
+        state = (await store.append(KEY, State(), created, blobs=BLOBS)).state
+        numbers = itertools.count()
+        while state.seq < count:
+            turns = itertools.islice(numbers, 250)
+            drafts = [draft for number in turns for draft in draft_events("Front", make_turn(number), f"run_{number}")]
+            state = (await store.append(KEY, state, drafts)).state
+        store._cache.drop(KEY)
+
     def close(self) -> None:
         self._client.close()
 
@@ -84,13 +97,30 @@ async def test_a_long_session_is_shown_run_and_redacted(watched: WatchedServer, 
     await watched.fill(9_999)
     model.say("Yes.")
     assert (await watched.ask("POST", f"{PATH}/runs", {"input": "hello"})).json()["output_text"] == "Yes."
-    for place in ("", "/messages?limit=200", "/events?limit=200", "/runs", "/verify", "?at=5000"):
+    for place in ("", "/messages?limit=200", "/events?limit=200", "/runs", "?at=5000"):
         await watched.ask("GET", PATH + place)
+    assert (await watched.ask("GET", f"{PATH}/verify")).json()["valid"]
     await watched.ask("GET", f"{PATH}/events", headers={"accept": "application/x-ndjson"})
     redaction = await watched.ask("POST", f"{PATH}/redact", {"seqs": list(range(10, 1000)), "reason": "asked for"})
     assert len(redaction.json()["seqs"]) == 990
     await watched.ask("POST", f"{PATH}/fork", {})
     await watched.ask("POST", f"{PATH}/replay", {})
+
+
+@pytest.mark.long
+async def test_a_session_of_100_000_events(watched: WatchedServer, model: ScriptedModel) -> None:
+    await watched.fill_turns(100_000)
+    await watched.ask("GET", PATH)
+    model.say("Yes.")
+    assert (await watched.ask("POST", f"{PATH}/runs", {"input": "hello"})).json()["output_text"] == "Yes."
+    assert (await watched.ask("GET", f"{PATH}/verify")).json()["valid"]
+    exported = await watched.ask("GET", f"{PATH}/events", headers={"accept": "application/x-ndjson"})
+    assert exported.text.count("\n") > 100_000
+    await watched.ask("GET", f"{PATH}/transcript?format=markdown")
+    await watched.ask("GET", "/openai/v1/conversations/long/items?limit=100")
+    await watched.ask("POST", f"{PATH}/fork", {})
+    await watched.ask("POST", f"{PATH}/redact", {"seqs": [3], "reason": "asked for"})
+    await watched.ask("DELETE", PATH)
 
 
 @pytest.mark.long

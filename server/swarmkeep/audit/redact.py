@@ -30,6 +30,7 @@ from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.attempts import decide_until_recorded
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.store.archive import Archive
+from swarmkeep.store.aside import let_go_aside, let_state_go_aside
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import AppendResult, IdempotencyRecord, IdempotencyRecordExists, SessionKey
 
@@ -151,6 +152,7 @@ class _Plan(msgspec.Struct, frozen=True):
 def _plan(key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]) -> _Plan:
     """Raises SessionBusy and EventNotFound."""
     state = fold(one.event for one in log)
+    let_state_go_aside(state)
     refuse_if_busy(state)
     known = {one.event.seq: one for one in log}
     for seq in seqs:
@@ -175,6 +177,7 @@ async def read_whole_log(store: Archive, key: SessionKey) -> list[SealedEvent]:
     log = await store.read_snapshot(lambda stored: list(chain.from_iterable(read_pages(stored, key, upto=None))))
     if not log:
         raise SessionNotFound(key.id)
+    let_go_aside(log)
     return log
 
 
@@ -182,9 +185,12 @@ async def _find_copies(
     store: Archive, key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]
 ) -> dict[SessionKey, list[int]]:
     """The sessions that hold any of these events, or of what repeats them here: a fork may have no more than that."""
-    same = await asyncio.to_thread(find_same_text, [one.event for one in log], seqs)
-    hashes = {one.event.seq: bytes.fromhex(one.event.hash) for one in log}
-    return await store.find_copies(key, {seq: hashes[seq] for seq in sorted({*seqs, *same}) if seq in hashes})
+
+    def find_hashes() -> dict[int, bytes]:
+        wanted = {*seqs, *find_same_text([one.event for one in log], seqs)}
+        return {one.event.seq: bytes.fromhex(one.event.hash) for one in log if one.event.seq in wanted}
+
+    return await store.find_copies(key, await asyncio.to_thread(find_hashes))
 
 
 async def _handle_copies(

@@ -64,6 +64,11 @@ class Chain(Sequence[T]):
         self._length = len(self._items)
         self._edits = 0
 
+    @property
+    def shared(self) -> SharedList[T]:
+        """The list of all chains that grew from one another. Not to be changed."""
+        return self._items
+
     def recall(self) -> object:
         """What `remember` was given for this chain, or for one with the same beginning; None if there is nothing."""
         return self._items.recall(self._length, self._edits)[1]

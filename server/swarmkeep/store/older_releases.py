@@ -20,7 +20,7 @@ from swarmkeep.store.sql.heads import is_head
 from swarmkeep.store.sql.reader import SqlEventReader
 from swarmkeep.store.sql.searching.marks import add_marks, count_strays, delete_strays
 from swarmkeep.store.sql.tables import files, of_session, sessions
-from swarmkeep.store.sql.writes import collect_file_names
+from swarmkeep.store.sql.writes import collect_named
 
 # This release keeps the two alike in every session that does not run, so one of another release wrote last.
 _IS_STALE: ColumnElement[bool] = and_(sessions.c.status != "running", sessions.c.active_at != sessions.c.updated_at)
@@ -79,6 +79,6 @@ async def _mend_session(store: SqlEventReader, key: SessionKey) -> None:
         mine = and_(*of_session(sessions, key), is_head(state), _IS_STALE)
         # If it has gone on, whoever wrote knew better, or it is found the next time.
         if connection.execute(update(sessions).where(mine).values(values)).rowcount:
-            delete_unnamed_files(connection, key, collect_file_names(state))
+            delete_unnamed_files(connection, key, collect_named(state).files)
 
     await store.database.write(change, erases=True)

@@ -66,7 +66,8 @@ async def load_recorded_session(store: EventStore, key: SessionKey) -> RecordedS
     events = await store.read(key)
     if not events:
         raise SessionNotFound(key.id)
-    texts = await store.read_blobs(key, sorted(_collect_text_names(events)))
+    names = await asyncio.to_thread(_collect_text_names, events)
+    texts = await store.read_blobs(key, sorted(names))
     return RecordedSession(session_id=key.id, events=events, texts=dict(texts))
 
 

@@ -17,6 +17,7 @@ from swarmkeep.domain.events import SessionRedacted
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
 from swarmkeep.domain.timestamps import to_timestamp
+from swarmkeep.store.aside import MANY_EVENTS, empty, let_go_aside, let_state_go_aside, run_off_loop
 from swarmkeep.store.clock import Clock, utc_now
 from swarmkeep.store.hashing import SealedEvent, seal
 from swarmkeep.store.ports import AppendResult, Claim, IdempotencyRecord, Lease, OutcomeUnknown, SealedBatch, SessionKey
@@ -28,9 +29,9 @@ from swarmkeep.store.sql.audit_log import record_deeds, write_with_audit
 from swarmkeep.store.sql.columns import escape
 from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.heads import AppendPlan, plan_append
-from swarmkeep.store.sql.reader import MANY_EVENTS, SqlEventReader, read_head_seq, run_off_loop
+from swarmkeep.store.sql.reader import SqlEventReader, read_head_seq
 from swarmkeep.store.sql.redacting import find_idempotency_keys, redact, replace_payloads
-from swarmkeep.store.sql.writes import RestorePlan, plan_restore
+from swarmkeep.store.sql.writes import NamedContent, RestorePlan, collect_named, plan_restore
 
 T = TypeVar("T")
 OnAppend = Callable[[float, BaseException | None], None]
@@ -124,13 +125,14 @@ class SqlEventLog(SqlEventReader):
         with self._report_append():
             _refuse_long_keys(target, idempotency)
 
-            def make_plan() -> AppendPlan:
-                sealed = self._seal(target, base, drafts)
-                return plan_append(target, base, sealed, lease=lease, blobs=blobs, idempotency=idempotency, quota=quota)
+            def make_plan() -> tuple[AppendPlan, NamedContent]:
+                named, sealed = collect_named(base), self._seal(target, base, drafts)
+                plan = plan_append(target, base, sealed, lease=lease, blobs=blobs, idempotency=idempotency, quota=quota)
+                return plan, named
 
-            plan = await run_off_loop(_count_work(drafts), make_plan)
+            plan, named = await run_off_loop(base.seq + _count_work(drafts), make_plan)
             # Nothing for the audit log: a redaction that a fork tells of was made, and is told of, in its source.
-            copying = self.database.write(lambda connection: writes.fork(connection, source, plan, redacted))
+            copying = self.database.write(lambda connection: writes.fork(connection, source, plan, redacted, named))
             return await self._finish(plan, copying)
 
     async def restore(
@@ -152,6 +154,7 @@ class SqlEventLog(SqlEventReader):
         self._cache.drop(key)
         at = to_timestamp(self._clock())
         await write_with_audit(self.database, lambda connection: writes.restore(connection, plan, action, at))
+        await asyncio.to_thread(empty, plan.slices)
         self.database.notify(key)
         return plan.head.state
 
@@ -166,18 +169,20 @@ class SqlEventLog(SqlEventReader):
     ) -> AppendResult:
         _refuse_long_keys(key, idempotency)
 
-        def make_plan() -> tuple[AppendPlan, list[RecordedEvent], list[str]]:
+        def make_plan() -> tuple[AppendPlan, list[RecordedEvent], list[str], NamedContent]:
             events = replace_payloads(log, stand_ins)
             base, redacted = fold(events), [event for event in events if event.seq in stand_ins]
+            let_go_aside(events)
+            let_state_go_aside(base)
             plan = plan_append(key, base, self._seal(key, base, [draft]), idempotency=idempotency)
-            return plan, redacted, find_idempotency_keys(log, stand_ins)
+            return plan, redacted, find_idempotency_keys(log, stand_ins), collect_named(plan.state)
 
-        plan, redacted, used_keys = await asyncio.to_thread(make_plan)
+        plan, redacted, used_keys, named = await asyncio.to_thread(make_plan)
         self._cache.drop(key)
         self._files.drop(key)
 
         def job(connection: Connection) -> None:
-            redact(connection, plan, redacted, used_keys)
+            redact(connection, plan, redacted, used_keys, named)
             record_deeds(connection, key, plan.sealed)
 
         await write_with_audit(self.database, job, erases=True)
@@ -203,6 +208,7 @@ class SqlEventLog(SqlEventReader):
         raise SessionNotFound(key.id) if last is None else SeqConflict(key.id, 0)
 
     def _cache_state(self, plan: AppendPlan) -> None:
+        let_state_go_aside(plan.state)
         # What a redaction removed may still be in the folded state.
         if any(isinstance(one.event.fact, SessionRedacted) for one in plan.sealed):
             self._cache.drop(plan.key)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import BigInteger, Connection, Select, bindparam, select
@@ -13,6 +12,7 @@ from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import EventNotFound, SessionNotFound
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
+from swarmkeep.store.aside import FEW_EVENTS, let_go_aside, let_state_go_aside, run_off_loop
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.ports.leases import SessionHead
@@ -28,8 +28,6 @@ from swarmkeep.store.state_cache import StateCache, can_continue
 T = TypeVar("T")
 
 MAX_BIGINT = 2**63 - 1
-_FEW_EVENTS = 100
-MANY_EVENTS = _FEW_EVENTS + 1
 # One with so much to decode is counted as another one.
 _BYTES_PER_EVENT = 4096
 _PAYLOAD = EVENT_COLUMNS.index(events.c.payload)
@@ -74,11 +72,13 @@ class SqlEventReader(SqlFiles):
             return find_event_rows(connection, key, after=after, upto=last, types=types, limit=limit)
 
         if limit is None and max_bytes is None:
-            rows = await self._read_all_rows(key, after, upto, types)
+            rows = list(await self._read_all_rows(key, after, upto, types))
         else:
-            rows = await self.database.read(query)
+            rows = list(await self.database.read(query))
         work = _count_work((row[_PAYLOAD] for row in rows), len(rows))
-        return await run_off_loop(work, lambda: list(decode_events(key, rows)))
+        found = await run_off_loop(work, lambda: list(decode_events(key, take_out(rows))))
+        let_go_aside(found)
+        return found
 
     async def _read_all_rows(
         self, key: SessionKey, after: int, upto: int | None, types: Sequence[str]
@@ -87,11 +87,11 @@ class SqlEventReader(SqlFiles):
 
         def read_few(connection: Connection) -> Sequence[Sequence[Any]]:
             # SQLite is read in a thread.
-            limit = None if connection.dialect.name == "sqlite" else _FEW_EVENTS + 1
+            limit = None if connection.dialect.name == "sqlite" else FEW_EVENTS + 1
             return find_event_rows(connection, key, after=after, upto=upto, types=types, limit=limit)
 
         rows = await self.database.read(read_few)
-        if len(rows) != _FEW_EVENTS + 1:
+        if len(rows) != FEW_EVENTS + 1:
             return rows
         return await self.database.read_at_one_moment(
             lambda connection: list(iterate_event_rows(connection, key, after=after, upto=upto, types=types))
@@ -140,6 +140,7 @@ class SqlEventReader(SqlFiles):
         rows = list(await self._read_all_rows(key, 0, upto, ()))
         work = _count_work((row[_PAYLOAD] for row in rows), len(rows))
         state = await run_off_loop(work, lambda: fold(decode_events(key, take_out(rows))))
+        let_state_go_aside(state)
         return state if state.seq else None
 
     async def _read_state_at(self, key: SessionKey, at: int, known: State | None) -> State:
@@ -159,12 +160,7 @@ class SqlEventReader(SqlFiles):
 
 def _count_work(payloads: Iterable[str], count: int) -> int:
     """How many events these are, a large one taken for several; of many it does not matter any more."""
-    return count if count > _FEW_EVENTS else count + sum(map(len, payloads)) // _BYTES_PER_EVENT
-
-
-async def run_off_loop(count: int, work: Callable[[], T]) -> T:
-    """Do what takes its time for each of `count` events; of many in a thread, which others do not wait for."""
-    return work() if count <= _FEW_EVENTS else await asyncio.to_thread(work)
+    return count if count > FEW_EVENTS else count + sum(map(len, payloads)) // _BYTES_PER_EVENT
 
 
 def find_event_rows(

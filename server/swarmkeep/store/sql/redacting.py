@@ -20,7 +20,7 @@ from swarmkeep.store.sql.indexes.usage_days import change_days, read_session_sum
 from swarmkeep.store.sql.prepared import MAX_PARAMETERS
 from swarmkeep.store.sql.searching.marks import void_words
 from swarmkeep.store.sql.tables import blobs, creations, events, idempotency, of_session
-from swarmkeep.store.sql.writes import collect_blob_names, collect_file_names, insert_append, replace_labels
+from swarmkeep.store.sql.writes import NamedContent, insert_append, replace_labels
 from swarmkeep.store.upcast import upcast
 
 
@@ -42,9 +42,14 @@ def find_idempotency_keys(log: Sequence[SealedEvent], seqs: Collection[int]) -> 
 
 
 def redact(
-    connection: Connection, plan: AppendPlan, redacted: Sequence[RecordedEvent], used_keys: Sequence[str]
+    connection: Connection,
+    plan: AppendPlan,
+    redacted: Sequence[RecordedEvent],
+    used_keys: Sequence[str],
+    named: NamedContent,
 ) -> None:
-    """Give events their new payloads, and remove every other copy in this session; and record that."""
+    """Give events their new payloads, and remove every other copy in this session, and what is not `named` any more;
+    and record that."""
     before = measure_session(connection, plan.key)
     insert_append(connection, plan)
     used = read_session_sums(connection, plan.key)
@@ -57,8 +62,8 @@ def redact(
             raise SeqConflict(plan.key.id, plan.base.seq)
     rewrite_usage(connection, plan.key, redacted)
     void_words(connection, plan.key)
-    _delete_unnamed_blobs(connection, plan.key, collect_blob_names(plan.state))
-    delete_unnamed_files(connection, plan.key, collect_file_names(plan.state))
+    _delete_unnamed_blobs(connection, plan.key, named.texts)
+    delete_unnamed_files(connection, plan.key, named.files)
     records = of_session(idempotency, plan.key)
     connection.execute(delete(idempotency).where(*records, idempotency.c.key.in_(used_keys)))
     connection.execute(delete(creations).where(*of_session(creations, plan.key), creations.c.key.in_(used_keys)))

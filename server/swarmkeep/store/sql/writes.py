@@ -14,6 +14,7 @@ from swarmkeep.domain.files.references import list_file_names
 from swarmkeep.domain.files.results import list_result_references
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
+from swarmkeep.store.aside import let_state_go_aside
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.labels import labels_of
 from swarmkeep.store.ports import Lease, SealedBatch, SessionKey
@@ -85,14 +86,17 @@ def _insert_record(connection: Connection, plan: AppendPlan, is_new: bool) -> No
         insert(connection, plan.key, record, plan.state.seq)
 
 
-def fork(connection: Connection, source: SessionKey, plan: AppendPlan, redacted: int) -> Lease | None:
+def fork(
+    connection: Connection, source: SessionKey, plan: AppendPlan, redacted: int, named: NamedContent
+) -> Lease | None:
     """Copy what `plan.base` is made of to a new session, and go on there, with a lease if the plan claims it."""
     _insert_record(connection, plan, is_new=True)
     lease = insert_head(connection, plan)
     # Whoever redacts the source meanwhile waits until this copy can be seen, or was quicker, which is checked below.
     lock = select(sessions.c.head_seq).where(*of_session(sessions, source))
     connection.execute(lock.with_for_update(read=True))
-    _copy_blobs(connection, source, plan.key, plan.base)
+    _copy_blobs(connection, source, plan.key, named.texts)
+    copy_files(connection, source, plan.key, named.files)
     base = plan.base
     copied = connection.execute(
         _build_event_copy(),
@@ -217,8 +221,7 @@ def _build_event_copy() -> Insert:
     return insert(events).from_select(["tenant", "session_id", *names], source)
 
 
-def _copy_blobs(connection: Connection, source: SessionKey, target: SessionKey, base: State) -> None:
-    names = sorted(collect_blob_names(base))
+def _copy_blobs(connection: Connection, source: SessionKey, target: SessionKey, names: Sequence[str]) -> None:
     for start in range(0, len(names), MAX_PARAMETERS):
         rows = select(
             literal(target.tenant, blobs.c.tenant.type),
@@ -230,20 +233,25 @@ def _copy_blobs(connection: Connection, source: SessionKey, target: SessionKey, 
             blobs.c.hash.in_(names[start : start + MAX_PARAMETERS]),
         )
         connection.execute(insert(blobs).from_select(["tenant", "session_id", "hash", "text"], rows))
-    copy_files(connection, source, target, sorted(collect_file_names(base)))
 
 
-def collect_file_names(state: State) -> set[str]:
-    """The content hashes of the files that a state's events refer to."""
-    given = (found.sha256 for entry in state.messages for found in list_result_references(entry.tool))
-    return {*list_file_names(entry.message for entry in state.messages), *given, *state.queued_files}
+class NamedContent(msgspec.Struct, frozen=True):
+    """What a session's events refer to, by content hashes in order."""
+
+    texts: Sequence[str]
+    files: Sequence[str]
 
 
-def collect_blob_names(state: State) -> set[str]:
-    """The content hashes of the texts that a state's events name."""
+def collect_named(state: State) -> NamedContent:
+    """Of a long session that takes its time, and is done before any transaction begins."""
     records = [entry.completion.request for entry in state.messages if entry.completion is not None]
     names = {name for record in records if record is not None for name in (record.instructions, record.tools)}
-    return {name for name in names if name is not None} | set(state.other_texts)
+    given = {found.sha256 for entry in state.messages for found in list_result_references(entry.tool)}
+    sent = list_file_names(entry.message for entry in state.messages)
+    return NamedContent(
+        texts=sorted({name for name in names if name is not None} | set(state.other_texts)),
+        files=sorted({*sent, *given, *state.queued_files}),
+    )
 
 
 class RestorePlan(msgspec.Struct, frozen=True):
@@ -253,7 +261,7 @@ class RestorePlan(msgspec.Struct, frozen=True):
     """
 
     head: AppendPlan
-    slices: Sequence[SealedBatch]
+    slices: list[SealedBatch]
 
 
 def plan_restore(
@@ -263,10 +271,12 @@ def plan_restore(
     quota: StorageQuota | None,
 ) -> RestorePlan:
     """Read the batches and fold them, then what `finish` makes of the state."""
-    state, slices = State(), []
+    state = State()
+    slices: list[SealedBatch] = []
     for batch in batches:
         state = fold((one.event for one in batch.events), state)
         slices.append(batch)
+    let_state_go_aside(state)
     added = finish(state)
     slices += _cut(added)
     return RestorePlan(msgspec.structs.replace(plan_append(key, state, added, quota=quota), base=State()), slices)

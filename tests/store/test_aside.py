@@ -1,0 +1,60 @@
+"""Long lists are let go of by a thread of their own, and not by whoever has them last."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from swarmkeep.domain.chain import SharedList
+from swarmkeep.store.aside import let_go_aside
+
+WAIT_SECONDS = 60
+
+
+class Item:
+    """Notes which thread lets go of it."""
+
+    def __init__(self, number: int, freed: list[str], is_over: threading.Event) -> None:
+        self._number = number
+        self._freed = freed
+        self._is_over = is_over
+
+    def __del__(self) -> None:
+        self._freed.append(threading.current_thread().name)
+        if self._number == 0:
+            self._is_over.set()
+
+
+def make_items(count: int) -> tuple[SharedList[Item], list[str], threading.Event]:
+    freed: list[str] = []
+    is_over = threading.Event()
+    return SharedList(Item(number, freed, is_over) for number in range(count)), freed, is_over
+
+
+def test_a_long_list_is_emptied_by_another_thread_once_nobody_has_it() -> None:
+    items, freed, is_over = make_items(6_000)
+    others, kept, _ = make_items(6_000)
+    # What was worked out of the items has them, too.
+    items.memo = (6_000, 0, tuple(items))
+    let_go_aside(items, others, items)
+    del items
+    assert is_over.wait(WAIT_SECONDS)
+    assert set(freed) == {"swarmkeep-let-go"}
+    assert (len(freed), kept, len(others)) == (6_000, [], 6_000)
+    is_over.clear()
+    chains: list[Any] = [others]
+    del others
+    chains.clear()
+    # The thread that ended when nothing was left is begun again.
+    again, freed, is_over = make_items(6_000)
+    let_go_aside(again)
+    del again
+    assert is_over.wait(WAIT_SECONDS)
+
+
+def test_a_short_list_is_let_go_of_at_once() -> None:
+    items, freed, is_over = make_items(10)
+    let_go_aside(items)
+    del items
+    assert is_over.is_set()
+    assert set(freed) == {threading.current_thread().name}
