@@ -58,7 +58,7 @@ class ChainsAndLists(RuleBasedStateMachine):
     def remember(self, pair: Pair, data: st.DataObject) -> None:
         chain, plain = pair
         length = data.draw(st.integers(0, len(plain)))
-        chain.remember(plain[:length], length)
+        chain.remember(plain[:length] if data.draw(st.booleans()) else tuple(plain[:length]), length)
 
     @rule(pair=pairs, start=st.integers(-6, 6), stop=st.integers(-6, 6), step=st.sampled_from((1, 2, -1)))
     def slice(self, pair: Pair, start: int, stop: int, step: int) -> None:
@@ -85,8 +85,8 @@ class ChainsAndLists(RuleBasedStateMachine):
             assert len(chain) == len(plain)
             assert list(chain) == plain
             assert list(reversed(chain)) == plain[::-1]
-            memo = chain.recall()
-            assert memo is None or memo == plain[: len(memo)]  # type: ignore[arg-type]
+            for memo in (chain.recall(list), chain.recall(tuple)):
+                assert memo is None or list(memo) == plain[: len(memo)]
 
 
 ChainsAndLists.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=25)
@@ -136,9 +136,9 @@ def test_growing_shares_and_branching_does_not_show() -> None:
 def test_what_was_worked_out_of_the_beginning_outlives_what_is_exchanged_behind_it() -> None:
     chain = Chain([1, 2, 3])
     chain.remember("of two", 2)
-    assert chain.replace_at(2, 4).recall() == "of two"
-    assert chain.replace_at(1, 4).recall() is None
-    assert chain.recall() == "of two"
+    assert chain.replace_at(2, 4).recall(str) == "of two"
+    assert chain.replace_at(1, 4).recall(str) is None
+    assert (chain.recall(str), chain.recall(int)) == ("of two", None)
 
 
 def test_exchanging_all_items_of_a_chain_one_by_one_copies_nothing() -> None:

@@ -15,6 +15,7 @@ from swarmkeep.domain.decisions.commands import StartRun
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import InvalidRequest, RequestNotKept, TooLarge
 from swarmkeep.domain.events import MessageAdded
+from swarmkeep.domain.request import History
 from swarmkeep.engine.engine import Engine
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.tables import files
@@ -85,7 +86,7 @@ async def test_fifty_turns_with_ten_pictures(cluster: EngineCluster, model: Scri
     assert content < grown < content + 300_000
     state = await read_state(engine)
     assert state.size < 200_000
-    kept = state.messages.recall()
+    kept = state.messages.recall(History)
     assert len(kept.json) < 50_000  # type: ignore[attr-defined]
     assert all(encode_content(picture)[:64] not in repr(kept) for picture in PICTURES)
     assert (await verify(engine.store, KEY)).valid

@@ -35,7 +35,7 @@ def test_a_long_list_is_emptied_by_another_thread_once_nobody_has_it() -> None:
     items, freed, is_over = make_items(6_000)
     others, kept, _ = make_items(6_000)
     # What was worked out of the items has them, too.
-    items.memo = (6_000, 0, tuple(items))
+    items.memos[tuple] = (6_000, 0, tuple(items))
     let_go_aside(items, others, items)
     del items
     assert is_over.wait(WAIT_SECONDS)

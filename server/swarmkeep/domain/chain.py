@@ -7,21 +7,23 @@ from itertools import islice
 from typing import TypeVar, overload
 
 T = TypeVar("T")
+M = TypeVar("M")
+
+_NO_MEMO = (0, 0, None)
 
 
 class SharedList(list[T]):
     """The list of chains that grew from one another.
 
-    `edits`: the items exchanged since, and where; `edits_at`: which of them are at an index. `memo`: what was worked
-    out of how many of its first items, and of how many edits.
+    `edits`: the items exchanged since, and where; `edits_at`: which of them are at an index. `memos`: what was worked
+    out, by its type, and of how many of the first items, and of how many edits.
     """
-
-    memo: tuple[int, int, object] = (0, 0, None)
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         super().__init__(items)
         self.edits: list[tuple[int, T]] = []
         self.edits_at: dict[int, list[int]] = {}
+        self.memos: dict[type[object], tuple[int, int, object]] = {}
 
     def find(self, index: int, edits: int) -> T:
         """The item at an index after so many edits."""
@@ -35,13 +37,15 @@ class SharedList(list[T]):
 
     def copy_first(self, length: int, edits: int) -> SharedList[T]:
         copied = SharedList(self.iterate(range(length), edits) if edits else self[:length])
-        covered, memo = self.recall(length, edits)
-        copied.memo = (covered, 0, memo)
+        # Another thread may remember something meanwhile.
+        for kind in list(self.memos):
+            covered, memo = self.recall(kind, length, edits)
+            copied.memos[kind] = (covered, 0, memo)
         return copied
 
-    def recall(self, length: int, edits: int) -> tuple[int, object]:
+    def recall(self, kind: type[object], length: int, edits: int) -> tuple[int, object]:
         """The memo, and of how many items it is, if it holds for a chain of this length and so many edits."""
-        covered, seen, memo = self.memo
+        covered, seen, memo = self.memos.get(kind, _NO_MEMO)
         # It does if none of the edits that only one of the two has seen is among its items.
         apart = islice(self.edits, min(seen, edits), max(seen, edits))
         if covered <= length and all(index >= covered for index, _ in apart):
@@ -69,13 +73,14 @@ class Chain(Sequence[T]):
         """The list of all chains that grew from one another. Not to be changed."""
         return self._items
 
-    def recall(self) -> object:
+    def recall(self, kind: type[M]) -> M | None:
         """What `remember` was given for this chain, or for one with the same beginning; None if there is nothing."""
-        return self._items.recall(self._length, self._edits)[1]
+        memo = self._items.recall(kind, self._length, self._edits)[1]
+        return memo if isinstance(memo, kind) else None
 
     def remember(self, memo: object, length: int) -> None:
-        """Keep what was worked out of the first `length` items, for all chains that begin with them."""
-        self._items.memo = (length, self._edits, memo)
+        """Keep what was worked out of the first `length` items, one of a type, for all chains that begin with them."""
+        self._items.memos[type(memo)] = (length, self._edits, memo)
 
     def append(self, item: T) -> Chain[T]:
         items, length, edits = self._items, self._length, self._edits

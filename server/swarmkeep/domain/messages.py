@@ -290,9 +290,3 @@ def _find_open_calls(history: Sequence[Entry]) -> set[str]:
 
 def _list_calls(entry: Entry) -> tuple[str, ...]:
     return entry.call_ids if entry.role == "assistant" and not entry.removed and not entry.is_unsent else ()
-
-
-def list_call_ids(entries: Iterable[Entry]) -> set[str]:
-    """Every call that these messages ask for, or asked for until it was taken out."""
-    asking = (entry for entry in entries if entry.role == "assistant" and entry.message.get("tool_calls"))
-    return {call_id for entry in asking for call_id in (*entry.call_ids, *entry.removed_calls)}

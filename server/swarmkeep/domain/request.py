@@ -230,8 +230,7 @@ def measure_new_history(state: State) -> tuple[int, int]:
 
 
 def _recall_history(messages: Chain[Entry]) -> History:
-    kept = messages.recall()
-    return kept if isinstance(kept, History) else _NOTHING
+    return messages.recall(History) or _NOTHING
 
 
 def _cut_history(messages: Sequence[Entry], seq: int, summary: Summary | None) -> History:

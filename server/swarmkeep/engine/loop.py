@@ -8,6 +8,7 @@ from functools import partial
 
 import msgspec
 
+from swarmkeep.domain.checking.call_ids import find_call_ids
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.guardrails import refuse_input, refuse_reply
 from swarmkeep.domain.decisions.outputs import record_verdict
@@ -21,7 +22,6 @@ from swarmkeep.domain.decisions.turns import (
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import RunError, RunFailed, SessionEvent
-from swarmkeep.domain.messages import list_call_ids
 from swarmkeep.domain.state import Run, State, read_usage, sum_usage
 from swarmkeep.engine.agents.guardrails import Guards
 from swarmkeep.engine.agents.outputs import judge_reply
@@ -167,7 +167,7 @@ class Loop:
 
     async def _record_reply(self, turn: ModelTurn, reply: Reply) -> list[Item]:
         assert turn.request is not None
-        taken = list_call_ids(self._log.state.messages) if reply.message.get("tool_calls") else ()
+        taken = find_call_ids(self._log.state.messages) if reply.message.get("tool_calls") else ()
         aside = is_heavy(reply.message)
         message = normalise_message(await mask(self._policy, reply.message, aside=aside), turn.agent.name, taken)
         if turn.agent.output_guardrails:

@@ -18,7 +18,7 @@ from swarmkeep.domain.events import RunCompleted, RunInterrupted, SessionForked
 from swarmkeep.domain.facts.history import MessageRemoved
 from swarmkeep.domain.fold import evolve, fold
 from swarmkeep.domain.messages import list_shown
-from swarmkeep.domain.request import Profile, build_request
+from swarmkeep.domain.request import History, Profile, build_request
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import find_run, view_run, view_session
 from tests.domain.given import (
@@ -193,14 +193,14 @@ def test_what_is_kept_of_a_history_is_not_used_for_what_was_taken_out_of_it() ->
         state = when(state, in_run(run, make_run_started()), user_said(f"ask {number}"))
         build_request(state, PROFILE).body()
         state = when(state, model_reply(answer_message(f"answer {number}")), in_run(run, ENDED))
-    assert state.messages.recall() is not None
+    assert state.messages.recall(History) is not None
     changed = remove(state, state.messages[2].seq)
     assert b"ask 1" not in build_request(changed, PROFILE).body()
     assert build_request(state, PROFILE).body() == build_request(fold_again(state), PROFILE).body()
     assert b"ask 1" in build_request(state, PROFILE).body()
-    kept = state.messages.recall()
+    kept = state.messages.recall(History)
     assert kept is not None
-    assert remove(state, state.messages[-1].seq).messages.recall() is kept
+    assert remove(state, state.messages[-1].seq).messages.recall(History) is kept
 
 
 def fold_again(state: State) -> State:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 from uuid import uuid4
@@ -208,7 +208,7 @@ def _get_first_choice(completion: Json) -> tuple[Json, Json]:
     return message, choices[0]
 
 
-def normalise_message(message: Json, sender: str, taken: Collection[str]) -> Json:
+def normalise_message(message: Json, sender: str, taken: Container[str]) -> Json:
     """The message as it is kept: role, content, tool calls with ids of their own, the sender, and the rest as it came.
 
     `taken` are the session's call ids so far. Some servers leave ids out or count them anew each turn; a result could
@@ -217,9 +217,9 @@ def normalise_message(message: Json, sender: str, taken: Collection[str]) -> Jso
     kept = {key: value for key, value in message.items() if value is not None and key != "tool_calls"}
     kept |= {"role": "assistant", "content": message.get("content")}
     calls = [_normalise_call(call) for call in list_objects(message.get("tool_calls"), "tool calls")]
-    used = set(taken)
+    used: set[str] = set()
     for call in calls:
-        if not call["id"] or call["id"] in used:
+        if not call["id"] or call["id"] in used or call["id"] in taken:
             call["id"] = f"call_{uuid4().hex}"
         used.add(call["id"])
     if calls:
