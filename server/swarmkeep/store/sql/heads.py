@@ -130,7 +130,9 @@ def insert_head(connection: Connection, plan: AppendPlan) -> Lease | None:
 
 def advance_head(connection: Connection, plan: AppendPlan) -> Lease | None:
     """Move a session from the plan's base to its state, if it still is there and the lease allows."""
-    statement = _prepare_head_update(plan.lease_mode, plan.is_running)
+    # An index is written to wherever a column of it is set, even to what it was.
+    hands_over = plan.state.agent != plan.base.agent
+    statement = _prepare_head_update(plan.lease_mode, plan.is_running, hands_over)
     advanced = statement.fetch_all(connection, make_advance_row(plan))
     if not advanced:
         raise _find_refusal(connection, plan)
@@ -192,12 +194,15 @@ def _prepare_head_insert(dialect: str, claimed: bool) -> PreparedStatement:
 
 
 @functools.cache
-def _prepare_head_update(mode: LeaseMode, running: bool) -> PreparedStatement:
-    return PreparedStatement(build_head_update(mode, running).returning(sessions.c.lease_epoch))
+def _prepare_head_update(mode: LeaseMode, running: bool, hands_over: bool) -> PreparedStatement:
+    return PreparedStatement(build_head_update(mode, running, hands_over).returning(sessions.c.lease_epoch))
 
 
-def build_head_update(mode: LeaseMode, running: bool) -> Update:
-    """The update that moves a session on: no row if it is not at the base any more, or the lease is another's."""
+def build_head_update(mode: LeaseMode, running: bool, hands_over: bool = True) -> Update:
+    """The update that moves a session on: no row if it is not at the base any more, or the lease is another's.
+
+    Unless it `hands_over` its agent stays.
+    """
     columns = sessions.c
     statement = update(sessions).where(
         columns.tenant == bindparam("tenant_"),
@@ -215,6 +220,8 @@ def build_head_update(mode: LeaseMode, running: bool) -> Update:
         )
         statement = statement.where(free)
     values = _bind_columns(_HEAD_PARAMETERS)
+    if not hands_over:
+        del values["agent"]
     if running:
         # Within a run it stays: its index is not changed with every append.
         goes_on = columns.status == literal_column("'running'")

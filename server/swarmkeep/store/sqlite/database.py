@@ -7,7 +7,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Dialect
 
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.store.ports import OutcomeUnknown, SessionKey, StoreUnavailable
+from swarmkeep.store.sqlite.batches import CommitFailed, Job, RolledBack, commit, deliver
 from swarmkeep.store.sqlite.connections import BUSY_SECONDS, connect
 from swarmkeep.store.sqlite.errors import describe_failed_commit, raise_store_error, translate_sqlite_error
 from swarmkeep.store.sqlite.read_only import ReadOnlyFile
@@ -29,35 +30,6 @@ _READERS = 2
 _SNAPSHOT_READERS = 2
 # Of the virtual machine that runs statements: about a millisecond.
 _STEPS_BETWEEN_LOOKS = 20_000
-
-
-class _Job:
-    """A write that waits, and where its outcome goes. `outcome` is what it returned or raised."""
-
-    __slots__ = ("erases", "failed", "future", "loop", "outcome", "run")
-
-    def __init__(self, run: Callable[[Connection], Any], erases: bool) -> None:
-        self.run = run
-        self.erases = erases
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = self.loop.create_future()
-        self.outcome: Any = None
-        self.failed = False
-
-    def fail(self, error: Exception) -> None:
-        self.outcome, self.failed = error, True
-
-
-class _RolledBack(Exception):
-    """SQLite rolled the whole transaction back by itself, as it does when the disk is full."""
-
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
-
-
-class _CommitFailed(_RolledBack):
-    """It failed as it was to be committed."""
 
 
 class SqliteDatabase:
@@ -75,7 +47,7 @@ class SqliteDatabase:
         self._max_waiting = max_waiting
         self._busy_seconds = busy_seconds
         self._read_only = read_only
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="swarmkeep-read")
         # Of their own, because other reads are not to wait for those that take their time.
@@ -108,7 +80,7 @@ class SqliteDatabase:
             # A daemon, so that a program which forgets to close can still end; what it waits for is done by then.
             self._writer = threading.Thread(target=self._run_writer, name="swarmkeep-write", daemon=True)
             self._writer.start()
-        waiting = _Job(job, erases)
+        waiting = Job(job, erases)
         self._jobs.put(waiting)
         result: T = await waiting.future
         return result
@@ -170,12 +142,12 @@ class SqliteDatabase:
     def _run_writer(self) -> None:
         connection: Connection | None = None
         scrubber = LogScrubber(self._file.display)
-        erasers: list[_Job] = []
+        erasers: list[Job] = []
         while (batch := self._take_batch(scrubber.wait_seconds)) is not None:
             try:
                 connection = connection or connect(self._file, "rw", busy_seconds=self._busy_seconds)
                 if batch:
-                    _commit(connection, batch, self._file.display)
+                    commit(connection, batch, self._file.display)
             except Exception as error:
                 # A new error for each: a task that raises one adds its own traceback to it.
                 for job in batch:
@@ -187,19 +159,19 @@ class SqliteDatabase:
             if any(job.erases for job in batch):
                 scrubber.note_erased()
             # Whatever becomes of the log, what is committed is committed. Who erases is told once that was tried.
-            _deliver([job for job in batch if not job.erases])
+            deliver([job for job in batch if not job.erases])
             erasers += [job for job in batch if job.erases]
             if connection is not None:
                 scrubber.scrub(connection)
             if connection is None or not scrubber.is_waited_for:
-                _deliver(erasers)
+                deliver(erasers)
                 erasers = []
         if connection is not None:
             scrubber.scrub(connection, is_last=True)
             _discard(connection)
-        _deliver(erasers)
+        deliver(erasers)
 
-    def _take_batch(self, wait_seconds: float | None) -> list[_Job] | None:
+    def _take_batch(self, wait_seconds: float | None) -> list[Job] | None:
         """The jobs that wait, at least one unless none came in that time; None when it is time to stop."""
         try:
             first = self._jobs.get(timeout=wait_seconds)
@@ -218,57 +190,19 @@ class SqliteDatabase:
         return batch
 
     def _translate_error(self, error: Exception) -> Exception:
-        if isinstance(error, _CommitFailed):
+        if isinstance(error, CommitFailed):
             return OutcomeUnknown(describe_failed_commit(error.cause, self._file.display))
-        cause = error.cause if isinstance(error, _RolledBack) else error
+        cause = error.cause if isinstance(error, RolledBack) else error
         fault = translate_sqlite_error(cause, self._file.display)
         if fault is cause and not isinstance(cause, StoreUnavailable):
             return StoreUnavailable(f"cannot write to the database at {self._file.display}: {cause}")
         return Overloaded(detail=str(fault)) if isinstance(fault, Overloaded) else type(fault)(*fault.args)
 
 
-def _commit(connection: Connection, batch: Iterable[_Job], display: str) -> None:
-    """Do all jobs in one transaction; one that fails is undone alone."""
-    with connection.begin() as transaction:
-        raw: Any = connection.connection.dbapi_connection
-        for job in batch:
-            raw.execute("SAVEPOINT job")
-            try:
-                job.outcome = job.run(connection)
-            except Exception as error:
-                if not raw.in_transaction:
-                    raise _RolledBack(error) from error
-                job.fail(translate_sqlite_error(error, display))
-                raw.execute("ROLLBACK TO job")
-            raw.execute("RELEASE job")
-        try:
-            transaction.commit()
-        except Exception as error:
-            raise _CommitFailed(error) from error
-
-
 def _discard(connection: Connection) -> None:
     with contextlib.suppress(Exception):
         connection.close()
     connection.engine.dispose()
-
-
-def _deliver(batch: list[_Job]) -> None:
-    loops = {job.loop for job in batch}
-    for loop in loops:
-        # The loop may have ended while the job waited; then there is nobody to tell.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(_resolve_futures, [job for job in batch if job.loop is loop])
-
-
-def _resolve_futures(batch: list[_Job]) -> None:
-    for job in batch:
-        if job.future.done():
-            continue
-        if job.failed:
-            job.future.set_exception(job.outcome)
-        else:
-            job.future.set_result(job.outcome)
 
 
 def _query_in_time(query: Callable[[Connection], T], seconds: float, connection: Connection) -> T:
