@@ -97,6 +97,8 @@ async def serve_app(
         # What is loaded by now stays for good, and whatever runs would wait each time that the collector goes through
         # it: a long session that is read brings that about.
         gc.freeze()
+        # A turn makes some hundreds of objects, nearly all of them in no cycle and gone by its end.
+        gc.set_threshold(10_000, 20, 20)
         try:
             await server.serve(sockets=[listener])
         finally:

@@ -77,7 +77,7 @@ class Attempts:
 
     def _begin_anew(self) -> None:
         self.in_doubt.clear()
-        self._doubt_ends_at = asyncio.get_running_loop().time() + self._doubt_seconds
+        self._doubt_ends_at = 0.0
         self._pause_seconds = _MIN_PAUSE_SECONDS
 
     def count_conflict(self, conflict: SeqConflict) -> None:
@@ -88,6 +88,8 @@ class Attempts:
     def note_in_doubt(self, unknown: OutcomeUnknown) -> None:
         """An attempt may have been recorded: to hear of it is worth a few seconds."""
         if unknown.appended is not None:
+            if not self.in_doubt:
+                self._doubt_ends_at = asyncio.get_running_loop().time() + self._doubt_seconds
             self.in_doubt.append(unknown.appended)
 
     def may_wait(self, *, has_lease: bool) -> bool:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -24,7 +25,7 @@ from swarmkeep.store.ports.totals import StorageQuota
 _MAX_TENANTS = 10_000
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class Limits(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Times in seconds. `max_recoveries`: take-overs of one turn before a run is given up as interrupted.
 
     `max_messages`: of a new session's history, and of a run's input. `loop_turns` and `history_turns` are written into
@@ -68,15 +69,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     page_events: int = 200
     page_bytes: int = 4_000_000
 
-    @property
+    # Asked for with each turn.
+    @cached_property
     def sizes(self) -> SizeLimits:
         return msgspec.convert(self, SizeLimits, from_attributes=True)
 
-    @property
+    @cached_property
     def files(self) -> FileLimits:
         return msgspec.convert(self, FileLimits, from_attributes=True)
 
-    @property
+    @cached_property
     def storage_quota(self) -> StorageQuota:
         return StorageQuota(max_sessions=self.max_sessions, max_bytes=self.max_stored_bytes)
 

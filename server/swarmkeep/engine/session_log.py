@@ -71,6 +71,7 @@ class StoreSessionLog:
         self._is_remembered = is_remembered
         self._quota = quota
         self._stored_blobs: set[str] = set()
+        self._settled: State | None = None
 
     async def commit(
         self,
@@ -107,6 +108,9 @@ class StoreSessionLog:
         return await self._store.read_files(self.key, names, fresh=False)
 
     async def settle(self) -> list[RecordedEvent]:
+        # What was just committed has brought about all that follows from it. A queue may have waited for something.
+        if self.state is self._settled and not self.state.queue:
+            return []
         return await self.commit(decide_nothing)
 
     async def _keep_trying(
@@ -207,6 +211,7 @@ class StoreSessionLog:
                 raise
             appended = recorded
         self.state, self.lease = appended.state, appended.lease
+        self._settled = self.state
         self._stored_blobs.update(name for name, text in blobs.items() if isinstance(text, str))
         for event in appended.events:
             await reach(event.type, self.key.id)

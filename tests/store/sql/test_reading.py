@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -248,11 +249,14 @@ def count_calls(work: Callable[[], object]) -> int:
         nonlocal count
         count += event in ("call", "c_call")
 
+    # A collection would be counted, with what it ends.
+    gc.disable()
     sys.setprofile(note)
     try:
         work()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return count
 
 

@@ -100,19 +100,21 @@ def _refuse_larger(what: str, value: Any, limit: int, setting: str, before: Json
 def is_heavy(*values: object) -> bool:
     """Whether JSON values, or facts that hold them, are large. Looks no further than to where that is known."""
     values_left, characters_left = _LIGHT_VALUES, _LIGHT_CHARACTERS
-    pending = list(values)
-    while pending and values_left >= 0 and characters_left >= 0:
-        value = pending.pop()
+    # It grows as it is gone through.
+    found: list[object] = list(values)
+    for value in found:
         if isinstance(value, str):
             characters_left -= len(value)
         elif isinstance(value, dict):
             values_left -= len(value)
             if values_left >= 0:
-                pending += value.values()
+                found += value.values()
         elif isinstance(value, list | tuple):
             values_left -= len(value)
             if values_left >= 0:
-                pending += value
+                found += value
         elif isinstance(value, msgspec.Struct):
-            pending += [getattr(value, name) for name in value.__struct_fields__]
-    return values_left < 0 or characters_left < 0
+            found += msgspec.structs.astuple(value)
+        if values_left < 0 or characters_left < 0:
+            return True
+    return False

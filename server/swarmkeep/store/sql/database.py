@@ -36,8 +36,9 @@ class Database(Protocol):
     async def write(self, job: Callable[[Connection], T], *, erases: bool = False) -> T:
         """Run a job in a transaction of its own, or in its own part of one, and commit.
 
-        What was not committed may be done again, so a job changes nothing but the database. What it raises undoes all it did, and nothing else. A caller that is cancelled while it waits does not stop
-        the job. `erases`: what it removes must not stay readable in the database's files.
+        Until that it may be done again, so it changes nothing but the database. What it raises undoes all it did, and
+        nothing else. A caller that is cancelled while it waits does not stop the job. `erases`: what it removes must
+        not stay readable in the database's files.
         Raises OutcomeUnknown when nobody can say whether it was committed.
         """
         ...
