@@ -44,7 +44,7 @@ KEYS: dict[str, tuple[set[str], ...]] = {
     "search_marks": ({"tenant", "session_id"},),
     "api_keys": ({"id"}, {"tenant"}, {"key_hash"}),
 }
-RUNS = {"execute", "execute_many", "fetch_all", "scalar", "scalars"}
+RUNS = {"execute", "fetch_all", "insert_many", "insert_together", "iterate", "scalar", "scalars"}
 
 
 async def explain(store: SqlStore, statements: list[Statement], raw: Any) -> list[tuple[Statement, Plan]]:

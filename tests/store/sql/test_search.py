@@ -9,6 +9,8 @@ from types import CodeType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy import text as sql
 
@@ -133,6 +135,7 @@ async def test_words_that_were_read_before_a_change_are_not_written_after_it(sto
     store.database.read_snapshot = read  # type: ignore[method-assign]
     await index_all(store)
     assert await find(store, "canary") == []
+    assert await find(store, "another") == ([] if changed == "redacted" else ["a"])
 
 
 async def test_nothing_goes_on_after_a_failure_was_told(store: SqlStore) -> None:
@@ -165,7 +168,7 @@ async def test_words_that_are_written_while_their_session_is_deleted_do_not_stay
 
     def index(connection: Connection) -> None:
         """Write the words, and commit once the deletion waits for that."""
-        indexing._store(connection, indexing._work_out(part))
+        indexing._store(connection, [indexing._work_out(part)])
         deletion = other.delete(key("a"), expected=state)
         deleting.append(asyncio.get_running_loop().create_task(deletion))
         while not connection.scalar(_WAITING_FOR_THIS):
@@ -294,6 +297,12 @@ def test_rows_of_accents_and_words_without_end_are_indexed_in_pieces() -> None:
     # What is joined to the character before it is not cut off.
     for text in ("e\u0301 " * 2000, "\u1112\u1161\u11ab" * 2000):
         assert list_words("x" + text) == list_words("x" + unicodedata.normalize("NFC", text))
+
+
+@given(st.text(st.characters(max_codepoint=127), max_size=200) | st.text("aB1", min_size=60, max_size=70))
+def test_plain_text_is_found_by_the_same_words_wherever_it_stands(text: str) -> None:
+    # One letter that is not ASCII, and all of it goes the long way.
+    assert list_words(f"{text} \u0436") == [*list_words(text), "\u0436"]
 
 
 def test_terms_that_stand_in_one_word_are_all_found() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -23,6 +23,8 @@ from swarmkeep.store.urls import PostgresServer
 T = TypeVar("T")
 
 _SNAPSHOTS = 2
+# Of `write_each`: all else needs connections, too.
+_ITEMS_AT_ONCE = 8
 
 
 class PostgresDatabase:
@@ -73,6 +75,22 @@ class PostgresDatabase:
 
     async def write(self, job: Callable[[Connection], T], *, erases: bool = False) -> T:
         return await self._finish_write(self._write(self._open_to_write(), job))
+
+    async def write_each(
+        self, job: Callable[[Connection, Sequence[T]], None], items: Sequence[T]
+    ) -> Sequence[Exception | None]:
+        # A transaction for each, which holds no row longer than that takes.
+        gate = asyncio.Semaphore(_ITEMS_AT_ONCE)
+
+        async def write(item: T) -> Exception | None:
+            async with gate:
+                try:
+                    await self.write(lambda connection: job(connection, [item]))
+                except Exception as error:
+                    return error
+            return None
+
+        return await asyncio.gather(*map(write, items))
 
     async def write_statement(self, render: Render) -> Rows:
         return await self._finish_write(self._write_statement(self._open_to_write(), render))

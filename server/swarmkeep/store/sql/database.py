@@ -43,6 +43,17 @@ class Database(Protocol):
         """
         ...
 
+    async def write_each(
+        self, job: Callable[[Connection, Sequence[T]], None], items: Sequence[T]
+    ) -> Sequence[Exception | None]:
+        """`write` a job for each of some items; returns what it raised for each, None where it was done.
+
+        The job is given several of them, or one: SQLite does a few in one transaction, and if that fails, each by
+        itself; on PostgreSQL each has its own, so that no row is held while another is written. A failure stops none of
+        the others, and nothing goes on when this returns.
+        """
+        ...
+
     async def write_statement(self, render: Callable[[Dialect], tuple[str, Sequence[Any]]]) -> Sequence[Sequence[Any]]:
         """Run one statement that is a transaction of its own, and return its rows.
 

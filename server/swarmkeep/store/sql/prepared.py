@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -46,13 +46,15 @@ class _Compiled(msgspec.Struct, frozen=True):
             ]
         )  # fmt: skip
 
-    def repeat(self, count: int) -> str:
-        """The insert of one row as one of so many, whose parameters come one after the other."""
-        parts = _INSERTED.fullmatch(self.sql)
-        if parts is None or _PARAMETER.search(parts[3] or ""):
-            raise ValueError(self.sql)
-        rows = (_shift_parameters(parts[2], len(self.parameters) * row) for row in range(count))
-        return f"{parts[1]}{', '.join(rows)}{parts[3] or ''}"
+
+@functools.lru_cache(256)
+def _repeat(sql: str, parameters: int, count: int) -> str:
+    """The insert of one row as one of so many, whose parameters come one after the other."""
+    parts = _INSERTED.fullmatch(sql)
+    if parts is None or _PARAMETER.search(parts[3] or ""):
+        raise ValueError(sql)
+    rows = (_shift_parameters(parts[2], parameters * row) for row in range(count))
+    return f"{parts[1]}{', '.join(rows)}{parts[3] or ''}"
 
 
 def _shift_parameters(sql: str, by: int) -> str:
@@ -76,19 +78,30 @@ class PreparedStatement:
         rows: Sequence[Sequence[Any]] = self._run(connection, row).fetchall()
         return rows
 
+    def iterate(self, connection: Connection, row: Row) -> Iterable[Sequence[Any]]:
+        """The rows one after the other: SQLite reads each as it is asked for."""
+        rows: Iterable[Sequence[Any]] = self._run(connection, row)
+        return rows
+
     def insert_many(self, connection: Connection, rows: Sequence[Row]) -> None:
         """Insert rows.
 
         On PostgreSQL by whole statements: in the middle of its driver's `executemany` the server waits for the rest
         without a limit, and a process that stands still there would keep locked what it has.
         """
+        if connection.dialect.name == "sqlite":
+            compiled = self._get_compiled(connection.dialect)
+            _get_driver(connection).executemany(compiled.sql, [compiled.values(row) for row in rows])
+        else:
+            self.insert_together(connection, rows)
+
+    def insert_together(self, connection: Connection, rows: Sequence[Row]) -> None:
+        """Insert rows by whole statements, on SQLite, too."""
         compiled = self._get_compiled(connection.dialect)
         values = [compiled.values(row) for row in rows]
-        if connection.dialect.name == "sqlite":
-            _get_driver(connection).executemany(compiled.sql, values)
-            return
         for some in _cut(values, MAX_PARAMETERS // len(compiled.parameters)):
-            connection.exec_driver_sql(compiled.repeat(len(some)), tuple(value for row in some for value in row))
+            given = tuple(value for row in some for value in row)
+            _run_sql(connection, _repeat(compiled.sql, len(compiled.parameters), len(some)), given)
 
     def render(self, dialect: Dialect, row: Row) -> tuple[str, tuple[Any, ...]]:
         """The SQL and its parameters, as the database's driver takes them."""
@@ -97,9 +110,7 @@ class PreparedStatement:
 
     def _run(self, connection: Connection, row: Row) -> Any:
         compiled = self._get_compiled(connection.dialect)
-        if connection.dialect.name == "sqlite":
-            return _get_driver(connection).execute(compiled.sql, compiled.values(row))
-        return connection.exec_driver_sql(compiled.sql, compiled.values(row))
+        return _run_sql(connection, compiled.sql, compiled.values(row))
 
     def _get_compiled(self, dialect: Dialect) -> _Compiled:
         found = self._compiled.get(dialect.name)
@@ -128,6 +139,12 @@ def _cut(rows: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
             size = 1 << (size.bit_length() - 1)
         yield rows[start : start + size]
         start += size
+
+
+def _run_sql(connection: Connection, sql: str, values: tuple[Any, ...]) -> Any:
+    if connection.dialect.name == "sqlite":
+        return _get_driver(connection).execute(sql, values)
+    return connection.exec_driver_sql(sql, values)
 
 
 def _get_driver(connection: Connection) -> Any:

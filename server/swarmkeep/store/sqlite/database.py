@@ -28,6 +28,8 @@ T = TypeVar("T")
 _MAX_BATCH = 128
 _READERS = 2
 _SNAPSHOT_READERS = 2
+# Of `write_each`: what is to be written meanwhile waits for no more.
+_ITEMS_AT_ONCE = 16
 # Of the virtual machine that runs statements: about a millisecond.
 _STEPS_BETWEEN_LOOKS = 20_000
 
@@ -84,6 +86,26 @@ class SqliteDatabase:
         self._jobs.put(waiting)
         result: T = await waiting.future
         return result
+
+    async def write_each(
+        self, job: Callable[[Connection, Sequence[T]], None], items: Sequence[T]
+    ) -> Sequence[Exception | None]:
+        errors: list[Exception | None] = []
+        for start in range(0, len(items), _ITEMS_AT_ONCE):
+            errors += await self._write_items(job, items[start : start + _ITEMS_AT_ONCE])
+        return errors
+
+    async def _write_items(
+        self, job: Callable[[Connection, Sequence[T]], None], items: Sequence[T]
+    ) -> list[Exception | None]:
+        """Write a job for items at once; if it fails, nothing of it is done, and it is done for each by itself."""
+        try:
+            await self.write(lambda connection: job(connection, items))
+        except Exception as error:
+            if len(items) == 1 or isinstance(error, StoreUnavailable | OutcomeUnknown | Overloaded):
+                return [error] * len(items)
+            return [each for item in items for each in await self._write_items(job, [item])]
+        return [None] * len(items)
 
     async def write_statement(self, render: Callable[[Dialect], tuple[str, Sequence[Any]]]) -> Sequence[Sequence[Any]]:
         """Nothing is done: SQLite changes one table with a statement, and a job costs no round trips here."""

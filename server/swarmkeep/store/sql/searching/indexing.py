@@ -12,14 +12,15 @@ import msgspec
 from sqlalchemy import (
     BigInteger,
     Connection,
+    Select,
     Text,
     bindparam,
     delete,
+    exists,
     func,
     insert,
     literal_column,
     select,
-    text,
     type_coerce,
     update,
 )
@@ -31,12 +32,13 @@ from swarmkeep.domain.facts.history import MessageRemoved
 from swarmkeep.domain.finding.words import list_labels, list_said, list_words
 from swarmkeep.store.ports.errors import OutcomeUnknown, StoreUnavailable
 from swarmkeep.store.ports.index import MANY_BEHIND
+from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.columns import as_text, stored_bytes
 from swarmkeep.store.sql.database import OnDatabase
 from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.searching.marks import Mark, add_marks, count_behind, find_marks, void_all
 from swarmkeep.store.sql.searching.tokens import join_words
-from swarmkeep.store.sql.tables import events, of_session, search, search_marks, session_columns, sessions
+from swarmkeep.store.sql.tables import events, search, search_marks, session_columns, sessions
 from swarmkeep.store.upcast import upcast
 
 log = logging.getLogger(__name__)
@@ -47,17 +49,18 @@ _EVENTS_AT_ONCE = 500
 _BYTES_OF_SESSION = 1_000_000
 _BYTES_AT_ONCE = 4_000_000
 _SESSIONS_AT_ONCE = 50
-# All else needs connections, too.
-_WRITES_AT_ONCE = 8
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """What is to be indexed of a session next: events as they are stored, oldest first, and how lists show it."""
+    """What is to be indexed of a session next: events as they are stored, oldest first.
+
+    `view`: how lists show it, if that is to be indexed, too.
+    """
 
     mark: Mark
     rows: Sequence[Any]
     upto: int
-    view: str
+    view: str | None
 
 
 class _Words(msgspec.Struct, frozen=True):
@@ -73,10 +76,6 @@ class _Words(msgspec.Struct, frozen=True):
     last: tuple[int, bytes] | None
 
 
-class _Outdated(Exception):
-    """The session is another one by now."""
-
-
 class SqlSearchIndexer(OnDatabase):
     """SearchIndexer on a Database."""
 
@@ -86,29 +85,12 @@ class SqlSearchIndexer(OnDatabase):
         if not parts:
             return 0
         found = await asyncio.to_thread(lambda: [_work_out_or_skip(part) for part in parts])
-        # Each is a transaction of its own; of several SQLite makes one.
-        gate = asyncio.Semaphore(_WRITES_AT_ONCE)
-        ends = await asyncio.gather(*(self._store(words, gate) for words in found), return_exceptions=True)
-        # None of them is left behind: whoever hears of a failure may close the database.
-        for error in ends:
-            if error is not None:
+        for words, error in zip(found, await self.database.write_each(_store, found), strict=True):
+            if isinstance(error, StoreUnavailable | OutcomeUnknown | Overloaded):
                 raise error
+            if error is not None:
+                await self.database.write(functools.partial(_store, some=[_skip(words.mark, words.upto, error)]))
         return len(parts)
-
-    async def _store(self, words: _Words, gate: asyncio.Semaphore) -> None:
-        async with gate:
-            await self._store_or_skip(words)
-
-    async def _store_or_skip(self, words: _Words) -> None:
-        try:
-            await self.database.write(lambda connection: _store(connection, words))
-        except _Outdated:
-            return
-        except (StoreUnavailable, OutcomeUnknown, Overloaded):
-            raise
-        except Exception as error:
-            empty = _skip(words.mark, words.upto, error)
-            await self.database.write(lambda connection: _store(connection, empty))
 
     async def count_sessions_behind(self, most: int | None = MANY_BEHIND) -> int:
         """How many sessions are not found yet by all that is in them; no more than `most` are counted."""
@@ -127,36 +109,57 @@ def _read_parts(connection: Connection) -> list[_Part]:
     parts: list[_Part] = []
     left = _BYTES_AT_ONCE
     for mark in find_marks(connection, _SESSIONS_AT_ONCE):
-        row = {**session_columns(mark.key), "after": mark.done, "upto": mark.seq}
-        sizes = _SIZES.fetch_all(connection, row)
-        size, upto = 0, mark.seq
-        for place, (seq, payload_bytes) in enumerate(sizes, 1):
-            size += payload_bytes or 0
-            if size >= _BYTES_OF_SESSION or place == _EVENTS_AT_ONCE:
-                # A seq of another type is damage, which `verify` names.
-                upto = seq if isinstance(seq, int) else mark.seq
-                break
-        view = _VIEW.fetch_all(connection, session_columns(mark.key))
-        rows = _ROWS.fetch_all(connection, {**row, "upto": upto})
-        parts.append(_Part(mark, rows, upto, as_text(view[0][0]) if view else "{}"))
+        rows, size = _read_rows(connection, mark)
+        # What is not read now is read next. A seq of another type is damage, which `verify` names.
+        upto = rows[-1][0] if rows and isinstance(rows[-1][0], int) else mark.seq
+        is_labelled = mark.done == 0 or any(as_text(row[1]).startswith("session.") for row in rows)
+        parts.append(_Part(mark, rows, upto, _read_view(connection, mark.key) if is_labelled else None))
         left -= size
         if left <= 0:
             break
     return parts
 
 
-def _select_events(*wanted: Any) -> PreparedStatement:
+def _read_rows(connection: Connection, mark: Mark) -> tuple[list[Any], int]:
+    """Events that are not indexed yet, and how large they are: so many that the last goes beyond the limit."""
+    rows: list[Any] = []
+    size = 0
+    given = {**session_columns(mark.key), "after": mark.done, "upto": mark.seq}
+    for row in _ROWS[connection.dialect.name].iterate(connection, given):
+        rows.append(row)
+        size += len(as_text(row[3]))
+        if size >= _BYTES_OF_SESSION:
+            break
+    return rows, size
+
+
+def _read_view(connection: Connection, key: SessionKey) -> str:
+    found = _VIEW.fetch_all(connection, session_columns(key))
+    return as_text(found[0][0]) if found else "{}"
+
+
+def _select_rows() -> Select[Any]:
     columns = events.c
     mine = (columns.tenant == bindparam("tenant"), columns.session_id == bindparam("session_id"))
     page = (columns.seq > bindparam("after"), columns.seq <= bindparam("upto"))
-    found = select(columns.seq, *wanted).where(*mine, *page).order_by(columns.seq)
-    return PreparedStatement(found.limit(literal_column(str(_EVENTS_AT_ONCE))))
+    wanted = (columns.seq, type_coerce(columns.type, Text).label("type"), columns.version, columns.payload)
+    some = select(*wanted, columns.salt, columns.hash).where(*mine, *page).order_by(columns.seq)
+    return some.limit(literal_column(str(_EVENTS_AT_ONCE)))
 
 
-_SIZES = _select_events(stored_bytes(events.c.payload))
-_ROWS = _select_events(
-    type_coerce(events.c.type, Text), events.c.version, events.c.payload, events.c.salt, events.c.hash
-)
+def _limit_size(rows: Select[Any]) -> Select[Any]:
+    """These rows, as far as the limit of a session goes."""
+    size = stored_bytes(events.c.payload)
+    before = func.sum(size).over(order_by=events.c.seq) - size
+    *wanted, so_far = rows.add_columns(before.label("so_far")).subquery().c
+    return select(*wanted).where(so_far < literal_column(str(_BYTES_OF_SESSION))).order_by(wanted[0])
+
+
+_ROWS = {
+    # It gives one row after the other, as they are asked for.
+    "sqlite": PreparedStatement(_select_rows()),
+    "postgresql": PreparedStatement(_limit_size(_select_rows())),
+}
 _VIEW = PreparedStatement(
     select(sessions.c.view).where(sessions.c.tenant == bindparam("tenant"), sessions.c.id == bindparam("session_id"))
 )
@@ -179,9 +182,7 @@ def _skip(mark: Mark, upto: int, error: Exception) -> _Words:
 def _work_out(part: _Part) -> _Words:
     texts: dict[int, str] = {}
     removed: set[int] = set()
-    is_labelled = part.mark.done == 0
     for seq, type_, version, payload, salt, _ in part.rows:
-        is_labelled = is_labelled or as_text(type_).startswith("session.")
         # What stands in the place of what was removed says nothing.
         if salt is None or type_ not in (MessageAdded.type, MessageRemoved.type):
             continue
@@ -192,12 +193,13 @@ def _work_out(part: _Part) -> _Words:
                 removed |= {*seqs, *((one,) if content is True else ())}
             case _:
                 continue
-    if is_labelled:
+    if part.view is not None:
         removed.add(LABELS)
         texts[LABELS] = list_labels(part.mark.key.id, read_metadata(part.view))
     tenant = part.mark.key.tenant
     found = {seq: join_words(tenant, list_words(text)) for seq, text in texts.items() if seq not in removed or not seq}
-    last = None if not part.rows else (part.rows[-1][0], part.rows[-1][-1])
+    seq, *_, digest = part.rows[-1] if part.rows else (0, None)
+    last = (seq, digest) if isinstance(digest, bytes) else None
     return _Words(part.mark, part.upto, found, removed, last)
 
 
@@ -213,60 +215,68 @@ class _Labelled(msgspec.Struct, frozen=True):
     metadata: Json = {}
 
 
-def _store(connection: Connection, found: _Words) -> None:
-    """Put words into the index, unless the session has changed its past since they were read. Raises _Outdated."""
-    mark = found.mark
-    mine = session_columns(mark.key)
+def _store(connection: Connection, some: Sequence[_Words]) -> None:
+    """Put words into the index, but for sessions that have changed their past since they were read."""
     # First, because it holds the row: nobody removes a session, or what it says, until the words are there.
-    if not _MOVE.execute(connection, {**mine, "upto": found.upto, "done_": mark.done, "round_": mark.round}):
-        return
-    if found.last is not None:
-        seq, digest = found.last
-        kept = _HASH.fetch_all(connection, {**mine, "seq_": seq})
-        if not kept or kept[0][0] != digest:
-            raise _Outdated
-    for seq in sorted(found.removed):
-        connection.execute(delete(search).where(*of_session(search, mark.key), search.c.seq == seq))
-    [[number]] = _NUMBERS[connection.dialect.name].fetch_all(connection, {})
+    current = [words for words in some if _move(connection, words)]
+    for words in current:
+        for seq in sorted(words.removed):
+            _REMOVE.execute(connection, {**session_columns(words.mark.key), "seq": seq})
+    found = [(words.mark.key, seq, text) for words in current for seq, text in words.words.items() if text]
     rows = [
-        {**mine, "seq": seq, "number": number + place, "words": words}
-        for place, (seq, words) in enumerate(found.words.items())
-        if words
+        {**session_columns(key), "seq": seq, "number": place, "words": text}
+        for place, (key, seq, text) in enumerate(found, 1)
     ]
     if rows:
-        _prepare_insert(connection.dialect.name).insert_many(connection, rows)
+        _prepare_insert(connection.dialect.name).insert_together(connection, rows)
 
 
-_MOVE = PreparedStatement(
-    update(search_marks)
-    .where(
-        search_marks.c.tenant == bindparam("tenant"),
-        search_marks.c.session_id == bindparam("session_id"),
-        search_marks.c.done == bindparam("done_"),
-        search_marks.c.round == bindparam("round_"),
-    )
-    .values(done=bindparam("upto", type_=BigInteger()))
-)
+def _move(connection: Connection, words: _Words) -> bool:
+    mark = words.mark
+    row = {**session_columns(mark.key), "upto": words.upto, "done_": mark.done, "round_": mark.round}
+    if words.last is None:
+        return _MOVE.execute(connection, row) > 0
+    seq, digest = words.last
+    return _MOVE_SAME.execute(connection, {**row, "seq_": seq, "hash_": digest}) > 0
 
 
-_HASH = PreparedStatement(
-    select(events.c.hash).where(
+def _prepare_move(*conditions: Any) -> PreparedStatement:
+    columns = search_marks.c
+    mine = (columns.tenant == bindparam("tenant"), columns.session_id == bindparam("session_id"))
+    same = (columns.done == bindparam("done_"), columns.round == bindparam("round_"))
+    move = update(search_marks).where(*mine, *same, *conditions)
+    return PreparedStatement(move.values(done=bindparam("upto", type_=BigInteger())))
+
+
+_MOVE = _prepare_move()
+_MOVE_SAME = _prepare_move(
+    exists().where(
         events.c.tenant == bindparam("tenant"),
         events.c.session_id == bindparam("session_id"),
         events.c.seq == bindparam("seq_", type_=BigInteger()),
+        events.c.hash == bindparam("hash_"),
+    )
+)
+_REMOVE = PreparedStatement(
+    delete(search).where(
+        search.c.tenant == bindparam("tenant"),
+        search.c.session_id == bindparam("session_id"),
+        search.c.seq == bindparam("seq"),
     )
 )
 
-_NUMBERS = {
+
+_NUMBERS: dict[str, Any] = {
     # It is the row's place in the index, which takes less room the smaller the steps are.
-    "sqlite": PreparedStatement(text("SELECT coalesce(max(number), 0) + 1 FROM search")),
-    "postgresql": PreparedStatement(text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)")),
+    "sqlite": literal_column("(SELECT coalesce(max(number), 0) FROM search)"),
+    "postgresql": literal_column("CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"),
 }
 
 
 @functools.cache
 def _prepare_insert(dialect: str) -> PreparedStatement:
     columns: dict[str, Any] = {name: bindparam(name, type_=each.type) for name, each in search.c.items()}
+    columns["number"] = _NUMBERS[dialect] + columns["number"]
     if dialect == "postgresql":
         given = bindparam("words", type_=Text())
         columns["words"] = func.array_to_tsvector(func.string_to_array(given, literal_column("' '")))

@@ -15,6 +15,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Table,
+    bindparam,
     delete,
     exists,
     func,
@@ -25,6 +26,7 @@ from sqlalchemy import (
 )
 
 from swarmkeep.store.ports.keys import SessionKey
+from swarmkeep.store.sql.columns import as_text, unescape
 from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.tables import IS_BEHIND, SEARCH_TABLES, of_session, search, search_marks, sessions
 
@@ -69,20 +71,30 @@ def void_words(connection: Connection, key: SessionKey) -> None:
 
 def find_marks(connection: Connection, limit: int) -> list[Mark]:
     """Some sessions that are not indexed up to where they are to be."""
-    columns = search_marks.c
-    rows = connection.execute(
-        select(columns.tenant, columns.session_id, columns.seq, columns.done, columns.round)
-        .where(IS_BEHIND)
-        .order_by(columns.tenant, columns.session_id)
-        .limit(limit)
-    )
-    return [Mark(SessionKey(tenant, name), seq, done, turn) for tenant, name, seq, done, turn in rows]
+    return [
+        Mark(SessionKey(unescape(as_text(tenant)), unescape(as_text(name))), *rest)
+        for tenant, name, *rest in _FIND.fetch_all(connection, {"most": limit})
+    ]
 
 
 def count_behind(connection: Connection, most: int | None) -> int:
     """How many sessions are not indexed up to where they are to be; no more than `most` are counted."""
-    some = select(literal_column("1")).select_from(search_marks).where(IS_BEHIND).limit(most).subquery()
-    return int(connection.scalar(select(func.count()).select_from(some)) or 0)
+    [[count]] = _COUNT.fetch_all(connection, {"most": _MANY if most is None else most})
+    return int(count)
+
+
+_MANY = (1 << 63) - 1
+_FIND = PreparedStatement(
+    select(*search_marks.c)
+    .where(IS_BEHIND)
+    .order_by(search_marks.c.tenant, search_marks.c.session_id)
+    .limit(bindparam("most"))
+)
+_COUNT = PreparedStatement(
+    select(func.count()).select_from(
+        select(literal_column("1")).select_from(search_marks).where(IS_BEHIND).limit(bindparam("most")).subquery()
+    )
+)
 
 
 def void_all(connection: Connection) -> None:

@@ -1,0 +1,85 @@
+"""Indexing several sessions at once: what is one transaction, and what becomes of one that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy import Connection, insert, select
+
+from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.sql.tables import search
+from tests.store.sql.test_search import find, index_all, say
+
+
+async def test_a_session_whose_words_the_database_refuses_is_left_out_alone(
+    store: SqlStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in "abc":
+        await say(store, name, "canary")
+    read = store.database.read_snapshot
+
+    async def damage_one(query: Any) -> Any:
+        """Give the events of a session numbers that no column holds."""
+        return [
+            msgspec.structs.replace(part, rows=[(1 << 80, *row[1:]) for row in part.rows])
+            if part.mark.key.id == "b"
+            else part
+            for part in await read(query)
+        ]
+
+    store.database.read_snapshot = damage_one  # type: ignore[method-assign]
+    await index_all(store)
+    assert await find(store, "canary") == ["c", "a"]
+    assert [one.getMessage().partition(":")[0] for one in caplog.records] == ["session b"]
+
+
+async def test_a_job_is_done_for_every_item_but_those_that_it_fails_for(store: SqlStore) -> None:
+    def insert_words(connection: Connection, numbers: Sequence[int]) -> None:
+        rows = [
+            {"tenant": "t", "session_id": "s", "seq": number, "number": number, "words": "canary"} for number in numbers
+        ]
+        connection.execute(insert(search), rows)
+        if 7 in numbers:
+            raise ArithmeticError("seven")
+
+    numbers = range(1, 41)
+    errors = await store.database.write_each(insert_words, numbers)
+    assert [error and str(error) for error in errors] == ["seven" if number == 7 else None for number in numbers]
+    rows = await store.database.read(lambda connection: list(connection.scalars(select(search.c.seq))))
+    assert sorted(rows) == [number for number in numbers if number != 7]
+
+
+async def test_what_sqlite_indexes_in_one_transaction_is_one_insert(sqlite_ready: str) -> None:
+    """Between any two statements its index of words writes out what it has, and merges it again later."""
+    store = open_store(sqlite_ready)
+    for number in range(20):
+        await say(store, f"s{number}", "canary")
+    statements: list[str] = []
+
+    def trace(connection: Connection) -> None:
+        raw: Any = connection.connection.dbapi_connection
+        raw.set_trace_callback(statements.append)
+
+    await store.database.write(trace)
+    await index_all(store)
+    # A statement is named again after each trigger that it has run.
+    assert len({one for one in statements if one.startswith("INSERT INTO search ")}) == 2
+    assert len(await find(store, "canary")) == 20
+    numbers = await store.database.read(lambda db: list(db.scalars(select(search.c.number).order_by(search.c.number))))
+    assert numbers == list(range(1, 41))
+    await store.close()
+
+
+async def test_a_long_session_is_read_in_pieces_none_of_which_is_left_out(store: SqlStore) -> None:
+    text = "lorem " * 50_000
+    words = [f"word{number}" for number in range(12)]
+    await say(store, "long", *(f"{word} {text}" for word in words))
+    rounds = 0
+    while await store.index_some():
+        rounds += 1
+    assert rounds == 3
+    for word in words:
+        assert await find(store, word) == ["long"]
