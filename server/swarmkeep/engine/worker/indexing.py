@@ -59,13 +59,18 @@ class SearchIndexing:
             await self._wait()
 
     async def _index_all(self) -> None:
+        """Index what there is, until fewer sessions are behind than were just done: these are gathered again."""
         self.sessions_behind = await self._store.count_sessions_behind()
         while self.sessions_behind:
             began = time.monotonic()
-            if not await self._store.index_some():
+            done = await self._store.index_some()
+            if not done:
                 break
             await asyncio.sleep((time.monotonic() - began) * _REST)
             self.sessions_behind = await self._store.count_sessions_behind()
+            if 0 < self.sessions_behind < done:
+                self._recorded.set()
+                break
 
     async def _wait(self) -> None:
         try:
