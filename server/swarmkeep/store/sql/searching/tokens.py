@@ -6,15 +6,15 @@ So a search walks through its own tenant's words only, and takes as long as thes
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from swarmkeep.domain.finding.words import Term
 
 
-def join_words(tenant: str, words: Iterable[str]) -> str:
+def join_words(tenant: str, words: Sequence[str]) -> str:
     """Words of a text, for a row of the index."""
     mark = _mark_tenant(tenant)
-    return " ".join(mark + word for word in words)
+    return mark + f" {mark}".join(words) if words else ""
 
 
 def write_query(dialect: str, tenant: str, terms: Sequence[Term]) -> str:
