@@ -34,15 +34,15 @@ class _Keeper:
     held."""
 
     def __init__(self) -> None:
-        self._held: list[list[Any]] = []
+        # By what tells one list from another: equal ones there are many.
+        self._held: dict[int, list[Any]] = {}
         self._lock = threading.Lock()
         self._has_more = threading.Event()
         self._is_running = False
 
     def hold(self, items: list[Any]) -> None:
         with self._lock:
-            if not any(held is items for held in self._held):
-                self._held.append(items)
+            self._held[id(items)] = items
             begins, self._is_running = not self._is_running, True
         self._has_more.set()
         if begins:
@@ -67,8 +67,8 @@ class _Keeper:
             if not self._held:
                 self._is_running = False
                 return None
-            places = [at for at in range(len(self._held)) if sys.getrefcount(self._held[at]) <= _OWN_REFERENCES]
-            return [self._held.pop(at) for at in reversed(places)]
+            alone = [name for name in self._held if sys.getrefcount(self._held[name]) <= _OWN_REFERENCES]
+            return [self._held.pop(name) for name in alone]
 
 
 def empty(items: list[Any]) -> None:
