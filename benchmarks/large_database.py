@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, text
 
 from swarmkeep.store.labels import label_of
+from swarmkeep.store.sql.searching.tokens import join_words
 
 _START = 1_767_225_600
 _SECONDS_BETWEEN = 20
@@ -22,6 +23,7 @@ _WORDS = {
         "pad": "printf('%0{1}d', {0})",
         "bytes": "X'{0}'",
         "now": "(julianday('now') - 2440587.5) * 86400.0",
+        "words": "{0}",
     },
     "postgresql": {
         "time": "to_char(to_timestamp({0}) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')",
@@ -29,6 +31,7 @@ _WORDS = {
         "pad": "lpad(({0})::text, {1}, '0')",
         "bytes": "decode('{0}', 'hex')",
         "now": "extract(epoch FROM clock_timestamp())",
+        "words": "array_to_tsvector(string_to_array({0}, ' '))",
     },
 }
 
@@ -99,6 +102,28 @@ def fill_database(connection: Connection, sessions: int, events_per_session: int
         (call, sessions * calls_per_session),
     ):
         _insert_numbered(connection, statement, rows)
+
+
+def fill_search_index(connection: Connection, sessions: int, events_per_session: int) -> None:
+    """The words of those sessions: in each message one of all, one that tells its place, and the session's id."""
+    words = _WORDS[connection.dialect.name]
+    marks = {tenant: join_words(tenant, [""]) for tenant in (TENANT, "other")}
+    tenant = f"CASE WHEN s % 20 = 7 THEN 'other' ELSE '{TENANT}' END"
+    mark = f"CASE WHEN s % 20 = 7 THEN '{marks['other']}' ELSE '{marks[TENANT]}' END"
+    name = f"'s' || {words['pad'].format('s', 9)}"
+    said = f"mark || 'common ' || mark || 'number' || seq || ' ' || mark || {name}"
+    placed = f"SELECT n, n / {events_per_session} AS s, n % {events_per_session} + 1 AS seq FROM numbers"
+    search = f"""
+        INSERT INTO search (tenant, session_id, seq, number, words)
+        SELECT {tenant}, {name}, seq, n, {words["words"].format(said)}
+        FROM (SELECT n, s, seq, {mark} AS mark FROM ({placed}) AS placed) AS marked
+    """
+    done = f"""
+        INSERT INTO search_marks (tenant, session_id, seq, done, round)
+        SELECT {tenant}, {name}, {events_per_session}, {events_per_session}, 0 FROM (SELECT n AS s FROM numbers) AS each
+    """
+    _insert_numbered(connection, search, sessions * events_per_session)
+    _insert_numbered(connection, done, sessions)
 
 
 def _insert_numbered(connection: Connection, statement: str, rows: int) -> None:
