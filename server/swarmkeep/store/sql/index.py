@@ -24,7 +24,7 @@ from swarmkeep.store.sql.database import OnDatabase
 from swarmkeep.store.sql.indexes.forks import find_family
 from swarmkeep.store.sql.indexes.session_counts import count_sessions
 from swarmkeep.store.sql.indexes.session_search import Place, SessionFilter, find_sessions
-from swarmkeep.store.sql.searching.finding import Budget, Candidate, fill_matches, find_places, read_candidates
+from swarmkeep.store.sql.searching.finding import Budget, Candidate, fill_matches, read_candidates
 from swarmkeep.store.sql.tables import sessions
 
 _Found = tuple[ListedSession, list[Candidate]]
@@ -110,9 +110,8 @@ def list_candidates(
     shown, cut = _read_page(connection, wanted.tenant, found.places, include_context, max_bytes)
     budget = Budget()
     terms = wanted.terms or ()
-    places = find_places(connection, wanted.tenant, [one.id for one in shown], terms)
     candidates = [
-        (one, read_candidates(connection, SessionKey(wanted.tenant, one.id), places[one.id], terms, budget))
+        (one, read_candidates(connection, SessionKey(wanted.tenant, one.id), found.said.get(one.id, ()), terms, budget))
         for one in shown
     ]
     after = found.after if cut is None else cut

@@ -24,7 +24,7 @@ from swarmkeep.store.labels import label_of
 from swarmkeep.store.ports.index import EndedRunStatus, SessionOrder
 from swarmkeep.store.sql.columns import Verbatim
 from swarmkeep.store.sql.prepared import MAX_PARAMETERS
-from swarmkeep.store.sql.searching.finding import find_names
+from swarmkeep.store.sql.searching.finding import find_places
 from swarmkeep.store.sql.tables import HAS_TROUBLE, IS_BUSY, session_labels, sessions
 
 Place = tuple[str, str]
@@ -63,6 +63,8 @@ class Found(msgspec.Struct, frozen=True):
 
     places: Sequence[Place]
     after: Place | None
+    said: Mapping[str, Sequence[int]] = {}
+    """Where each session, of the page or not, has the words that are searched for."""
 
 
 class _Range(msgspec.Struct, frozen=True):
@@ -79,8 +81,9 @@ def find_sessions(
 ) -> Found:
     """Up to `limit` sessions after the place `before`."""
     if wanted.terms is not None:
-        names = find_names(connection, wanted.tenant, wanted.terms)
-        return _make_page(_sort(connection, wanted, names, before, limit + 1), limit)
+        said = find_places(connection, wanted.tenant, wanted.terms)
+        page = _make_page(_sort(connection, wanted, list(said), before, limit + 1), limit)
+        return msgspec.structs.replace(page, said=said)
     if wanted.order == "created":
         return _walk_range(
             connection, wanted, _choose_range(connection, _list_ranges(wanted), walk), limit, before, walk

@@ -6,6 +6,7 @@ any more, and an index that somebody has damaged finds too little, and never wha
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -29,54 +30,39 @@ _MAX_PAYLOAD_BYTES = 300_000
 MAX_PAGE_CHARACTERS = 2_000_000
 """Of all that a page looks through for what it shows; behind these it says only where words are."""
 
-# Where a tenant's words are, those first that were indexed last. The rows of one session alone are no shorter way: FTS5
-# would go through all places of a word for each of them.
-_FOUND = (
-    "(SELECT rowid AS number FROM search_index WHERE search_index MATCH :query"
-    f" ORDER BY rowid DESC LIMIT {MAX_ROWS}) AS found CROSS JOIN search ON search.number = found.number"
+# Of all sessions at once. The rows of one alone are no shorter way on SQLite, where FTS5 would go through all places of
+# a word for each of them.
+_LAST_PLACES = (
+    "SELECT session_id, seq FROM"
+    " (SELECT session_id, seq, row_number() OVER (PARTITION BY session_id ORDER BY seq DESC) AS place FROM {found})"
+    f" AS placed WHERE place <= {_MAX_CANDIDATES}"
 )
-_SESSIONS = {
-    "sqlite": text(f"SELECT DISTINCT search.session_id FROM {_FOUND} WHERE +search.tenant = :tenant"),
-    # Nothing but the words says which rows: other indexes would be taken for a short way to the first few.
-    "postgresql": text(
-        "SELECT DISTINCT session_id FROM (SELECT tenant, session_id FROM search WHERE words @@ CAST(:query AS tsquery)"
-        f" ORDER BY number + 0 DESC LIMIT {MAX_ROWS}) AS found WHERE tenant = :tenant"
-    ),
-}
 _PLACES = {
     "sqlite": text(
-        "SELECT session_id, seq FROM (SELECT search.session_id, search.seq,"
-        " row_number() OVER (PARTITION BY search.session_id ORDER BY search.seq DESC) AS place"
-        f" FROM {_FOUND} WHERE +search.tenant = :tenant AND +search.session_id IN :names)"
-        f" WHERE place <= {_MAX_CANDIDATES}"
-    ).bindparams(bindparam("names", expanding=True)),
+        _LAST_PLACES.format(
+            found="(SELECT rowid AS number FROM search_index WHERE search_index MATCH :query"
+            f" ORDER BY rowid DESC LIMIT {MAX_ROWS}) AS found"
+            " CROSS JOIN search ON search.number = found.number WHERE +search.tenant = :tenant"
+        )
+    ),
+    # Nothing but the words says which rows: other indexes would be taken for a short way to the first few.
     "postgresql": text(
-        "SELECT name, place.seq FROM unnest(CAST(:names AS text[])) AS name CROSS JOIN LATERAL"
-        " (SELECT seq FROM search WHERE tenant = :tenant AND session_id = name AND words @@ CAST(:query AS tsquery)"
-        f" ORDER BY seq DESC LIMIT {_MAX_CANDIDATES}) AS place"
+        _LAST_PLACES.format(
+            found="(SELECT tenant, session_id, seq FROM search WHERE words @@ CAST(:query AS tsquery)"
+            f" ORDER BY number + 0 DESC LIMIT {MAX_ROWS}) AS found WHERE tenant = :tenant"
+        )
     ),
 }
 
 
-def find_names(connection: Connection, tenant: str, terms: Sequence[Term]) -> list[str]:
-    """The ids of a tenant's sessions in which one message, or id and metadata, have all terms; in no order."""
+def find_places(connection: Connection, tenant: str, terms: Sequence[Term]) -> dict[str, list[int]]:
+    """The tenant's sessions in which one message, or id and metadata, have all terms, and the last few places in each:
+    seqs, of which LABELS comes first. In no order."""
+    places: defaultdict[str, list[int]] = defaultdict(list)
     if not terms:
-        return []
-    dialect = connection.dialect.name
-    given = {"query": write_query(dialect, tenant, terms), "tenant": escape(tenant)}
-    return [unescape(as_text(name)) for name in connection.scalars(_SESSIONS[dialect], given)]
-
-
-def find_places(
-    connection: Connection, tenant: str, names: Sequence[str], terms: Sequence[Term]
-) -> dict[str, list[int]]:
-    """The last few places of each of these sessions by the index: seqs, of which LABELS is the first."""
-    places: dict[str, list[int]] = {name: [] for name in names}
-    if not names or not terms:
         return places
     dialect = connection.dialect.name
-    query = write_query(dialect, tenant, terms)
-    given = {"query": query, "tenant": escape(tenant), "names": [escape(name) for name in names]}
+    given = {"query": write_query(dialect, tenant, terms), "tenant": escape(tenant)}
     for name, seq in connection.execute(_PLACES[dialect], given):
         places[unescape(as_text(name))].append(seq)
     for seqs in places.values():
