@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from swarmkeep.domain.decisions.steps import next_step
 from swarmkeep.domain.envelope import RecordedEvent, decode_fact
-from swarmkeep.domain.events import FACTS
-from swarmkeep.domain.fold import evolve, fold
+from swarmkeep.domain.events import FACTS, UnknownFact
+from swarmkeep.domain.fold import _STEPS, evolve, fold
 from swarmkeep.domain.request import build_request
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import collect_runs, find_run, view_run, view_session
@@ -45,6 +45,10 @@ def states(events: list[RecordedEvent]) -> Iterator[State]:
 @pytest.fixture(scope="module")
 def all_types() -> set[str]:
     return {event.type for seed in range(150) for event in make_random_log(SeededDice(seed))}
+
+
+def test_the_fold_has_a_step_for_every_fact() -> None:
+    assert set(_STEPS) == {*FACTS.values(), UnknownFact}
 
 
 def test_the_logs_that_are_tried_hold_every_type_of_fact(all_types: set[str]) -> None:

@@ -73,7 +73,7 @@ def decode(text: str | bytes, type: Any = Any) -> Any:
     Raises MalformedJson, and msgspec.ValidationError (with the path in its message) when the shape is wrong.
     """
     try:
-        return (_decoders.get(type) or _build_decoder(type)).decode(text)
+        return (_decoders.get(type) or build_decoder(type)).decode(text)
     except RecursionError:
         raise MalformedJson("nested too deeply") from None
     except msgspec.ValidationError as error:
@@ -85,7 +85,8 @@ def decode(text: str | bytes, type: Any = Any) -> Any:
     return plain if type is Any else msgspec.convert(plain, type)
 
 
-def _build_decoder(type: Any) -> msgspec.json.Decoder[Any]:
+def build_decoder(type: Any) -> msgspec.json.Decoder[Any]:
+    """What `decode` reads text with."""
     # What msgspec knows of a struct it finds out at its first use, and a thread that uses the struct before that is
     # complete takes the process down with it.
     with _build_lock:

@@ -17,7 +17,7 @@ class EventDraft(msgspec.Struct, frozen=True):
     agent: str
 
 
-class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class RecordedEvent(msgspec.Struct, frozen=True, gc=False):
     """A fact in the log. `payload` is its exact stored text, which the hash covers; `at` is information, not order."""
 
     session_id: str

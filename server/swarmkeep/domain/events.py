@@ -1,7 +1,7 @@
 """The facts of a session.
 
 Each is a frozen struct; its `type` is the public name and decides how its payload is read. `FACTS` lists them all: the
-fold's exhaustive match, the docs and the tests go by it.
+fold's table of steps, the docs and the tests go by it.
 """
 
 from __future__ import annotations

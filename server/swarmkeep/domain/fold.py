@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, assert_never
+from collections.abc import Callable, Iterable
+from typing import Any, assert_never, get_args
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import (
     IMPORTED,
     ApprovalDecided,
     ApprovalRequested,
     ContextUpdated,
-    GuardrailTripped,
-    HandoffIgnored,
     HandoffMade,
     MessageAdded,
     RunEnded,
@@ -33,13 +32,13 @@ from swarmkeep.domain.events import (
     ToolStarted,
     UnknownFact,
 )
-from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
-from swarmkeep.domain.facts.history import MessageRemoved
+from swarmkeep.domain.facts.fact import Fact
 from swarmkeep.domain.facts.takeovers import SessionHandedBack, SessionTakenOver
 from swarmkeep.domain.facts.tools import ToolsListed
 from swarmkeep.domain.files.references import list_file_names
 from swarmkeep.domain.folding.calls import (
     add_message_to_run,
+    add_reply_to_run,
     apply_tool_started,
     decide_call,
     forget_sessions,
@@ -47,7 +46,7 @@ from swarmkeep.domain.folding.calls import (
     note_change_made,
     update_call,
 )
-from swarmkeep.domain.folding.history import apply_history_event
+from swarmkeep.domain.folding.history import HistoryFact, apply_history_event
 from swarmkeep.domain.folding.imports import apply_session_imported, mark_imported
 from swarmkeep.domain.folding.listings import apply_tools_listed
 from swarmkeep.domain.folding.removals import hide_run
@@ -65,6 +64,12 @@ from swarmkeep.domain.state import (
     sum_usage,
 )
 
+SessionFact = (
+    SessionCreated | SessionUpdated | SessionForked | SessionImported | SessionTakenOver | SessionHandedBack
+    | ToolsListed
+)  # fmt: skip
+RunFact = RunQueued | RunWaiting | RunResumed | RunHidden | ApprovalRequested | ApprovalDecided
+
 
 def fold(events: Iterable[RecordedEvent], state: State | None = None) -> State:
     """The state after `events`, which follow `state` in the log."""
@@ -73,10 +78,12 @@ def fold(events: Iterable[RecordedEvent], state: State | None = None) -> State:
     event: RecordedEvent | None = None
     for event in events:
         size += len(event.payload)
-        folded = _apply_event(folded, event)
+        fact = event.fact
+        folded = _STEPS[type(fact)](folded, event, fact)
     if event is None:
         return folded
-    # Once for all of them: each copy of a state that is saved counts when a long session is read.
+    # Once for all of them: each copy of a state that is saved counts when a long session is read. So the steps say
+    # what an event changes of a state, but for the state's place in the log.
     return replace(folded, seq=event.seq, hash=event.hash, updated_at=event.at, size=size)
 
 
@@ -85,54 +92,7 @@ def evolve(state: State, event: RecordedEvent) -> State:
     return fold((event,), state)
 
 
-def _apply_event(state: State, event: RecordedEvent) -> State:
-    """What an event changes of a state, but for the state's place in the log. The commonest come first."""
-    match event.fact:
-        case MessageAdded() as fact:
-            return _apply_message_added(state, event, fact)
-        case ToolStarted() as fact:
-            return apply_tool_started(state, fact)
-        case RunStarted() as fact:
-            return _apply_run_started(state, event, fact)
-        case RunEnded() as fact:
-            return _apply_run_ended(state, event, fact)
-        case ContextUpdated() as fact:
-            nulls = () if fact.nulls is UNSET else fact.nulls
-            state = replace(state, context_variables=apply(state.context_variables, fact.patch, nulls))
-            return state if fact.tool_call_id is None else note_change_made(state, fact.tool_call_id)
-        case HandoffMade() as fact:
-            return replace(state, agent=fact.to_agent)
-        case (
-            HandoffIgnored()
-            | GuardrailTripped()
-            | MessageRemoved()
-            | CompactionStarted()
-            | CompactionSummarised()
-            | CompactionFailed() as fact
-        ):
-            return apply_history_event(state, event, fact)
-        case (
-            SessionCreated()
-            | SessionUpdated()
-            | SessionForked()
-            | SessionImported()
-            | SessionTakenOver()
-            | SessionHandedBack()
-            | ToolsListed() as fact
-        ):
-            return _apply_session_event(state, event, fact)
-        case SessionRedacted() | UnknownFact():
-            return state
-        case fact:
-            return _apply_run_event(state, event, fact)
-
-
-def _apply_session_event(
-    state: State,
-    event: RecordedEvent,
-    fact: SessionCreated | SessionUpdated | SessionForked | SessionImported | SessionTakenOver | SessionHandedBack
-    | ToolsListed,
-) -> State:  # fmt: skip
+def _apply_session_event(state: State, event: RecordedEvent, fact: SessionFact) -> State:
     match fact:
         case SessionCreated(agent=agent, context_variables=context, metadata=metadata):
             created = replace(state, agent=agent, context_variables=context, metadata=metadata, created_at=event.at)
@@ -151,11 +111,7 @@ def _apply_session_event(
             assert_never(fact)
 
 
-def _apply_run_event(
-    state: State,
-    event: RecordedEvent,
-    fact: RunQueued | RunWaiting | RunResumed | RunHidden | ApprovalRequested | ApprovalDecided,
-) -> State:
+def _apply_run_event(state: State, event: RecordedEvent, fact: RunFact) -> State:
     match fact:
         case RunQueued():
             queued = QueuedRun(run_id=event.run_id or "", seq=event.seq, at=event.at, fact=fact)
@@ -182,26 +138,46 @@ def _apply_run_event(
 
 
 def _apply_message_added(state: State, event: RecordedEvent, fact: MessageAdded) -> State:
+    completion, person = fact.completion, fact.person
     entry = Entry(
         seq=event.seq,
         at=event.at,
         run_id=event.run_id,
         message=fact.message,
-        completion=fact.completion,
+        completion=completion,
         tool=fact.tool,
         is_correction=fact.correction is not UNSET,
         guardrail=None if fact.guardrail is UNSET else fact.guardrail,
-        person=None if fact.person is UNSET else fact.person,
+        person=None if person is UNSET else person,
     )
     messages, usage, run = state.messages.append(entry), state.usage, state.run
-    called = None if fact.completion is None else read_usage(fact.completion.usage)
-    if called is not None:
+    is_of_run = run is not None and event.run_id == run.id
+    if completion is not None:
+        called = read_usage(completion.usage)
         usage = sum_usage(usage, called)
-    if run is not None and event.run_id == run.id:
-        run = add_message_to_run(run, event, fact, len(messages), called)
-    if entry.person is not None and entry.role == "user":
+        if run is not None and is_of_run:
+            run = add_reply_to_run(run, event, fact, len(messages), called)
+    elif run is not None and is_of_run:
+        run = add_message_to_run(run, event, fact, len(messages))
+    if person is not UNSET and entry.role == "user":
         return replace(state, messages=messages, usage=usage, run=run, handback_note=None)
     return replace(state, messages=messages, usage=usage, run=run)
+
+
+def _apply_context_updated(state: State, event: RecordedEvent, fact: ContextUpdated) -> State:
+    context = apply(state.context_variables, fact.patch, () if fact.nulls is UNSET else fact.nulls)
+    run = state.run
+    if run is not None and fact.tool_call_id is not None:
+        run = note_change_made(run, fact.tool_call_id)
+    return replace(state, context_variables=context, run=run)
+
+
+def _apply_handoff_made(state: State, event: RecordedEvent, fact: HandoffMade) -> State:
+    return replace(state, agent=fact.to_agent)
+
+
+def _keep(state: State, event: RecordedEvent, fact: SessionRedacted | UnknownFact) -> State:
+    return state
 
 
 def _apply_session_updated(state: State, fact: SessionUpdated) -> State:
@@ -231,7 +207,7 @@ def _apply_session_forked(state: State, event: RecordedEvent, fact: SessionForke
 
 
 def _apply_run_started(state: State, event: RecordedEvent, fact: RunStarted) -> State:
-    run_id = event.run_id or ""
+    run_id, message_count = event.run_id or "", len(state.messages)
     run = Run(
         id=run_id,
         status="running",
@@ -242,13 +218,14 @@ def _apply_run_started(state: State, event: RecordedEvent, fact: RunStarted) -> 
         active_since=event.at,
         agent=state.agent,
         context_variables=state.context_variables,
-        first_message=len(state.messages),
-        last_message=len(state.messages),
+        first_message=message_count,
+        last_message=message_count,
         idempotency_key=fact.idempotency_key,
         by=fact.by,
         traceparent=fact.traceparent,
     )
-    return replace(state, run=run, queue=tuple([queued for queued in state.queue if queued.run_id != run_id]))
+    queue = state.queue and tuple([queued for queued in state.queue if queued.run_id != run_id])
+    return replace(state, run=run, queue=queue)
 
 
 def _apply_run_resumed(state: State, event: RecordedEvent, fact: RunResumed) -> State:
@@ -265,7 +242,8 @@ def _apply_run_ended(state: State, event: RecordedEvent, fact: RunEnded) -> Stat
         return _end_active(state, state.run, event, fact)
     for queued in state.queue:
         if queued.run_id == event.run_id:
-            ended = _finish_run(make_queued_run(state, queued), event, fact)
+            run = make_queued_run(state, queued)
+            ended = _finish_run(run, event, fact, run.agent, run.context_variables)
             rest = tuple(other for other in state.queue if other is not queued)
             return replace(state, queue=rest, finished=state.finished.append(ended))
     return state
@@ -275,11 +253,11 @@ def _end_active(state: State, run: Run, event: RecordedEvent, fact: RunEnded) ->
     if fact.error is not None and fact.error.code == IMPORTED:
         # So an import ends what ran, and before there was an event for imports nothing else told of them.
         run = mark_imported(run, run.by)
-    ended = _finish_run(run, event, fact, agent=state.agent, context_variables=state.context_variables)
+    ended = _finish_run(run, event, fact, state.agent, state.context_variables)
     return replace(state, run=None, finished=state.finished.append(ended))
 
 
-def _finish_run(run: Run, event: RecordedEvent, fact: RunEnded, **changes: Any) -> Run:
+def _finish_run(run: Run, event: RecordedEvent, fact: RunEnded, agent: str, context: Json) -> Run:
     return replace(
         run,
         status=STATUS_BY_ENDING[type(fact)],
@@ -288,5 +266,22 @@ def _finish_run(run: Run, event: RecordedEvent, fact: RunEnded, **changes: Any) 
         pending=(),
         last_seq=event.seq,
         finished_at=event.at,
-        **changes,
+        agent=agent,
+        context_variables=context,
     )
+
+
+# A table, because `match` asks of one class after the other whether it is an instance, and each no takes longer than
+# the whole table.
+_STEPS: dict[type[Fact], Callable[[State, RecordedEvent, Any], State]] = {
+    MessageAdded: _apply_message_added,
+    ToolStarted: apply_tool_started,
+    ContextUpdated: _apply_context_updated,
+    HandoffMade: _apply_handoff_made,
+    RunStarted: _apply_run_started,
+    **dict.fromkeys(STATUS_BY_ENDING, _apply_run_ended),
+    **dict.fromkeys(get_args(RunFact), _apply_run_event),
+    **dict.fromkeys(get_args(SessionFact), _apply_session_event),
+    **dict.fromkeys(get_args(HistoryFact), apply_history_event),
+    **dict.fromkeys((SessionRedacted, UnknownFact), _keep),
+}

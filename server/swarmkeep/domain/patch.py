@@ -27,7 +27,7 @@ def merge(target: Any, patch: Any) -> Any:
         if value is None:
             merged.pop(key, None)
         else:
-            merged[key] = merge(merged.get(key), value)
+            merged[key] = merge(merged.get(key), value) if isinstance(value, dict) else value
     return merged
 
 

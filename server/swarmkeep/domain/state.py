@@ -186,7 +186,8 @@ class OpenCompaction(msgspec.Struct, frozen=True, kw_only=True):
     fact: CompactionStarted
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+# Not tracked by the garbage collector: nothing in it leads back to it, and each event that is folded makes one.
+class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A session after its first `seq` events, `size` bytes of payload; seq 0 is one that does not exist yet."""
 
     seq: int = 0
@@ -272,10 +273,10 @@ def read_usage(reported: Json | None) -> Usage:
     counts = reported or {}
     prompt, completion, total = counts.get("prompt_tokens"), counts.get("completion_tokens"), counts.get("total_tokens")
     return Usage(
-        prompt_tokens=prompt if isinstance(prompt, int) else 0,
-        completion_tokens=completion if isinstance(completion, int) else 0,
-        total_tokens=total if isinstance(total, int) else 0,
-        model_calls=1,
+        prompt if isinstance(prompt, int) else 0,
+        completion if isinstance(completion, int) else 0,
+        total if isinstance(total, int) else 0,
+        1,
     )
 
 
@@ -283,12 +284,8 @@ def sum_usage(one: Usage, other: Usage) -> Usage:
     prompt = one.prompt_tokens + other.prompt_tokens
     completion = one.completion_tokens + other.completion_tokens
     total = one.total_tokens + other.total_tokens
-    if abs(prompt) > _MAX_COUNT or abs(completion) > _MAX_COUNT or abs(total) > _MAX_COUNT:
+    # One look at all three: together they have no bit that is too high unless one of them has.
+    if not 0 <= prompt | completion | total <= _MAX_COUNT:
         # A sum that JSON cannot hold could not be recorded, and its run would never end.
         prompt, completion, total = (max(-_MAX_COUNT, min(count, _MAX_COUNT)) for count in (prompt, completion, total))
-    return Usage(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        total_tokens=total,
-        model_calls=one.model_calls + other.model_calls,
-    )
+    return Usage(prompt, completion, total, one.model_calls + other.model_calls)

@@ -47,7 +47,7 @@ class ContextChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     values: Json | UnsetType = UNSET
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Tokens as the provider counted them, and how many model calls they are the sum of."""
 
     prompt_tokens: int = 0

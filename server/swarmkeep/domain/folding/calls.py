@@ -9,19 +9,43 @@ from msgspec.structs import replace
 
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.events import ApprovalDecided, MessageAdded, ToolStarted, Usage
+from swarmkeep.domain.events import ApprovalDecided, MessageAdded, PendingCall, ToolStarted, Usage
 from swarmkeep.domain.patch import apply_change
-from swarmkeep.domain.state import Run, State, make_calls, sum_usage
+from swarmkeep.domain.state import Run, State, ToolCall, make_calls, sum_usage
+
+Calls = tuple[ToolCall, ...]
 
 
-def change_call(run: Run, call_id: str | None, changes: dict[str, Any], **of_run: Any) -> Run:
-    """The run with changes of a call, and its own."""
-    calls = tuple([replace(call, **changes) if call.id == call_id else call for call in run.calls])
-    if not run.pending:
-        return replace(run, calls=calls, **of_run)
+def find_call(calls: Calls, call_id: object) -> ToolCall | None:
+    for call in calls:
+        if call.id == call_id:
+            return call
+    return None
+
+
+def exchange_call(calls: Calls, changed: ToolCall) -> Calls:
+    """The calls with one of them as it is now."""
+    if len(calls) == 1:
+        # As most turns have it.
+        return (changed,)
+    return tuple([changed if call.id == changed.id else call for call in calls])
+
+
+def list_unsettled(pending: tuple[PendingCall, ...], calls: Calls) -> tuple[PendingCall, ...]:
+    """What still waits, by how the calls are now."""
     settled = {call.id for call in calls if call.done or call.approval in ("approve", "deny")}
-    pending = tuple(waited for waited in run.pending if waited.tool_call_id not in settled)
-    return replace(run, calls=calls, pending=pending, **of_run)
+    return tuple(waited for waited in pending if waited.tool_call_id not in settled)
+
+
+def put_calls(run: Run, calls: Calls) -> Run:
+    """The run with its calls as they are now."""
+    return replace(run, calls=calls, pending=run.pending and list_unsettled(run.pending, calls))
+
+
+def change_call(run: Run, call_id: str | None, **changes: Any) -> Run:
+    """The run with changes of a call."""
+    call = find_call(run.calls, call_id)
+    return put_calls(run, run.calls if call is None else exchange_call(run.calls, replace(call, **changes)))
 
 
 def make_held_changes(context: Json, run: Run) -> tuple[Json, Run]:
@@ -29,7 +53,7 @@ def make_held_changes(context: Json, run: Run) -> tuple[Json, Run]:
     for call in run.calls:
         if call.held is not None:
             context = apply_change(context, call.held)
-            run = change_call(run, call.id, {"held": None})
+            run = change_call(run, call.id, held=None)
     return context, run
 
 
@@ -37,25 +61,32 @@ def forget_sessions(run: Run) -> Run:
     """The run of a fork: what its calls asked was asked by another session's."""
     for call in run.calls:
         if call.session_id is not None:
-            run = change_call(run, call.id, {"session_id": None})
+            run = change_call(run, call.id, session_id=None)
     return run
 
 
-def judge_answer(run: Run, fact: MessageAdded) -> Run:
-    """The run after a message that may be about its answer: taken, or sent back."""
+def add_message_to_run(run: Run, event: RecordedEvent, fact: MessageAdded, message_count: int) -> Run:
+    """The run after a message that no model gave; it may be about the answer: take it, or send it back."""
+    answered, corrections, calls, pending = run.answered, run.corrections, run.calls, run.pending
     if fact.correction is not UNSET:
-        return replace(run, answered=False, corrections=run.corrections + 1)
-    gives_output = fact.tool is not None and fact.tool.output is True
-    return replace(run, answered=True) if gives_output or fact.guardrail is not UNSET else run
+        answered, corrections = False, corrections + 1
+    elif fact.guardrail is not UNSET or (fact.tool is not None and fact.tool.output is True):
+        answered = True
+    if fact.message.get("role") == "tool":
+        calls = end_call(calls, fact)
+        pending = pending and list_unsettled(pending, calls)
+    return replace(
+        run,
+        last_seq=event.seq,
+        last_message=message_count,
+        answered=answered,
+        corrections=corrections,
+        calls=calls,
+        pending=pending,
+    )
 
 
-def add_message_to_run(
-    run: Run, event: RecordedEvent, fact: MessageAdded, message_count: int, called: Usage | None
-) -> Run:
-    if called is None:
-        place = {"last_seq": event.seq, "last_message": message_count}
-        judged = judge_answer(run, fact)
-        return end_call(judged, fact, **place) if fact.message.get("role") == "tool" else replace(judged, **place)
+def add_reply_to_run(run: Run, event: RecordedEvent, fact: MessageAdded, message_count: int, called: Usage) -> Run:
     calls = make_calls(fact.message)
     run = replace(
         run,
@@ -67,20 +98,34 @@ def add_message_to_run(
         calls=calls,
         answered=not calls,
     )
-    return end_call(run, fact) if fact.message.get("role") == "tool" else run
+    return put_calls(run, end_call(calls, fact)) if fact.message.get("role") == "tool" else run
 
 
-def apply_tool_started(state: State, fact: ToolStarted) -> State:
-    if state.run is None:
+def end_call(calls: Calls, fact: MessageAdded) -> Calls:
+    call, tool = find_call(calls, fact.message.get("tool_call_id")), fact.tool
+    if call is None:
+        return calls
+    if tool is None:
+        return exchange_call(calls, replace(call, done=True, handoff=None))
+    handoff = None if tool.handoff is UNSET else tool.handoff
+    held = call.held if tool.context is UNSET else tool.context
+    return exchange_call(calls, replace(call, done=True, handoff=handoff, held=held))
+
+
+def apply_tool_started(state: State, event: RecordedEvent, fact: ToolStarted) -> State:
+    run = state.run
+    if run is None:
         return state
-    changes: dict[str, Any] = {"attempts": fact.attempt}
-    if fact.session_id is not UNSET:
-        changes["session_id"] = fact.session_id
-    return replace(state, run=change_call(state.run, fact.tool_call_id, changes))
+    call = find_call(run.calls, fact.tool_call_id)
+    if call is None:
+        return replace(state, run=put_calls(run, run.calls))
+    session_id = call.session_id if fact.session_id is UNSET else fact.session_id
+    started = replace(call, attempts=fact.attempt, session_id=session_id)
+    return replace(state, run=put_calls(run, exchange_call(run.calls, started)))
 
 
 def update_call(state: State, call_id: str | None, **changes: Any) -> State:
-    return state if state.run is None else replace(state, run=change_call(state.run, call_id, changes))
+    return state if state.run is None else replace(state, run=change_call(state.run, call_id, **changes))
 
 
 def decide_call(state: State, fact: ApprovalDecided) -> State:
@@ -89,21 +134,11 @@ def decide_call(state: State, fact: ApprovalDecided) -> State:
         return state
     changes: dict[str, Any] = {"approval": fact.decision, "approval_reason": fact.reason}
     if fact.arguments is not UNSET and fact.decision == "approve":
-        call = next((call for call in state.run.calls if call.id == fact.tool_call_id), None)
+        call = find_call(state.run.calls, fact.tool_call_id)
         changes |= {} if call is None else {"arguments": fact.arguments, "original_arguments": call.arguments}
-    return replace(state, run=change_call(state.run, fact.tool_call_id, changes))
+    return replace(state, run=change_call(state.run, fact.tool_call_id, **changes))
 
 
-def note_change_made(state: State, call_id: str) -> State:
-    if state.run is None or not any(call.held is not None and call.id == call_id for call in state.run.calls):
-        return state
-    return update_call(state, call_id, held=None)
-
-
-def end_call(run: Run, fact: MessageAdded, **of_run: Any) -> Run:
-    changes: dict[str, Any] = {"done": True, "handoff": None}
-    if fact.tool is not None:
-        changes["handoff"] = None if fact.tool.handoff is UNSET else fact.tool.handoff
-        if fact.tool.context is not UNSET:
-            changes["held"] = fact.tool.context
-    return change_call(run, fact.message.get("tool_call_id"), changes, **of_run)
+def note_change_made(run: Run, call_id: str) -> Run:
+    call = find_call(run.calls, call_id)
+    return run if call is None or call.held is None else change_call(run, call_id, held=None)

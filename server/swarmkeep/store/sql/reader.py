@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, TypeVar
 
 from sqlalchemy import BigInteger, Connection, Select, bindparam, select
@@ -200,14 +201,13 @@ def iterate_event_rows(
 
 def decode_events(key: SessionKey, rows: Iterable[Sequence[Any]]) -> Iterator[RecordedEvent]:
     # A seq of another type is damage, which `verify` names.
-    return (decode_event(key.id, found) for found in rows if found[0].__class__ is int)
+    return (decode_event(key.id, found) for found in rows if type(found[0]) is int)
 
 
 def take_out(rows: list[T]) -> Iterator[T]:
     """Each row, of which the list keeps nothing: to free many takes its time, too, and others wait for the loop."""
     rows.reverse()
-    while rows:
-        yield rows.pop()
+    return map(rows.pop, repeat(-1, len(rows)))
 
 
 def find_page_end(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Text, type_coerce
@@ -11,7 +11,7 @@ from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.sql.columns import as_bytes, as_text, is_as_written, unescape
 from swarmkeep.store.sql.tables import events
-from swarmkeep.store.upcast import upcast
+from swarmkeep.store.upcast import READERS, UNREADABLE, upcast
 
 # The texts come as they are stored: a conversion by SQLAlchemy costs more than all else for a row.
 EVENT_COLUMNS = (
@@ -27,35 +27,48 @@ EVENT_COLUMNS = (
 SEALED_COLUMNS = (*EVENT_COLUMNS, events.c.salt, events.c.commitment)
 
 
-def decode_event(session_id: str, row: Iterable[Any]) -> RecordedEvent:
+def decode_event(session_id: str, row: Sequence[Any]) -> RecordedEvent:
     """An event from a row of EVENT_COLUMNS."""
     seq, type_, version, run_id, agent, at, digest, payload = row
-    if not (
-        type_.__class__ is agent.__class__ is at.__class__ is payload.__class__ is str
-        and (run_id is None or run_id.__class__ is str)
-        and version.__class__ is int
-        and digest.__class__ is bytes
+    reader = READERS.get(type_)
+    # `type` of a value costs less than its `__class__`, and this is asked for each row.
+    if (
+        reader is not None
+        and type(agent) is type(at) is type(payload) is str
+        and (run_id is None or (type(run_id) is str and '"' not in run_id))
+        and type(version) is int
+        and type(digest) is bytes
+        and '"' not in agent
+        and version >= reader[0]
     ):
-        # SQLite holds a value of any type in any column.
-        type_, agent, at, payload = as_text(type_), as_text(agent), as_text(at), as_text(payload)
-        run_id = None if run_id is None else as_text(run_id)
-        version, digest = version if isinstance(version, int) else 0, as_bytes(digest)
-    fact = upcast(type_, version, payload)
-    if '"' in type_ or '"' in agent or (run_id is not None and '"' in run_id):
-        # Looked at here, because nearly all are as they were given, and there are three of them in each row.
-        type_, agent = unescape(type_), unescape(agent)
-        run_id = None if run_id is None else unescape(run_id)
+        try:
+            fact = reader[1](payload)
+            return RecordedEvent(session_id, seq, type_, version, run_id, agent, at, digest.hex(), payload, fact)
+        except UNREADABLE:
+            pass
+    return _decode_any_event(session_id, row)
+
+
+def _decode_any_event(session_id: str, row: Sequence[Any]) -> RecordedEvent:
+    """An event with text that is escaped, or a payload that is not read as it is, or damage.
+
+    SQLite holds a value of any type in any column.
+    """
+    seq, type_, version, run_id, agent, at, digest, payload = row
+    type_, payload = as_text(type_), as_text(payload)
+    version = version if isinstance(version, int) else 0
     return RecordedEvent(
         session_id=session_id,
         seq=seq,
-        type=type_,
+        type=unescape(type_),
         version=version,
-        run_id=run_id,
-        agent=agent,
-        at=at,
-        hash=digest.hex(),
+        run_id=None if run_id is None else unescape(as_text(run_id)),
+        agent=unescape(as_text(agent)),
+        at=as_text(at),
+        hash=as_bytes(digest).hex(),
         payload=payload,
-        fact=fact,
+        # By the type as it is stored, for that is how `verify` reads it.
+        fact=upcast(type_, version, payload),
     )
 
 
