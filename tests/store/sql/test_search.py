@@ -25,6 +25,7 @@ from swarmkeep.store.older_releases import Leftovers, mend_leftovers
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import Claim, SessionKey, StoreUnavailable
 from swarmkeep.store.sql.searching import indexing
+from swarmkeep.store.sql.searching.storing import store_words
 from swarmkeep.store.sql.tables import search, search_marks
 from tests.store.sessions import begin_session, draft_run_start, draft_user_messages
 
@@ -168,7 +169,7 @@ async def test_words_that_are_written_while_their_session_is_deleted_do_not_stay
 
     def index(connection: Connection) -> None:
         """Write the words, and commit once the deletion waits for that."""
-        indexing._store(connection, [indexing._work_out(part)])
+        store_words(connection, [indexing._work_out(part)])
         deletion = other.delete(key("a"), expected=state)
         deleting.append(asyncio.get_running_loop().create_task(deletion))
         while not connection.scalar(_WAITING_FOR_THIS):

@@ -77,15 +77,21 @@ class PostgresDatabase:
         return await self._finish_write(self._write(self._open_to_write(), job))
 
     async def write_each(
-        self, job: Callable[[Connection, Sequence[T]], None], items: Sequence[T]
+        self,
+        job: Callable[[Connection, Sequence[T]], None],
+        items: Sequence[T],
+        *,
+        render: Callable[[T], Render | None] = lambda item: None,
     ) -> Sequence[Exception | None]:
         # A transaction for each, which holds no row longer than that takes.
         gate = asyncio.Semaphore(_ITEMS_AT_ONCE)
 
         async def write(item: T) -> Exception | None:
             async with gate:
+                statement = render(item)
                 try:
-                    await self.write(lambda connection: job(connection, [item]))
+                    if statement is None or not await self.write_statement(statement):
+                        await self.write(lambda connection: job(connection, [item]))
                 except Exception as error:
                     return error
             return None

@@ -10,6 +10,8 @@ from sqlalchemy import Connection, Dialect
 from swarmkeep.store.ports.keys import SessionKey
 
 T = TypeVar("T")
+Render = Callable[[Dialect], tuple[str, Sequence[Any]]]
+"""A statement as the database's driver takes it, with its parameters."""
 
 
 class Database(Protocol):
@@ -44,17 +46,22 @@ class Database(Protocol):
         ...
 
     async def write_each(
-        self, job: Callable[[Connection, Sequence[T]], None], items: Sequence[T]
+        self,
+        job: Callable[[Connection, Sequence[T]], None],
+        items: Sequence[T],
+        *,
+        render: Callable[[T], Render | None] = lambda item: None,
     ) -> Sequence[Exception | None]:
         """`write` a job for each of some items; returns what it raised for each, None where it was done.
 
         The job is given several of them, or one: SQLite does a few in one transaction, and if that fails, each by
-        itself; on PostgreSQL each has its own, so that no row is held while another is written. A failure stops none of
-        the others, and nothing goes on when this returns.
+        itself; on PostgreSQL each has its own, so that no row is held while another is written. There it is one
+        statement, for an item of which `render` gives one, as for `write_statement`. A failure stops none of the
+        others, and nothing goes on when this returns.
         """
         ...
 
-    async def write_statement(self, render: Callable[[Dialect], tuple[str, Sequence[Any]]]) -> Sequence[Sequence[Any]]:
+    async def write_statement(self, render: Render) -> Sequence[Sequence[Any]]:
         """Run one statement that is a transaction of its own, and return its rows.
 
         No rows: it changed nothing, or it cannot be done so on this database, and a job is to be written instead, which

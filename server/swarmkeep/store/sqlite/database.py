@@ -24,6 +24,7 @@ from swarmkeep.store.sqlite.scrubbing import LogScrubber
 from swarmkeep.store.urls import SqliteFile
 
 T = TypeVar("T")
+Render = Callable[[Dialect], tuple[str, Sequence[Any]]]
 
 _MAX_BATCH = 128
 _READERS = 2
@@ -88,7 +89,11 @@ class SqliteDatabase:
         return result
 
     async def write_each(
-        self, job: Callable[[Connection, Sequence[T]], None], items: Sequence[T]
+        self,
+        job: Callable[[Connection, Sequence[T]], None],
+        items: Sequence[T],
+        *,
+        render: Callable[[T], Render | None] = lambda item: None,
     ) -> Sequence[Exception | None]:
         errors: list[Exception | None] = []
         for start in range(0, len(items), _ITEMS_AT_ONCE):
@@ -107,7 +112,7 @@ class SqliteDatabase:
             return [each for item in items for each in await self._write_items(job, [item])]
         return [None] * len(items)
 
-    async def write_statement(self, render: Callable[[Dialect], tuple[str, Sequence[Any]]]) -> Sequence[Sequence[Any]]:
+    async def write_statement(self, render: Render) -> Sequence[Sequence[Any]]:
         """Nothing is done: SQLite changes one table with a statement, and a job costs no round trips here."""
         return ()
 

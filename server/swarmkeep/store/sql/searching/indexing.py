@@ -10,19 +10,14 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import (
-    BigInteger,
     Connection,
     Select,
     Text,
     bindparam,
-    delete,
-    exists,
     func,
-    insert,
     literal_column,
     select,
     type_coerce,
-    update,
 )
 
 from swarmkeep.domain.codec import Json, decode
@@ -37,8 +32,9 @@ from swarmkeep.store.sql.columns import as_text, stored_bytes
 from swarmkeep.store.sql.database import OnDatabase
 from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.searching.marks import Mark, add_marks, count_behind, find_marks, void_all
+from swarmkeep.store.sql.searching.storing import FoundWords, render_words, store_words
 from swarmkeep.store.sql.searching.tokens import join_words
-from swarmkeep.store.sql.tables import events, search, search_marks, session_columns, sessions
+from swarmkeep.store.sql.tables import events, session_columns, sessions
 from swarmkeep.store.upcast import upcast
 
 log = logging.getLogger(__name__)
@@ -63,19 +59,6 @@ class _Part(msgspec.Struct, frozen=True):
     view: str | None
 
 
-class _Words(msgspec.Struct, frozen=True):
-    """A part, worked out: words by the seq of a message, and what is not to be found any more.
-
-    `last` is the last event that was read, with its hash: the session must still have it.
-    """
-
-    mark: Mark
-    upto: int
-    words: dict[int, str]
-    removed: set[int]
-    last: tuple[int, bytes] | None
-
-
 class SqlSearchIndexer(OnDatabase):
     """SearchIndexer on a Database."""
 
@@ -85,11 +68,13 @@ class SqlSearchIndexer(OnDatabase):
         if not parts:
             return 0
         found = await asyncio.to_thread(lambda: [_work_out_or_skip(part) for part in parts])
-        for words, error in zip(found, await self.database.write_each(_store, found), strict=True):
+        for words, error in zip(
+            found, await self.database.write_each(store_words, found, render=render_words), strict=True
+        ):
             if isinstance(error, StoreUnavailable | OutcomeUnknown | Overloaded):
                 raise error
             if error is not None:
-                await self.database.write(functools.partial(_store, some=[_skip(words.mark, words.upto, error)]))
+                await self.database.write(functools.partial(store_words, some=[_skip(words.mark, words.upto, error)]))
         return len(parts)
 
     async def count_sessions_behind(self, most: int | None = MANY_BEHIND) -> int:
@@ -165,21 +150,21 @@ _VIEW = PreparedStatement(
 )
 
 
-def _work_out_or_skip(part: _Part) -> _Words:
+def _work_out_or_skip(part: _Part) -> FoundWords:
     try:
         return _work_out(part)
     except Exception as error:
         return _skip(part.mark, part.upto, error)
 
 
-def _skip(mark: Mark, upto: int, error: Exception) -> _Words:
+def _skip(mark: Mark, upto: int, error: Exception) -> FoundWords:
     """Nothing, in the place of what cannot be indexed: it must not keep the others from being found."""
     # Not the error's text, nor where it came from: what somebody said may stand there.
     log.error("session %s: the words of some of its events cannot be indexed: %s", mark.key.id, type(error).__name__)
-    return _Words(mark, upto, {}, set(), None)
+    return FoundWords(mark, upto, {}, set(), None)
 
 
-def _work_out(part: _Part) -> _Words:
+def _work_out(part: _Part) -> FoundWords:
     texts: dict[int, str] = {}
     removed: set[int] = set()
     for seq, type_, version, payload, salt, _ in part.rows:
@@ -200,7 +185,7 @@ def _work_out(part: _Part) -> _Words:
     found = {seq: join_words(tenant, list_words(text)) for seq, text in texts.items() if seq not in removed or not seq}
     seq, *_, digest = part.rows[-1] if part.rows else (0, None)
     last = (seq, digest) if isinstance(digest, bytes) else None
-    return _Words(part.mark, part.upto, found, removed, last)
+    return FoundWords(part.mark, part.upto, found, removed, last)
 
 
 def read_metadata(view: str) -> Json:
@@ -213,71 +198,3 @@ def read_metadata(view: str) -> Json:
 
 class _Labelled(msgspec.Struct, frozen=True):
     metadata: Json = {}
-
-
-def _store(connection: Connection, some: Sequence[_Words]) -> None:
-    """Put words into the index, but for sessions that have changed their past since they were read."""
-    # First, because it holds the row: nobody removes a session, or what it says, until the words are there.
-    current = [words for words in some if _move(connection, words)]
-    for words in current:
-        for seq in sorted(words.removed):
-            _REMOVE.execute(connection, {**session_columns(words.mark.key), "seq": seq})
-    found = [(words.mark.key, seq, text) for words in current for seq, text in words.words.items() if text]
-    rows = [
-        {**session_columns(key), "seq": seq, "number": place, "words": text}
-        for place, (key, seq, text) in enumerate(found, 1)
-    ]
-    if rows:
-        _prepare_insert(connection.dialect.name).insert_together(connection, rows)
-
-
-def _move(connection: Connection, words: _Words) -> bool:
-    mark = words.mark
-    row = {**session_columns(mark.key), "upto": words.upto, "done_": mark.done, "round_": mark.round}
-    if words.last is None:
-        return _MOVE.execute(connection, row) > 0
-    seq, digest = words.last
-    return _MOVE_SAME.execute(connection, {**row, "seq_": seq, "hash_": digest}) > 0
-
-
-def _prepare_move(*conditions: Any) -> PreparedStatement:
-    columns = search_marks.c
-    mine = (columns.tenant == bindparam("tenant"), columns.session_id == bindparam("session_id"))
-    same = (columns.done == bindparam("done_"), columns.round == bindparam("round_"))
-    move = update(search_marks).where(*mine, *same, *conditions)
-    return PreparedStatement(move.values(done=bindparam("upto", type_=BigInteger())))
-
-
-_MOVE = _prepare_move()
-_MOVE_SAME = _prepare_move(
-    exists().where(
-        events.c.tenant == bindparam("tenant"),
-        events.c.session_id == bindparam("session_id"),
-        events.c.seq == bindparam("seq_", type_=BigInteger()),
-        events.c.hash == bindparam("hash_"),
-    )
-)
-_REMOVE = PreparedStatement(
-    delete(search).where(
-        search.c.tenant == bindparam("tenant"),
-        search.c.session_id == bindparam("session_id"),
-        search.c.seq == bindparam("seq"),
-    )
-)
-
-
-_NUMBERS: dict[str, Any] = {
-    # It is the row's place in the index, which takes less room the smaller the steps are.
-    "sqlite": literal_column("(SELECT coalesce(max(number), 0) FROM search)"),
-    "postgresql": literal_column("CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"),
-}
-
-
-@functools.cache
-def _prepare_insert(dialect: str) -> PreparedStatement:
-    columns: dict[str, Any] = {name: bindparam(name, type_=each.type) for name, each in search.c.items()}
-    columns["number"] = _NUMBERS[dialect] + columns["number"]
-    if dialect == "postgresql":
-        given = bindparam("words", type_=Text())
-        columns["words"] = func.array_to_tsvector(func.string_to_array(given, literal_column("' '")))
-    return PreparedStatement(insert(search).values(columns))
