@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
+
 from swarmkeep.domain.chain import SharedList
+from swarmkeep.store import aside
 from swarmkeep.store.aside import let_go_aside
 
 WAIT_SECONDS = 60
@@ -58,3 +61,22 @@ def test_a_short_list_is_let_go_of_at_once() -> None:
     del items
     assert is_over.is_set()
     assert set(freed) == {threading.current_thread().name}
+
+
+def test_without_a_thread_lists_are_let_go_of_by_whoever_has_them_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    keeper = aside._Keeper()
+    items, freed, is_over = make_items(6_000)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        keeper.hold(items)
+    del items
+    assert (is_over.is_set(), set(freed)) == (True, {threading.current_thread().name})
+    # Once there may be one again, there is.
+    again, freed, is_over = make_items(6_000)
+    keeper.hold(again)
+    del again
+    assert is_over.wait(WAIT_SECONDS)
+    assert set(freed) == {"swarmkeep-let-go"}

@@ -20,8 +20,14 @@ MANY_EVENTS = FEW_EVENTS + 1
 _LONG = 5_000
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
-# Of a list that nobody else has: the place where it is held, and the parameter of the function that counts.
-_OWN_REFERENCES = 2
+
+
+def _count_references(held: dict[int, list[Any]], name: int) -> int:
+    return sys.getrefcount(held[name])
+
+
+# Of a list that nobody else has. How many they are differs between releases of Python.
+_OWN_REFERENCES = _count_references({0: []}, 0)
 
 
 async def run_off_loop(count: int, work: Callable[[], T]) -> T:
@@ -46,7 +52,16 @@ class _Keeper:
             begins, self._is_running = not self._is_running, True
         self._has_more.set()
         if begins:
+            self._begin()
+
+    def _begin(self) -> None:
+        try:
             threading.Thread(target=self._run, name="swarmkeep-let-go", daemon=True).start()
+        except RuntimeError:
+            # There can be no more threads now. Whoever has a list last frees it then: what was done with it is done.
+            with self._lock:
+                self._held.clear()
+                self._is_running = False
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE_SECONDS
@@ -59,7 +74,7 @@ class _Keeper:
                 return
             pause = _FIRST_PAUSE_SECONDS if is_news or alone else min(2 * pause, _LONGEST_PAUSE_SECONDS)
             while alone:
-                empty(alone.pop())
+                _empty(alone.pop())
 
     def _take_alone(self) -> list[list[Any]] | None:
         """Those that nobody else has; None when nothing is held any more."""
@@ -67,11 +82,11 @@ class _Keeper:
             if not self._held:
                 self._is_running = False
                 return None
-            alone = [name for name in self._held if sys.getrefcount(self._held[name]) <= _OWN_REFERENCES]
+            alone = [name for name in self._held if _count_references(self._held, name) <= _OWN_REFERENCES]
             return [self._held.pop(name) for name in alone]
 
 
-def empty(items: list[Any]) -> None:
+def _empty(items: list[Any]) -> None:
     """Let go of one item after another, so that others get their turn in between."""
     # What was worked out of the items refers to them, too, and would free them all at once.
     getattr(items, "__dict__", {}).clear()
@@ -82,10 +97,10 @@ def empty(items: list[Any]) -> None:
 _keeper = _Keeper()
 
 
-def let_go_aside(*lists: list[Any]) -> None:
+def let_go_aside(*lists: list[Any], events_in_each: int = 1) -> None:
     """Have these lists, if they are long, emptied beside the event loop once nobody has them any more."""
     for items in lists:
-        if len(items) >= _LONG:
+        if len(items) * events_in_each >= _LONG:
             _keeper.hold(items)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from sqlalchemy import Connection, insert, select
+from sqlalchemy import text as sql
 
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.sql.tables import search
@@ -50,6 +51,21 @@ async def test_a_job_is_done_for_every_item_but_those_that_it_fails_for(store: S
     assert [error and str(error) for error in errors] == ["seven" if number == 7 else None for number in numbers]
     rows = await store.database.read(lambda connection: list(connection.scalars(select(search.c.seq))))
     assert sorted(rows) == [number for number in numbers if number != 7]
+
+
+async def test_rows_of_many_messages_are_numbered_without_gaps_and_a_damaged_one_hides_no_other(
+    sqlite_ready: str,
+) -> None:
+    store = open_store(sqlite_ready)
+    for name in "ab":
+        await say(store, name, *["canary"] * 150)
+    await index_all(store)
+    numbers = await store.database.read(lambda db: list(db.scalars(select(search.c.number).order_by(search.c.number))))
+    assert numbers == list(range(1, 303))
+    damage = sql("UPDATE search SET seq = 'x' WHERE session_id = 'b' AND seq = 7")
+    await store.database.write(lambda connection: connection.execute(damage))
+    assert sorted(await find(store, "canary")) == ["a", "b"]
+    await store.close()
 
 
 async def test_what_sqlite_indexes_in_one_transaction_is_one_insert(sqlite_ready: str) -> None:

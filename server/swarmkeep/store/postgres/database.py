@@ -88,8 +88,8 @@ class PostgresDatabase:
 
         async def write(item: T) -> Exception | None:
             async with gate:
-                statement = render(item)
                 try:
+                    statement = render(item)
                     if statement is None or not await self.write_statement(statement):
                         await self.write(lambda connection: job(connection, [item]))
                 except Exception as error:

@@ -17,7 +17,7 @@ from swarmkeep.domain.events import SessionRedacted
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
 from swarmkeep.domain.timestamps import to_timestamp
-from swarmkeep.store.aside import MANY_EVENTS, empty, let_go_aside, let_state_go_aside, run_off_loop
+from swarmkeep.store.aside import MANY_EVENTS, let_go_aside, let_state_go_aside, run_off_loop
 from swarmkeep.store.clock import Clock, utc_now
 from swarmkeep.store.hashing import SealedEvent, seal
 from swarmkeep.store.ports import AppendResult, Claim, IdempotencyRecord, Lease, OutcomeUnknown, SealedBatch, SessionKey
@@ -154,7 +154,6 @@ class SqlEventLog(SqlEventReader):
         self._cache.drop(key)
         at = to_timestamp(self._clock())
         await write_with_audit(self.database, lambda connection: writes.restore(connection, plan, action, at))
-        await asyncio.to_thread(empty, plan.slices)
         self.database.notify(key)
         return plan.head.state
 

@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, Dialect, Table
@@ -19,6 +19,7 @@ from sqlalchemy.sql.expression import ClauseElement
 from swarmkeep.store.sql.columns import Verbatim, escape
 
 Row = Mapping[str, Any]
+T = TypeVar("T")
 
 MAX_PARAMETERS = 500
 """In one statement: below every database's limit."""
@@ -95,11 +96,15 @@ class PreparedStatement:
         else:
             self.insert_together(connection, rows)
 
+    def cut(self, connection: Connection, items: Sequence[T]) -> Iterator[Sequence[T]]:
+        """What is inserted by one statement each, of an item for each row."""
+        return _cut(items, MAX_PARAMETERS // len(self._get_compiled(connection.dialect).parameters))
+
     def insert_together(self, connection: Connection, rows: Sequence[Row]) -> None:
         """Insert rows by whole statements, on SQLite, too."""
         compiled = self._get_compiled(connection.dialect)
         values = [compiled.values(row) for row in rows]
-        for some in _cut(values, MAX_PARAMETERS // len(compiled.parameters)):
+        for some in self.cut(connection, values):
             given = tuple(value for row in some for value in row)
             _run_sql(connection, _repeat(compiled.sql, len(compiled.parameters), len(some)), given)
 
@@ -130,7 +135,7 @@ class PreparedStatement:
         )
 
 
-def _cut(rows: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
+def _cut(rows: Sequence[T], most: int) -> Iterator[Sequence[T]]:
     """A few at once, of many as many as two to some power: so that there are few statements to prepare."""
     start = 0
     while start < len(rows):

@@ -14,7 +14,7 @@ from swarmkeep.domain.files.references import list_file_names
 from swarmkeep.domain.files.results import list_result_references
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
-from swarmkeep.store.aside import let_state_go_aside
+from swarmkeep.store.aside import let_go_aside, let_state_go_aside
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.labels import labels_of
 from swarmkeep.store.ports import Lease, SealedBatch, SessionKey
@@ -279,6 +279,7 @@ def plan_restore(
     let_state_go_aside(state)
     added = finish(state)
     slices += _cut(added)
+    let_go_aside(slices, events_in_each=_SLICE_EVENTS)
     return RestorePlan(msgspec.structs.replace(plan_append(key, state, added, quota=quota), base=State()), slices)
 
 

@@ -64,7 +64,9 @@ def find_places(connection: Connection, tenant: str, terms: Sequence[Term]) -> d
     dialect = connection.dialect.name
     given = {"query": write_query(dialect, tenant, terms), "tenant": escape(tenant)}
     for name, seq in connection.execute(_PLACES[dialect], given):
-        places[unescape(as_text(name))].append(seq)
+        if seq.__class__ is int:
+            # Another one is damage, and leads nowhere.
+            places[unescape(as_text(name))].append(seq)
     for seqs in places.values():
         # The id and metadata first, because they say what the session is.
         seqs.sort(key=lambda seq: (seq != LABELS, -seq))

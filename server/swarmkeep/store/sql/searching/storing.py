@@ -52,12 +52,14 @@ def store_words(connection: Connection, some: Sequence[FoundWords]) -> None:
         for seq in sorted(words.removed):
             _REMOVE.execute(connection, {**session_columns(words.mark.key), "seq": seq})
     found = [(words.mark.key, seq, text) for words in current for seq, text in words.words.items() if text]
-    rows = [
-        {**session_columns(key), "seq": seq, "number": place, "words": text}
-        for place, (key, seq, text) in enumerate(found, 1)
-    ]
-    if rows:
-        _prepare_insert(connection.dialect.name).insert_together(connection, rows)
+    statement = _prepare_insert(connection.dialect.name)
+    for few in statement.cut(connection, found):
+        # Each statement counts on from the last one's greatest number.
+        rows = [
+            {**session_columns(key), "seq": seq, "number": place, "words": text}
+            for place, (key, seq, text) in enumerate(few, 1)
+        ]
+        statement.insert_together(connection, rows)
 
 
 def _move(connection: Connection, words: FoundWords) -> bool:
