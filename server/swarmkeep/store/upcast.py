@@ -14,8 +14,22 @@ Upcasters = Mapping[tuple[str, int], Callable[[Json], Json]]
 UPCASTERS: Upcasters = {}
 """By type and version: lifts that version's payload to the next version's. Pure; facts keep their meaning."""
 
-READERS: dict[str, tuple[int, Callable[[str], SessionEvent]]] = {}
-"""By type, of those that `upcast` has seen: its version now, and what reads payloads of that version or a later one.
+Reader = tuple[int, Callable[[str], SessionEvent]]
+
+
+class _Readers(dict[str, Reader | None]):
+    """Each is made when it is first asked for; of types that nobody knows nothing is kept."""
+
+    def __missing__(self, type: str) -> Reader | None:
+        cls = FACTS.get(type)
+        if cls is None:
+            return None
+        reader = self[type] = (cls.version, build_decoder(cls).decode)
+        return reader
+
+
+READERS = _Readers()
+"""By type: its version now, and what reads payloads of that version or a later one; None for a type that is not known.
 
 Quicker than `upcast`. It raises UNREADABLE where only that knows what to make of a payload.
 """
@@ -30,8 +44,6 @@ def upcast(type: str, version: int, payload: str, upcasters: Upcasters = UPCASTE
     cls = FACTS.get(type)
     if cls is None:
         return _make_unknown(payload)
-    if type not in READERS:
-        READERS[type] = (cls.version, build_decoder(cls).decode)
     try:
         if version >= cls.version:
             return decode(payload, cls)  # type: ignore[return-value]

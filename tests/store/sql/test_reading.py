@@ -210,7 +210,6 @@ async def test_a_damaged_payload_is_shown_as_it_is(store: SqlStore, opener: Open
 
 def test_older_versions_are_lifted_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MessageAdded, "version", 3)
-    monkeypatch.setattr(upcast, "READERS", {})
     lifts = {
         ("message.added", 1): lambda old: {"text": old["words"]},
         ("message.added", 2): lambda old: {"message": {"role": "user", "content": old["text"]}},

@@ -30,7 +30,7 @@ SEALED_COLUMNS = (*EVENT_COLUMNS, events.c.salt, events.c.commitment)
 def decode_event(session_id: str, row: Sequence[Any]) -> RecordedEvent:
     """An event from a row of EVENT_COLUMNS."""
     seq, type_, version, run_id, agent, at, digest, payload = row
-    reader = READERS.get(type_)
+    reader = READERS[type_]
     # `type` of a value costs less than its `__class__`, and this is asked for each row.
     if (
         reader is not None
