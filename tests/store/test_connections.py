@@ -6,10 +6,12 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 from sqlalchemy import text
 
@@ -21,6 +23,7 @@ from swarmkeep.domain.state import State
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import Lease, OutcomeUnknown, SchemaBehind, StoreUnavailable
+from swarmkeep.store.postgres import connections, standstill
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, begin_session, draft_creation, draft_user_messages, list_seqs, new_key
 from tests.support.postgres import replace_database
@@ -148,6 +151,74 @@ async def test_nor_does_one_that_stands_still_in_the_middle_of_many_rows(
     assert (await store.list_sessions(KEY.tenant, terms=parse_terms("message 99"))).sessions[0].id == KEY.id
     assert (await store.list_sessions(KEY.tenant, metadata=metadata)).sessions[0].id == KEY.id
     await store.close()
+
+
+@pytest.fixture
+async def half_sent(postgres_ready: str) -> AsyncIterator[Callable[[str], Awaitable[Any]]]:
+    """What locks a session's rows in a table and then stands still half way through its next statement."""
+    connection = await asyncpg.connect(postgres_ready, server_settings={"application_name": "swarmkeep"})
+
+    async def lock(table: str) -> Any:
+        await connection.execute("BEGIN")
+        await connection.execute(f"UPDATE {table} SET tenant = tenant")
+        # The text is sent, its values are not: as long as they do not come, PostgreSQL waits for them.
+        await connection.prepare("SELECT seq FROM events WHERE seq = $1")
+        return connection
+
+    yield lock
+    connection.terminate()
+
+
+@pytest.mark.parametrize("table", ["sessions", "search_marks"])
+async def test_nor_one_that_stands_still_half_way_through_a_statement(
+    half_sent: Callable[[str], Awaitable[Any]], postgres_ready: str, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    monkeypatch.setattr(connections, "_LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(standstill, "STANDSTILL_SECONDS", 0.2)
+    store = open_store(postgres_ready)
+    try:
+        state = await begin_session(store)
+        while await store.index_some():
+            pass
+        sleeper = await half_sent(table)
+        # What is told to end may take a moment.
+        for _ in range(20):
+            with suppress(Overloaded):
+                state = (await store.append(KEY, state, draft_user_messages("Hello."))).state
+                break
+        await store.index_some()
+        assert list_seqs(await store.read(KEY)) == [1, 2]
+        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+            await sleeper.execute("COMMIT")
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("name", ["swarmkeep", "somebody"])
+async def test_only_what_stands_still_is_ended(postgres_ready: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Not what another program does, and not what is busy."""
+    monkeypatch.setattr(connections, "_LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(standstill, "STANDSTILL_SECONDS", 0.2)
+    store = open_store(postgres_ready)
+    busy = await asyncpg.connect(postgres_ready, server_settings={"application_name": name})
+    try:
+        state = await begin_session(store)
+        await busy.execute("BEGIN")
+        await busy.execute("UPDATE sessions SET tenant = tenant")
+        working: asyncio.Future[Any]
+        if name == "swarmkeep":
+            working = asyncio.ensure_future(busy.execute("SELECT pg_sleep(1.5)"))
+        else:
+            working = asyncio.ensure_future(busy.prepare("SELECT seq FROM events WHERE seq = $1"))
+            await working
+        with pytest.raises(Overloaded):
+            await store.append(KEY, state, draft_user_messages("Hello."))
+        await working
+        await busy.execute("COMMIT")
+        assert (await store.append(KEY, state, draft_user_messages("Hello."))).state.seq == 2
+    finally:
+        busy.terminate()
+        await store.close()
 
 
 async def test_a_commit_of_unknown_outcome_is_not_done_again(

@@ -16,9 +16,10 @@ _POOL_SECONDS = 30.0
 _COMMAND_SECONDS = 60.0
 
 
-# A process that stands still in the middle of a transaction, or a row that somebody else keeps locked, holds nobody up
-# for longer. A migration, which may take its time, lifts them for itself.
-_SHORT_JOB_SETTINGS = {"idle_in_transaction_session_timeout": "5s", "lock_timeout": "5s"}
+# Nobody is held up for longer by a process that stands still in the middle of a transaction, or by a row that somebody
+# keeps locked. A migration, which may take its time, lifts these limits for itself.
+STANDSTILL_SECONDS = 5.0
+_LOCK_SECONDS = 5.0
 
 
 async def connect(
@@ -65,7 +66,9 @@ def make_engine(
     _load_driver()
     settings = {"default_transaction_read_only": "on"} if read_only else {}
     # What pools connections itself refuses settings that it does not know.
-    settings |= _SHORT_JOB_SETTINGS if server.prepares_statements else {}
+    if server.prepares_statements:
+        settings["idle_in_transaction_session_timeout"] = f"{STANDSTILL_SECONDS:g}s"
+        settings["lock_timeout"] = f"{_LOCK_SECONDS:g}s"
     pool: dict[str, Any] = {"poolclass": NullPool}
     if pooled:
         pool = {"pool_size": _POOL_SIZE, "max_overflow": 0, "pool_timeout": _POOL_SECONDS}

@@ -14,9 +14,16 @@ from sqlalchemy.util import greenlet_spawn
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.store.ports import OutcomeUnknown, SessionKey, StoreUnavailable
 from swarmkeep.store.postgres.connections import connect, make_engine
-from swarmkeep.store.postgres.errors import is_connection_lost, is_overtaken, is_server_read_only, raise_store_error
+from swarmkeep.store.postgres.errors import (
+    is_connection_lost,
+    is_locked_out,
+    is_overtaken,
+    is_server_read_only,
+    raise_store_error,
+)
 from swarmkeep.store.postgres.notifications import Notifications
 from swarmkeep.store.postgres.snapshots import SnapshotThread
+from swarmkeep.store.postgres.standstill import end_standing_transactions
 from swarmkeep.store.postgres.statements import ConnectionBroken, Render, Rows, drop_connections, run_statement
 from swarmkeep.store.urls import PostgresServer
 
@@ -166,7 +173,7 @@ class PostgresDatabase:
                 if is_demoted:
                     # Each connection of the pool leads there, and would be kept for as long as it works.
                     drop_connections(engine.sync_engine)
-                if last or not (is_demoted or is_connection_lost(error)):
+                if last or not (is_demoted or is_connection_lost(error) or await _is_freed(engine, error)):
                     raise_store_error(error, self._server)
         raise AssertionError
 
@@ -182,7 +189,7 @@ class PostgresDatabase:
                     drop_connections(engine.sync_engine)
                 if is_overtaken(error) and not is_in_doubt:
                     return ()
-                if not last and (is_lost or is_demoted):
+                if not last and (is_lost or is_demoted or await _is_freed(engine, error)):
                     continue
                 if is_in_doubt:
                     raise self._make_outcome_unknown() from error
@@ -196,6 +203,11 @@ class PostgresDatabase:
     def _make_outcome_unknown(self) -> OutcomeUnknown:
         message = f"the connection to {self._server.display} broke during a commit; "
         return OutcomeUnknown(message + "it is not known whether the commit succeeded")
+
+
+async def _is_freed(engine: AsyncEngine, error: Exception) -> bool:
+    """Whether the error was that something is locked, and whoever kept it locked does so no more."""
+    return is_locked_out(error) and await greenlet_spawn(end_standing_transactions, engine.sync_engine) > 0
 
 
 def _query_in_time(query: Callable[[Connection], T], seconds: float, connection: Connection) -> T:

@@ -16,7 +16,8 @@ _UNAVAILABLE = {"08", "28", "3D", "53", "57", "58", "25"}
 _NO_SCHEMA = {"42P01", "42703", "3F000"}
 _READ_ONLY = "25006"
 _TOO_SLOW = "57014"
-_BUSY = {"40001", "40P01", "55P03"}
+_LOCKED_OUT = "55P03"
+_BUSY = {"40001", "40P01", _LOCKED_OUT}
 # Another transaction was there first, with the same key or the same row.
 _OVERTAKEN = {"23505", "40001", "40P01"}
 # The server ends the connection with these.
@@ -63,6 +64,11 @@ def is_server_read_only(error: Exception) -> bool:
 def is_overtaken(error: Exception) -> bool:
     """Whether a statement was undone because another transaction was quicker."""
     return _get_state(error) in _OVERTAKEN
+
+
+def is_locked_out(error: Exception) -> bool:
+    """Whether somebody else kept what was asked for locked, for longer than anybody should."""
+    return _get_state(error) == _LOCKED_OUT
 
 
 def breaks_connection(error: Exception) -> bool:
