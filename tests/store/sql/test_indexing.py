@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -11,8 +11,13 @@ from sqlalchemy import Connection, insert, select
 from sqlalchemy import text as sql
 
 from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.sql.searching.indexing import work_out
+from swarmkeep.store.sql.searching.reading import read_parts
+from swarmkeep.store.sql.searching.storing import render_words, store_words
 from swarmkeep.store.sql.tables import search
-from tests.store.sql.test_search import find, index_all, say
+from tests.store.sessions import draft_user_messages
+from tests.store.sql.test_search import find, index_all, key, say
+from tests.support.postgres import Postgres
 
 
 async def test_a_session_whose_words_the_database_refuses_is_left_out_alone(
@@ -99,3 +104,45 @@ async def test_a_long_session_is_read_in_pieces_none_of_which_is_left_out(store:
     assert rounds == 3
     for word in words:
         assert await find(store, word) == ["long"]
+
+
+async def test_a_long_session_keeps_no_other_from_being_found(store: SqlStore) -> None:
+    """What it has beyond its share takes no room from those behind it."""
+    await say(store, "a", *["lorem " * 100_000] * 12)
+    await say(store, "b", "canary")
+    await store.index_some()
+    assert await find(store, "canary") == ["b"]
+
+
+@pytest.fixture
+def awaited_url(postgres: Postgres, postgres_ready: str) -> Iterator[str]:
+    """A database whose commits wait for the disk, as they do outside of tests."""
+    name = postgres_ready.partition("?")[0].rpartition("/")[2]
+    postgres.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = on')
+    yield postgres_ready
+    postgres.execute(f'ALTER DATABASE "{name}" RESET synchronous_commit')
+
+
+async def test_postgres_waits_for_no_disk_where_only_words_are_at_stake(awaited_url: str) -> None:
+    store = open_store(awaited_url)
+    setting = sql("SELECT current_setting('synchronous_commit')")
+    await say(store, "a", "canary")
+    read = await store.database.read_snapshot(read_parts)
+    found = [work_out(part) for part in read]
+
+    def store_all(connection: Connection) -> Any:
+        store_words(connection, found)
+        return connection.scalar(setting)
+
+    assert await store.database.write(store_all) == "off"
+    assert await find(store, "canary") == ["a"]
+    state = await store.state(key("a"))
+    await store.append(key("a"), state, draft_user_messages("linnet"))
+    [words] = [work_out(part) for part in await store.database.read_snapshot(read_parts)]
+    statement = render_words(words)
+    assert statement is not None
+    assert [tuple(row) for row in await store.database.write_statement(statement)] == [("off",)]
+    assert await find(store, "linnet") == ["a"]
+    # All else is waited for, on the same connections.
+    assert await store.database.write(lambda connection: connection.scalar(setting)) == "on"
+    await store.close()

@@ -24,7 +24,8 @@ from swarmkeep.domain.state import State
 from swarmkeep.store.older_releases import Leftovers, mend_leftovers
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import Claim, SessionKey, StoreUnavailable
-from swarmkeep.store.sql.searching import indexing
+from swarmkeep.store.sql.searching.indexing import work_out
+from swarmkeep.store.sql.searching.reading import read_parts
 from swarmkeep.store.sql.searching.storing import store_words
 from swarmkeep.store.sql.tables import search, search_marks
 from tests.store.sessions import begin_session, draft_run_start, draft_user_messages
@@ -164,12 +165,12 @@ async def test_nothing_goes_on_after_a_failure_was_told(store: SqlStore) -> None
 async def test_words_that_are_written_while_their_session_is_deleted_do_not_stay(postgres_ready: str) -> None:
     store, other = open_store(postgres_ready), open_store(postgres_ready)
     state = await say(store, "a", "canary")
-    [part] = await store.database.read_snapshot(indexing._read_parts)
+    [part] = await store.database.read_snapshot(read_parts)
     deleting: list[asyncio.Task[Any]] = []
 
     def index(connection: Connection) -> None:
         """Write the words, and commit once the deletion waits for that."""
-        store_words(connection, [indexing._work_out(part)])
+        store_words(connection, [work_out(part)])
         deletion = other.delete(key("a"), expected=state)
         deleting.append(asyncio.get_running_loop().create_task(deletion))
         while not connection.scalar(_WAITING_FOR_THIS):

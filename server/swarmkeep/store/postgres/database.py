@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 _SNAPSHOTS = 2
 # Of `write_each`: all else needs connections, too.
-_ITEMS_AT_ONCE = 8
+_ITEMS_AT_ONCE = 4
 
 
 class PostgresDatabase:

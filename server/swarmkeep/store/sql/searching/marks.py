@@ -7,6 +7,7 @@ would have to be changed with every append. The index itself follows behind (see
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -71,10 +72,13 @@ def void_words(connection: Connection, key: SessionKey) -> None:
 
 def find_marks(connection: Connection, limit: int) -> list[Mark]:
     """Some sessions that are not indexed up to where they are to be."""
-    return [
-        Mark(SessionKey(unescape(as_text(tenant)), unescape(as_text(name))), *rest)
-        for tenant, name, *rest in _FIND.fetch_all(connection, {"most": limit})
-    ]
+    return [read_mark(row) for row in _FIND.fetch_all(connection, {"most": limit})]
+
+
+def read_mark(row: Sequence[Any]) -> Mark:
+    """A mark from a row of its table's columns, as they are stored."""
+    tenant, name, *numbers = row
+    return Mark(SessionKey(unescape(as_text(tenant)), unescape(as_text(name))), *numbers)
 
 
 def count_behind(connection: Connection, most: int | None) -> int:

@@ -65,28 +65,30 @@ def store_words(connection: Connection, some: Sequence[FoundWords]) -> None:
 def _move(connection: Connection, words: FoundWords) -> bool:
     mark = words.mark
     row = {**session_columns(mark.key), "upto": words.upto, "done_": mark.done, "round_": mark.round}
-    if words.last is None:
-        return _MOVE.execute(connection, row) > 0
-    seq, digest = words.last
-    return _MOVE_SAME.execute(connection, {**row, "seq_": seq, "hash_": digest}) > 0
+    if words.last is not None:
+        row |= {"seq_": words.last[0], "hash_": words.last[1]}
+    return _prepare_move(connection.dialect.name, words.last is not None).execute(connection, row) > 0
 
 
-def _prepare_move(*conditions: Any) -> PreparedStatement:
+@functools.cache
+def _prepare_move(dialect: str, is_same: bool) -> PreparedStatement:
     columns = search_marks.c
     mine = (columns.tenant == bindparam("tenant"), columns.session_id == bindparam("session_id"))
     same = (columns.done == bindparam("done_"), columns.round == bindparam("round_"))
-    move = update(search_marks).where(*mine, *same, *conditions)
-    return PreparedStatement(move.values(done=bindparam("upto", type_=BigInteger())))
+    move = update(search_marks).where(*mine, *same).values(done=bindparam("upto", type_=BigInteger()))
+    if is_same:
+        move = move.where(_HAS_LAST)
+    return PreparedStatement(move.returning(text(_NOT_AWAITED)) if dialect == "postgresql" else move)
 
 
-_MOVE = _prepare_move()
-_MOVE_SAME = _prepare_move(
-    exists().where(
-        events.c.tenant == bindparam("tenant"),
-        events.c.session_id == bindparam("session_id"),
-        events.c.seq == bindparam("seq_", type_=BigInteger()),
-        events.c.hash == bindparam("hash_"),
-    )
+# The commit is not waited for by who gets the row: after a crash of the database the words may be missing, and with
+# them what says that they are there. Then they are put in again.
+_NOT_AWAITED = "set_config('synchronous_commit', 'off', true)"
+_HAS_LAST = exists().where(
+    events.c.tenant == bindparam("tenant"),
+    events.c.session_id == bindparam("session_id"),
+    events.c.seq == bindparam("seq_", type_=BigInteger()),
+    events.c.hash == bindparam("hash_"),
 )
 _REMOVE = PreparedStatement(
     delete(search).where(
@@ -142,7 +144,7 @@ def _prepare_statement(count: int) -> PreparedStatement:
         f" given.seq, {_NUMBERS['postgresql']} + given.place, array_to_tsvector(string_to_array(given.words, ' '))"
         f" FROM moved CROSS JOIN (VALUES {rows}) AS given (seq, place, words))"
     )
-    statement = text(f"WITH {moved}{said if count else ''} SELECT 1 FROM moved")
+    statement = text(f"WITH {moved}{said if count else ''} SELECT {_NOT_AWAITED} FROM moved")
     types: dict[str, Any] = {"tenant": search.c.tenant.type, "session_id": search.c.session_id.type}
     types |= dict.fromkeys(("upto", "done_", "round_", "seq_"), BigInteger()) | {"hash_": LargeBinary()}
     return PreparedStatement(statement.bindparams(*(bindparam(name, type_=of) for name, of in types.items())))
