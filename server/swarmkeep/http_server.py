@@ -85,6 +85,15 @@ def run_loop(config: Config, main: Coroutine[Any, Any, None]) -> None:
         runner.run(main)
 
 
+def spare_collector() -> None:
+    """Have the garbage collector look less often, and not at what is loaded by now."""
+    # That stays for good, and whatever runs would wait each time that the collector goes through it: a long session
+    # that is read brings that about.
+    gc.freeze()
+    # A turn makes some hundreds of objects, nearly all of them in no cycle and gone by its end.
+    gc.set_threshold(10_000, 20, 20)
+
+
 async def serve_app(
     app: Litestar, settings: Settings, server: StoppableServer, listener: socket.socket, worker: int | None = None
 ) -> None:
@@ -94,11 +103,7 @@ async def serve_app(
         record = StartRecord(service.engine.store, worker)
         address = f"{bracket_host(settings.host)}:{listener.getsockname()[1]}"
         await record.record_start(settings, address, needs_keys=await service.keyring.is_locked())
-        # What is loaded by now stays for good, and whatever runs would wait each time that the collector goes through
-        # it: a long session that is read brings that about.
-        gc.freeze()
-        # A turn makes some hundreds of objects, nearly all of them in no cycle and gone by its end.
-        gc.set_threshold(10_000, 20, 20)
+        spare_collector()
         try:
             await server.serve(sockets=[listener])
         finally:
