@@ -112,7 +112,10 @@ def lifespan_of(
         async with _trace(app, settings) as tracing:
             metrics = _build_metrics(settings, worker_metrics)
             store = open_store(
-                settings.database_url, on_append=metrics.observe_append, read_seconds=settings.read_seconds
+                settings.database_url,
+                cache_bytes=settings.state_cache_bytes,
+                on_append=metrics.observe_append,
+                read_seconds=settings.read_seconds,
             )
             engine = build_engine(settings, registry, store, tracing)
             _connect_metrics(metrics, engine, store)

@@ -117,6 +117,7 @@ class Settings(BaseSettings):
     search: Literal["on", "off"] = Field(
         default="on", description="Whether sessions are found by what was said: `on` indexes it, a moment behind."
     )
+    state_cache_bytes: int = Field(default=2**26, ge=0, description="How much memory sessions' states may take, about.")
     # Streams give their signs of life at a poll, and owe one every 15 seconds.
     poll_seconds: float = Field(
         default=0.5, gt=0, le=7, description="How soon, at the latest, a stream shows what another server has recorded."
