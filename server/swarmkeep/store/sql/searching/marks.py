@@ -15,6 +15,7 @@ import msgspec
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Select,
     Table,
     bindparam,
     delete,
@@ -88,17 +89,12 @@ def count_behind(connection: Connection, most: int | None) -> int:
 
 
 _MANY = (1 << 63) - 1
-_FIND = PreparedStatement(
-    select(*search_marks.c)
-    .where(IS_BEHIND)
-    .order_by(search_marks.c.tenant, search_marks.c.session_id)
-    .limit(bindparam("most"))
-)
-_COUNT = PreparedStatement(
-    select(func.count()).select_from(
-        select(literal_column("1")).select_from(search_marks).where(IS_BEHIND).limit(bindparam("most")).subquery()
-    )
-)
+# In the order of the index, because PostgreSQL takes a third of the rows to be behind: so many that it would rather
+# read the table than an index which hardly ever has any.
+_IN_ORDER = (search_marks.c.tenant, search_marks.c.session_id)
+_FIND = PreparedStatement(select(*search_marks.c).where(IS_BEHIND).order_by(*_IN_ORDER).limit(bindparam("most")))
+_BEHIND: Select[Any] = select(literal_column("1")).select_from(search_marks).where(IS_BEHIND).order_by(*_IN_ORDER)
+_COUNT = PreparedStatement(select(func.count()).select_from(_BEHIND.limit(bindparam("most")).subquery()))
 
 
 def void_all(connection: Connection) -> None:
