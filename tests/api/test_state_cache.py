@@ -6,7 +6,7 @@ import pytest
 
 from swarmkeep.store.sql.rows import decode_event
 from tests.api.server import scripted, start_server
-from tests.api.test_stream_costs import count_calls
+from tests.support.calls import count_calls
 from tests.support.scripted import ScriptedModel
 
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import closing, contextmanager
-from types import CodeType, FrameType
+from collections.abc import AsyncIterator
+from contextlib import closing
 
 import httpx2
 import pytest
@@ -21,6 +18,7 @@ from swarmkeep.engine.streams.feed import Feed
 from swarmkeep.store.ports import SessionKey
 from tests.api.server import RunningServer, scripted, start_server
 from tests.api.test_streams import wait_until
+from tests.support.calls import count_calls
 from tests.support.loop_watch import watch_callbacks
 from tests.support.scripted import ScriptedModel
 
@@ -31,22 +29,6 @@ PIECES = 300
 async def server(sqlite_ready: str, model: ScriptedModel) -> AsyncIterator[RunningServer]:
     async with start_server(scripted(sqlite_ready, model)) as running:
         yield running
-
-
-@contextmanager
-def count_calls() -> Iterator[Counter[CodeType]]:
-    """How often each function is called in this thread."""
-    found: Counter[CodeType] = Counter()
-
-    def note(called: FrameType, kind: str, argument: object) -> None:
-        if kind == "call":
-            found[called.f_code] += 1
-
-    sys.setprofile(note)
-    try:
-        yield found
-    finally:
-        sys.setprofile(None)
 
 
 async def read_stream(server: RunningServer, model: ScriptedModel, pieces: int) -> str:

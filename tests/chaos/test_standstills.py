@@ -6,7 +6,6 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -15,7 +14,6 @@ from swarmkeep_client import Client
 from tests.chaos.cluster import ServerCluster
 from tests.chaos.parallel import DATABASE_KINDS, OpenCluster, ParallelTests, run_in_parallel
 from tests.chaos.plans import wait_until
-from tests.chaos.records import LogRows
 from tests.chaos.storm.report import Row
 from tests.chaos.storm.storm import ServerSlot, Storm
 
@@ -36,21 +34,21 @@ class StandingSlot(ServerSlot):
         self._dice = random.Random(1)
 
     def kill(self) -> None:
-        self._turn.acquire()
-        self._cluster.freeze(self.server)
-        self.lifetimes[-1][1] = time.time()
+        with self._turn:
+            self._cluster.freeze(self.server)
+            self.lifetimes[-1][1] = time.time()
+            try:
+                held = self._list_runs()
+                # Whoever goes on with a run has a lease of its own; those that another server has are soon over.
+                wait_until("others go on with all that it did", lambda: not held & self._list_runs())
+                # Some wake up at once, others when all is long over.
+                time.sleep(self._dice.choice((0.0, 0.0, 1.0)))
+            finally:
+                self.server.resume()
 
     def start(self) -> None:
-        try:
-            held = self._list_runs()
-            # Whoever goes on with a run has a lease of its own; those that another server has are soon over.
-            wait_until("others go on with all that it did", lambda: not held & self._list_runs())
-            # Some wake up at once, others when all is long over.
-            time.sleep(self._dice.choice((0.0, 0.0, 1.0)))
-        finally:
-            self.lifetimes.append([time.time(), float("inf")])
-            self.server.resume()
-            self._turn.release()
+        """It goes on where it was."""
+        self.lifetimes.append([time.time(), float("inf")])
 
     def _list_runs(self) -> set[tuple[str, str, int]]:
         """The sessions that are running, with whose lease it is, and which."""
@@ -59,20 +57,22 @@ class StandingSlot(ServerSlot):
 
 
 class StandingStorm(Storm):
-    """Which server had a run is not known to clients, so nothing says how long a take-over took."""
+    """One whose clients do not wait for who stands still."""
 
     def __init__(self, cluster: ServerCluster, *, standstills: int) -> None:
-        open_slot = partial(StandingSlot, threading.Lock())
-        super().__init__(cluster, servers=2, talkers=4, kills=standstills, seed=1, open_slot=open_slot)
+        super().__init__(
+            cluster,
+            servers=2,
+            talkers=4,
+            kills=standstills,
+            seed=1,
+            open_slot=partial(StandingSlot, threading.Lock()),
+            measures_take_overs=False,
+        )
         self._hasty = [cluster.client(slot.server, seconds=ANSWER_SECONDS) for slot in self.slots]
 
     def client(self, place: int) -> Client:
         return super().client(place) if self.ended.is_set() else self._hasty[place]
-
-    def _measure_take_overs(
-        self, log: LogRows, posted: dict[str, int | None], took_over: dict[str, list[tuple[float, int]]]
-    ) -> Iterator[float]:
-        yield from ()
 
 
 def stand_still(cluster: ServerCluster, standstills: int) -> None:

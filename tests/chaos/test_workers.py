@@ -7,7 +7,6 @@ import random
 import re
 import signal
 import time
-from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -15,7 +14,6 @@ import pytest
 from tests.chaos.cluster import ServerCluster
 from tests.chaos.parallel import OpenCluster, ParallelTests
 from tests.chaos.plans import wait_until
-from tests.chaos.records import LogRows
 from tests.chaos.storm.report import Row
 from tests.chaos.storm.storm import ServerSlot, Storm
 
@@ -51,19 +49,12 @@ class WorkersSlot(ServerSlot):
         return [child.pid for child in psutil.Process(self.server.pid).children() if child.is_running()]
 
 
-class WorkersStorm(Storm):
-    """Which worker had a run when it died is not known to clients, so nothing says how long a take-over took."""
-
-    def _measure_take_overs(
-        self, log: LogRows, posted: dict[str, int | None], took_over: dict[str, list[tuple[float, int]]]
-    ) -> Iterator[float]:
-        yield from ()
-
-
 def test_workers_that_are_killed_under_load(open_cluster: OpenCluster, parallel_tests: ParallelTests) -> None:
     row = Row("workers", 1)
     with open_cluster("postgres") as cluster:
-        storm = WorkersStorm(cluster, servers=1, talkers=4, kills=KILLS, seed=1, open_slot=WorkersSlot)
+        storm = Storm(
+            cluster, servers=1, talkers=4, kills=KILLS, seed=1, open_slot=WorkersSlot, measures_take_overs=False
+        )
         storm.run()
         problems = storm.check_aftermath(row)
         (slot,) = storm.slots

@@ -19,17 +19,13 @@ from tests.support.postgres import Postgres
 @pytest.fixture
 def read_only_url(postgres: Postgres, postgres_ready: str) -> Iterator[str]:
     """A database whose connections may only read, until `let_write`."""
-    postgres.execute(f'ALTER DATABASE "{_name(postgres_ready)}" SET default_transaction_read_only = on')
+    postgres.alter(postgres_ready, "SET default_transaction_read_only = on")
     yield postgres_ready
     let_write(postgres, postgres_ready)
 
 
-def _name(url: str) -> str:
-    return url.partition("?")[0].rpartition("/")[2]
-
-
 def let_write(postgres: Postgres, url: str) -> None:
-    postgres.execute(f'ALTER DATABASE "{_name(url)}" RESET default_transaction_read_only')
+    postgres.alter(url, "RESET default_transaction_read_only")
 
 
 async def test_a_write_finds_the_server_that_takes_it(postgres: Postgres, read_only_url: str) -> None:

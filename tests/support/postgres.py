@@ -91,6 +91,10 @@ class Postgres:
         """Drop the database of `url`, whoever is still connected to it."""
         self.execute(f'DROP DATABASE IF EXISTS "{_name(url)}" WITH (FORCE)')
 
+    def alter(self, url: str, change: str) -> None:
+        """Change a setting of the database of `url`, for connections that are made from now on (`SET … = …`)."""
+        self.execute(f'ALTER DATABASE "{_name(url)}" {change}')
+
     def execute(self, statement: str) -> None:
         """Run one statement as the server's administrator, outside of any transaction."""
         self._run(_execute(self.url, statement))

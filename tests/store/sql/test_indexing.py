@@ -117,10 +117,9 @@ async def test_a_long_session_keeps_no_other_from_being_found(store: SqlStore) -
 @pytest.fixture
 def awaited_url(postgres: Postgres, postgres_ready: str) -> Iterator[str]:
     """A database whose commits wait for the disk, as they do outside of tests."""
-    name = postgres_ready.partition("?")[0].rpartition("/")[2]
-    postgres.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = on')
+    postgres.alter(postgres_ready, "SET synchronous_commit = on")
     yield postgres_ready
-    postgres.execute(f'ALTER DATABASE "{name}" RESET synchronous_commit')
+    postgres.alter(postgres_ready, "RESET synchronous_commit")
 
 
 async def test_postgres_waits_for_no_disk_where_only_words_are_at_stake(awaited_url: str) -> None:

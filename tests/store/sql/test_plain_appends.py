@@ -195,8 +195,7 @@ async def test_it_takes_no_named_statement_where_a_pooler_hands_connections_roun
 
 
 async def test_of_racers_one_wins_whatever_isolation_is_the_default(postgres: Postgres, postgres_ready: str) -> None:
-    name = postgres_ready.partition("?")[0].rpartition("/")[2]
-    postgres.execute(f"ALTER DATABASE \"{name}\" SET default_transaction_isolation = 'serializable'")
+    postgres.alter(postgres_ready, "SET default_transaction_isolation = 'serializable'")
     store = open_store(postgres_ready)
     try:
         state = await begin_session(store)
@@ -208,4 +207,4 @@ async def test_of_racers_one_wins_whatever_isolation_is_the_default(postgres: Po
             state = won.state
     finally:
         await store.close()
-        postgres.execute(f'ALTER DATABASE "{name}" RESET default_transaction_isolation')
+        postgres.alter(postgres_ready, "RESET default_transaction_isolation")

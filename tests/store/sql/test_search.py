@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import unicodedata
-from types import CodeType
 from typing import Any
 
 import pytest
@@ -29,6 +27,7 @@ from swarmkeep.store.sql.searching.reading import read_parts
 from swarmkeep.store.sql.searching.storing import store_words
 from swarmkeep.store.sql.tables import search, search_marks
 from tests.store.sessions import begin_session, draft_run_start, draft_user_messages
+from tests.support.calls import count_calls
 
 
 def key(name: str, tenant: str = "default") -> SessionKey:
@@ -277,12 +276,8 @@ async def test_much_text_is_looked_through_beside_the_loop_and_only_so_much(stor
     for number in range(5):
         await say(store, f"s{number}", *[text] * 3)
     await index_all(store)
-    here: set[CodeType] = set()
-    sys.setprofile(lambda frame, *_: here.add(frame.f_code))
-    try:
+    with count_calls() as here:
         page = await store.list_sessions("default", terms=parse_terms("zebra"), order="activity")
-    finally:
-        sys.setprofile(None)
     assert make_snippet.__code__ not in here
     matches = [match for one in page.sessions for match in one.matches or ()]
     assert len(matches) == 15
