@@ -12,7 +12,7 @@ from swarmkeep.audit.redact import MAX_SEQS, redact
 from swarmkeep.audit.verify.audit_log import verify_audit_log
 from swarmkeep.audit.verify.problems import Head
 from swarmkeep.audit.verify.session import verify, verify_all
-from swarmkeep.domain.codec import Json
+from swarmkeep.domain.codec import Json, encode_text
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import (
     EventNotFound,
@@ -413,6 +413,35 @@ async def test_deleting_leaves_nothing_that_can_be_read(store: SqlStore) -> None
     await put_canary_everywhere(store)
     await delete_session(store, KEY)
     assert CANARY not in await dump_database(store)
+
+
+class RedactedMeanwhile:
+    """A store in which an event is redacted once a state was read for the first time."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+        self._is_redacted = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def state(self, key: SessionKey, *, at: int | None = None) -> State:
+        state = await self._store.state(key, at=at)
+        if not self._is_redacted:
+            self._is_redacted = True
+            await redact(self._store, key, [2], "asked for")
+        return state
+
+
+@pytest.mark.parametrize("at", [None, 3])
+async def test_a_fork_of_what_is_redacted_once_it_was_read_has_nothing_of_it(store: SqlStore, at: int | None) -> None:
+    state = await begin_session(store, KEY)
+    await store.append(KEY, state, draft_user_messages(CANARY, "more", "and more"))
+    meanwhile: Any = RedactedMeanwhile(store)
+    forked = await fork_session(meanwhile, KEY, at=at, session_id=OTHER.id)
+    assert CANARY not in encode_text(forked)
+    assert (await verify(store, OTHER)).valid
+    assert CANARY not in repr(await store.state(OTHER))
 
 
 async def test_a_fork_made_at_the_same_time_is_named_or_has_nothing_to_hide(store: SqlStore) -> None:

@@ -108,8 +108,10 @@ async def plan_fork(
 ) -> SessionPlan:
     """See `fork_session`."""
     labels = check_object(metadata or {}, "/metadata")
+    # Read first: of what is removed after that, the state may still know, and then the copy is refused.
+    removed = await store.read_redacted_payloads(key)
     base = await store.state(key, at=at)
-    redacted_payloads = await store.read_redacted_payloads(key, upto=base.seq)
+    redacted_payloads = {seq: payload for seq, payload in removed.items() if seq <= base.seq}
     facts = [
         SessionForked(from_session_id=key.id, from_seq=base.seq, from_hash=base.hash),
         *await _describe_copied_redactions(store, key, base, redacted_payloads),

@@ -175,7 +175,7 @@ READING: Mapping[str, Case] = {
     "sealed events": Case(lambda store: store.read_sealed(KEY, max_bytes=100)),
     "blobs": Case(lambda store: store.read_blobs(KEY, ["x", "y"])),
     "files": Case(lambda store: store.read_files(KEY, ["x", "y"])),
-    "redacted payloads": Case(lambda store: store.read_redacted_payloads(KEY, upto=9), filters=BY_SESSION),
+    "redacted payloads": Case(lambda store: store.read_redacted_payloads(KEY), filters=BY_SESSION),
     "idempotency key": Case(lambda store: store.find_idempotency_record(KEY, "k")),
     "rows of a session": Case(
         lambda store: store.read_snapshot(lambda db: (db.read_session_rows(KEY), db.find_replaced_tables())),

@@ -89,8 +89,8 @@ class EventReader(Protocol):
         """Events with the salts and commitments that their hashes are made of, oldest first: for auditors."""
         ...
 
-    async def read_redacted_payloads(self, key: SessionKey, *, upto: int) -> dict[int, str]:
-        """The events up to a seq that have lost their payload, and the texts that stand in its place."""
+    async def read_redacted_payloads(self, key: SessionKey) -> dict[int, str]:
+        """The events that have lost their payload, and the texts that stand in its place."""
         ...
 
 

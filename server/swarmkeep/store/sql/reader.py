@@ -118,8 +118,8 @@ class SqlEventReader(SqlFiles):
             lambda connection: read_sealed(connection, key, after=after, upto=last, limit=limit, max_bytes=max_bytes)
         )
 
-    async def read_redacted_payloads(self, key: SessionKey, *, upto: int) -> dict[int, str]:
-        return await self.database.read(lambda connection: read_redacted_payloads(connection, key, upto))
+    async def read_redacted_payloads(self, key: SessionKey) -> dict[int, str]:
+        return await self.database.read(lambda connection: read_redacted_payloads(connection, key))
 
     async def _read_current(self, key: SessionKey, known: State | None) -> State | None:
         """The last state, from the events since the known one where that is still part of the session."""
@@ -286,9 +286,7 @@ def find_blobs(connection: Connection, key: SessionKey, hashes: Sequence[str]) -
     return found
 
 
-def read_redacted_payloads(connection: Connection, key: SessionKey, upto: int) -> dict[int, str]:
+def read_redacted_payloads(connection: Connection, key: SessionKey) -> dict[int, str]:
     """The texts that stand in the place of removed payloads, by seq."""
-    found = select(events.c.seq, events.c.payload).where(
-        *of_session(events, key), events.c.seq <= upto, events.c.salt.is_(None)
-    )
+    found = select(events.c.seq, events.c.payload).where(*of_session(events, key), events.c.salt.is_(None))
     return {row.seq: row.payload for row in connection.execute(found.order_by(events.c.seq))}
