@@ -163,6 +163,21 @@ async def test_each_plain_function_has_a_daemon_thread_of_its_own() -> None:
     assert one[0] != threading.get_ident()
 
 
+async def test_a_function_has_the_thread_of_one_that_has_returned_but_of_no_other() -> None:
+    runner, released = ThreadRunner(), threading.Event()
+    try:
+        with pytest.raises(ToolTimeout):
+            await runner(released.wait, is_async=False, seconds=0.01)
+        # Not that one's: it would have to wait for it. How many are idle by now nobody knows.
+        used = [await runner(threading.current_thread, is_async=False, seconds=SECONDS) for _ in range(200)]
+    finally:
+        released.set()
+    assert len(set(used)) < 100
+    for thread in set(used):
+        await asyncio.to_thread(thread.join, SECONDS)
+        assert not thread.is_alive()
+
+
 async def test_a_call_whose_run_was_cancelled_drops_its_late_result() -> None:
     reached, released, ended = threading.Event(), threading.Event(), threading.Event()
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import queue
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
+
+_IDLE_SECONDS = 1.0
 
 
 class ToolTimeout(Exception):
@@ -23,7 +26,7 @@ class ToolRunner(Protocol):
 
 
 class ThreadRunner:
-    """Async tools on the loop, others each in a thread of its own: neither can hold up anybody else.
+    """Async tools on the loop, others each in a thread that no other has meanwhile: neither can hold up anybody else.
 
     The threads are daemons: one that never returns is abandoned, its late result dropped, and it does not keep the
     process from exiting.
@@ -86,12 +89,13 @@ def is_loop_running() -> bool:
 
 
 def _run_with_timeout(function: Callable[[], Any], seconds: float | None) -> Any:
-    box: list[Callable[[], Any]] = []
-    thread = _start_thread(function, box.append)
-    thread.join(seconds)
-    if not box:
-        raise ToolTimeout
-    return box[0]()
+    answers: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
+    _start(function, answers.put)
+    try:
+        answer = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise ToolTimeout from None
+    return answer()
 
 
 async def _run_in_thread(function: Callable[[], Any]) -> Any:
@@ -109,11 +113,49 @@ async def _run_in_thread(function: Callable[[], Any]) -> Any:
             # The loop has closed: nobody waits for this result any more.
             return
 
-    _start_thread(function, deliver)
+    _start(function, deliver)
     return (await done)()
 
 
-def _start_thread(function: Callable[[], Any], deliver: Callable[[Callable[[], Any]], None]) -> threading.Thread:
+class _Threads:
+    """Daemon threads. Each has one function at a time, and waits a moment for the next: to start one takes longer than
+    most functions."""
+
+    def __init__(self) -> None:
+        self._idle: list[queue.SimpleQueue[Callable[[], None]]] = []
+
+    def run(self, work: Callable[[], None]) -> None:
+        try:
+            given = self._idle.pop()
+        except IndexError:
+            threading.Thread(target=self._serve, args=(work,), name="swarmkeep-tool", daemon=True).start()
+        else:
+            given.put(work)
+
+    def _serve(self, work: Callable[[], None]) -> None:
+        given: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        while True:
+            work()
+            # What the function returned is nobody's but its caller's.
+            del work
+            self._idle.append(given)
+            try:
+                work = given.get(timeout=_IDLE_SECONDS)
+            except queue.Empty:
+                try:
+                    self._idle.remove(given)
+                except ValueError:
+                    # Somebody has just chosen it.
+                    work = given.get()
+                else:
+                    return
+
+
+_threads = _Threads()
+
+
+def _start(function: Callable[[], Any], deliver: Callable[[Callable[[], Any]], None]) -> None:
+    """Run it in a thread; what `deliver` is called with there gives or raises what came of it."""
     context = contextvars.copy_context()
 
     def work() -> None:
@@ -124,9 +166,7 @@ def _start_thread(function: Callable[[], Any], deliver: Callable[[Callable[[], A
         else:
             deliver(lambda: value)
 
-    thread = threading.Thread(target=work, name="swarmkeep-tool", daemon=True)
-    thread.start()
-    return thread
+    _threads.run(work)
 
 
 def _make_raiser(error: BaseException) -> Callable[[], Any]:
