@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.compaction.texts import HEADING
+from swarmkeep.domain.history.stand_ins import HEADING
 from tests.chaos.cluster import LEASE_SECONDS, POLL_SECONDS, ServerCluster, ignore_lost_connection
 from tests.chaos.parallel import run_in_parallel
 from tests.chaos.plans import wait_until

@@ -44,6 +44,11 @@ class ChainsAndLists(RuleBasedStateMachine):
         chain, plain = pair
         return self._both(chain.drop_last(), plain[:-1])
 
+    @rule(target=pairs, pair=pairs)
+    def branch(self, pair: Pair) -> Pair:
+        chain, plain = pair
+        return self._both(chain.branch(), plain)
+
     @rule(target=pairs, pair=pairs, data=st.data())
     def replace_at(self, pair: Pair, data: st.DataObject) -> Pair:
         chain, plain = pair
@@ -148,6 +153,31 @@ def test_exchanging_all_items_of_a_chain_one_by_one_copies_nothing() -> None:
         chain = chain.replace_at(index, -index)
     assert chain._items is shared
     assert list(chain) == [-index for index in range(1000)]
+
+
+def test_what_is_tried_out_in_a_branch_leaves_the_list_to_the_chain() -> None:
+    chain = Chain(range(1000))
+    chain.remember("of two", 2)
+    shared = chain.shared
+    for number in range(1000, 1100):
+        tried = chain.branch().append("a").append("b")
+        assert tried[-3:] == [number - 1, "a", "b"]
+        assert list(tried.drop_last().drop_last().drop_last().append("c")) == [*range(number - 1), "c"]
+        assert list(tried.replace_at(-1, "c").replace_at(0, "d")) == ["d", *range(1, number), "a", "c"]
+        chain = chain.append(number)
+        assert chain.shared is shared
+    assert list(chain) == list(range(1100))
+    assert tried.shared is shared
+    assert tried.recall(str) == "of two"
+
+
+def test_exchanging_all_items_of_a_branch_one_by_one_copies_the_list_once() -> None:
+    branch = Chain(range(1000)).branch().append(-1).replace_at(999, -999)
+    shared = branch.shared
+    for index in range(1000):
+        branch = branch.replace_at(index, -index)
+    assert branch.shared is shared
+    assert list(branch) == [*(-index for index in range(1000)), -1]
 
 
 class RacedList(SharedList[Any]):

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import example, settings
 from hypothesis import given as for_any
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import HandoffIgnored, MessageAdded, RunCancelled, RunFailed, SessionForked
@@ -442,3 +444,15 @@ def test_a_forced_choice_holds_once_where_the_run_has_a_format_of_its_own() -> N
     assert build_request(asked, profile).params["tool_choice"] == "required"
     asked = given(make_run_started(response_format={"type": "json_object"}), user_said(), *turn)
     assert build_request(asked, profile).params["tool_choice"] == "auto"
+
+
+def test_a_long_history_is_in_few_pieces_and_the_same_however_it_was_put_together() -> None:
+    state = given()
+    for number in range(200):
+        said = user_said(f"question {number}"), model_reply(answer_message("a" * (number % 7) + "!"))
+        state = when(state, *said)
+        history = build_request(when(state, user_said("And?")), PROFILE).history
+        assert len(history.pieces) < 16
+        assert history.size == len(history.json)
+    anew = replace(state, messages=Chain(state.messages))
+    assert build_request(state, PROFILE).body() == build_request(anew, PROFILE).body()

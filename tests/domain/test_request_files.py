@@ -121,7 +121,7 @@ def test_a_history_without_files_is_as_it_was() -> None:
     state = given(MessageAdded(message={"role": "user", "content": [{"type": "text", "text": "hi"}]}))
     request = build_request(state, PROFILE)
     assert request.history.places == ()
-    assert request.sent_history is request.history.json
+    assert request.sent_history is request.history.pieces
     assert request.file_names == []
 
 

@@ -16,10 +16,10 @@ from swarmkeep.audit.replay.requests import rebuild_request
 from swarmkeep.audit.replay.session import replay_session
 from swarmkeep.audit.verify.session import verify
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.compaction.texts import HEADING
 from swarmkeep.domain.errors import RequestNotKept, SessionBusy
 from swarmkeep.domain.events import MessageAdded
 from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
+from swarmkeep.domain.history.stand_ins import HEADING
 from swarmkeep.domain.state import State
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.engine import Engine

@@ -15,7 +15,7 @@ from swarmkeep.domain.decisions.commands import StartRun
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import InvalidRequest, RequestNotKept, TooLarge
 from swarmkeep.domain.events import MessageAdded
-from swarmkeep.domain.request import History
+from swarmkeep.domain.history.sent import History
 from swarmkeep.engine.engine import Engine
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.tables import files

@@ -13,9 +13,10 @@ import pytest
 from openai import AsyncOpenAI
 
 from swarmkeep import Agent
+from swarmkeep.domain.history.sent import History
 from swarmkeep.engine.ids import make_id
 from swarmkeep.store.ports import SessionKey
-from tests.engine.cluster import EngineCluster, make_start_run, open_session, run_to_end, wait_for_end
+from tests.engine.cluster import KEY, EngineCluster, make_start_run, open_session, run_to_end, wait_for_end
 from tests.support.round_trips import count_round_trips
 from tests.support.scripted import ScriptedModel
 
@@ -68,6 +69,25 @@ async def test_a_tool_adds_two_writes(cluster: EngineCluster, model: ScriptedMod
     model.call("look")
     model.say("Rain.")
     assert await count_turn(cluster, model) == ["write"] * 4
+
+
+async def test_a_turn_copies_nothing_of_what_was_said_before(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await cluster.open_engine(Agent(name="A", functions=[look]), start=False)
+    await open_session(engine)
+    lists: list[list[int]] = []
+    for number in range(6):
+        model.call("look")
+        model.say("Rain.")
+        assert (await run_to_end(engine, run_id=f"r{number}")).status == "completed"
+        state = await engine.store.state(KEY)
+        # What is sent is kept from the second turn on: it ends before a user's message.
+        kept = state.messages.recall(History)
+        lists.append(
+            [id(chain.shared) for chain in (state.messages, state.finished, *([kept.entries] if kept else []))]
+        )
+    assert kept is not None
+    assert len(kept.entries) == 5 * 4
+    assert lists == [lists[-1][:2], *[lists[-1]] * 5]
 
 
 async def count_turn_on_the_wire(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from typing import TypeVar, overload
+from itertools import chain, islice
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -82,6 +82,14 @@ class Chain(Sequence[T]):
         """Keep what was worked out of the first `length` items, one of a type, for all chains that begin with them."""
         self._items.memos[type(memo)] = (length, self._edits, memo)
 
+    def branch(self) -> Chain[T]:
+        """The same items, for trying out what would follow: whatever is done with it, the next append to this chain or
+        exchange in it costs what it would have."""
+        return _Branch(self, _NOTHING)
+
+    def _copy(self) -> Chain[T]:
+        return Chain._sharing(self._items.copy_first(self._length, self._edits), self._length)
+
     def append(self, item: T) -> Chain[T]:
         items, length, edits = self._items, self._length, self._edits
         if len(items) == length and len(items.edits) == edits:
@@ -94,15 +102,15 @@ class Chain(Sequence[T]):
             items, edits = items.copy_first(length, edits), 0
             items.append(item)
         # In place of a call of `_sharing`: half the events of a long session come here.
-        chain: Chain[T] = Chain.__new__(Chain)
-        chain._items, chain._length, chain._edits = items, length + 1, edits
-        return chain
+        longer: Chain[T] = Chain.__new__(Chain)
+        longer._items, longer._length, longer._edits = items, length + 1, edits
+        return longer
 
     @staticmethod
     def _sharing(items: SharedList[T], length: int, edits: int = 0) -> Chain[T]:
-        chain: Chain[T] = Chain.__new__(Chain)
-        chain._items, chain._length, chain._edits = items, length, edits
-        return chain
+        sharing: Chain[T] = Chain.__new__(Chain)
+        sharing._items, sharing._length, sharing._edits = items, length, edits
+        return sharing
 
     def replace_at(self, index: int, item: T) -> Chain[T]:
         """With one item exchanged."""
@@ -149,3 +157,73 @@ class Chain(Sequence[T]):
 
     def __repr__(self) -> str:
         return f"Chain({list(self)!r})"
+
+
+class _Branch(Chain[T]):
+    """A chain's items, and more that are kept apart from its shared list. Its first exchange copies what it begins
+    with."""
+
+    __slots__ = ("_added", "_base", "_has_own_base")
+
+    def __init__(self, base: Chain[T], added: Chain[T], *, has_own_base: bool = False) -> None:
+        self._base = base
+        self._added = added
+        self._has_own_base = has_own_base
+
+    @property
+    def shared(self) -> SharedList[T]:
+        return self._base.shared
+
+    def recall(self, kind: type[M]) -> M | None:
+        memo = self._added.recall(kind)
+        return self._base.recall(kind) if memo is None else memo
+
+    def remember(self, memo: object, length: int) -> None:
+        if length > len(self._base):
+            self._added.remember(memo, length - len(self._base))
+        else:
+            self._base.remember(memo, length)
+
+    def branch(self) -> Chain[T]:
+        return self
+
+    def append(self, item: T) -> Chain[T]:
+        return self._with(self._base, self._added.append(item))
+
+    def replace_at(self, index: int, item: T) -> Chain[T]:
+        at = index if index >= 0 else len(self) + index
+        if at >= len(self._base):
+            return self._with(self._base, self._added.replace_at(at - len(self._base), item))
+        base = self._base if self._has_own_base else self._base._copy()
+        # Without what was worked out of the items before.
+        return _Branch(base.replace_at(at, item), Chain(self._added), has_own_base=True)
+
+    def drop_last(self) -> Chain[T]:
+        if self._added:
+            return self._with(self._base, self._added.drop_last())
+        return self._with(self._base.drop_last(), self._added)
+
+    def _with(self, base: Chain[T], added: Chain[T]) -> Chain[T]:
+        return _Branch(base, added, has_own_base=self._has_own_base)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        at = index if index >= 0 else len(self) + index
+        return self._base[at] if at < len(self._base) else self._added[at - len(self._base)]
+
+    def __len__(self) -> int:
+        return len(self._base) + len(self._added)
+
+    def __iter__(self) -> Iterator[T]:
+        return chain(self._base, self._added)
+
+
+# Whoever appends to it gets a list of their own: it is not at the end of this one.
+_NOTHING: Chain[Any] = Chain([None]).drop_last()

@@ -11,9 +11,9 @@ import msgspec
 from msgspec import UNSET
 
 from swarmkeep.domain.codec import Json, MalformedJson, decode, encode, is_deeper_than, replace_surrogates
-from swarmkeep.domain.compaction.texts import shorten_text
 from swarmkeep.domain.events import CompletionRecord, ToolRecord
 from swarmkeep.domain.files.results import list_result_parts, make_files_message
+from swarmkeep.domain.history.stand_ins import shorten_text
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 INTERRUPTED = "Interrupted: the outcome of this call is unknown. It may or may not have taken effect."

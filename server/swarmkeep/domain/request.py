@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -12,18 +11,17 @@ from msgspec import UNSET, UnsetType
 
 from swarmkeep.agent.model_settings import merge_settings
 from swarmkeep.agent.output import OUTPUT_TOOL
-from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.checking.tool_choices import find_tool_choice
 from swarmkeep.domain.codec import Json, decode, encode, encode_text
-from swarmkeep.domain.compaction.texts import make_summary_message
 from swarmkeep.domain.events import MessageAdded, RequestRecord, SessionEvent
 from swarmkeep.domain.facts.compaction import CompactionSummarised
 from swarmkeep.domain.facts.tools import ToolsListed
-from swarmkeep.domain.files.places import FilePlace, choose_sent_files, find_places, put_back, put_back_parts
-from swarmkeep.domain.messages import Entry, pair_results, to_chat_message
+from swarmkeep.domain.files.places import choose_sent_files, put_back, put_back_parts
+from swarmkeep.domain.history.sent import History, collect_history, cut_history
+from swarmkeep.domain.history.window import find_window_start
+from swarmkeep.domain.messages import Entry, to_chat_message
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State, Summary
-from swarmkeep.domain.window import STANDING_ROLES, find_window_start, select_earlier, select_from
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,28 +41,6 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     output_tool: str | None = None
 
 
-class History(msgspec.Struct, frozen=True):
-    """What a model is sent of the first `upto` messages of a session, and its JSON, with commas in between.
-
-    `places`: where in the JSON references stand in the place of files, in order.
-    """
-
-    upto: int
-    entries: tuple[Entry, ...]
-    json: bytes
-    summary_seq: int = 0
-    places: tuple[FilePlace, ...] = ()
-
-    def extend(self, later: Sequence[Entry]) -> History:
-        """With the messages that follow. Right where a call is not parted from its results."""
-        added = tuple(pair_results(later))
-        parts = [self.json] if self.entries else []
-        json = b",".join([*parts, *(entry.chat_json for entry in added)])
-        places = self.places + find_places(added, len(self.json) + 1 if self.entries else 0)
-        return History(self.upto + len(later), self.entries + added, json, self.summary_seq, places)
-
-
-_NOTHING = History(0, (), b"")
 _NO_OPTIONS = RunOptions()
 
 
@@ -82,7 +58,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     files: Mapping[str, bytes] = {}
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> Sequence[Entry]:
         """The messages after the instructions."""
         return self.history.entries
 
@@ -110,9 +86,11 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         ]
 
     @functools.cached_property
-    def sent_history(self) -> bytes:
+    def sent_history(self) -> tuple[bytes, ...]:
         """The JSON of the history with the content of its files. Of these, a copy: better made in a thread."""
-        return put_back(self.history.json, self.history.places, self.files)
+        if not self.history.places:
+            return self.history.pieces
+        return (put_back(self.history.json, self.history.places, self.files),)
 
     @property
     def file_names(self) -> list[str]:
@@ -121,17 +99,16 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def body(self) -> bytes:
         """The exact bytes that are sent."""
-        system = encode(to_chat_message({"role": "system", "content": self.instructions}))
-        # Joined once: each copy of a long history takes its time.
-        parts = [b'{"messages":[' + system]
-        if self.history.entries:
-            parts.append(self.sent_history)
-        parts[-1] += b"]"
+        parts = [b'{"messages":[', encode(to_chat_message({"role": "system", "content": self.instructions}))]
+        for piece in self.sent_history:
+            parts += (b",", piece)
+        parts.append(b"]")
         if self.tools is not None:
-            parts.append(b'"tools":' + self.tools.encode())
-        parts += [encode(key) + b":" + encode(value) for key, value in self.params.items()]
-        parts[-1] += b"}"
-        return b",".join(parts)
+            parts += (b',"tools":', self.tools.encode())
+        for key, value in self.params.items():
+            parts += (b",", encode(key), b":", encode(value))
+        # Joined once: each copy of a long history takes its time.
+        return b"".join([*parts, b"}"])
 
 
 def build_request(state: State, profile: Profile, *, stream: bool = False, turns: int | None = None) -> ModelRequest:
@@ -216,62 +193,9 @@ def assemble_request(
         instructions=instructions,
         tools=tools,
         params=params,
-        history=_cut_history(entries, history_from or 0, summary) if cut else _collect_history(entries, summary),
+        history=cut_history(entries, history_from or 0, summary) if cut else collect_history(entries, summary),
         history_from=history_from,
     )
-
-
-def measure_new_history(state: State) -> tuple[int, int]:
-    """How many messages the next request has to encode, because none before it did, and about how many bytes."""
-    known = _recall_history(state.messages)
-    if known.summary_seq != (0 if state.summary is None else state.summary.seq):
-        known = _NOTHING
-    return len(state.messages) - known.upto, state.size - len(known.json)
-
-
-def _recall_history(messages: Chain[Entry]) -> History:
-    return messages.recall(History) or _NOTHING
-
-
-def _cut_history(messages: Sequence[Entry], seq: int, summary: Summary | None) -> History:
-    sent = select_from(messages, seq)
-    standing = sum(entry.seq < seq and entry.role in STANDING_ROLES for entry in sent)
-    summed_up = [] if summary is None else [_make_summary_entry(summary)]
-    return _NOTHING.extend([*sent[:standing], *summed_up, *sent[standing:]])
-
-
-def _make_summary_entry(summary: Summary) -> Entry:
-    return Entry(seq=summary.seq, at=summary.at, run_id=None, message=make_summary_message(summary.text))
-
-
-def _begin_with_summary(messages: Sequence[Entry], summary: Summary) -> History:
-    """What is sent in the place of the messages that were summed up."""
-    upto = bisect_right(messages, summary.last_seq, key=lambda entry: entry.seq)
-    standing, question = select_earlier(messages, summary.last_seq + 1)
-    # Whether it is sent must not hang on more than the next message, which is kept with what this is the beginning of.
-    is_answered = upto < len(messages) and (messages[upto].role != "user" or messages[upto].removed)
-    begun = _NOTHING.extend([*standing, _make_summary_entry(summary), *(question if is_answered else ())])
-    return History(upto, begun.entries, begun.json, summary.seq, begun.places)
-
-
-def _collect_history(messages: Sequence[Entry], summary: Summary | None = None) -> History:
-    """What is sent of these messages. Of a session's own, all that came before the last user's message is kept with
-    them: however long it is, the next request costs what has been said since."""
-    if not isinstance(messages, Chain):
-        begun = _NOTHING if summary is None else _begin_with_summary(messages, summary)
-        return begun.extend(messages[begun.upto :])
-    known = _recall_history(messages)
-    if known.summary_seq != (0 if summary is None else summary.seq):
-        known = _NOTHING if summary is None else _begin_with_summary(messages, summary)
-    asked = next((at for at in range(len(messages) - 1, known.upto, -1) if messages[at].role == "user"), None)
-    if asked is not None:
-        # With a user's message the calls before it are over: what answers them later is not sent.
-        before, known = len(known.entries), known.extend(messages[known.upto : asked])
-        messages.remember(known, known.upto)
-        for entry in known.entries[before:]:
-            # It is in there now, and not kept twice.
-            vars(entry).pop("chat_json", None)
-    return known.extend(messages[known.upto :])
 
 
 def list_text_hashes(fact: SessionEvent) -> list[str]:

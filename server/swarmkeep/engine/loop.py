@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from swarmkeep.domain.checking.call_ids import find_call_ids
+from swarmkeep.domain.checking.known_ids import find_call_ids
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.guardrails import refuse_input, refuse_reply
 from swarmkeep.domain.decisions.outputs import record_verdict

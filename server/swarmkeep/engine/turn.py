@@ -16,9 +16,10 @@ from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import AgentUnavailable, QuotaExceeded
 from swarmkeep.domain.events import CompletionRecord, RunError, SessionEvent
 from swarmkeep.domain.facts.compaction import CompactionStarted
-from swarmkeep.domain.request import ModelRequest, Profile, build_request, measure_new_history
+from swarmkeep.domain.history.sent import measure_new_history
+from swarmkeep.domain.history.window import count_turns
+from swarmkeep.domain.request import ModelRequest, Profile, build_request
 from swarmkeep.domain.state import Run, State
-from swarmkeep.domain.window import count_turns
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.compaction.summarising import find_compaction
 from swarmkeep.engine.failpoints import MODEL_SENT, reach

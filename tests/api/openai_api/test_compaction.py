@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai import APIStatusError, AsyncOpenAI, BadRequestError, NotFoundError
 
-from swarmkeep.domain.compaction.texts import HEADING
+from swarmkeep.domain.history.stand_ins import HEADING
 from tests.api.server import RunningServer
 from tests.support.scripted import ScriptedModel
 

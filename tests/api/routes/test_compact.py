@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from swarmkeep.domain.compaction.texts import HEADING
+from swarmkeep.domain.history.stand_ins import HEADING
 from swarmkeep.domain.messages import INTERRUPTED
 from tests.api.server import RunningServer, check_problem
 from tests.support.scripted import ScriptedModel

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.compaction.planning import CompactionPlan, halve_piece, next_piece, plan_compaction
-from swarmkeep.domain.compaction.texts import HEADING, shorten_text
 from swarmkeep.domain.decisions.removing import remove_message
 from swarmkeep.domain.decisions.steps import AskModel, Compact, next_step
 from swarmkeep.domain.envelope import RecordedEvent
@@ -18,6 +17,7 @@ from swarmkeep.domain.errors import DomainError
 from swarmkeep.domain.events import RunCompleted
 from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionSummarised
 from swarmkeep.domain.fold import fold
+from swarmkeep.domain.history.stand_ins import HEADING, shorten_text
 from swarmkeep.domain.request import Profile, build_request
 from swarmkeep.domain.state import State
 from tests.domain.given import (

@@ -17,8 +17,9 @@ from swarmkeep.domain.errors import DomainError, EventNotFound, RunNotFound, Ses
 from swarmkeep.domain.events import RunCompleted, RunInterrupted, SessionForked
 from swarmkeep.domain.facts.history import MessageRemoved
 from swarmkeep.domain.fold import evolve, fold
+from swarmkeep.domain.history.sent import History
 from swarmkeep.domain.messages import list_shown
-from swarmkeep.domain.request import History, Profile, build_request
+from swarmkeep.domain.request import Profile, build_request
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import find_run, view_run, view_session
 from tests.domain.given import (

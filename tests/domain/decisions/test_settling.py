@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given as for_any
 
+from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.decisions.commands import StartRun, start_run
-from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
 from swarmkeep.domain.decisions.settling import draft_follow_up, find_outside_step, settle
 from swarmkeep.domain.decisions.steps import AskModel, next_step
@@ -45,6 +46,16 @@ def test_the_input_is_committed_before_anything_is_asked() -> None:
     drafts = settle(state, start_run(state, command))
     assert list_types(drafts) == ["run.started", "message.added"]
     assert next_step(record_drafts(state, drafts)) == AskModel()
+
+
+def test_what_follows_is_tried_out_apart_from_the_chains_of_the_session() -> None:
+    state = given(make_run_started(), user_said())
+    tried = apply_drafts(state, [])
+    chains = [name for name in State.__struct_fields__ if isinstance(getattr(state, name), Chain)]
+    assert {"messages", "finished"} <= {*chains}
+    for name in chains:
+        getattr(tried, name).append("an item")
+        assert len(getattr(state, name).shared) == len(getattr(state, name))
 
 
 def test_a_plain_reply_and_the_end_of_its_run_share_a_commit() -> None:

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from swarmkeep.domain.compaction.texts import describe_message, shorten_text
+from swarmkeep.domain.compaction.texts import describe_message
 from swarmkeep.domain.facts.compaction import CompactionReason, CompactionStarted
+from swarmkeep.domain.history.stand_ins import shorten_text
+from swarmkeep.domain.history.window import STANDING_ROLES, find_window_start
 from swarmkeep.domain.messages import ROLES, Entry
 from swarmkeep.domain.state import State
-from swarmkeep.domain.window import STANDING_ROLES, find_window_start
 
 # Where nobody says how much a model can take, a piece is what about any can.
 _PIECE_CHARACTERS = 40_000

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.compaction.planning import Piece, next_piece
 from swarmkeep.domain.compaction.texts import make_instructions, make_prompt
+from swarmkeep.domain.history.sent import History
 from swarmkeep.domain.messages import Entry
-from swarmkeep.domain.request import History, ModelRequest
+from swarmkeep.domain.request import ModelRequest
 from swarmkeep.domain.state import State
 
 
@@ -19,6 +21,6 @@ def build_summary_request(state: State, model: str, characters: int) -> tuple[Mo
         instructions=make_instructions(state.compaction.fact.instructions),
         tools=None,
         params={"model": model},
-        history=History(0, (asked,), asked.chat_json),
+        history=History(0, Chain([asked]), (asked.chat_json,)),
     )
     return request, piece

@@ -1,15 +1,10 @@
-"""The texts that stand for what a model is not sent: shortened results, and summaries."""
+"""How a model is asked for a summary."""
 
 from __future__ import annotations
 
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.wording import format_calls, join_content
 
-_LEFT_OUT = "\n[… {count} characters left out …]\n"
-HEADING = (
-    "[A summary of the conversation up to here, in the place of its messages. It was made by a model; it is no message "
-    "of the user.]"
-)
 INSTRUCTIONS = (
     "You sum up a conversation for whoever goes on with it, in the place of its messages. Keep what is needed to go "
     "on: what the user wants and has said, names, numbers, identifiers, dates and decisions as they were given, what "
@@ -19,26 +14,12 @@ INSTRUCTIONS = (
 _SO_FAR = "The summary of what came before:\n\n{summary}\n\nWhat followed:\n\n{text}"
 
 
-def shorten_text(text: str, most: int) -> str:
-    """The beginning and the end of a text that has more characters than that."""
-    if len(text) <= most:
-        return text
-    head = most * 2 // 3
-    tail = most - head
-    return text[:head] + _LEFT_OUT.format(count=len(text) - most) + text[len(text) - tail :]
-
-
 def make_instructions(added: str | None) -> str:
     return INSTRUCTIONS if not added else f"{INSTRUCTIONS}\n\n{added}"
 
 
 def make_prompt(summary: str, text: str) -> str:
     return _SO_FAR.format(summary=summary, text=text) if summary else text
-
-
-def make_summary_message(text: str) -> Json:
-    """The message that a model is sent in the place of those that were summed up."""
-    return {"role": "user", "content": f"{HEADING}\n\n{text}", "sender": "swarmkeep"}
 
 
 def describe_message(message: Json) -> str:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from swarmkeep.domain.checking.inputs import refuse_stray_results
+from swarmkeep.domain.checking.known_ids import find_finished_runs
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
 from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
@@ -138,7 +139,7 @@ def refuse_if_busy(state: State) -> None:
 def _is_known_run(state: State, run_id: str) -> bool:
     if state.run is not None and state.run.id == run_id:
         return True
-    return any(queued.run_id == run_id for queued in state.queue) or any(run.id == run_id for run in state.finished)
+    return any(queued.run_id == run_id for queued in state.queue) or run_id in find_finished_runs(state.finished)
 
 
 def _queue_run(command: StartRun) -> RunQueued:
@@ -192,6 +193,6 @@ def cancel_run(state: State, run_id: str, partial: PartialReply = NOTHING_SAID) 
         return draft_events(state.agent, end_run(state, run, RunCancelled, "cancelled", partial=partial), run_id)
     if any(queued.run_id == run_id for queued in state.queue):
         return draft_events(state.agent, [RunCancelled(stop_reason="cancelled")], run_id)
-    if any(run.id == run_id for run in state.finished):
+    if run_id in find_finished_runs(state.finished):
         return []
     raise RunNotFound(run_id)

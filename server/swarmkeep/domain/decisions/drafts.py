@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.events import (
@@ -38,7 +39,17 @@ def _find_turn_agent(fact: SessionEvent) -> str:
 
 
 def apply_drafts(state: State, drafts: Iterable[EventDraft]) -> State:
-    """The state as it will be once `drafts` are recorded, but for their times and hashes."""
+    """The state as it will be once `drafts` are recorded, but for their times and hashes.
+
+    It may come to nothing, and leaves it to the events to make the chains of `state` longer.
+    """
+    state = replace(
+        state,
+        messages=state.messages.branch(),
+        finished=state.finished.branch(),
+        approvals=state.approvals.branch(),
+        summaries=state.summaries.branch(),
+    )
     for draft in drafts:
         state = evolve(state, preview_event(state, draft, state.updated_at))
     return state

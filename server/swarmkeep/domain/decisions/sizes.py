@@ -103,13 +103,15 @@ def is_heavy(*values: object) -> bool:
     # It grows as it is gone through.
     found: list[object] = list(values)
     for value in found:
+        if value is None or value is msgspec.UNSET:
+            continue
         if isinstance(value, str):
             characters_left -= len(value)
         elif isinstance(value, dict):
             values_left -= len(value)
             if values_left >= 0:
                 found += value.values()
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, (list, tuple)):
             values_left -= len(value)
             if values_left >= 0:
                 found += value

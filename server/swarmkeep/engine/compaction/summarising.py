@@ -9,7 +9,6 @@ import msgspec
 from swarmkeep.agent import Agent
 from swarmkeep.domain.compaction.planning import CompactionPlan, halve_piece, plan_compaction
 from swarmkeep.domain.compaction.requests import build_summary_request
-from swarmkeep.domain.compaction.texts import shorten_text
 from swarmkeep.domain.events import RunError, SessionEvent
 from swarmkeep.domain.facts.compaction import (
     CompactionFailed,
@@ -17,6 +16,7 @@ from swarmkeep.domain.facts.compaction import (
     CompactionStarted,
     CompactionSummarised,
 )
+from swarmkeep.domain.history.stand_ins import shorten_text
 from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.request import ModelRequest
 from swarmkeep.domain.state import State
@@ -70,7 +70,7 @@ def _count_tokens(last: Entry | None, request: ModelRequest) -> tuple[int, bool]
     count = None if usage is None else usage.get("prompt_tokens")
     if isinstance(count, int) and count > 0:
         return count, False
-    size = len(request.history.json) + len(request.instructions) + len(request.tools or "")
+    size = request.history.size + len(request.instructions) + len(request.tools or "")
     return size // _BYTES_PER_TOKEN, True
 
 

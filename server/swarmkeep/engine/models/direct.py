@@ -181,7 +181,7 @@ def _make_ssl_context() -> ssl.SSLContext:
 
 async def _make_body(request: ModelRequest) -> bytes | io.BytesIO:
     """The body; a large one is put together in a thread, and sent piece by piece."""
-    if len(request.sent_history) <= _SMALL_BODY_BYTES:
+    if sum(map(len, request.sent_history)) <= _SMALL_BODY_BYTES:
         return request.body()
     return io.BytesIO(await asyncio.to_thread(request.body))
 

@@ -11,7 +11,7 @@ import msgspec
 from swarmkeep.api.openai.errors import Refused
 from swarmkeep.api.openai.items.content import read_assistant_content, read_content, read_text_output
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.compaction.texts import make_summary_message
+from swarmkeep.domain.history.stand_ins import make_summary_message
 
 _ROLES = ("user", "system", "developer", "assistant")
 

@@ -1,4 +1,4 @@
-"""The ids of calls are known of a whole session, and cost what has been said since."""
+"""The ids of calls and runs are known of a whole session, and cost what has been said since."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmkeep.domain.chain import Chain
-from swarmkeep.domain.checking.call_ids import CallIds, find_call_ids
+from swarmkeep.domain.checking.known_ids import KnownIds, find_call_ids, find_finished_runs
 from swarmkeep.domain.messages import Entry
+from swarmkeep.domain.run_options import RunOptions
+from swarmkeep.domain.state import Run
 
 
 def make_entry(seq: int, *call_ids: str, removed: tuple[str, ...] = ()) -> Entry:
@@ -41,9 +43,9 @@ def test_a_call_that_was_taken_out_stays_known() -> None:
 
 
 def test_a_long_session_has_its_calls_in_a_few_sets() -> None:
-    found = CallIds()
+    found = KnownIds()
     for number in range(10_000):
-        found = found.extend([make_entry(number, f"call_{number}")])
+        found = found.extend(1, [f"call_{number}"])
     assert len(found.parts) <= 14
     assert ("call_0" in found, "call_9999" in found, "call_10000" in found) == (True, True, False)
     sizes = [len(part) for part in found.parts]
@@ -51,3 +53,21 @@ def test_a_long_session_has_its_calls_in_a_few_sets() -> None:
     # Nothing was said since: nothing is looked at again.
     chain = Chain([make_entry(1, "a")])
     assert find_call_ids(chain) is find_call_ids(chain)
+
+
+def test_runs_that_are_over_are_known_by_their_ids() -> None:
+    runs = [make_run(f"run_{number}") for number in range(3)]
+    finished: Chain[Run] = Chain(runs[:2])
+    known = find_finished_runs(finished)
+    assert ("run_0" in known, "run_1" in known, "run_2" in known) == (True, True, False)
+    assert find_finished_runs(finished) is known
+    assert "run_2" in find_finished_runs(finished.append(runs[2]))
+    assert "run_1" not in find_finished_runs(finished.drop_last())
+
+
+def make_run(run_id: str) -> Run:
+    options = RunOptions()
+    return Run(
+        id=run_id, status="completed", options=options, first_seq=1, last_seq=1, created_at="", active_since="",
+        agent="A", context_variables={}, first_message=0, last_message=0,
+    )  # fmt: skip

@@ -13,9 +13,9 @@ from msgspec import UNSET
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import CompletionRecord, MessageAdded, RunCompleted
 from swarmkeep.domain.fold import fold
+from swarmkeep.domain.history.window import count_turns, find_window_start
 from swarmkeep.domain.request import Profile, assemble_request, build_request
 from swarmkeep.domain.state import State
-from swarmkeep.domain.window import count_turns, find_window_start
 from tests.domain.given import (
     answer_message,
     calling_message,
