@@ -28,6 +28,7 @@ from tests.domain.given import (
     user_said,
     when,
 )
+from tests.support.calls import count_calls
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import any_logs
 from tests.support.rules import find_body_faults, find_faults
@@ -64,6 +65,22 @@ def test_the_last_turns_are_sent_whole() -> None:
     assert build_messages(make_session(5), turns=2) == ["ask 4", "answer 4", "and now?"]
     assert build_messages(make_session(5), turns=1) == ["and now?"]
     assert build_messages(make_session(1), turns=9) == ["begin", "ask 0", "answer 0", "and now?"]
+
+
+@pytest.mark.parametrize("turns", [None, 3])
+def test_the_next_request_costs_as_much_however_long_the_session_is(turns: int | None) -> None:
+    costs = []
+    for runs in (20, 200):
+        state = make_session(runs)
+        asked = CompletionRecord(request=build_request(state, PROFILE, turns=turns).record)
+        reply = MessageAdded(message=answer_message("yes"), completion=asked)
+        state = when(state, reply, RunCompleted(stop_reason="end_turn"))
+        state = when(state, in_run("next", make_run_started()), in_run("next", user_said("and then?")))
+        with count_calls() as counted:
+            build_request(state, PROFILE, turns=turns)
+        costs.append(counted.total())
+    # To find a place in 400 messages takes a few looks more than in 40.
+    assert costs[1] < costs[0] + 20
 
 
 def test_a_runs_own_limit_holds() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 
+import msgspec
+
+from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.messages import Entry
 
 # What these say holds for the whole conversation, however long ago it was said.
@@ -53,23 +57,40 @@ def _find_first(entries: Sequence[Entry]) -> int:
 def select_from(entries: Sequence[Entry], seq: int) -> list[Entry]:
     """The messages from `seq` on, after what stands for the whole conversation.
 
-    When they begin in the middle of a run, the user's message that it answers goes with them.
+    When they begin in the middle of a run, the user's message that it answers goes with them. However long the
+    conversation is, this costs what is selected.
     """
     standing, question = select_earlier(entries, seq)
-    first = next((entry for entry in entries if entry.seq >= seq and not entry.removed), None)
-    later = (entry for entry in entries if entry.seq >= seq)
+    later = entries[_find_place(entries, seq) :]
+    first = next((entry for entry in later if not entry.removed), None)
     return [*standing, *(question if first is not None and first.role != "user" else ()), *later]
 
 
-def select_earlier(entries: Iterable[Entry], seq: int) -> tuple[list[Entry], list[Entry]]:
+def select_earlier(entries: Sequence[Entry], seq: int) -> tuple[list[Entry], list[Entry]]:
     """Of the messages before `seq`, those that stand for the whole conversation, and what the user said last."""
-    standing: list[Entry] = []
-    question: list[Entry] = []
-    for entry in entries:
-        if entry.seq >= seq:
-            break
-        if entry.role in STANDING_ROLES:
-            standing.append(entry)
-        elif entry.is_question and not entry.removed:
-            question = [entry]
-    return standing, question
+    standing = [entry for entry in _find_standing(entries).entries if entry.seq < seq]
+    earlier = (entries[index] for index in range(_find_place(entries, seq) - 1, -1, -1))
+    question = next((entry for entry in earlier if entry.is_question and not entry.removed), None)
+    return standing, [] if question is None else [question]
+
+
+def _find_place(entries: Sequence[Entry], seq: int) -> int:
+    return bisect_left(entries, seq, key=lambda entry: entry.seq)
+
+
+class _Standing(msgspec.Struct, frozen=True):
+    """Those of the first `upto` messages that stand for the whole conversation."""
+
+    upto: int = 0
+    entries: tuple[Entry, ...] = ()
+
+
+def _find_standing(entries: Sequence[Entry]) -> _Standing:
+    """Kept with a session's own messages."""
+    known = (entries.recall(_Standing) if isinstance(entries, Chain) else None) or _Standing()
+    if known.upto < len(entries):
+        found = [entry for entry in entries[known.upto :] if entry.role in STANDING_ROLES]
+        known = _Standing(len(entries), (*known.entries, *found) if found else known.entries)
+        if isinstance(entries, Chain):
+            entries.remember(known, known.upto)
+    return known
