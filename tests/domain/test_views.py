@@ -6,12 +6,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given as for_any
+from hypothesis import settings
+from hypothesis import strategies as st
 
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import (
     ContextUpdated,
     HandoffMade,
     MessageAdded,
     PendingCall,
+    RunCancelled,
     RunCompleted,
     RunError,
     RunFailed,
@@ -19,9 +24,10 @@ from swarmkeep.domain.events import (
     RunWaiting,
     SessionForked,
 )
+from swarmkeep.domain.fold import fold
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
-from swarmkeep.domain.views import RunView, collect_runs, find_run, view_run, view_session
+from swarmkeep.domain.views import RunView, collect_runs, find_run, list_latest_runs, view_run, view_session
 from tests.domain.given import (
     OTHER,
     RUN,
@@ -37,6 +43,9 @@ from tests.domain.given import (
     user_said,
     when,
 )
+from tests.support.calls import count_calls
+from tests.support.hypothesis_profiles import examples
+from tests.support.logs import any_logs
 
 SESSION_KEYS = (
     "id", "status", "agent", "context_variables", "metadata", "seq", "hash", "active_run_id", "message_count", "usage",
@@ -46,6 +55,32 @@ RUN_KEYS = (
     "id", "session_id", "status", "stop_reason", "agent", "messages", "output_text", "output", "context_variables",
     "usage", "error", "pending", "first_seq", "last_seq", "created_at", "finished_at",
 )  # fmt: skip
+
+
+@for_any(any_logs(), st.integers(1, 5), st.integers(1, 60) | st.none())
+@settings(max_examples=examples(60))
+def test_the_latest_runs_are_those_that_began_last(log: list[RecordedEvent], limit: int, before: int | None) -> None:
+    for upto in range(0, len(log) + 1, 7):
+        state = fold(log[:upto])
+        runs = sorted(collect_runs(state), key=lambda run: -run.first_seq)
+        expected = [run for run in runs if before is None or run.first_seq < before][:limit]
+        assert list_latest_runs(state, limit, before) == expected
+
+
+def test_the_latest_of_many_runs_are_found_without_the_others() -> None:
+    state = given()
+    for number in range(300):
+        queued = (
+            [RunQueued(options=RunOptions(), messages=()), RunCancelled(stop_reason="cancelled")]
+            if number % 50 == 0
+            else []
+        )
+        state = when(state, in_run(f"r{number}", make_run_started()), *(in_run(f"q{number}", fact) for fact in queued))
+        state = when(state, in_run(f"r{number}", RunCompleted(stop_reason="end_turn")))
+    with count_calls() as counted:
+        latest = list_latest_runs(state, 3)
+    assert [run.id for run in latest] == ["r299", "r298", "r297"]
+    assert counted.total() < 30
 
 
 def show_run(state: State, run_id: str = RUN) -> RunView:

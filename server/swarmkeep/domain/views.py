@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from heapq import heappush, heappushpop
 from typing import Any
 
 import msgspec
@@ -174,6 +175,28 @@ def collect_runs(state: State) -> list[Run]:
     """Every run, oldest first."""
     active = [] if state.run is None else [state.run]
     return [*state.finished, *active, *(make_queued_run(state, queued) for queued in state.queue)]
+
+
+def list_latest_runs(state: State, limit: int, before: int | None = None) -> list[Run]:
+    """The runs that began last, newest first; with `before`, of those that began before that event."""
+    # The first of a heap began first.
+    begun: list[tuple[int, int, Run]] = []
+    for place, run in enumerate(_iterate_backwards(state)):
+        # All that ended earlier began earlier, too.
+        if run.finished_at is not None and len(begun) == limit and begun[0][0] > run.last_seq:
+            break
+        if before is not None and run.first_seq >= before:
+            continue
+        (heappush if len(begun) < limit else heappushpop)(begun, (run.first_seq, -place, run))
+    return [run for _, _, run in sorted(begun, reverse=True)]
+
+
+def _iterate_backwards(state: State) -> Iterator[Run]:
+    """Every run: first those that have not ended, then the others, the last one first."""
+    yield from (make_queued_run(state, queued) for queued in reversed(state.queue))
+    if state.run is not None:
+        yield state.run
+    yield from reversed(state.finished)
 
 
 def view_run(session_id: str, state: State, run: Run) -> RunView:

@@ -13,7 +13,7 @@ from swarmkeep.domain.errors import RunNotFound, SearchOff, SessionNotFound
 from swarmkeep.domain.events import RunEnded, RunWaiting
 from swarmkeep.domain.finding.words import parse_terms
 from swarmkeep.domain.state import Run, SessionStatus, State
-from swarmkeep.domain.views import RunView, SessionView, collect_runs, find_run, view_run, view_session
+from swarmkeep.domain.views import RunView, SessionView, find_run, list_latest_runs, view_run, view_session
 from swarmkeep.engine.loop import Item
 from swarmkeep.engine.streams.feed import Feed
 from swarmkeep.engine.streams.following import Batch, flatten, follow_batches, read_pages
@@ -132,13 +132,12 @@ class SessionReader:
         state = await self.state(key, at=at)
         return view_run(key.id, state, _find_known_run(state, run_id))
 
-    async def list_runs(self, key: SessionKey, *, before: int | None = None, limit: int | None = None) -> list[RunView]:
+    async def list_runs(self, key: SessionKey, *, before: int | None = None, limit: int) -> list[RunView]:
         """The session's runs that began before that seq, newest first."""
         state = await self.state(key)
-        runs = sorted(collect_runs(state), key=lambda run: -run.first_seq)
-        earlier = [run for run in runs if before is None or run.first_seq < before]
+        runs = list_latest_runs(state, limit, before)
         # Each answer in JSON is taken apart, which is quick for one and not for a page of large ones.
-        return await asyncio.to_thread(lambda: [view_run(key.id, state, run) for run in earlier[:limit]])
+        return await asyncio.to_thread(lambda: [view_run(key.id, state, run) for run in runs])
 
     async def find_position(self, key: SessionKey, run_id: str) -> RunPosition:
         """Where the stream of a run that was started before begins. Raises RunNotFound."""

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError, ConflictError, RateLimitError, UnprocessableEntityError
 
+from swarmkeep.api.openai.chat.messages import find_new
 from swarmkeep.domain.codec import Json
+from swarmkeep.domain.events import MessageAdded, RunCompleted
 from tests.api.auth.keys import create_key
 from tests.api.openai_api.test_chat import DOOR, user
 from tests.api.server import RunningServer, scripted, start_server
+from tests.domain.given import answer_message, given, in_run, make_run_started, model_reply, user_said, when
+from tests.support.calls import count_calls
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -396,3 +400,20 @@ async def test_a_key_that_may_only_read_begins_nothing(service: RunningServer) -
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
     nobody = await service.post("/openai/v1/chat/completions", body)
     assert (nobody.status_code, nobody.json()["error"]["type"]) == (401, "authentication_error")
+
+
+def test_what_is_new_to_a_session_is_found_however_long_that_is() -> None:
+    costs = []
+    for runs in (20, 200):
+        state = given(MessageAdded(message={"role": "developer", "content": "Be brief."}))
+        for number in range(runs):
+            said = in_run(f"r{number}", user_said(f"ask {number}")), model_reply(answer_message("yes"))
+            state = when(state, in_run(f"r{number}", make_run_started()), *said, RunCompleted(stop_reason="end_turn"))
+        find_new([], state)
+        state = when(state, user_said("one more"))
+        asked = [{"role": "developer", "content": text} for text in ("Be brief.", "Be kind.")]
+        with count_calls() as counted:
+            new = find_new([*asked, {"role": "user", "content": "And now?"}], state)
+        assert [message["content"] for message in new.messages] == ["Be kind.", "And now?"]
+        costs.append(counted.total())
+    assert costs[0] == costs[1]

@@ -68,7 +68,7 @@ def select_from(entries: Sequence[Entry], seq: int) -> list[Entry]:
 
 def select_earlier(entries: Sequence[Entry], seq: int) -> tuple[list[Entry], list[Entry]]:
     """Of the messages before `seq`, those that stand for the whole conversation, and what the user said last."""
-    standing = [entry for entry in _find_standing(entries).entries if entry.seq < seq]
+    standing = [entry for entry in list_standing(entries) if entry.seq < seq]
     earlier = (entries[index] for index in range(_find_place(entries, seq) - 1, -1, -1))
     question = next((entry for entry in earlier if entry.is_question and not entry.removed), None)
     return standing, [] if question is None else [question]
@@ -85,12 +85,12 @@ class _Standing(msgspec.Struct, frozen=True):
     entries: tuple[Entry, ...] = ()
 
 
-def _find_standing(entries: Sequence[Entry]) -> _Standing:
-    """Kept with a session's own messages."""
+def list_standing(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    """The messages that stand for the whole conversation. They are kept with a session's own messages."""
     known = (entries.recall(_Standing) if isinstance(entries, Chain) else None) or _Standing()
     if known.upto < len(entries):
         found = [entry for entry in entries[known.upto :] if entry.role in STANDING_ROLES]
         known = _Standing(len(entries), (*known.entries, *found) if found else known.entries)
         if isinstance(entries, Chain):
             entries.remember(known, known.upto)
-    return known
+    return known.entries

@@ -11,9 +11,9 @@ import msgspec
 from swarmkeep.api.openai.errors import Refused
 from swarmkeep.api.openai.items.content import join_text, read_assistant_content, read_text_output
 from swarmkeep.domain.codec import Json
+from swarmkeep.domain.history.window import STANDING_ROLES, list_standing
 from swarmkeep.domain.state import State
 
-_INSTRUCTING = ("system", "developer")
 # Of an answer that is sent back, what no model is sent again.
 _LEFT_OUT = ("annotations", "parsed", "reasoning", "reasoning_content", "reasoning_details")
 
@@ -161,24 +161,26 @@ def find_new(messages: Sequence[Json], state: State) -> NewMessages:
 
 
 def _count_leading(messages: Sequence[Json]) -> int:
-    places = (place for place, message in enumerate(messages) if message["role"] not in _INSTRUCTING)
+    places = (place for place, message in enumerate(messages) if message["role"] not in STANDING_ROLES)
     return next(places, len(messages))
 
 
 def _list_instructions(state: State) -> set[str]:
     """The texts that a session's system and developer messages have, those of queued runs included."""
     queued = (message for queued in state.queue for message in queued.fact.messages)
-    messages = (*(entry.message for entry in state.messages), *queued)
-    return {join_text(message.get("content")) for message in messages if message.get("role") in _INSTRUCTING}
+    messages = (*(entry.message for entry in list_standing(state.messages)), *queued)
+    return {join_text(message.get("content")) for message in messages if message.get("role") in STANDING_ROLES}
 
 
 def _list_given_results(state: State) -> set[tuple[Any, str]]:
     """The results of calls that runs were given since the last that was completed. Whoever asks again after a failure
     sends them again, and can do nothing else.
     """
-    failed = {run.id for run in takewhile(lambda run: run.status != "completed", reversed(state.finished))}
-    results = (entry.message for entry in state.messages if entry.role == "tool" and entry.run_id in failed)
-    return {_identify_result(message) for message in results}
+    failed = takewhile(lambda run: run.status != "completed", reversed(state.finished))
+    entries = ((run.id, entry) for run in failed for entry in state.messages[run.first_message : run.last_message])
+    return {
+        _identify_result(entry.message) for run_id, entry in entries if (entry.role, entry.run_id) == ("tool", run_id)
+    }
 
 
 def _identify_result(message: Json) -> tuple[Any, str]:
