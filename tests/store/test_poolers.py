@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
+import asyncpg  # type: ignore[import-untyped]
 import pytest
 
+from swarmkeep.domain.errors import Overloaded, SeqConflict
 from swarmkeep.domain.state import State
 from swarmkeep.store.opening import open_store
-from swarmkeep.store.ports import SessionKey
-from tests.store.sessions import KEY, draft_creation
+from swarmkeep.store.ports import OutcomeUnknown, SessionKey, StoreUnavailable
+from swarmkeep.store.postgres import connections, standstill
+from tests.store.sessions import KEY, draft_creation, draft_user_messages
 from tests.support.transaction_pooler import TransactionPooler
 
 
@@ -63,4 +67,33 @@ async def test_a_store_that_only_reads_does_too(postgres_ready: str, read_only: 
             heads = await asyncio.gather(*(store.read_head(KEY) for _ in range(20)))
             assert [head.seq for head in heads if head is not None] == [1] * 20
         finally:
+            await store.close()
+
+
+async def test_what_stands_still_half_way_through_a_statement_keeps_nobody_out_for_ever(
+    postgres_ready: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No time-out for locks can be set through a pooler: what a statement may take is all there is."""
+    monkeypatch.setitem(connections.make_engine.__kwdefaults__, "command_seconds", 1.0)
+    monkeypatch.setattr(standstill, "STANDSTILL_SECONDS", 0.2)
+    sleeper = await asyncpg.connect(postgres_ready, server_settings={"application_name": ""})
+    async with TransactionPooler(postgres_ready) as pooler:
+        store = open_store(pooler.url)
+        try:
+            state = (await store.append(KEY, State(), draft_creation())).state
+            await sleeper.execute("BEGIN")
+            await sleeper.execute("UPDATE sessions SET tenant = tenant")
+            # The text is sent, its values are not.
+            await sleeper.prepare("SELECT seq FROM events WHERE seq = $1")
+            # What is told to end may take a moment; and who waited in vain does not know whether it was done.
+            with suppress(SeqConflict):
+                for _ in range(20):
+                    with suppress(Overloaded, OutcomeUnknown, StoreUnavailable):
+                        await store.append(KEY, state, draft_user_messages("Hello."))
+                        break
+            assert [event.seq for event in await store.read(KEY)] == [1, 2]
+            with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+                await sleeper.execute("COMMIT")
+        finally:
+            sleeper.terminate()
             await store.close()

@@ -104,12 +104,12 @@ class TransactionPooler:
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
+            writer.close()
             if lent is not None and transaction is not None and not transaction.done():
                 # The client is gone in the middle of it.
                 transaction.cancel()
                 lent.writer.write(make_query("ROLLBACK"))
                 await self._relay(lent, None)
-            writer.close()
 
     async def _relay(self, server: _Server, client: asyncio.StreamWriter | None) -> None:
         await server.relay(client)

@@ -17,6 +17,7 @@ from swarmkeep.store.postgres.connections import connect, make_engine
 from swarmkeep.store.postgres.errors import (
     is_connection_lost,
     is_locked_out,
+    is_out_of_time,
     is_overtaken,
     is_server_read_only,
     raise_store_error,
@@ -173,7 +174,7 @@ class PostgresDatabase:
                 if is_demoted:
                     # Each connection of the pool leads there, and would be kept for as long as it works.
                     drop_connections(engine.sync_engine)
-                if last or not (is_demoted or is_connection_lost(error) or await _is_freed(engine, error)):
+                if last or not (await _is_freed(engine, error) or is_demoted or is_connection_lost(error)):
                     raise_store_error(error, self._server)
         raise AssertionError
 
@@ -189,7 +190,7 @@ class PostgresDatabase:
                     drop_connections(engine.sync_engine)
                 if is_overtaken(error) and not is_in_doubt:
                     return ()
-                if not last and (is_lost or is_demoted or await _is_freed(engine, error)):
+                if not last and (await _is_freed(engine, error) or is_lost or is_demoted):
                     continue
                 if is_in_doubt:
                     raise self._make_outcome_unknown() from error
@@ -207,7 +208,8 @@ class PostgresDatabase:
 
 async def _is_freed(engine: AsyncEngine, error: Exception) -> bool:
     """Whether the error was that something is locked, and whoever kept it locked does so no more."""
-    return is_locked_out(error) and await greenlet_spawn(end_standing_transactions, engine.sync_engine) > 0
+    may_be_locked = is_locked_out(error) or is_out_of_time(error)
+    return may_be_locked and await greenlet_spawn(end_standing_transactions, engine.sync_engine) > 0
 
 
 def _query_in_time(query: Callable[[Connection], T], seconds: float, connection: Connection) -> T:

@@ -71,6 +71,11 @@ def is_locked_out(error: Exception) -> bool:
     return _get_state(error) == _LOCKED_OUT
 
 
+def is_out_of_time(error: Exception) -> bool:
+    """Whether the driver gave up: behind a pooler, which takes no settings, nothing else ends the wait for a lock."""
+    return isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError)
+
+
 def breaks_connection(error: Exception) -> bool:
     """Whether the driver's error, of a statement, says that there is nobody at the other end any more."""
     state = _get_state(error)
