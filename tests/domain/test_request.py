@@ -13,7 +13,14 @@ from msgspec.structs import replace
 from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.events import HandoffIgnored, MessageAdded, RunCancelled, RunFailed, SessionForked
+from swarmkeep.domain.events import (
+    CompletionRecord,
+    HandoffIgnored,
+    MessageAdded,
+    RunCancelled,
+    RunFailed,
+    SessionForked,
+)
 from swarmkeep.domain.fold import evolve, fold
 from swarmkeep.domain.messages import INTERRUPTED, to_chat_message
 from swarmkeep.domain.request import Profile, assemble_request, build_request, digest
@@ -31,6 +38,7 @@ from tests.domain.given import (
     user_said,
     when,
 )
+from tests.support.calls import count_calls
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import (
     ARGUMENTS,
@@ -427,7 +435,26 @@ def test_a_long_history_is_not_gone_through_again() -> None:
     request = assemble_request(state.messages, "Be kind.", None, {})
     kept = [entry for entry in request.entries if "chat_json" in vars(entry)]
     assert len(request.entries) == 1002
-    assert [entry.message["content"] for entry in kept] == ["again", answer_message()["content"]]
+    assert [entry.message["content"] for entry in kept] == [answer_message()["content"]]
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_the_next_turn_of_a_run_costs_as_much_however_long_the_run_is(window: int | None) -> None:
+    profile = replace(PROFILE, tools=TOOLS, tool_choice="required")
+    costs = []
+    for turns in (20, 200):
+        state = given(make_run_started(), user_said())
+        for number in range(turns):
+            call = tool_call(f"c{number}")
+            asked = CompletionRecord(request=build_request(state, profile, turns=window).record)
+            reply = MessageAdded(message=calling_message(call), completion=asked)
+            state = when(state, reply, tool_result(f"c{number}"))
+        with count_calls() as counted:
+            body = build_request(state, profile, turns=window).body()
+        anew = replace(state, messages=Chain(state.messages))
+        assert body == build_request(anew, profile, turns=window).body()
+        costs.append(counted.total())
+    assert costs[0] == pytest.approx(costs[1], abs=20)
 
 
 def test_a_forced_choice_holds_once_where_the_run_has_a_format_of_its_own() -> None:

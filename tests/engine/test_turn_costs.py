@@ -80,14 +80,12 @@ async def test_a_turn_copies_nothing_of_what_was_said_before(cluster: EngineClus
         model.say("Rain.")
         assert (await run_to_end(engine, run_id=f"r{number}")).status == "completed"
         state = await engine.store.state(KEY)
-        # What is sent is kept from the second turn on: it ends before a user's message.
-        kept = state.messages.recall(History)
-        lists.append(
-            [id(chain.shared) for chain in (state.messages, state.finished, *([kept.entries] if kept else []))]
-        )
-    assert kept is not None
-    assert len(kept.entries) == 5 * 4
-    assert lists == [lists[-1][:2], *[lists[-1]] * 5]
+        sent = state.messages.recall(History)
+        assert sent is not None
+        lists.append([id(chain.shared) for chain in (state.messages, state.finished, sent.entries)])
+    # All before the last call: its result was sent with the last request.
+    assert len(sent.entries) == 5 * 4 + 1
+    assert lists == [lists[0]] * 6
 
 
 async def count_turn_on_the_wire(

@@ -135,7 +135,10 @@ class Chain(Sequence[T]):
     def __getitem__(self, index: slice) -> list[T]: ...
     def __getitem__(self, index: int | slice) -> T | list[T]:
         if isinstance(index, slice):
-            return list(self._items.iterate(range(*index.indices(self._length)), self._edits))
+            places = range(*index.indices(self._length))
+            if not self._edits and places.step > 0:
+                return self._items[places.start : places.stop : places.step]
+            return list(self._items.iterate(places, self._edits))
         if not -self._length <= index < self._length:
             raise IndexError(index)
         at = index if index >= 0 else self._length + index

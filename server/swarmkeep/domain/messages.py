@@ -238,7 +238,7 @@ def pair_results(entries: Iterable[Entry]) -> Iterator[Entry]:
             if isinstance(call_id, str) and not is_gone:
                 results.setdefault(call_id, entry)
             continue
-        if entry.role not in ROLES or entry.is_empty:
+        if not ends_calls(entry):
             continue
         yield from _answer_calls(open_ids, results)
         results = {}
@@ -246,6 +246,11 @@ def pair_results(entries: Iterable[Entry]) -> Iterator[Entry]:
             yield entry
         open_ids = _list_calls(entry)
     yield from _answer_calls(open_ids, results)
+
+
+def ends_calls(entry: Entry) -> bool:
+    """Whether the calls before this message are over with it: what answers them later is not sent."""
+    return entry.role != "tool" and entry.role in ROLES and not entry.is_empty
 
 
 def _answer_calls(call_ids: Sequence[str], results: Mapping[str, Entry]) -> Iterator[Entry]:
@@ -283,7 +288,7 @@ def _find_open_calls(history: Sequence[Entry]) -> set[str]:
     for entry in reversed(history):
         if entry.role == "tool":
             answered.add(entry.chat_message.get("tool_call_id"))
-        elif entry.role in ROLES and not entry.is_empty:
+        elif ends_calls(entry):
             return set(_list_calls(entry)) - answered
     return set()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.state import State
+from swarmkeep.domain.state import Run, State
 
 
 def find_tool_choice(
@@ -22,8 +22,13 @@ def find_tool_choice(
         return choice
     if asked is not UNSET:
         return _relax(choice) if run.turns > run.turns_before else choice
-    said = (entry for entry in state.messages[run.first_message :] if entry.completion is not None)
-    return _relax(choice) if any(entry.message.get("sender") == agent for entry in said) else choice
+    relaxed = _relax(choice)
+    return relaxed if relaxed != choice and _has_replied(state, run, agent) else choice
+
+
+def _has_replied(state: State, run: Run, agent: str) -> bool:
+    latest = (state.messages[index] for index in range(len(state.messages) - 1, run.first_message - 1, -1))
+    return any(entry.completion is not None and entry.message.get("sender") == agent for entry in latest)
 
 
 def _relax(choice: str | Json | None) -> str | Json | None:

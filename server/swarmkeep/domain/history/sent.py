@@ -11,7 +11,7 @@ from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.files.places import FilePlace, find_places
 from swarmkeep.domain.history.stand_ins import make_summary_message
 from swarmkeep.domain.history.window import STANDING_ROLES, select_earlier, select_from
-from swarmkeep.domain.messages import Entry, pair_results
+from swarmkeep.domain.messages import Entry, ends_calls, pair_results
 from swarmkeep.domain.state import State, Summary
 
 
@@ -101,18 +101,17 @@ def _begin_with_summary(messages: Sequence[Entry], summary: Summary) -> History:
 
 
 def collect_history(messages: Sequence[Entry], summary: Summary | None = None) -> History:
-    """What is sent of these messages. Of a session's own, all that came before the last user's message is kept with
-    them: however long it is, the next request costs what has been said since."""
+    """What is sent of these messages. Of a session's own, all that came before the last answer, or whatever else ended
+    the calls before it, is kept with them: however long it is, the next request costs what has been said since."""
     if not isinstance(messages, Chain):
         begun = _begin_history() if summary is None else _begin_with_summary(messages, summary)
         return begun.extend(messages[begun.upto :])
     known = _recall_history(messages)
     if known.summary_seq != (0 if summary is None else summary.seq):
         known = _begin_history() if summary is None else _begin_with_summary(messages, summary)
-    asked = next((at for at in range(len(messages) - 1, known.upto, -1) if messages[at].role == "user"), None)
-    if asked is not None:
-        # With a user's message the calls before it are over: what answers them later is not sent.
-        before, known = len(known.entries), known.extend(messages[known.upto : asked])
+    end = next((at for at in range(len(messages) - 1, known.upto, -1) if ends_calls(messages[at])), None)
+    if end is not None:
+        before, known = len(known.entries), known.extend(messages[known.upto : end])
         messages.remember(known, known.upto)
         for entry in known.entries[before:]:
             # It is in there now, and not kept twice.

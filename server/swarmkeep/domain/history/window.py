@@ -68,29 +68,40 @@ def select_from(entries: Sequence[Entry], seq: int) -> list[Entry]:
 
 def select_earlier(entries: Sequence[Entry], seq: int) -> tuple[list[Entry], list[Entry]]:
     """Of the messages before `seq`, those that stand for the whole conversation, and what the user said last."""
-    standing = [entry for entry in list_standing(entries) if entry.seq < seq]
-    earlier = (entries[index] for index in range(_find_place(entries, seq) - 1, -1, -1))
-    question = next((entry for entry in earlier if entry.is_question and not entry.removed), None)
-    return standing, [] if question is None else [question]
+    landmarks = _find_landmarks(entries)
+    asked = _find_place(landmarks.questions, seq)
+    standing = landmarks.standing[: _find_place(landmarks.standing, seq)]
+    return standing, [landmarks.questions[asked - 1]] if asked else []
+
+
+def list_standing(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """The messages that stand for the whole conversation."""
+    return _find_landmarks(entries).standing
 
 
 def _find_place(entries: Sequence[Entry], seq: int) -> int:
     return bisect_left(entries, seq, key=lambda entry: entry.seq)
 
 
-class _Standing(msgspec.Struct, frozen=True):
-    """Those of the first `upto` messages that stand for the whole conversation."""
+class _Landmarks(msgspec.Struct, frozen=True):
+    """Of the first `upto` messages those that stand for the whole conversation, and what the user said."""
 
-    upto: int = 0
-    entries: tuple[Entry, ...] = ()
+    upto: int
+    standing: Chain[Entry]
+    questions: Chain[Entry]
 
 
-def list_standing(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """The messages that stand for the whole conversation. They are kept with a session's own messages."""
-    known = (entries.recall(_Standing) if isinstance(entries, Chain) else None) or _Standing()
+def _find_landmarks(entries: Sequence[Entry]) -> _Landmarks:
+    """Kept with a session's own messages."""
+    known = (entries.recall(_Landmarks) if isinstance(entries, Chain) else None) or _Landmarks(0, Chain(), Chain())
     if known.upto < len(entries):
-        found = [entry for entry in entries[known.upto :] if entry.role in STANDING_ROLES]
-        known = _Standing(len(entries), (*known.entries, *found) if found else known.entries)
+        standing, questions = known.standing, known.questions
+        for entry in entries[known.upto :]:
+            if entry.role in STANDING_ROLES:
+                standing = standing.append(entry)
+            elif entry.is_question and not entry.removed:
+                questions = questions.append(entry)
+        known = _Landmarks(len(entries), standing, questions)
         if isinstance(entries, Chain):
             entries.remember(known, known.upto)
-    return known.entries
+    return known
