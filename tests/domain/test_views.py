@@ -10,6 +10,7 @@ from hypothesis import given as for_any
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import (
     ContextUpdated,
@@ -212,3 +213,13 @@ def test_runs_are_listed_oldest_first_and_found_by_their_id() -> None:
 def test_a_message_without_sender_shows_none() -> None:
     state = given(make_run_started(), MessageAdded(message={"role": "user", "content": "hello"}))
     assert show_run(state).messages[0]["sender"] is None
+
+
+def test_a_run_is_found_without_looking_through_the_others() -> None:
+    facts = (make_run_started(), RunCompleted(stop_reason="end_turn"))
+    whole = given(*(in_run(f"run_{number}", fact) for number in range(200) for fact in facts))
+    assert find_run(whole, "run_199") is not None
+    with count_calls() as counted:
+        first, none = find_run(whole, "run_0"), find_run(whole, "run_200")
+    assert (first is not None and first.id, none) == ("run_0", None)
+    assert counted[Chain.__getitem__.__code__] == 1

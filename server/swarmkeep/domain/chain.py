@@ -16,7 +16,8 @@ class SharedList(list[T]):
     """The list of chains that grew from one another.
 
     `edits`: the items exchanged since, and where; `edits_at`: which of them are at an index. `memos`: what was worked
-    out, by its type, and of how many of the first items, and of how many edits.
+    out, by its type, and of how many of the first items, and of how many edits. A type that says `outlasts_edits` is
+    about what no exchange changes.
     """
 
     def __init__(self, items: Iterable[T] = ()) -> None:
@@ -36,7 +37,10 @@ class SharedList(list[T]):
         return (self.find(index, edits) if index in self.edits_at else self[index] for index in indices)
 
     def copy_first(self, length: int, edits: int) -> SharedList[T]:
-        copied = SharedList(self.iterate(range(length), edits) if edits else self[:length])
+        copied = SharedList(self[:length])
+        for index, item in self.edits[:edits]:
+            if index < length:
+                copied[index] = item
         # Another thread may remember something meanwhile.
         for kind in list(self.memos):
             covered, memo = self.recall(kind, length, edits)
@@ -46,11 +50,13 @@ class SharedList(list[T]):
     def recall(self, kind: type[object], length: int, edits: int) -> tuple[int, object]:
         """The memo, and of how many items it is, if it holds for a chain of this length and so many edits."""
         covered, seen, memo = self.memos.get(kind, _NO_MEMO)
+        if covered > length:
+            return 0, None
+        if getattr(kind, "outlasts_edits", False):
+            return covered, memo
         # It does if none of the edits that only one of the two has seen is among its items.
         apart = islice(self.edits, min(seen, edits), max(seen, edits))
-        if covered <= length and all(index >= covered for index, _ in apart):
-            return covered, memo
-        return 0, None
+        return (covered, memo) if all(index >= covered for index, _ in apart) else (0, None)
 
 
 class Chain(Sequence[T]):

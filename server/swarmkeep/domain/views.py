@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from swarmkeep.agent.output import is_too_large
+from swarmkeep.domain.checking.known_ids import find_finished_runs
 from swarmkeep.domain.codec import Json, MalformedJson, decode, is_deeper_than
 from swarmkeep.domain.events import Parent, PendingCall, RunError, StopReason, Usage
 from swarmkeep.domain.facts.takeovers import TakenOver
@@ -163,12 +164,18 @@ def find_last_run_status(state: State) -> RunStatus | None:
 
 def find_run(state: State, run_id: str) -> Run | None:
     """The run with that id, in whatever state it is."""
+    begun = find_begun_run(state, run_id)
+    if begun is not None or not state.queue:
+        return begun
+    return next((make_queued_run(state, queued) for queued in state.queue if queued.run_id == run_id), None)
+
+
+def find_begun_run(state: State, run_id: str) -> Run | None:
+    """The run with that id, if it does not wait in the queue."""
     if state.run is not None and state.run.id == run_id:
         return state.run
-    for index in range(len(state.finished) - 1, -1, -1):
-        if state.finished[index].id == run_id:
-            return state.finished[index]
-    return next((make_queued_run(state, queued) for queued in state.queue if queued.run_id == run_id), None)
+    places = find_finished_runs(state.finished).find(run_id)
+    return state.finished[places[-1]] if places else None
 
 
 def collect_runs(state: State) -> list[Run]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -58,6 +59,16 @@ async def test_a_picture_counts_as_one_however_large_its_file(openai: AsyncOpenA
         parts: Any = [{"type": "input_text", "text": "What?"}, {"type": "input_image", "image_url": url}]
         sizes.append(await count(openai, input=[message("user", parts)]))
     assert sizes[0] == sizes[1] > 500
+
+
+async def test_pictures_of_a_history_count_by_their_number(openai: AsyncOpenAI, service: RunningServer) -> None:
+    sizes = []
+    for pictures in (0, 1, 2):
+        urls = [PICTURE, "https://example.com/" + "a" * 4000][:pictures]
+        parts: Any = [{"type": "input_text", "text": "What?"}, *({"type": "input_image", "image_url": u} for u in urls)]
+        made = await openai.conversations.create(items=[message("user", parts), message("assistant", "A cat.")])
+        sizes.append(await count(openai, input="Sure?", conversation=made.id))
+    assert [later - earlier for earlier, later in itertools.pairwise(sizes)] == [pytest.approx(765, abs=10)] * 2
 
 
 async def test_a_busy_conversation_is_counted_without_what_is_under_way(

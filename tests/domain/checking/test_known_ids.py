@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmkeep.domain.chain import Chain
-from swarmkeep.domain.checking.known_ids import KnownIds, find_call_ids, find_finished_runs
+from swarmkeep.domain.checking.known_ids import KnownIds, extend_ids, find_call_ids, find_finished_runs
 from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import Run
@@ -34,21 +34,30 @@ def test_every_id_is_known_and_no_other_however_the_messages_came(calls: list[li
     for found in (find_call_ids(messages), find_call_ids(list(messages))):
         assert {name for name in ("other", *"abcdefghij") if name in found} == said
         assert found.upto == len(calls)
+        for name in "abcdefghij":
+            assert list(found.find(name)) == [place for place, names in enumerate(calls) if name in names]
 
 
-def test_a_call_that_was_taken_out_stays_known() -> None:
+def test_a_call_that_was_taken_out_stays_known_and_nothing_is_looked_at_again() -> None:
     messages = Chain([make_entry(1, "a"), make_entry(2, "b")])
-    find_call_ids(messages)
-    assert "a" in find_call_ids(messages.replace_at(0, make_entry(1, "a", removed=("a",))))
+    known = find_call_ids(messages)
+    emptied = messages.replace_at(0, make_entry(1, "a", removed=("a",)))
+    assert find_call_ids(emptied) is find_call_ids(messages) is known
+    assert "a" in known
+    # Nor in what is a copy because of it.
+    copied = messages.append(make_entry(3))
+    assert copied.shared is not messages.shared
+    assert find_call_ids(copied).parts is known.parts
 
 
-def test_a_long_session_has_its_calls_in_a_few_sets() -> None:
+def test_a_long_session_has_its_calls_in_a_few_parts_also_those_of_one_id() -> None:
     found = KnownIds()
     for number in range(10_000):
-        found = found.extend(1, [f"call_{number}"])
-    assert len(found.parts) <= 14
+        found = extend_ids(found, [number], lambda number: [f"call_{number}", "again"])
+    assert len(found.parts) <= 15
     assert ("call_0" in found, "call_9999" in found, "call_10000" in found) == (True, True, False)
-    sizes = [len(part) for part in found.parts]
+    assert (found.find("call_7000"), found.find("again"), found.find("no")) == ((7000,), tuple(range(10_000)), ())
+    sizes = [part.size for part in found.parts]
     assert all(larger >= 2 * smaller for larger, smaller in itertools.pairwise(sizes))
     # Nothing was said since: nothing is looked at again.
     chain = Chain([make_entry(1, "a")])

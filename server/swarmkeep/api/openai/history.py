@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.openai.errors import Refused, not_found
 from swarmkeep.api.openai.items.files import measure_item, put_back_files
-from swarmkeep.api.openai.items.ids import ItemPlace, ResponseId, parse_item_session, parse_response_id
+from swarmkeep.api.openai.items.ids import ItemPlace, ResponseId, parse_item_id, parse_response_id
 from swarmkeep.api.openai.items.input_items import collect_references, is_reference
-from swarmkeep.api.openai.items.session_items import list_item_ids, list_session_items
+from swarmkeep.api.openai.items.session_items import SessionItems
 from swarmkeep.api.openai.progress.builder import ResponseBuilder
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import SessionNotFound
 from swarmkeep.domain.files.places import MAX_SENT_BYTES
-from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.state import Run, State
 from swarmkeep.domain.views import find_run
 from swarmkeep.engine.reader import RunPosition, SessionReader
 from swarmkeep.store.ports import SessionKey
 
-# Of no more, all is shown within a few milliseconds.
+T = TypeVar("T")
+
+# No more are looked through within a few milliseconds.
 _FEW_MESSAGES = 500
 # Each is read as a whole. Frameworks that name what was said before make a conversation with each request.
 _MOST_SESSIONS = 100
@@ -119,18 +122,12 @@ async def read_run_events(reader: SessionReader, key: SessionKey, run: Run) -> l
         return [event async for event in events if event.run_id == run.id]
 
 
-async def list_items(session_id: str, state: State) -> list[tuple[Entry, Json]]:
-    """A session's items; those of a long one in a thread."""
+async def read_items(session_id: str, state: State, read: Callable[[SessionItems], T]) -> T:
+    """What is read of a session's items; of those of a long one in a thread, because whoever is the first to read some
+    has all its messages looked through for what belongs together."""
     if len(state.messages) > _FEW_MESSAGES:
-        return await asyncio.to_thread(list_session_items, session_id, state)
-    return list_session_items(session_id, state)
-
-
-async def list_ids(session_id: str, state: State) -> list[str]:
-    """The ids of a session's items, also of those that are not shown any more; of a long one in a thread."""
-    if len(state.messages) > _FEW_MESSAGES:
-        return await asyncio.to_thread(list_item_ids, session_id, state)
-    return list_item_ids(session_id, state)
+        return await asyncio.to_thread(lambda: read(SessionItems(session_id, state)))
+    return read(SessionItems(session_id, state))
 
 
 async def resolve_references(principal: Principal, items: list[Any]) -> list[Any]:
@@ -139,17 +136,17 @@ async def resolve_references(principal: Principal, items: list[Any]) -> list[Any
     if not wanted:
         return items
     known: dict[str, Json] = {}
-    named, spare = set(wanted), MAX_SENT_BYTES
-    sessions = list(dict.fromkeys(filter(None, map(parse_item_session, wanted))))
+    spare = MAX_SENT_BYTES
+    sessions = _group_by_session(wanted)
     if len(sessions) > _MOST_SESSIONS:
         raise Refused(f"references may be to items of at most {_MOST_SESSIONS} conversations", "input")
-    for session_id in sessions:
+    for session_id, names in sessions.items():
+        key = principal.session_key(session_id)
         try:
-            state = await principal.reader.state(principal.session_key(session_id))
+            state = await principal.reader.state(key)
         except SessionNotFound:
             continue
-        found = [item for _, item in await list_items(session_id, state) if item["id"] in named]
-        key = principal.session_key(session_id)
+        found = await read_items(session_id, state, partial(_find_items, names))
         whole = await put_back_files(principal.store, key, found, max_bytes=spare)
         spare -= sum(map(measure_item, found))
         known |= {item["id"]: item for item in whole}
@@ -162,6 +159,20 @@ async def resolve_references(principal: Principal, items: list[Any]) -> list[Any
             item = known[name]
         resolved.append(item)
     return resolved
+
+
+def _group_by_session(item_ids: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for item_id in item_ids:
+        if (named := parse_item_id(item_id)) is not None:
+            found.setdefault(named[1].session_id, []).append(item_id)
+    return found
+
+
+def _find_items(item_ids: Sequence[str], items: SessionItems) -> list[Json]:
+    """Those that are there."""
+    found = map(items.find, item_ids)
+    return [listed.item for listed in found if listed is not None and not listed.is_gone]
 
 
 def find_asked_call(session_id: str, run: Run, request_id: str) -> str | None:

@@ -1,60 +1,113 @@
-"""The ids that a session's calls and runs have, and no new one may have: known without looking through all of them each
-time."""
+"""The ids that a session's calls and runs have, and no new one may have; and where each is. Known without looking
+through all of them each time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import ClassVar, TypeVar
 
 import msgspec
 
 from swarmkeep.domain.chain import Chain
-from swarmkeep.domain.messages import Entry
+from swarmkeep.domain.messages import Entry, read_tool_calls
 from swarmkeep.domain.state import Run
 
 T = TypeVar("T")
 
+# Of most ids there is one, which takes less memory by itself.
+Places = int | tuple[int, ...]
+
+
+class Part(msgspec.Struct, frozen=True):
+    """`size` is how many places there are, of all ids."""
+
+    size: int
+    places: Mapping[str, Places]
+
+    def join(self, later: Part) -> Part:
+        """With those that follow."""
+        joined = {**self.places, **later.places}
+        if len(joined) < len(self.places) + len(later.places):
+            for name in self.places.keys() & later.places.keys():
+                joined[name] = (*_list_places(self.places[name]), *_list_places(later.places[name]))
+        return Part(self.size + later.size, joined)
+
 
 class KnownIds(msgspec.Struct, frozen=True):
-    """The ids in the first `upto` items, in a few sets, each at least twice as large as the next: so to add some costs
-    about the same however many there are, and to look for one only a little more."""
+    """Which of the first `upto` items have an id: in a few parts, each at least twice as large as the next. So to add
+    some costs about the same however many there are, and to look for one only a little more.
+
+    What is kept with a chain is kept by its type: each kind of ids has one.
+    """
+
+    # An item that is exchanged for another one keeps its ids.
+    outlasts_edits: ClassVar[bool] = True
 
     upto: int = 0
-    parts: tuple[frozenset[str], ...] = ()
+    parts: tuple[Part, ...] = ()
 
     def __contains__(self, name: object) -> bool:
-        return any(name in part for part in self.parts)
+        return any(name in part.places for part in self.parts)
 
-    def extend(self, count: int, ids: Iterable[str]) -> KnownIds:
-        """With those of so many items that follow."""
-        added, parts = frozenset(ids), list(self.parts)
-        while added and parts and len(parts[-1]) < 2 * len(added):
-            added |= parts.pop()
-        return KnownIds(self.upto + count, (*parts, added) if added else self.parts)
+    def find(self, name: str) -> tuple[int, ...]:
+        """The places of the items that have this id, in order."""
+        found = [_list_places(part.places[name]) for part in self.parts if name in part.places]
+        return found[0] if len(found) == 1 else tuple(place for places in found for place in places)
 
 
-def find_call_ids(messages: Sequence[Entry]) -> KnownIds:
+class CallIds(KnownIds, frozen=True):
+    pass
+
+
+class RunIds(KnownIds, frozen=True):
+    pass
+
+
+K = TypeVar("K", bound=KnownIds)
+
+
+def find_call_ids(messages: Sequence[Entry]) -> CallIds:
     """Every call that the messages ask for, or asked for until it was taken out."""
-    return _find_ids(messages, _list_call_ids)
+    return find_ids(messages, CallIds, _list_call_ids)
 
 
-def find_finished_runs(finished: Sequence[Run]) -> KnownIds:
+def find_finished_runs(finished: Sequence[Run]) -> RunIds:
     """Every run that is over."""
-    return _find_ids(finished, lambda runs: [run.id for run in runs])
+    return find_ids(finished, RunIds, lambda run: (run.id,))
 
 
-def _find_ids(items: Sequence[T], list_ids: Callable[[Sequence[T]], Iterable[str]]) -> KnownIds:
-    """The ids of the items, of which each stays what it is. Kept with a session's own."""
+def find_ids(items: Sequence[T], kind: type[K], list_ids: Callable[[T], Iterable[str]]) -> K:
+    """The ids of the items, of which each keeps its own whatever it is exchanged for. Kept with a session's own."""
     if not isinstance(items, Chain):
-        return KnownIds().extend(len(items), list_ids(items))
-    known = items.recall(KnownIds) or KnownIds()
+        return extend_ids(kind(), items, list_ids)
+    known = items.recall(kind) or kind()
     if known.upto < len(items):
-        later = items[known.upto :]
-        known = known.extend(len(later), list_ids(later))
+        known = extend_ids(known, items[known.upto :], list_ids)
         items.remember(known, known.upto)
     return known
 
 
-def _list_call_ids(entries: Iterable[Entry]) -> Iterable[str]:
-    asking = (entry for entry in entries if entry.role == "assistant" and entry.message.get("tool_calls"))
-    return (call_id for entry in asking for call_id in (*entry.call_ids, *entry.removed_calls))
+def extend_ids(known: K, later: Sequence[T], list_ids: Callable[[T], Iterable[str]]) -> K:
+    """With those of the items that follow."""
+    added = _collect_places(later, known.upto, list_ids)
+    parts = list(known.parts)
+    while added.size and parts and parts[-1].size < 2 * added.size:
+        added = parts.pop().join(added)
+    return type(known)(known.upto + len(later), (*parts, added) if added.size else known.parts)
+
+
+def _collect_places(items: Iterable[T], first: int, list_ids: Callable[[T], Iterable[str]]) -> Part:
+    found: dict[str, list[int]] = {}
+    for place, item in enumerate(items, first):
+        for name in list_ids(item):
+            found.setdefault(name, []).append(place)
+    size = sum(map(len, found.values()))
+    return Part(size, {name: places[0] if len(places) == 1 else tuple(places) for name, places in found.items()})
+
+
+def _list_places(places: Places) -> tuple[int, ...]:
+    return (places,) if isinstance(places, int) else places
+
+
+def _list_call_ids(entry: Entry) -> list[str]:
+    return [call_id for call_id, _, _ in read_tool_calls(entry.message)] if entry.role == "assistant" else []

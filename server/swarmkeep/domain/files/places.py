@@ -28,6 +28,20 @@ class FilePlace(msgspec.Struct, frozen=True):
     reference: FileReference
 
 
+class Media(msgspec.Struct, frozen=True):
+    """How many parts are something else than text, and the bytes of the JSON that they take."""
+
+    count: int = 0
+    size: int = 0
+
+    def add(self, messages: Sequence[SentMessage]) -> Media:
+        """With those of the messages that follow."""
+        contents = (message.chat_message.get("content") for message in messages)
+        parts = [part for content in contents if isinstance(content, list) for part in content]
+        sizes = [len(encode(part)) for part in parts if part["type"] != "text"]
+        return Media(self.count + len(sizes), self.size + sum(sizes)) if sizes else self
+
+
 class SentMessage(Protocol):
     """A message as a model is sent it, but for its files; and its JSON."""
 

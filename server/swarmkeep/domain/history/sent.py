@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from swarmkeep.domain.chain import Chain
-from swarmkeep.domain.files.places import FilePlace, find_places
+from swarmkeep.domain.files.places import FilePlace, Media, find_places
 from swarmkeep.domain.history.stand_ins import make_summary_message
 from swarmkeep.domain.history.window import STANDING_ROLES, select_earlier, select_from
 from swarmkeep.domain.messages import Entry, ends_calls, pair_results
@@ -19,7 +19,8 @@ class History(msgspec.Struct, frozen=True):
     """What a model is sent of the first `upto` messages of a session, and its JSON, with commas in between.
 
     The JSON is in a few pieces, each at least twice as long as the next: so to add some costs about the same however
-    long it is. `places`: where in it references stand in the place of files, in order.
+    long it is. `places`: where in it references stand in the place of files, in order. `media`: these, and what else is
+    no text.
     """
 
     upto: int
@@ -27,6 +28,7 @@ class History(msgspec.Struct, frozen=True):
     pieces: tuple[bytes, ...]
     summary_seq: int = 0
     places: tuple[FilePlace, ...] = ()
+    media: Media = Media()
 
     @property
     def json(self) -> bytes:
@@ -50,7 +52,7 @@ class History(msgspec.Struct, frozen=True):
             pieces = _add_piece(pieces, b",".join([entry.chat_json for entry in added]))
         for entry in added:
             entries = entries.append(entry)
-        return History(self.upto + len(later), entries, pieces, self.summary_seq, places)
+        return History(self.upto + len(later), entries, pieces, self.summary_seq, places, self.media.add(added))
 
 
 def _add_piece(pieces: tuple[bytes, ...], last: bytes) -> tuple[bytes, ...]:

@@ -11,16 +11,17 @@ RUN is a run's id without its `run_`. A fork has its parent's runs, and ids of i
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 
 ItemKind = Literal["msg", "fc", "fco", "mcp", "mcpr", "mcpa"]
 
-_PLAIN_RUN = re.compile(r"run_([0-9A-Za-z]{1,64})", re.ASCII)
+# Not what would look like an event.
+_PLAIN_RUN = re.compile(r"run_((?!s[0-9]+\Z)[0-9A-Za-z]{1,64})", re.ASCII)
 _RESPONSE = re.compile(r"resp_(~?[0-9A-Za-z]{1,300})(?:-([1-9][0-9]{0,8}))?\.(.{1,128})", re.ASCII | re.DOTALL)
 _ITEM = re.compile(
-    r"(msg|fc|fco|mcp|mcpr|mcpa)_(?:s([1-9][0-9]{0,15})|(~?[0-9A-Za-z]{1,300})-([0-9]{1,9}))(?:-([0-9]{1,9}))?\.(.{1,128})",
+    r"(msg|fc|fco|mcp|mcpr|mcpa)_(?:s([1-9][0-9]{0,15})|(~[0-9a-f]*|[0-9A-Za-z]{1,64})-([0-9]{1,9}))(?:-([0-9]{1,9}))?\.(.{1,128})",
     re.ASCII | re.DOTALL,
 )
 
@@ -62,10 +63,23 @@ def parse_response_id(text: str) -> ResponseId | None:
     return None if found is None or run_id is None else ResponseId(found[3], run_id, int(found[2] or 0))
 
 
-def parse_item_session(text: str) -> str | None:
-    """The session that an item id names; None for what no item here is called."""
+def parse_item_id(text: str) -> tuple[ItemKind, ItemPlace] | None:
+    """None for what no item here is called."""
     found = _ITEM.fullmatch(text)
-    return None if found is None else found[6]
+    if found is None:
+        return None
+    kind, seq, run, turn, index, session_id = found.groups()
+    run_id = None if run is None else _lengthen_run(run)
+    if seq is None and run_id is None:
+        return None
+    place = ItemPlace(
+        session_id,
+        seq=None if seq is None else int(seq),
+        run_id=run_id,
+        turn=int(turn or 0),
+        index=None if index is None else int(index),
+    )
+    return cast("ItemKind", kind), place
 
 
 def _shorten_run(run_id: str) -> str:

@@ -2,89 +2,203 @@
 
 from __future__ import annotations
 
+import heapq
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from itertools import islice
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from swarmkeep.api.openai.items.call_index import CallIndex
+from swarmkeep.api.openai.items.ids import ItemKind, ItemPlace, parse_item_id
 from swarmkeep.api.openai.items.shown import (
-    ItemReader,
-    make_outside_test,
+    ShownCall,
+    find_answered_call,
+    is_callers,
+    is_reply,
+    list_calls,
     show_approval_request,
     show_approval_response,
+    show_assistant,
+    show_message,
+    show_result,
 )
+from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.messages import Entry, read_tool_calls
-from swarmkeep.domain.state import ApprovalNote, State
+from swarmkeep.domain.messages import Entry, find_message
+from swarmkeep.domain.state import ApprovalNote, Run, State
+from swarmkeep.domain.views import find_begun_run
 
 APPROVALS = ("mcp_approval_request", "mcp_approval_response")
+ItemOrder = Literal["asc", "desc"]
 
 
-def list_session_items(session_id: str, state: State) -> list[tuple[Entry, Json]]:
-    """Each item with the message that it comes from: for an approval, the one that asks for its call."""
-    return _read_state(session_id, state).items
+class ListedItem(msgspec.Struct, frozen=True):
+    """An item with the message that it comes from: for an approval, the one that asks for its call.
+
+    `place`: the event that it comes from, and which of its items it is. `is_gone`: it was taken out, and keeps its
+    place.
+    """
+
+    entry: Entry
+    item: Json
+    place: tuple[int, int]
+    is_gone: bool
 
 
-def list_item_ids(session_id: str, state: State) -> list[str]:
-    """The ids of all items in order, of those that were taken out, too."""
-    return list(_read_state(session_id, state).ids)
+class _Source(NamedTuple):
+    """An event that items come from: a message or an approval, at that place among the state's."""
+
+    seq: int
+    at: int
+    is_note: bool
 
 
-def _read_state(session_id: str, state: State) -> _Listing:
-    listing = _Listing(session_id, state)
-    notes = iter(state.approvals)
-    note = next(notes, None)
-    for entry in state.messages:
-        while note is not None and note.seq < entry.seq:
-            listing.add_note(note)
-            note = next(notes, None)
-        listing.add_message(entry)
-    while note is not None:
-        listing.add_note(note)
-        note = next(notes, None)
-    return listing
+class SessionItems:
+    """A session's items, made as they are asked for: each costs about the same, however many there are."""
 
-
-class _Listing:
     def __init__(self, session_id: str, state: State) -> None:
-        self.items: list[tuple[Entry, Json]] = []
-        self.ids: dict[str, None] = {}
-        runs = {run.id: run for run in (*state.finished, *([state.run] if state.run is not None else []))}
-        outside = {
-            str(entry.message.get("tool_call_id"))
-            for entry in state.messages
-            if entry.tool is not None and entry.tool.status == "external"
-        }
-        self._tests = {run_id: make_outside_test(run, outside) for run_id, run in runs.items()}
-        self._unknown = make_outside_test(None)
-        self._reader = ItemReader(session_id)
-        self._asking: dict[str, Entry] = {}
-        self._noted: dict[str, int] = {}
+        self._session_id = session_id
+        self._state = state
+        self._index = CallIndex(state)
+        # A message may ask for thousands of calls, and each of them may be asked for.
+        self._calls: dict[int, dict[str, ShownCall]] = {}
+        self._found: dict[_Source, dict[str, ListedItem]] = {}
 
-    def add_message(self, entry: Entry) -> None:
-        test = self._unknown if entry.run_id is None else self._tests.get(entry.run_id, self._unknown)
-        # What was taken out is read, too: the places of others do not change with it.
-        found = self._reader.read(entry, test)
-        if entry.role == "assistant":
-            self._asking |= {call_id: entry for call_id, _, _ in read_tool_calls(entry.message)}
-        self.ids |= dict.fromkeys(item["id"] for item in found)
-        if not entry.removed:
-            self.items += [(entry, item) for item in found if not _is_gone(entry, item)]
+    def walk(
+        self, order: ItemOrder = "asc", after: ListedItem | None = None, *, first_seq: int | None = None
+    ) -> Iterator[ListedItem]:
+        """Those that were not taken out, from the one behind `after` on, or from an event on."""
+        for source in self._list_sources(order, first_seq if after is None else after.place[0]):
+            found = self._read(source)
+            for listed in found if order == "asc" else reversed(found):
+                if not listed.is_gone and (after is None or _is_behind(listed, after, order)):
+                    yield listed
 
-    def add_note(self, note: ApprovalNote) -> None:
-        call, entry = self._reader.calls.get(note.call_id), self._asking.get(note.call_id)
-        if note.approve is None:
-            self._reader.asked.add(note.call_id)
-        if call is None or entry is None:
-            return
-        if note.approve is None:
+    def find(self, item_id: str) -> ListedItem | None:
+        """The item of that id, even if it was taken out; None if there has been none."""
+        named = parse_item_id(item_id)
+        source = None if named is None or named[1].session_id != self._session_id else self._find_source(*named)
+        if source is None:
+            return None
+        if source not in self._found:
+            self._found[source] = {listed.item["id"]: listed for listed in self._read(source)}
+        return self._found[source].get(item_id)
+
+    def _list_sources(self, order: ItemOrder, seq: int | None) -> Iterator[_Source]:
+        """What is shown comes from these, from an event on."""
+        messages, notes = self._state.messages, self._state.approvals
+        said = (
+            _Source(messages[at].seq, at, is_note=False)
+            for at in _list_places(messages, order, seq)
+            if not messages[at].removed
+        )
+        noted = (_Source(notes[at].seq, at, is_note=True) for at in _list_places(notes, order, seq))
+        return heapq.merge(said, noted, reverse=order == "desc")
+
+    def _find_source(self, kind: ItemKind, place: ItemPlace) -> _Source | None:
+        messages = self._state.messages
+        at = self._find_message(place)
+        if at is not None and place.index is not None and kind != "fc":
+            call = next(islice(self._list_calls(at).values(), place.index, None), None)
+            if call is None:
+                return None
+            if kind in ("mcpr", "mcpa"):
+                notes = self._index.list_notes(call.id, at, asks=kind == "mcpr")
+                return _Source(self._state.approvals[notes[0]].seq, notes[0], is_note=True) if notes else None
+            at = next(iter(self._index.list_results(call.id, at)), None)
+        return None if at is None else _Source(messages[at].seq, at, is_note=False)
+
+    def _find_message(self, place: ItemPlace) -> int | None:
+        """The message that stands there, or that asks for a call which does."""
+        if place.seq is not None:
+            return find_message(self._state.messages, place.seq)
+        return None if place.run_id is None else self._index.find_reply(place.run_id, place.turn)
+
+    def _read(self, source: _Source) -> list[ListedItem]:
+        return self._read_note(source) if source.is_note else self._read_message(source)
+
+    def _read_message(self, source: _Source) -> list[ListedItem]:
+        entry = self._state.messages[source.at]
+        match entry.role:
+            case "assistant":
+                calls = list(self._list_calls(source.at).values())
+                items = show_assistant(entry, self._make_place(source.at), calls)
+            case "tool":
+                items = [self._show_result(entry, source.at)]
+            case _:
+                items = [show_message(self._session_id, entry)]
+        return [
+            ListedItem(entry, item, (source.seq, number), entry.removed or _is_gone(entry, item))
+            for number, item in enumerate(items)
+        ]
+
+    def _read_note(self, source: _Source) -> list[ListedItem]:
+        notes = self._state.approvals
+        note = notes[source.at]
+        asking = self._index.find_asking_at(note.call_id, note.seq)
+        if asking is None:
+            return []
+        same = self._index.list_notes(note.call_id, asking, asks=note.approve is None)
+        # A call that came out of a file may be asked about and decided again here: then that counts.
+        first, last = same[0], notes[same[-1]]
+        if first != source.at:
+            return []
+        entry, call = self._state.messages[asking], self._list_calls(asking)[note.call_id]
+        if last.approve is None:
             item = show_approval_request(call)
         else:
-            item = show_approval_response(call, note.approve, note.reason)
-        self.ids.setdefault(item["id"])
-        if entry.removed or note.call_id in entry.removed_calls:
-            return
-        # A call that came out of a file may be asked about and decided again here: then that counts.
-        if item["id"] in self._noted:
-            self.items[self._noted[item["id"]]] = (entry, item)
-        else:
-            self._noted[item["id"]] = len(self.items)
-            self.items.append((entry, item))
+            item = show_approval_response(call, last.approve, last.reason)
+        return [ListedItem(entry, item, (source.seq, 0), entry.removed or call.id in entry.removed_calls)]
+
+    def _make_place(self, at: int) -> ItemPlace:
+        entry = self._state.messages[at]
+        if not is_reply(entry):
+            return ItemPlace(self._session_id, seq=entry.seq)
+        return ItemPlace(self._session_id, run_id=entry.run_id, turn=self._index.count_turns(at))
+
+    def _list_calls(self, at: int) -> dict[str, ShownCall]:
+        """What a message asks for."""
+        if at not in self._calls:
+            entry = self._state.messages[at]
+            run = None if entry.run_id is None else find_begun_run(self._state, entry.run_id)
+            calls = list_calls(entry, self._make_place(at), lambda *call: self._is_outside(run, at, *call))
+            self._calls[at] = {call.id: call for call in calls}
+        return self._calls[at]
+
+    def _is_outside(self, run: Run | None, asking: int, call_id: str, name: str) -> bool:
+        """Whether a call is the caller's. A run may have gone on with other functions than those it began with."""
+        if run is None or is_callers(name, run.options):
+            return True
+        results = (self._state.messages[at].tool for at in self._index.list_results(call_id, asking))
+        return any(tool is not None and tool.status == "external" for tool in results)
+
+    def _show_result(self, entry: Entry, at: int) -> Json:
+        call_id = find_answered_call(entry)
+        asking = None if call_id is None else self._index.find_asking(call_id, at)
+        # Of several results models are sent the first.
+        if call_id is None or asking is None or self._index.list_results(call_id, asking)[0] != at:
+            return show_result(self._session_id, entry, None)
+        requests = self._index.list_notes(call_id, asking, asks=True)
+        asked = bool(requests) and self._state.approvals[requests[0]].seq < entry.seq
+        return show_result(self._session_id, entry, self._list_calls(asking)[call_id], asked=asked)
+
+
+def _list_places(items: Chain[Entry] | Chain[ApprovalNote], order: ItemOrder, seq: int | None) -> range:
+    """Where they are, in order, from that event on."""
+    if order == "asc":
+        return range(0 if seq is None else bisect_left(items, seq, key=_get_seq), len(items))
+    end = len(items) if seq is None else bisect_right(items, seq, key=_get_seq)
+    return range(end - 1, -1, -1)
+
+
+def _get_seq(source: Entry | ApprovalNote) -> int:
+    return source.seq
+
+
+def _is_behind(listed: ListedItem, other: ListedItem, order: ItemOrder) -> bool:
+    return listed.place > other.place if order == "asc" else listed.place < other.place
 
 
 def _is_gone(entry: Entry, item: Json) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -10,7 +10,7 @@ from swarmkeep.api.openai.items.content import join_text, show_input_content, sh
 from swarmkeep.api.openai.items.ids import ItemPlace
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.messages import Entry, read_tool_calls
-from swarmkeep.domain.state import Run
+from swarmkeep.domain.run_options import RunOptions
 
 # How a call ended that has an output; any other end is an error.
 _WITH_OUTPUT = ("ok", "superseded", "external")
@@ -20,7 +20,7 @@ class ShownCall(msgspec.Struct, frozen=True):
     """A call that a model asked for. One `outside` is carried out by the caller, any other is the agent's own."""
 
     place: ItemPlace
-    call_id: str
+    id: str
     name: str
     arguments: str
     agent: str
@@ -28,10 +28,7 @@ class ShownCall(msgspec.Struct, frozen=True):
 
 
 class ItemReader:
-    """Makes items of a session's messages, which it is given in order, from those of a run's first on.
-
-    `is_outside` tells the caller's functions by their names.
-    """
+    """Makes items of a run's messages, which it is given in order, from the first on."""
 
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id
@@ -40,67 +37,91 @@ class ItemReader:
         self.asked: set[str] = set()
         """The calls that an approval was asked for."""
 
-    def read(self, entry: Entry, is_outside: Callable[[str, str], bool]) -> list[Json]:
-        """`is_outside` is asked with the id and the name of a call."""
+    def read(self, entry: Entry, options: RunOptions) -> list[Json]:
         match entry.role:
             case "assistant":
-                return self._read_reply(entry, is_outside)
+                return self._read_reply(entry, options)
             case "tool":
-                return self._read_result(entry)
+                call_id = find_answered_call(entry)
+                call = None if call_id is None else self.calls.get(call_id)
+                return [show_result(self._session_id, entry, call, asked=call_id in self.asked)]
             case _:
-                return [self.make_message(entry)]
+                return [show_message(self._session_id, entry)]
 
     def next_place(self, run_id: str) -> ItemPlace:
         """Where the next reply of a run will stand."""
         return ItemPlace(self._session_id, run_id=run_id, turn=self._turns.get(run_id, 0))
 
-    def make_message(self, entry: Entry) -> Json:
-        place = ItemPlace(self._session_id, seq=entry.seq)
-        content = show_input_content(entry.message.get("content"))
-        return {
-            "id": place.make_id("msg"),
-            "type": "message",
-            "status": "completed",
-            "role": entry.role or "user",
-            "content": content,
-        }
-
-    def _read_reply(self, entry: Entry, is_outside: Callable[[str, str], bool]) -> list[Json]:
-        if entry.completion is None or entry.run_id is None:
-            place = ItemPlace(self._session_id, seq=entry.seq)
+    def _read_reply(self, entry: Entry, options: RunOptions) -> list[Json]:
+        if is_reply(entry):
+            place = self.next_place(entry.run_id or "")
+            self._turns[entry.run_id or ""] = place.turn + 1
         else:
-            place = self.next_place(entry.run_id)
-            self._turns[entry.run_id] = place.turn + 1
-        calls = read_tool_calls(entry.message)
-        items = [show_reply(place, entry)] if show_reply_content(entry) or not calls else []
-        sender = entry.message.get("sender")
-        agent = sender if isinstance(sender, str) else ""
-        for index, (call_id, name, arguments) in enumerate(calls):
-            outside = entry.completion is None or is_outside(call_id, name)
-            call = ShownCall(place.at_call(index), call_id, name, arguments, agent, outside)
-            self.calls[call_id] = call
-            if outside:
-                items.append(show_function_call(call))
-        return items
+            place = ItemPlace(self._session_id, seq=entry.seq)
+        calls = list_calls(entry, place, lambda call_id, name: is_callers(name, options))
+        self.calls |= {call.id: call for call in calls}
+        return show_assistant(entry, place, calls)
 
-    def _read_result(self, entry: Entry) -> list[Json]:
-        call_id = entry.message.get("tool_call_id")
-        call = self.calls.get(call_id) if isinstance(call_id, str) else None
-        if call is not None and entry.tool is not None and entry.tool.output is True:
-            # The agent's answer is what this call was given.
-            return [make_message_item(call.place.make_id("msg"), "completed", [show_output_text(call.arguments)])]
-        if call is not None and not call.outside:
-            return [show_mcp_call(call, entry, asked=call.call_id in self.asked)]
-        place = ItemPlace(self._session_id, seq=entry.seq) if call is None else call.place
-        return [
-            {
-                "id": place.make_id("fco"),
-                "type": "function_call_output",
-                "status": "completed",
-                "call_id": str(call_id),
-                "output": join_text(entry.message.get("content")),
-            }
-        ]
+
+def is_reply(entry: Entry) -> bool:
+    """Whether it is a model's reply, so that its place is that of a run's turn."""
+    return entry.role == "assistant" and entry.completion is not None and entry.run_id is not None
+
+
+def is_callers(name: str, options: RunOptions) -> bool:
+    """Whether a call of this function is the caller's to carry out."""
+    return not options.execute_tools or name in options.caller_tool_names
+
+
+def find_answered_call(entry: Entry) -> str | None:
+    """The id of the call that a result is of."""
+    call_id = entry.message.get("tool_call_id")
+    return call_id if isinstance(call_id, str) else None
+
+
+def list_calls(entry: Entry, place: ItemPlace, is_outside: Callable[[str, str], bool]) -> list[ShownCall]:
+    """What a message asks for. `is_outside` is asked with the id and the name of a call, and only of a model's."""
+    sender = entry.message.get("sender")
+    agent = sender if isinstance(sender, str) else ""
+    found = []
+    for index, (call_id, name, arguments) in enumerate(read_tool_calls(entry.message)):
+        outside = entry.completion is None or is_outside(call_id, name)
+        found.append(ShownCall(place.at_call(index), call_id, name, arguments, agent, outside))
+    return found
+
+
+def show_message(session_id: str, entry: Entry) -> Json:
+    """What neither a model says nor a function."""
+    return {
+        "id": ItemPlace(session_id, seq=entry.seq).make_id("msg"),
+        "type": "message",
+        "status": "completed",
+        "role": entry.role or "user",
+        "content": show_input_content(entry.message.get("content")),
+    }
+
+
+def show_assistant(entry: Entry, place: ItemPlace, calls: Sequence[ShownCall]) -> list[Json]:
+    """What an assistant says, and the calls that are the caller's; any other is shown with its result."""
+    items = [show_reply(place, entry)] if show_reply_content(entry) or not calls else []
+    return items + [show_function_call(call) for call in calls if call.outside]
+
+
+def show_result(session_id: str, entry: Entry, call: ShownCall | None, *, asked: bool = False) -> Json:
+    """The result of a call, or of none. `asked`: an approval of the call was asked for."""
+    if call is not None and entry.tool is not None and entry.tool.output is True:
+        # The agent's answer is what this call was given.
+        return make_message_item(call.place.make_id("msg"), "completed", [show_output_text(call.arguments)])
+    if call is not None and not call.outside:
+        return show_mcp_call(call, entry, asked=asked)
+    place = ItemPlace(session_id, seq=entry.seq) if call is None else call.place
+    return {
+        "id": place.make_id("fco"),
+        "type": "function_call_output",
+        "status": "completed",
+        "call_id": str(entry.message.get("tool_call_id")),
+        "output": join_text(entry.message.get("content")),
+    }
 
 
 def show_reply_content(entry: Entry) -> list[Json]:
@@ -134,7 +155,7 @@ def show_function_call(call: ShownCall, *, status: str = "completed", arguments:
         "id": call.place.make_id("fc"),
         "type": "function_call",
         "status": status,
-        "call_id": call.call_id,
+        "call_id": call.id,
         "name": call.name,
         "arguments": call.arguments if arguments is None else arguments,
     }
@@ -176,13 +197,3 @@ def show_approval_response(call: ShownCall, approve: bool, reason: str | None) -
         "approve": approve,
         "reason": reason,
     }
-
-
-def make_outside_test(run: Run | None, answered_outside: Iterable[str] = ()) -> Callable[[str, str], bool]:
-    """Tells a run's calls that are the caller's to carry out."""
-    if run is None:
-        return lambda call_id, name: True
-    if not run.options.execute_tools:
-        return lambda call_id, name: True
-    names, ids = run.options.caller_tool_names, frozenset(answered_outside)
-    return lambda call_id, name: name in names or call_id in ids

@@ -16,6 +16,7 @@ from swarmkeep.api.openai.items.shown import (
     ItemReader,
     show_approval_request,
     show_approval_response,
+    show_message,
 )
 from swarmkeep.api.openai.progress.response import Outcome, describe_ending, make_response
 from swarmkeep.api.openai.progress.telling import NOTHING_TOLD as NOTHING_TOLD
@@ -74,8 +75,8 @@ class ResponseBuilder:
     def input(self) -> list[Json]:
         """What it was asked for, as items."""
         # Made when they are wanted: messages may have tens of thousands of parts, and most requests do not ask.
-        found = self._input
-        return [self._reader.make_message(item) if isinstance(item, Entry) else item for item in found]
+        session_id = self.id.session_id
+        return [show_message(session_id, item) if isinstance(item, Entry) else item for item in self._input]
 
     def snapshot(self) -> Json:
         """The response as it is by now."""
@@ -193,12 +194,8 @@ class ResponseBuilder:
             elif self._is_wanted:
                 self._teller.take_back_answer()
             return self._teller.settle()
-        run_options = self._options
         place = self._reader.next_place(self.id.run_id)
-        items = self._reader.read(
-            entry,
-            lambda call_id, name: not run_options.execute_tools or name in run_options.caller_tool_names,
-        )
+        items = self._reader.read(entry, self._options)
         if not self._is_wanted:
             return []
         if entry.role == "tool":

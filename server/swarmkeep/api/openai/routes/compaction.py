@@ -16,9 +16,10 @@ from swarmkeep.api.openai.chat.messages import split_history
 from swarmkeep.api.openai.command import choose_agent
 from swarmkeep.api.openai.errors import Refused, refuse_failure
 from swarmkeep.api.openai.fields import CompactResponse, CreateResponse
-from swarmkeep.api.openai.history import list_items
+from swarmkeep.api.openai.history import read_items
 from swarmkeep.api.openai.items.files import put_back_files
 from swarmkeep.api.openai.items.input_items import SUMMARY_PREFIX
+from swarmkeep.api.openai.items.session_items import SessionItems
 from swarmkeep.api.openai.progress.usage import UsageSum
 from swarmkeep.api.openai.unstored import find_beginning
 from swarmkeep.domain.codec import Json
@@ -62,7 +63,7 @@ async def compact_response(data: JSONBody[CompactResponse], principal: NamedDepe
     usage = UsageSum()
     for completion in summary.completions:
         usage.add(completion.usage)
-    questions = [item for _, item in await list_items(session.id, state) if _is_question(item)]
+    questions = await read_items(session.id, state, _list_questions)
     questions = await put_back_files(principal.store, principal.session_key(session.id), questions)
     return {
         "id": make_id("resp"),
@@ -90,8 +91,9 @@ async def _find_passing(principal: Principal, state: State, messages: list[Json]
     return [*(messages[place] for place in past), *messages[end:]]
 
 
-def _is_question(item: Json) -> bool:
-    return (item["type"], item.get("role")) == ("message", "user")
+def _list_questions(items: SessionItems) -> list[Json]:
+    found = (listed.item for listed in items.walk())
+    return [item for item in found if (item["type"], item.get("role")) == ("message", "user")]
 
 
 def _show_summary(text: str) -> Json:

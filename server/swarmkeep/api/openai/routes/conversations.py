@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from itertools import takewhile
 from typing import Any
 
 from litestar import delete, get, post
@@ -14,17 +17,16 @@ from swarmkeep.api.bodies import Body
 from swarmkeep.api.openai.asked import read_said
 from swarmkeep.api.openai.errors import Refused, not_found
 from swarmkeep.api.openai.fields import Metadata
-from swarmkeep.api.openai.history import list_ids, list_items, resolve_references
+from swarmkeep.api.openai.history import read_items, resolve_references
 from swarmkeep.api.openai.items.files import put_back_files
 from swarmkeep.api.openai.items.input_items import Input
-from swarmkeep.api.openai.items.lists import After, Include, IncludeList, ItemLimit, Order, list_page
+from swarmkeep.api.openai.items.lists import After, Include, IncludeList, ItemLimit, Order, list_session_page, make_page
 from swarmkeep.api.openai.items.places import name_items
-from swarmkeep.api.openai.items.session_items import APPROVALS
+from swarmkeep.api.openai.items.session_items import APPROVALS, ListedItem, SessionItems
 from swarmkeep.api.openai.progress.response import to_seconds
 from swarmkeep.api.openai.targets import make_session_id
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.errors import SessionNotFound
-from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import SessionView
 from swarmkeep.store.ports import SessionKey
@@ -153,18 +155,20 @@ async def create_items(
         added = await principal.engine.sessions.add_messages(
             key, said.messages, idempotency=await principal.idempotency_record()
         )
-    first = added[0].seq if added else 0
-    items = [item for entry, item in await _list(principal, key) if added and first <= entry.seq <= added[-1].seq]
-    page = list_page(items, limit=len(items), order="asc", after=None, max_bytes=principal.reader.page_bytes)
+    list_added = partial(_list_events, seqs=[entry.seq for entry in added])
+    items = await read_items(key.id, await principal.reader.state(key), list_added)
+    page = make_page(items, limit=len(items), max_bytes=principal.reader.page_bytes)
     return await _put_back(principal, key, page)
+
+
+def _list_events(items: SessionItems, seqs: Sequence[int]) -> list[Json]:
+    """The items that come from these events, which follow each other."""
+    found = items.walk(first_seq=seqs[0]) if seqs else ()
+    return [listed.item for listed in takewhile(lambda listed: listed.place[0] <= seqs[-1], found)]
 
 
 async def _put_back(principal: Principal, key: SessionKey, page: Json) -> Json:
     return {**page, "data": await put_back_files(principal.store, key, page["data"])}
-
-
-async def _list(principal: Principal, key: SessionKey) -> list[tuple[Entry, Json]]:
-    return await list_items(key.id, await principal.reader.state(key))
 
 
 @get(
@@ -182,12 +186,8 @@ async def list_conversation_items(
     include_list: IncludeList = None,
 ) -> dict[str, Any]:
     key, state = await _find(principal, conversation_id)
-    items = [item for _, item in await list_items(key.id, state)]
-    # Whoever deletes what a page shows goes on after what is gone.
-    ids = None if after is None or any(item["id"] == after for item in items) else await list_ids(key.id, state)
-    max_bytes = principal.reader.page_bytes
-    page = list_page(items, limit=limit, order=order, after=after, max_bytes=max_bytes, ids=ids)
-    return await _put_back(principal, key, page)
+    wanted = partial(list_session_page, limit=limit, order=order, after=after, max_bytes=principal.reader.page_bytes)
+    return await _put_back(principal, key, await read_items(key.id, state, wanted))
 
 
 @get(
@@ -203,10 +203,10 @@ async def get_item(
     include_list: IncludeList = None,
 ) -> dict[str, Any]:
     key, state = await _find(principal, conversation_id)
-    found = [item for _, item in await list_items(key.id, state) if item["id"] == item_id]
-    if not found:
+    found = await read_items(key.id, state, lambda items: items.find(item_id))
+    if found is None or found.is_gone:
         raise not_found("item", item_id)
-    return (await put_back_files(principal.store, key, found[:1]))[0]
+    return (await put_back_files(principal.store, key, [found.item]))[0]
 
 
 @delete(
@@ -224,16 +224,17 @@ async def delete_item(
     One that has gone already, as the result of a call that was deleted, may be deleted again.
     """
     key, state = await _find(principal, conversation_id)
-    found = next((pair for pair in await list_items(key.id, state) if pair[1]["id"] == item_id), None)
-    if found is not None:
-        await _take_out(principal, key, *found)
-        state = await principal.reader.state(key)
-    elif item_id not in await list_ids(key.id, state):
+    found = await read_items(key.id, state, lambda items: items.find(item_id))
+    if found is None:
         raise not_found("item", item_id)
+    if not found.is_gone:
+        await _take_out(principal, key, found)
+        state = await principal.reader.state(key)
     return show_conversation(key.id, state.created_at, state.metadata)
 
 
-async def _take_out(principal: Principal, key: SessionKey, entry: Entry, item: Json) -> None:
+async def _take_out(principal: Principal, key: SessionKey, found: ListedItem) -> None:
+    entry, item = found.entry, found.item
     if item["type"] in APPROVALS:
         message = "an approval cannot be deleted by itself: it goes with its call, once that has come to its end"
         raise Refused(message, "item_id")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from litestar import post
@@ -49,8 +48,7 @@ async def count_input_tokens(data: JSONBody[CountTokens], principal: NamedDepend
     session = await find_beginning(principal, asked)
     with name_items(asked.said):
         request = await _preview(principal, asked, session)
-    tokens = await asyncio.to_thread(estimate_tokens, request)
-    return {"object": "response.input_tokens", "input_tokens": tokens, "estimated": True}
+    return {"object": "response.input_tokens", "input_tokens": estimate_tokens(request), "estimated": True}
 
 
 async def _preview(principal: Principal, asked: Asked, session: UnstoredSession) -> ModelRequest:
@@ -76,16 +74,11 @@ async def _preview(principal: Principal, asked: Asked, session: UnstoredSession)
 
 
 def estimate_tokens(request: ModelRequest) -> int:
-    """About how many tokens a request has."""
-    size = len(request.body()) - len(encode(request.params))
-    media = 0
-    for entry in request.entries:
-        content = entry.message.get("content")
-        for part in content if isinstance(content, list) else ():
-            if part.get("type") != "text":
-                media += 1
-                size -= len(encode(part))
-    return max(size, 0) // _BYTES_PER_TOKEN + media * _TOKENS_PER_MEDIUM
+    """About how many tokens a request has. What its history comes to is known, however long that is."""
+    media = request.history.media
+    texts = len(encode(request.instructions)) + len((request.tools or "").encode())
+    size = texts + request.history.size - media.size
+    return size // _BYTES_PER_TOKEN + media.count * _TOKENS_PER_MEDIUM
 
 
 ROUTES = [count_input_tokens]
