@@ -92,7 +92,23 @@ async def test_a_session_of_100_000_events(watched: WatchedServer, model: Script
     forget_states(store, KEY)
     model.say("Yes.")
     await watched.ask("POST", f"{PATH}/runs", {"input": "hello"})
+    await ask_by_openai(watched, model)
     await watched.ask("DELETE", PATH)
+
+
+async def ask_by_openai(watched: WatchedServer, model: ScriptedModel) -> None:
+    said, items = {"role": "user", "content": "And now?"}, f"/openai/v1/conversations/{KEY.id}/items"
+    forget_states(watched.server.engine.store, KEY)
+    first = (await watched.ask("GET", f"{items}?limit=100&order=asc")).json()["last_id"]
+    assert (await watched.ask("GET", f"{items}?order=asc&after={first}")).json()["has_more"] is True
+    assert (await watched.ask("GET", f"{items}/{first}")).json()["id"] == first
+    await watched.ask("POST", items, {"items": [{"type": "message", **said}]})
+    await watched.ask("DELETE", f"{items}/{first}")
+    model.say("Now, too.")
+    await watched.ask("POST", "/openai/v1/responses", {"model": "Front", "input": "hello", "conversation": KEY.id})
+    model.say("Still.")
+    asked = {"model": "Front", "messages": [said], "metadata": {"session_id": KEY.id}}
+    await watched.ask("POST", "/openai/v1/chat/completions", asked)
 
 
 @pytest.mark.chaos
