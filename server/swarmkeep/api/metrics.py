@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TypeVar
 
 from litestar import Litestar
 from litestar.types import Message, Scope
@@ -22,6 +24,15 @@ _TOOL_BUCKETS = (0.01, 0.1, 0.5, 1, 5, 10, 60, 300)
 _APPEND_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _OUTCOMES: dict[type[BaseException], str] = {SeqConflict: "conflict", LeaseLost: "lease_lost", Overloaded: "overloaded"}
 
+M = TypeVar("M", Counter, Histogram)
+
+
+def _find_by_labels(metric: M) -> Callable[..., M]:
+    """The metric for some labels. The library makes texts of them and takes a lock each time, seven calls for each
+    look; it keeps as many as this."""
+    found: Callable[..., M] = functools.cache(metric.labels)
+    return found
+
 
 class Metrics:
     """One server's counts, in a registry of their own. They begin anew with the process.
@@ -38,29 +49,37 @@ class Metrics:
         GCCollector(registry=registry)
         info = Gauge("swarmkeep_info", "Which release this is; always 1.", ["version"], registry=registry)
         info.labels(swarmkeep.__version__).set(1)
-        self._requests = Counter(
-            "swarmkeep_http_requests", "Answers begun.", ["method", "route", "status"], registry=registry
+        self._requests = _find_by_labels(
+            Counter("swarmkeep_http_requests", "Answers begun.", ["method", "route", "status"], registry=registry)
         )
-        self._runs = Counter("swarmkeep_runs", "What became of runs.", ["event"], registry=registry)
-        self._run_errors = Counter("swarmkeep_run_errors", "Why runs ended with an error.", ["code"], registry=registry)
+        self._runs = _find_by_labels(Counter("swarmkeep_runs", "What became of runs.", ["event"], registry=registry))
+        self._run_errors = _find_by_labels(
+            Counter("swarmkeep_run_errors", "Why runs ended with an error.", ["code"], registry=registry)
+        )
         self._takeovers = Counter("swarmkeep_takeovers", "Runs that were taken up again.", registry=registry)
         self._model_seconds = Histogram(
             "swarmkeep_model_call_seconds", "Model calls that gave a reply.", buckets=_MODEL_BUCKETS, registry=registry
         )
-        self._tokens = Counter("swarmkeep_tokens", "Tokens as providers count them.", ["kind"], registry=registry)
-        self._tool_seconds = Histogram(
-            "swarmkeep_tool_call_seconds",
-            "Tool calls that have a result.",
-            ["status"],
-            buckets=_TOOL_BUCKETS,
-            registry=registry,
+        self._tokens = _find_by_labels(
+            Counter("swarmkeep_tokens", "Tokens as providers count them.", ["kind"], registry=registry)
         )
-        self._append_seconds = Histogram(
-            "swarmkeep_append_seconds",
-            "Appends to sessions, with the time that they waited for their turn.",
-            ["outcome"],
-            buckets=_APPEND_BUCKETS,
-            registry=registry,
+        self._tool_seconds = _find_by_labels(
+            Histogram(
+                "swarmkeep_tool_call_seconds",
+                "Tool calls that have a result.",
+                ["status"],
+                buckets=_TOOL_BUCKETS,
+                registry=registry,
+            )
+        )
+        self._append_seconds = _find_by_labels(
+            Histogram(
+                "swarmkeep_append_seconds",
+                "Appends to sessions, with the time that they waited for their turn.",
+                ["outcome"],
+                buckets=_APPEND_BUCKETS,
+                registry=registry,
+            )
         )
 
     def add_gauge(self, name: str, help_text: str, value: Callable[[], float]) -> None:
@@ -73,7 +92,7 @@ class Metrics:
             route = scope.get("path_template") or "none"
             # Where there is no route, callers choose the method, too.
             method = str(scope.get("method")) if route != "none" else "any"
-            self._requests.labels(method, route, message["status"]).inc()
+            self._requests(method, route, message["status"]).inc()
 
     def observe_event(self, event: RecordedEvent) -> None:
         """Count what an event that this server has recorded tells."""
@@ -83,7 +102,7 @@ class Metrics:
             return
         kind, _, what = event.type.partition(".")
         if kind == "run":
-            self._runs.labels(what).inc()
+            self._runs(what).inc()
         match fact:
             case MessageAdded(completion=completion) | CompactionSummarised(completion=completion) if (
                 completion is not None and completion.request is not None
@@ -92,18 +111,18 @@ class Metrics:
                 for name in ("prompt_tokens", "completion_tokens"):
                     count = (completion.usage or {}).get(name)
                     if isinstance(count, int) and count > 0:
-                        self._tokens.labels(name.removesuffix("_tokens")).inc(count)
+                        self._tokens(name.removesuffix("_tokens")).inc(count)
             case MessageAdded(tool=tool) if tool is not None:
-                self._tool_seconds.labels(tool.status).observe(tool.duration_ms / 1000)
+                self._tool_seconds(tool.status).observe(tool.duration_ms / 1000)
             case RunResumed(reason="recovery"):
                 self._takeovers.inc()
             case RunEnded(error=error) if error is not None:
-                self._run_errors.labels(error.code).inc()
+                self._run_errors(error.code).inc()
 
     def observe_append(self, seconds: float, error: BaseException | None) -> None:
         """Count an append to a session, and the error that it ended with."""
         outcome = "ok" if error is None else _OUTCOMES.get(type(error), "error")
-        self._append_seconds.labels(outcome).observe(seconds)
+        self._append_seconds(outcome).observe(seconds)
 
     async def render(self) -> bytes:
         """All that the server counts, in Prometheus' text format."""

@@ -240,12 +240,14 @@ def pair_results(entries: Iterable[Entry]) -> Iterator[Entry]:
             continue
         if not ends_calls(entry):
             continue
-        yield from _answer_calls(open_ids, results)
+        if open_ids:
+            yield from _answer_calls(open_ids, results)
         results = {}
         if not is_gone:
             yield entry
         open_ids = _list_calls(entry)
-    yield from _answer_calls(open_ids, results)
+    if open_ids:
+        yield from _answer_calls(open_ids, results)
 
 
 def ends_calls(entry: Entry) -> bool:

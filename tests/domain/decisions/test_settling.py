@@ -50,11 +50,11 @@ def test_the_input_is_committed_before_anything_is_asked() -> None:
 
 def test_what_follows_is_tried_out_apart_from_the_chains_of_the_session() -> None:
     state = given(make_run_started(), user_said())
-    tried = apply_drafts(state, [])
+    tried = apply_drafts(state, draft_events(state.agent, [user_said("more")], RUN))
     chains = [name for name in State.__struct_fields__ if isinstance(getattr(state, name), Chain)]
     assert {"messages", "finished"} <= {*chains}
     for name in chains:
-        getattr(tried, name).append("an item")
+        getattr(tried, name).append("an item").append("another")
         assert len(getattr(state, name).shared) == len(getattr(state, name))
 
 

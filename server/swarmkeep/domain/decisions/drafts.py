@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -38,11 +38,13 @@ def _find_turn_agent(fact: SessionEvent) -> str:
     return sender if isinstance(sender, str) else ""
 
 
-def apply_drafts(state: State, drafts: Iterable[EventDraft]) -> State:
+def apply_drafts(state: State, drafts: Sequence[EventDraft]) -> State:
     """The state as it will be once `drafts` are recorded, but for their times and hashes.
 
     It may come to nothing, and leaves it to the events to make the chains of `state` longer.
     """
+    if not drafts:
+        return state
     state = replace(
         state,
         messages=state.messages.branch(),

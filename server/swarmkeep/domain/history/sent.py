@@ -46,13 +46,15 @@ class History(msgspec.Struct, frozen=True):
     def extend(self, later: Sequence[Entry]) -> History:
         """With the messages that follow. Right where a call is not parted from its results."""
         added = list(pair_results(later))
-        entries, pieces, places = self.entries, self.pieces, self.places
-        if added:
+        entries, pieces, places, media = self.entries, self.pieces, self.places, self.media
+        if any(isinstance(entry.chat_message["content"], list) for entry in added):
             places += find_places(added, self.size + 1 if pieces else 0)
+            media = media.add(added)
+        if added:
             pieces = _add_piece(pieces, b",".join([entry.chat_json for entry in added]))
         for entry in added:
             entries = entries.append(entry)
-        return History(self.upto + len(later), entries, pieces, self.summary_seq, places, self.media.add(added))
+        return History(self.upto + len(later), entries, pieces, self.summary_seq, places, media)
 
 
 def _add_piece(pieces: tuple[bytes, ...], last: bytes) -> tuple[bytes, ...]:

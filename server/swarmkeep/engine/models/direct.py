@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -58,7 +58,7 @@ class DirectTransport:
 
         try:
             async with self._send(request, stream=False) as answer:
-                body = b"".join([piece async for piece in self._read(answer)])
+                body = await self._read_all(answer)
         except httpx2.HTTPError as error:
             raise _make_connection_error(error) from error
         return parse_completion(answer.headers.get("content-type", ""), body)
@@ -82,7 +82,7 @@ class DirectTransport:
         template = self._templates.get(stream) or await self._make_template(stream)
         try:
             session = self._session or await self._open_session()
-            with _translate_errors():
+            with _translated_errors:
                 answer = await session.post(
                     template.url, data=await _make_body(request), headers=template.headers, allow_redirects=False
                 )
@@ -93,8 +93,23 @@ class DirectTransport:
                 await self._refuse(answer)
             yield answer
 
-    def _read(self, answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
-        return _iterate(answer, BodyBound(answer.headers, self._limits, is_error=answer.status >= 400))
+    async def _read(self, answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
+        bound = self._make_bound(answer)
+        with _translated_errors:
+            # One call for each piece less than to iterate over them.
+            while not bound.is_cut and (data := await answer.content.readany()):
+                for piece in bound.feed(data):
+                    yield piece
+
+    async def _read_all(self, answer: aiohttp.ClientResponse) -> bytes:
+        bound, pieces = self._make_bound(answer), list[bytes]()
+        with _translated_errors:
+            while not bound.is_cut and (data := await answer.content.readany()):
+                pieces += bound.feed(data)
+        return b"".join(pieces)
+
+    def _make_bound(self, answer: aiohttp.ClientResponse) -> BodyBound:
+        return BodyBound(answer.headers, self._limits, is_error=answer.status >= 400)
 
     async def _refuse(self, answer: aiohttp.ClientResponse) -> None:
         """Raise the official client's error for an answer that is no success."""
@@ -102,7 +117,7 @@ class DirectTransport:
 
         refuse_redirect(answer.status, answer.headers)
         try:
-            body = b"".join([piece async for piece in self._read(answer)])
+            body = await self._read_all(answer)
         except httpx2.HTTPError as error:
             raise _make_connection_error(error) from error
         # It was read as it is, inflated and cut to what is kept of an error.
@@ -186,31 +201,30 @@ async def _make_body(request: ModelRequest) -> bytes | io.BytesIO:
     return io.BytesIO(await asyncio.to_thread(request.body))
 
 
-async def _iterate(answer: aiohttp.ClientResponse, bound: BodyBound) -> AsyncGenerator[bytes]:
-    content = answer.content
-    with _translate_errors():
-        # One call for each piece less than to iterate over them.
-        while not bound.is_cut and (data := await content.readany()):
-            for piece in bound.feed(data):
-                yield piece
+class _TranslatedErrors:
+    """Raises what the official client's own HTTP library raises in the same case. One serves all."""
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            return
+        import aiohttp
+        import httpx2
+
+        # The first that fits: some of these are kinds of others.
+        for raised, translated in (
+            (aiohttp.ConnectionTimeoutError, httpx2.ConnectTimeout),
+            (TimeoutError, httpx2.ReadTimeout),
+            (aiohttp.ClientConnectorError, httpx2.ConnectError),
+            (aiohttp.ClientError, httpx2.ReadError),
+        ):
+            if isinstance(error, raised):
+                raise translated(str(error)) from error
 
 
-@contextmanager
-def _translate_errors() -> Iterator[None]:
-    """Raise what the official client's own HTTP library raises in the same case."""
-    import aiohttp
-    import httpx2
-
-    try:
-        yield
-    except aiohttp.ConnectionTimeoutError as error:
-        raise httpx2.ConnectTimeout(str(error)) from error
-    except (TimeoutError, aiohttp.ServerTimeoutError) as error:
-        raise httpx2.ReadTimeout(str(error)) from error
-    except aiohttp.ClientConnectorError as error:
-        raise httpx2.ConnectError(str(error)) from error
-    except aiohttp.ClientError as error:
-        raise httpx2.ReadError(str(error)) from error
+_translated_errors = _TranslatedErrors()
 
 
 def _make_connection_error(error: httpx2.HTTPError) -> Exception:
