@@ -343,3 +343,20 @@ async def test_a_session_at_rest_is_compacted_when_somebody_asks(opened: Any) ->
     scripted.release()
     await wait_for_end(engine, "r2", plain)
     assert (await verify(engine.store, plain)).problems == []
+
+
+async def test_each_of_two_forks_is_sent_its_own_summary(opened: Any) -> None:
+    """They grew from one state in memory, and are summed up by events of the same seq."""
+    engine, small, scripted = opened
+    small.window = 100_000
+    await open_session(engine, key := SessionKey(KEY.tenant, "plain"), messages=make_history(6, 50))
+    for number in (1, 2):
+        fork = SessionKey(KEY.tenant, f"fork-{number}")
+        await engine.sessions.fork(key, session_id=fork.id)
+        await engine.compactions.compact(fork, keep_turns=2)
+        await run_to_end(engine, "And?", f"r{number}", fork)
+        assert scripted.requests[-1]["messages"][1]["content"] == f"{HEADING}\n\nsummary {number}"
+        assert (
+            await rebuild_request(engine.store, fork, (await find_answers(engine, fork))[-1])
+            == scripted.raw_requests[-1]
+        )

@@ -19,14 +19,15 @@ class History(msgspec.Struct, frozen=True):
     """What a model is sent of the first `upto` messages of a session, and its JSON, with commas in between.
 
     The JSON is in a few pieces, each at least twice as long as the next: so to add some costs about the same however
-    long it is. `places`: where in it references stand in the place of files, in order. `media`: these, and what else is
-    no text.
+    long it is. `summary` stands in the place of the messages that it covers: of sessions that grew from one, each may
+    have its own by the event of the same seq. `places`: where in the JSON references stand in the place of files, in
+    order. `media`: these, and what else is no text.
     """
 
     upto: int
     entries: Chain[Entry]
     pieces: tuple[bytes, ...]
-    summary_seq: int = 0
+    summary: Summary | None = None
     places: tuple[FilePlace, ...] = ()
     media: Media = Media()
 
@@ -54,7 +55,7 @@ class History(msgspec.Struct, frozen=True):
             pieces = _add_piece(pieces, b",".join([entry.chat_json for entry in added]))
         for entry in added:
             entries = entries.append(entry)
-        return History(self.upto + len(later), entries, pieces, self.summary_seq, places, media)
+        return History(self.upto + len(later), entries, pieces, self.summary, places, media)
 
 
 def _add_piece(pieces: tuple[bytes, ...], last: bytes) -> tuple[bytes, ...]:
@@ -73,7 +74,7 @@ def _begin_history() -> History:
 def measure_new_history(state: State) -> tuple[int, int]:
     """How many messages the next request has to encode, because none before it did, and about how many bytes."""
     known = _recall_history(state.messages)
-    if known.summary_seq != (0 if state.summary is None else state.summary.seq):
+    if known.summary != state.summary:
         known = _begin_history()
     return len(state.messages) - known.upto, state.size - known.size
 
@@ -101,7 +102,7 @@ def _begin_with_summary(messages: Sequence[Entry], summary: Summary) -> History:
     # Whether it is sent must not hang on more than the next message, which is kept with what this is the beginning of.
     is_answered = upto < len(messages) and (messages[upto].role != "user" or messages[upto].removed)
     begun = _begin_history().extend([*standing, _make_summary_entry(summary), *(question if is_answered else ())])
-    return msgspec.structs.replace(begun, upto=upto, summary_seq=summary.seq)
+    return msgspec.structs.replace(begun, upto=upto, summary=summary)
 
 
 def collect_history(messages: Sequence[Entry], summary: Summary | None = None) -> History:
@@ -111,7 +112,7 @@ def collect_history(messages: Sequence[Entry], summary: Summary | None = None) -
         begun = _begin_history() if summary is None else _begin_with_summary(messages, summary)
         return begun.extend(messages[begun.upto :])
     known = _recall_history(messages)
-    if known.summary_seq != (0 if summary is None else summary.seq):
+    if known.summary != summary:
         known = _begin_history() if summary is None else _begin_with_summary(messages, summary)
     end = next((at for at in range(len(messages) - 1, known.upto, -1) if ends_calls(messages[at])), None)
     if end is not None:

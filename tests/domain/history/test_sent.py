@@ -1,0 +1,113 @@
+"""What is kept of a history is right for whoever finds it: sessions that grew from one state, and what is tried out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from hypothesis import given as for_any
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from swarmkeep.domain.checking.known_ids import find_call_ids, find_finished_runs
+from swarmkeep.domain.decisions.drafts import apply_drafts
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
+from swarmkeep.domain.events import MessageAdded
+from swarmkeep.domain.facts.compaction import CompactionSummarised
+from swarmkeep.domain.fold import fold
+from swarmkeep.domain.history.window import list_standing
+from swarmkeep.domain.messages import read_tool_calls
+from swarmkeep.domain.request import build_request
+from swarmkeep.domain.state import State
+from tests.support.hypothesis_profiles import examples
+from tests.support.logs import PROFILES, Dice, DrawnDice, SeededDice, any_logs, make_hostile_log, make_random_log
+
+
+def tell_otherwise(event: RecordedEvent, number: int) -> RecordedEvent:
+    """The same event in another session, where something else was said at that place."""
+    fact = event.fact
+    if isinstance(fact, MessageAdded) and isinstance(fact.message.get("content"), str):
+        message = {**fact.message, "content": f"{fact.message['content']} {number}"}
+        return msgspec.structs.replace(event, fact=msgspec.structs.replace(fact, message=message))
+    if isinstance(fact, CompactionSummarised) and fact.summary:
+        return msgspec.structs.replace(event, fact=msgspec.structs.replace(fact, summary=f"{fact.summary} {number}"))
+    return event
+
+
+class Line:
+    """A session that is folded step by step. `log` is what it has been told by now and what it will be."""
+
+    def __init__(self, log: Sequence[RecordedEvent], state: State, length: int) -> None:
+        self.log = log
+        self.state = state
+        self.length = length
+
+    def go_on(self, count: int) -> None:
+        self.state = fold(self.log[self.length : self.length + count], self.state)
+        self.length = min(self.length + count, len(self.log))
+
+    def branch_off(self, number: int) -> Line:
+        later = [tell_otherwise(event, number) for event in self.log[self.length :]]
+        return Line([*self.log[: self.length], *later], self.state, self.length)
+
+    def try_out(self, count: int, dice: Dice) -> None:
+        """Ask on what would be if something else came, which it does not."""
+        later = [tell_otherwise(event, -1) for event in self.log[self.length : self.length + count]]
+        check(
+            apply_drafts(self.state, [EventDraft(event.fact, event.run_id, event.agent) for event in later]),
+            fold([*self.log[: self.length], *later]),
+            dice,
+        )
+
+    def check(self, dice: Dice) -> None:
+        check(self.state, fold(self.log[: self.length]), dice)
+
+
+def check(state: State, anew: State, dice: Dice) -> None:
+    """What is made of a state is what is made of one that nobody has asked anything."""
+    profile, turns = dice.pick(PROFILES), dice.pick((None, None, 1, 2, 5))
+    request, expected = (build_request(one, profile, turns=turns) for one in (state, anew))
+    assert request.body() == expected.body()
+    assert request.record == expected.record
+    assert request.history.media == expected.history.media
+    if dice.chance(30):
+        assert [entry.seq for entry in list_standing(state.messages)] == [e.seq for e in list_standing(anew.messages)]
+        places: dict[str, list[int]] = {}
+        for place, entry in enumerate(anew.messages):
+            for call_id, _, _ in read_tool_calls(entry.message) if entry.role == "assistant" else ():
+                places.setdefault(call_id, []).append(place)
+        known = find_call_ids(state.messages)
+        assert {call_id: list(known.find(call_id)) for call_id in places} == places
+        runs, ended = [run.id for run in anew.finished], find_finished_runs(state.finished)
+        assert all([at for at, name in enumerate(runs) if name == run_id] == [*ended.find(run_id)] for run_id in runs)
+
+
+def go_through(log: Sequence[RecordedEvent], dice: Dice, steps: int) -> None:
+    lines = [Line(log, State(), 0)]
+    for number in range(steps):
+        line = dice.pick(lines)
+        match dice.pick(("go on", "go on", "go on", "check", "check", "try out", "branch off")):
+            case "go on":
+                line.go_on(dice.pick((1, 2, 5, 20)))
+            case "check":
+                line.check(dice)
+            case "try out":
+                line.try_out(dice.pick((0, 1, 3, 10)), dice)
+            case "branch off" if len(lines) < 4:
+                lines.append(line.branch_off(number))
+    for line in lines:
+        line.check(dice)
+
+
+@settings(max_examples=examples(50))
+@for_any(any_logs(), st.data())
+def test_a_request_is_that_of_the_log_alone_whatever_was_asked_of_whom_before(
+    log: list[RecordedEvent], data: st.DataObject
+) -> None:
+    go_through(log, DrawnDice(data.draw), data.draw(st.integers(0, 30)))
+
+
+def test_it_is_over_many_seeded_logs() -> None:
+    for seed in range(examples(30)):
+        dice = SeededDice(seed)
+        go_through(make_random_log(dice, moves=30) if seed % 2 else make_hostile_log(dice), dice, 40)
