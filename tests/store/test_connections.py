@@ -87,6 +87,25 @@ async def test_a_refused_connection_is_named_without_the_password() -> None:
     assert "hunter2" not in said
 
 
+async def test_a_server_that_does_not_answer_is_waited_for_once(
+    postgres_ready: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(postgres_ready)
+    waits: list[object] = []
+
+    async def wait_in_vain(*_: object, **__: object) -> None:
+        waits.append(1)
+        raise TimeoutError
+
+    monkeypatch.setattr(asyncpg, "connect", wait_in_vain)
+    for write in (store.append(KEY, State(), draft_creation()), store.database.write(lambda connection: None)):
+        waits.clear()
+        with pytest.raises(StoreUnavailable, match="it did not answer in time"):
+            await write
+        assert len(waits) == 1
+    await store.close()
+
+
 async def test_a_database_that_does_not_exist_is_named(postgres_url: str) -> None:
     assert "no_such_database" in await expect_failure(replace_database(postgres_url, "no_such_database"))
 
@@ -272,6 +291,35 @@ async def test_nor_is_a_statement_that_commits_by_itself(postgres_ready: str, mo
         assert len(sent) == 2
         assert unknown.value.appended is not None
         assert (await store.state(KEY)) == unknown.value.appended.state
+        assert (await store.state(KEY)).seq == 2
+    finally:
+        await store.close()
+
+
+async def test_nor_is_one_that_took_too_long_known_to_be_undone_because_nobody_is_there_any_more(
+    postgres_ready: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the network breaks: it was done, no answer came, and nothing can be looked for."""
+    from asyncpg import Connection
+
+    store = open_store(postgres_ready)
+    fetch: Any = Connection.fetch
+    try:
+        state = await begin_session(store)
+
+        async def refuse(*_: object, **__: object) -> None:
+            raise ConnectionRefusedError
+
+        async def fetch_and_wait_in_vain(self: Any, query: str, *values: Any) -> Any:
+            await fetch(self, query, *values)
+            self.terminate()
+            monkeypatch.setattr(asyncpg, "connect", refuse)
+            raise TimeoutError
+
+        monkeypatch.setattr(Connection, "fetch", fetch_and_wait_in_vain)
+        with pytest.raises(OutcomeUnknown):
+            await store.append(KEY, state, draft_user_messages("once"))
+        monkeypatch.undo()
         assert (await store.state(KEY)).seq == 2
     finally:
         await store.close()

@@ -73,7 +73,9 @@ def is_locked_out(error: Exception) -> bool:
 
 def is_out_of_time(error: Exception) -> bool:
     """Whether the driver gave up: behind a pooler, which takes no settings, nothing else ends the wait for a lock."""
-    return isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError)
+    # Who got no connection waited for no lock, and gets none to look for one.
+    is_connected = not isinstance(error, StoreUnavailable)
+    return is_connected and (isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError))
 
 
 def breaks_connection(error: Exception) -> bool:

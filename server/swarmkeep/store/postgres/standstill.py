@@ -13,6 +13,7 @@ import logging
 from sqlalchemy import Engine, bindparam, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from swarmkeep.store.ports.errors import StoreUnavailable
 from swarmkeep.store.postgres.connections import STANDSTILL_SECONDS
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ def end_standing_transactions(engine: Engine) -> int:
     try:
         with engine.connect() as connection:
             ended = connection.scalar(_END, {"seconds": STANDSTILL_SECONDS}) or 0
-    except (SQLAlchemyError, OSError, TimeoutError) as error:
+    except (SQLAlchemyError, StoreUnavailable, OSError, TimeoutError) as error:
         log.warning("cannot look for transactions that stand still: %s", type(error).__name__)
         return 0
     if ended:
