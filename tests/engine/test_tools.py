@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import os
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -176,6 +179,47 @@ async def test_a_function_has_the_thread_of_one_that_has_returned_but_of_no_othe
     for thread in set(used):
         await asyncio.to_thread(thread.join, SECONDS)
         assert not thread.is_alive()
+
+
+async def test_a_function_finds_no_event_loop_of_the_one_that_had_its_thread_before() -> None:
+    def leave_one() -> threading.Thread:
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        loop.close()
+        return threading.current_thread()
+
+    def find_one() -> tuple[threading.Thread, bool]:
+        try:
+            asyncio.get_event_loop()
+        except RuntimeError:
+            return threading.current_thread(), False
+        return threading.current_thread(), True
+
+    runner, left, found = ThreadRunner(), None, None
+    while left is None or left is not found:
+        left = await runner(leave_one, is_async=False, seconds=SECONDS)
+        found, has_loop = await runner(find_one, is_async=False, seconds=SECONDS)
+        assert not has_loop
+
+
+FORKING = """
+import os
+from swarmkeep.engine import tool_runners
+
+run = tool_runners._run_with_timeout
+run(os.getpid, 60)
+while not tool_runners._threads._idle:
+    pass
+child = os.fork()
+if not child:
+    os._exit(0 if run(os.getpid, 60) == os.getpid() else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot fork here")
+def test_a_process_that_was_forked_has_threads_of_its_own() -> None:
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKING], check=True, timeout=SECONDS)
 
 
 async def test_a_call_whose_run_was_cancelled_drops_its_late_result() -> None:

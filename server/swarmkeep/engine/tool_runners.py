@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -132,12 +133,17 @@ class _Threads:
         else:
             given.put(work)
 
+    def forget(self) -> None:
+        """Give those that are idle nothing more to do."""
+        self._idle.clear()
+
     def _serve(self, work: Callable[[], None]) -> None:
         given: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         while True:
             work()
-            # What the function returned is nobody's but its caller's.
+            # What the function returned is nobody's but its caller's; nor is the next to find its event loop, closed.
             del work
+            asyncio.set_event_loop(None)
             self._idle.append(given)
             try:
                 work = given.get(timeout=_IDLE_SECONDS)
@@ -152,6 +158,9 @@ class _Threads:
 
 
 _threads = _Threads()
+if hasattr(os, "register_at_fork"):
+    # A child process has none of them.
+    os.register_at_fork(after_in_child=_threads.forget)
 
 
 def _start(function: Callable[[], Any], deliver: Callable[[Callable[[], Any]], None]) -> None:
