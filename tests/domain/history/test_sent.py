@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 from hypothesis import given as for_any
 from hypothesis import settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.checking.known_ids import find_call_ids, find_finished_runs
 from swarmkeep.domain.decisions.drafts import apply_drafts
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.events import MessageAdded
 from swarmkeep.domain.facts.compaction import CompactionSummarised
+from swarmkeep.domain.facts.history import MessageRemoved
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.history.window import list_standing
 from swarmkeep.domain.messages import read_tool_calls
 from swarmkeep.domain.request import build_request
 from swarmkeep.domain.state import State
+from tests.domain.given import (
+    answer_message,
+    calling_message,
+    given,
+    model_reply,
+    tool_call,
+    tool_result,
+    user_said,
+    when,
+)
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import PROFILES, Dice, DrawnDice, SeededDice, any_logs, make_hostile_log, make_random_log
 
@@ -28,9 +40,9 @@ def tell_otherwise(event: RecordedEvent, number: int) -> RecordedEvent:
     fact = event.fact
     if isinstance(fact, MessageAdded) and isinstance(fact.message.get("content"), str):
         message = {**fact.message, "content": f"{fact.message['content']} {number}"}
-        return msgspec.structs.replace(event, fact=msgspec.structs.replace(fact, message=message))
+        return replace(event, fact=replace(fact, message=message))
     if isinstance(fact, CompactionSummarised) and fact.summary:
-        return msgspec.structs.replace(event, fact=msgspec.structs.replace(fact, summary=f"{fact.summary} {number}"))
+        return replace(event, fact=replace(fact, summary=f"{fact.summary} {number}"))
     return event
 
 
@@ -97,6 +109,17 @@ def go_through(log: Sequence[RecordedEvent], dice: Dice, steps: int) -> None:
                 lines.append(line.branch_off(number))
     for line in lines:
         line.check(dice)
+
+
+def test_what_ended_calls_may_be_taken_out_and_a_late_result_counts_again() -> None:
+    calls = model_reply(calling_message(tool_call("c1"), tool_call("c2")))
+    state = given(user_said(), calls, tool_result("c1"), model_reply(answer_message()))
+    build_request(state, PROFILES[0])
+    gone = MessageRemoved(message_seq=state.messages[-1].seq, content=True)
+    state = when(state, gone, tool_result("c2", "Here it is."))
+    sent = build_request(state, PROFILES[0])
+    assert sent.messages[-1]["content"] == "Here it is."
+    assert sent.body() == build_request(replace(state, messages=Chain(state.messages)), PROFILES[0]).body()
 
 
 @settings(max_examples=examples(50))

@@ -117,7 +117,8 @@ def collect_history(messages: Sequence[Entry], summary: Summary | None = None) -
     end = next((at for at in range(len(messages) - 1, known.upto, -1) if ends_calls(messages[at])), None)
     if end is not None:
         before, known = len(known.entries), known.extend(messages[known.upto : end])
-        messages.remember(known, known.upto)
+        # What is taken out of a reply may leave nothing that ends the calls before it; other messages end them still.
+        messages.remember(known, end + (messages[end].role == "assistant"))
         for entry in known.entries[before:]:
             # It is in there now, and not kept twice.
             vars(entry).pop("chat_json", None)
