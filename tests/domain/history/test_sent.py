@@ -9,17 +9,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from swarmkeep import File
 from swarmkeep.domain.chain import Chain
+from swarmkeep.domain.checking.files import FileLimits
 from swarmkeep.domain.checking.known_ids import find_call_ids, find_finished_runs
+from swarmkeep.domain.checking.result_files import keep_files
 from swarmkeep.domain.decisions.drafts import apply_drafts
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
-from swarmkeep.domain.events import MessageAdded
+from swarmkeep.domain.events import MessageAdded, ToolRecord
 from swarmkeep.domain.facts.compaction import CompactionSummarised
 from swarmkeep.domain.facts.history import MessageRemoved
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.history.window import list_standing
 from swarmkeep.domain.messages import read_tool_calls
-from swarmkeep.domain.request import build_request
+from swarmkeep.domain.request import assemble_request, build_request
 from swarmkeep.domain.state import State
 from tests.domain.given import (
     answer_message,
@@ -33,6 +36,9 @@ from tests.domain.given import (
 )
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import PROFILES, Dice, DrawnDice, SeededDice, any_logs, make_hostile_log, make_random_log
+from tests.support.pictures import make_png
+
+KEPT = keep_files([File(make_png(50, seed), "image/png") for seed in range(2)], FileLimits())
 
 
 def tell_otherwise(event: RecordedEvent, number: int) -> RecordedEvent:
@@ -44,6 +50,19 @@ def tell_otherwise(event: RecordedEvent, number: int) -> RecordedEvent:
     if isinstance(fact, CompactionSummarised) and fact.summary:
         return replace(event, fact=replace(fact, summary=f"{fact.summary} {number}"))
     return event
+
+
+def give_files(event: RecordedEvent, dice: Dice) -> RecordedEvent:
+    """The same event, perhaps with pictures in what the user said, or in what a call gave."""
+    fact = event.fact
+    if not isinstance(fact, MessageAdded) or not dice.chance(30):
+        return event
+    parts = dice.pick((KEPT.parts, KEPT.parts[1:], (*KEPT.parts[1:], {"type": "text", "text": "é"}, *KEPT.parts[:1])))
+    if fact.message.get("role") == "tool":
+        tool = fact.tool or ToolRecord(name="draw", status="ok")
+        return replace(event, fact=replace(fact, tool=replace(tool, files=parts)))
+    message = {**fact.message, "content": list(parts)} if fact.message.get("role") == "user" else fact.message
+    return replace(event, fact=replace(fact, message=message))
 
 
 class Line:
@@ -78,8 +97,13 @@ class Line:
 def check(state: State, anew: State, dice: Dice) -> None:
     """What is made of a state is what is made of one that nobody has asked anything."""
     profile, turns = dice.pick(PROFILES), dice.pick((None, None, 1, 2, 5))
-    request, expected = (build_request(one, profile, turns=turns) for one in (state, anew))
+    files = dice.pick((KEPT.content, {}))
+    request, expected = (replace(build_request(one, profile, turns=turns), files=files) for one in (state, anew))
     assert request.body() == expected.body()
+    # As a past request is rebuilt.
+    parts = request.instructions, request.tools, request.params, request.history_from
+    listed = assemble_request(list(anew.messages), *parts, anew.summary)
+    assert replace(listed, files=files).body() == request.body()
     assert request.record == expected.record
     assert request.history.media == expected.history.media
     if dice.chance(30):
@@ -95,7 +119,7 @@ def check(state: State, anew: State, dice: Dice) -> None:
 
 
 def go_through(log: Sequence[RecordedEvent], dice: Dice, steps: int) -> None:
-    lines = [Line(log, State(), 0)]
+    lines = [Line([give_files(event, dice) for event in log], State(), 0)]
     for number in range(steps):
         line = dice.pick(lines)
         match dice.pick(("go on", "go on", "go on", "check", "check", "try out", "branch off")):
