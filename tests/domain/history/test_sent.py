@@ -16,7 +16,7 @@ from swarmkeep.domain.checking.known_ids import find_call_ids, find_finished_run
 from swarmkeep.domain.checking.result_files import keep_files
 from swarmkeep.domain.decisions.drafts import apply_drafts
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
-from swarmkeep.domain.events import MessageAdded, ToolRecord
+from swarmkeep.domain.events import MessageAdded, SessionForked, ToolRecord
 from swarmkeep.domain.facts.compaction import CompactionSummarised
 from swarmkeep.domain.facts.history import MessageRemoved
 from swarmkeep.domain.fold import fold
@@ -28,6 +28,7 @@ from tests.domain.given import (
     answer_message,
     calling_message,
     given,
+    make_run_started,
     model_reply,
     tool_call,
     tool_result,
@@ -77,8 +78,9 @@ class Line:
         self.state = fold(self.log[self.length : self.length + count], self.state)
         self.length = min(self.length + count, len(self.log))
 
-    def branch_off(self, number: int) -> Line:
-        later = [tell_otherwise(event, number) for event in self.log[self.length :]]
+    def branch_off(self, number: int, lost: int) -> Line:
+        rest = [replace(event, seq=event.seq - lost) for event in self.log[self.length + lost :]]
+        later = [tell_otherwise(event, number) for event in rest]
         return Line([*self.log[: self.length], *later], self.state, self.length)
 
     def try_out(self, count: int, dice: Dice) -> None:
@@ -130,7 +132,7 @@ def go_through(log: Sequence[RecordedEvent], dice: Dice, steps: int) -> None:
             case "try out":
                 line.try_out(dice.pick((0, 1, 3, 10)), dice)
             case "branch off" if len(lines) < 4:
-                lines.append(line.branch_off(number))
+                lines.append(line.branch_off(number, dice.pick((0, 0, 1, 2, 5))))
     for line in lines:
         line.check(dice)
 
@@ -144,6 +146,14 @@ def test_what_ended_calls_may_be_taken_out_and_a_late_result_counts_again() -> N
     sent = build_request(state, PROFILES[0])
     assert sent.messages[-1]["content"] == "Here it is."
     assert sent.body() == build_request(replace(state, messages=Chain(state.messages)), PROFILES[0]).body()
+
+
+def test_a_result_counts_although_calls_are_over_in_a_fork_of_before() -> None:
+    state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))))
+    fork = when(state, SessionForked(from_session_id="s", from_seq=state.seq, from_hash=state.hash))
+    build_request(when(fork, user_said("Never mind.")), PROFILES[0])
+    state = when(state, tool_result("c1", "Here it is."))
+    assert build_request(state, PROFILES[0]).messages[-1]["content"] == "Here it is."
 
 
 @settings(max_examples=examples(50))

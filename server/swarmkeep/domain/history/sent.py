@@ -80,7 +80,12 @@ def measure_new_history(state: State) -> tuple[int, int]:
 
 
 def _recall_history(messages: Chain[Entry]) -> History:
-    return messages.recall(History) or _begin_history()
+    """What is kept, if calls are over where it ends. Another session that grew from the same messages may have kept it,
+    or the reply that ended them may have lost its words since; then what comes now may be results of theirs."""
+    known = messages.recall(History)
+    if known is None or (known.upto < len(messages) and not ends_calls(messages[known.upto])):
+        return _begin_history()
+    return known
 
 
 def cut_history(messages: Sequence[Entry], seq: int, summary: Summary | None) -> History:
@@ -117,8 +122,7 @@ def collect_history(messages: Sequence[Entry], summary: Summary | None = None) -
     end = next((at for at in range(len(messages) - 1, known.upto, -1) if ends_calls(messages[at])), None)
     if end is not None:
         before, known = len(known.entries), known.extend(messages[known.upto : end])
-        # What is taken out of a reply may leave nothing that ends the calls before it; other messages end them still.
-        messages.remember(known, end + (messages[end].role == "assistant"))
+        messages.remember(known, known.upto)
         for entry in known.entries[before:]:
             # It is in there now, and not kept twice.
             vars(entry).pop("chat_json", None)
