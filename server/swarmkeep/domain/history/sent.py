@@ -10,7 +10,7 @@ import msgspec
 from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.files.places import FilePlace, Media, find_places
 from swarmkeep.domain.history.stand_ins import make_summary_message
-from swarmkeep.domain.history.window import STANDING_ROLES, select_earlier, select_from
+from swarmkeep.domain.history.window import STANDING_ROLES, find_first_shown, select_earlier, select_from
 from swarmkeep.domain.messages import Entry, ends_calls, pair_results
 from swarmkeep.domain.state import State, Summary
 
@@ -70,6 +70,11 @@ def _begin_history() -> History:
     return History(0, Chain(), ())
 
 
+def _begin_behind_removed(messages: Sequence[Entry]) -> History:
+    """Whatever old messages were taken out, nothing is sent of them, nor does anything after them belong to them."""
+    return msgspec.structs.replace(_begin_history(), upto=find_first_shown(messages))
+
+
 def measure_new_history(state: State) -> tuple[int, int]:
     """How many messages the next request has to encode, because none before it did, and about how many bytes."""
     known = _recall_history(state.messages)
@@ -79,7 +84,7 @@ def measure_new_history(state: State) -> tuple[int, int]:
 
 
 def _recall_history(messages: Chain[Entry]) -> History:
-    return messages.recall(History) or _begin_history()
+    return messages.recall(History) or _begin_behind_removed(messages)
 
 
 def cut_history(messages: Sequence[Entry], seq: int, summary: Summary | None) -> History:
@@ -110,9 +115,9 @@ def collect_history(messages: Sequence[Entry], summary: Summary | None = None) -
     if not isinstance(messages, Chain):
         begun = _begin_history() if summary is None else _begin_with_summary(messages, summary)
         return begun.extend(messages[begun.upto :])
-    known = _recall_history(messages)
-    if known.summary_seq != (0 if summary is None else summary.seq):
-        known = _begin_history() if summary is None else _begin_with_summary(messages, summary)
+    known = messages.recall(History)
+    if known is None or known.summary_seq != (0 if summary is None else summary.seq):
+        known = _begin_behind_removed(messages) if summary is None else _begin_with_summary(messages, summary)
     end = next((at for at in range(len(messages) - 1, known.upto, -1) if ends_calls(messages[at])), None)
     if end is not None:
         before, known = len(known.entries), known.extend(messages[known.upto : end])
