@@ -10,8 +10,10 @@ import pytest
 from sqlalchemy import Connection, update
 
 from swarmkeep.domain.codec import Json
+from swarmkeep.store.sql.rows import decode_event
 from swarmkeep.store.sql.tables import SESSION_TABLES, sessions
 from tests.api.server import RunningServer
+from tests.support.calls import count_calls
 from tests.support.scripted import ScriptedModel
 
 KEY = {"Idempotency-Key": "key-1"}
@@ -75,6 +77,27 @@ async def test_a_retry_is_answered_as_the_first_was_whatever_became_of_the_run(
     for number, (path, body, answer) in enumerate(sent):
         again = await service.post(path, body, headers={"Idempotency-Key": f"key-{number}"})
         assert again.json() == answer
+
+
+async def test_a_retry_reads_what_its_own_run_did_however_much_came_after_it(
+    service: RunningServer, model: ScriptedModel
+) -> None:
+    session = await service.session()
+
+    async def run(**headers: str) -> Json:
+        model.say("Done.")
+        return (await service.post(f"{session}/runs", {"input": "hi"}, headers=headers)).json()
+
+    answer, counts = await run(**KEY), []
+    for _ in range(2):
+        for _ in range(5):
+            await run()
+        with count_calls() as counted:
+            again = await service.post(f"{session}/runs", {"input": "hi"}, headers=KEY)
+        assert again.json() == answer
+        counts.append(counted[decode_event.__code__])
+    # Each of the others has four events.
+    assert counts[1] < counts[0] + 10
 
 
 async def test_a_run_in_the_background_is_told_again_as_it_was_when_it_began(

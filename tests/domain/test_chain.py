@@ -11,7 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from swarmkeep.domain.chain import Chain, SharedList
+from swarmkeep.domain import chain as domain_chain
+from swarmkeep.domain.chain import _FEW, Chain, SharedList
 from tests.support.hypothesis_profiles import examples
 
 Pair = tuple[Chain[Any], list[Any]]
@@ -20,9 +21,15 @@ Pair = tuple[Chain[Any], list[Any]]
 class ChainsAndLists(RuleBasedStateMachine):
     """Chains that branch off each other in any way, each beside the list that it stands for."""
 
+    few = _FEW
+
     def __init__(self) -> None:
         super().__init__()
         self.all: list[Pair] = []
+        domain_chain._FEW = self.few
+
+    def teardown(self) -> None:
+        domain_chain._FEW = _FEW
 
     pairs = Bundle("pairs")
 
@@ -98,6 +105,16 @@ ChainsAndLists.TestCase.settings = settings(max_examples=examples(40), stateful_
 TestChainsAndLists = ChainsAndLists.TestCase
 
 
+class ChainsAndListsOfManyChanges(ChainsAndLists):
+    """The same where one or two items that are exchanged are many."""
+
+    few = 1
+
+
+ChainsAndListsOfManyChanges.TestCase.settings = ChainsAndLists.TestCase.settings
+TestChainsAndListsOfManyChanges = ChainsAndListsOfManyChanges.TestCase
+
+
 def test_a_chain_is_a_sequence() -> None:
     chain = Chain([1, 2, 3])
     assert (2 in chain, 4 in chain, chain.index(3), bool(chain), bool(Chain())) == (True, False, 2, True, False)
@@ -171,12 +188,24 @@ def test_what_is_tried_out_in_a_branch_leaves_the_list_to_the_chain() -> None:
     assert tried.recall(str) == "of two"
 
 
+def test_exchanging_a_few_items_of_a_branch_copies_nothing() -> None:
+    chain = Chain(range(1000))
+    branch = chain.branch().replace_at(5, "five").append("more").replace_at(-1, "last").replace_at(999, "before")
+    assert branch.shared is chain.shared
+    assert (branch[5], branch[-2:], chain[5]) == ("five", ["before", "last"], 5)
+    assert list(branch) == [*range(5), "five", *range(6, 999), "before", "last"]
+
+
 def test_exchanging_all_items_of_a_branch_one_by_one_copies_the_list_once() -> None:
-    branch = Chain(range(1000)).branch().append(-1).replace_at(999, -999)
-    shared = branch.shared
-    for index in range(1000):
+    chain = Chain(range(1000))
+    branch = chain.branch().append(-1)
+    lists = [branch.shared]
+    for index in reversed(range(1000)):
         branch = branch.replace_at(index, -index)
-    assert branch.shared is shared
+        if branch.shared is not lists[-1]:
+            lists.append(branch.shared)
+    assert len(lists) == 2
+    assert list(chain) == list(range(1000))
     assert list(branch) == [*(-index for index in range(1000)), -1]
 
 

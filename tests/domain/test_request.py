@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.codec import Json, encode
+from swarmkeep.domain.decisions.removing import remove_message
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import (
     CompletionRecord,
@@ -33,6 +34,7 @@ from tests.domain.given import (
     in_run,
     make_run_started,
     model_reply,
+    record_drafts,
     tool_call,
     tool_result,
     user_said,
@@ -453,6 +455,23 @@ def test_the_next_turn_of_a_run_costs_as_much_however_long_the_run_is(window: in
             body = build_request(state, profile, turns=window).body()
         anew = replace(state, messages=Chain(state.messages))
         assert body == build_request(anew, profile, turns=window).body()
+        costs.append(counted.total())
+    assert costs[0] == pytest.approx(costs[1], abs=20)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_what_was_taken_out_from_the_beginning_on_costs_the_next_request_nothing(window: int | None) -> None:
+    costs = []
+    for taken_out in (20, 200):
+        state = given(*[user_said(str(number)) for number in range(taken_out + 5)])
+        asked = CompletionRecord(request=build_request(state, PROFILE, turns=window).record)
+        state = when(state, MessageAdded(message=answer_message(), completion=asked), user_said())
+        for entry in list(state.messages[:taken_out]):
+            state = record_drafts(state, remove_message(state, entry.seq))
+            with count_calls() as counted:
+                request = build_request(state, PROFILE, turns=window)
+        anew = replace(state, messages=Chain(state.messages))
+        assert request.body() == build_request(anew, PROFILE, turns=window).body()
         costs.append(counted.total())
     assert costs[0] == pytest.approx(costs[1], abs=20)
 

@@ -13,7 +13,8 @@ from swarmkeep.api.sse import FrameWriter, comment, frame
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import Overloaded, RunNotFound, SessionNotFound
-from swarmkeep.engine.reader import RunPosition, is_open
+from swarmkeep.engine.reader import RunPosition
+from swarmkeep.engine.streams.endings import is_open
 from swarmkeep.engine.streams.feed import Feed
 from swarmkeep.engine.streams.following import Batch
 from swarmkeep.store.ports import SessionKey, StoreUnavailable

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
@@ -83,6 +84,12 @@ class Chain(Sequence[T]):
         """What `remember` was given for this chain, or for one with the same beginning; None if there is nothing."""
         memo = self._items.recall(kind, self._length, self._edits)[1]
         return memo if isinstance(memo, kind) else None
+
+    def recall_unless(self, kind: type[M], exchanged: Collection[int]) -> M | None:
+        """The same for this chain with the items at these places exchanged."""
+        covered, memo = self._items.recall(kind, self._length, self._edits)
+        holds = getattr(kind, "outlasts_edits", False) or all(at >= covered for at in exchanged)
+        return memo if holds and isinstance(memo, kind) else None
 
     def remember(self, memo: object, length: int) -> None:
         """Keep what was worked out of the first `length` items, one of a type, for all chains that begin with them."""
@@ -168,15 +175,23 @@ class Chain(Sequence[T]):
         return f"Chain({list(self)!r})"
 
 
+_NO_ITEMS: Mapping[int, Any] = MappingProxyType({})
+# So many items are looked up one by one sooner than a long list is copied.
+_FEW = 16
+
+
 class _Branch(Chain[T]):
-    """A chain's items, and more that are kept apart from its shared list. Its first exchange copies what it begins
-    with."""
+    """A chain's items, and more that are kept apart from its shared list. Those of it that are exchanged are, too; if
+    they are many, it copies what it begins with."""
 
-    __slots__ = ("_added", "_base", "_has_own_base")
+    __slots__ = ("_added", "_base", "_exchanged", "_has_own_base")
 
-    def __init__(self, base: Chain[T], added: Chain[T], *, has_own_base: bool = False) -> None:
+    def __init__(
+        self, base: Chain[T], added: Chain[T], exchanged: Mapping[int, T] = _NO_ITEMS, *, has_own_base: bool = False
+    ) -> None:
         self._base = base
         self._added = added
+        self._exchanged = exchanged
         self._has_own_base = has_own_base
 
     @property
@@ -185,11 +200,11 @@ class _Branch(Chain[T]):
 
     def recall(self, kind: type[M]) -> M | None:
         memo = self._added.recall(kind)
-        return self._base.recall(kind) if memo is None else memo
+        return self._base.recall_unless(kind, self._exchanged) if memo is None else memo
 
     def remember(self, memo: object, length: int) -> None:
-        if length > len(self._base):
-            self._added.remember(memo, length - len(self._base))
+        if length > len(self._base) or self._exchanged:
+            self._added.remember(memo, max(length - len(self._base), 0))
         else:
             self._base.remember(memo, length)
 
@@ -197,23 +212,32 @@ class _Branch(Chain[T]):
         return self
 
     def append(self, item: T) -> Chain[T]:
-        return self._with(self._base, self._added.append(item))
+        return self._with(self._added.append(item))
 
     def replace_at(self, index: int, item: T) -> Chain[T]:
         at = index if index >= 0 else len(self) + index
         if at >= len(self._base):
-            return self._with(self._base, self._added.replace_at(at - len(self._base), item))
-        base = self._base if self._has_own_base else self._base._copy()
+            return self._with(self._added.replace_at(at - len(self._base), item))
         # Without what was worked out of the items before.
-        return _Branch(base.replace_at(at, item), Chain(self._added), has_own_base=True)
+        added = Chain(self._added)
+        if self._has_own_base:
+            return _Branch(self._base.replace_at(at, item), added, has_own_base=True)
+        exchanged = {**self._exchanged, at: item}
+        if len(exchanged) <= _FEW:
+            return _Branch(self._base, added, exchanged)
+        base = self._base._copy()
+        for place, other in exchanged.items():
+            base = base.replace_at(place, other)
+        return _Branch(base, added, has_own_base=True)
 
     def drop_last(self) -> Chain[T]:
         if self._added:
-            return self._with(self._base, self._added.drop_last())
-        return self._with(self._base.drop_last(), self._added)
+            return self._with(self._added.drop_last())
+        kept = {at: item for at, item in self._exchanged.items() if at < len(self._base) - 1}
+        return _Branch(self._base.drop_last(), Chain(), kept, has_own_base=self._has_own_base)
 
-    def _with(self, base: Chain[T], added: Chain[T]) -> Chain[T]:
-        return _Branch(base, added, has_own_base=self._has_own_base)
+    def _with(self, added: Chain[T]) -> Chain[T]:
+        return _Branch(self._base, added, self._exchanged, has_own_base=self._has_own_base)
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -225,13 +249,18 @@ class _Branch(Chain[T]):
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         at = index if index >= 0 else len(self) + index
-        return self._base[at] if at < len(self._base) else self._added[at - len(self._base)]
+        if at >= len(self._base):
+            return self._added[at - len(self._base)]
+        return self._exchanged[at] if at in self._exchanged else self._base[at]
 
     def __len__(self) -> int:
         return len(self._base) + len(self._added)
 
     def __iter__(self) -> Iterator[T]:
-        return chain(self._base, self._added)
+        if not self._exchanged:
+            return chain(self._base, self._added)
+        kept = (self._exchanged.get(at, item) for at, item in enumerate(self._base))
+        return chain(kept, self._added)
 
 
 # Whoever appends to it gets a list of their own: it is not at the end of this one.

@@ -10,11 +10,11 @@ import msgspec
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import RunNotFound, SearchOff, SessionNotFound
-from swarmkeep.domain.events import RunEnded, RunWaiting
 from swarmkeep.domain.finding.words import parse_terms
 from swarmkeep.domain.state import Run, SessionStatus, State
 from swarmkeep.domain.views import RunView, SessionView, find_run, list_latest_runs, view_run, view_session
 from swarmkeep.engine.loop import Item
+from swarmkeep.engine.streams.endings import TURNING_POINTS, has_stayed, is_as_it_was, is_open, may_be_last
 from swarmkeep.engine.streams.feed import Feed
 from swarmkeep.engine.streams.following import Batch, flatten, follow_batches, read_pages
 from swarmkeep.engine.streams.hub import Hub
@@ -129,8 +129,22 @@ class SessionReader:
 
     async def get_run(self, key: SessionKey, run_id: str, *, at: int | None = None) -> RunView:
         """The run now, or as it was after event `at`. Raises RunNotFound."""
-        state = await self.state(key, at=at)
+        state = await self.state(key)
+        if at is not None and not is_as_it_was(state, run_id, at):
+            state = await self.state(key, at=at)
         return view_run(key.id, state, _find_known_run(state, run_id))
+
+    async def find_answer(self, key: SessionKey, run_id: str, since: int) -> RunView | None:
+        """The run as it was after event `since`, if it did not go on by itself then; else as it was when it next ended
+        or waited. None if it has not yet, and runs still. Raises RunNotFound."""
+        run = _find_known_run(await self.state(key), run_id)
+        found = await self._store.read(key, after=run.first_seq - 1, upto=run.last_seq, types=TURNING_POINTS)
+        own = [event for event in found if event.run_id == run_id]
+        before = [event for event in own if event.seq <= since]
+        if before and may_be_last(before[-1]):
+            return await self.get_run(key, run_id, at=since)
+        last = next((event for event in own if event.seq > since and may_be_last(event)), None)
+        return None if last is None else await self.get_run(key, run_id, at=last.seq)
 
     async def list_runs(self, key: SessionKey, *, before: int | None = None, limit: int) -> list[RunView]:
         """The session's runs that began before that seq, newest first."""
@@ -233,7 +247,7 @@ class SessionReader:
                     if item.run_id != run_id:
                         continue
                     own.append(item)
-                    if isinstance(item, RecordedEvent) and _may_be_last(item):
+                    if isinstance(item, RecordedEvent) and may_be_last(item):
                         yield own
                         own = []
                         if await self._is_last_event(key, item):
@@ -243,32 +257,15 @@ class SessionReader:
 
     async def _is_last_event(self, key: SessionKey, event: RecordedEvent) -> bool:
         run = find_run(await self.state(key), event.run_id or "")
-        return run is None or _has_stayed(run, event)
+        return run is None or has_stayed(run, event)
 
     async def find_ended_run(self, key: SessionKey, event: RecordedEvent) -> RunView | None:
         """The run, if this event was its last."""
-        if not _may_be_last(event):
+        if not may_be_last(event):
             return None
         state = await self.state(key)
         run = find_run(state, event.run_id or "")
-        return None if run is None or not _has_stayed(run, event) else view_run(key.id, state, run)
-
-
-def is_open(run: Run | RunView | None) -> bool:
-    """Whether a run goes on by itself, now or when its turn comes."""
-    return run is not None and run.status in ("running", "queued")
-
-
-def _may_be_last(event: RecordedEvent) -> bool:
-    return isinstance(event.fact, RunEnded | RunWaiting)
-
-
-def _has_stayed(run: Run, event: RecordedEvent) -> bool:
-    """Whether a run that ended or waited with this event has not gone on since, and is not about to.
-
-    While it waits, some of what it waits for may have been recorded.
-    """
-    return not is_open(run) and event.seq >= (run.last_wait if run.status == "waiting" else run.last_seq)
+        return None if run is None or not has_stayed(run, event) else view_run(key.id, state, run)
 
 
 def _find_known_run(state: State, run_id: str) -> Run:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET, UnsetType
@@ -19,7 +18,6 @@ from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, keep_limit
 from swarmkeep.domain.decisions.sizes import is_heavy
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import Draining, RunNotFound
-from swarmkeep.domain.events import RunEnded, RunWaiting
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import RunView, find_run, view_run
@@ -30,8 +28,9 @@ from swarmkeep.engine.failpoints import ANSWER_READY, reach
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.engine.limits import Limits, check_active_runs, check_session_quotas, check_tokens_left
 from swarmkeep.engine.policy import Decide
-from swarmkeep.engine.reader import RunPosition, SessionReader, is_open
+from swarmkeep.engine.reader import RunPosition, SessionReader
 from swarmkeep.engine.session_plans import SessionPlan
+from swarmkeep.engine.streams.endings import is_open
 from swarmkeep.engine.worker.tasks import has_stopped_run
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.ports import EventStore, IdempotencyRecord, SessionKey
@@ -185,7 +184,7 @@ class Runs:
 
         With `since`, as it was when it first did after that event, whatever has become of it later.
         """
-        if since is not None and (answer := await self._find_earlier_answer(key, run_id, since)) is not None:
+        if since is not None and (answer := await self._reader.find_answer(key, run_id, since)) is not None:
             return answer
         while True:
             with self._worker.waiters.add_waiter(key, run_id) as waiter:
@@ -199,16 +198,6 @@ class Runs:
                 state_after = waiter.result() if waiter.done() else None
                 if state_after is not None and (ended := await _view_if_over(key, state_after, run_id)) is not None:
                     return ended
-
-    async def _find_earlier_answer(self, key: SessionKey, run_id: str, since: int) -> RunView | None:
-        view = await self._reader.get_run(key, run_id, at=since)
-        if not is_open(view):
-            return view
-        async with aclosing(self._reader.read_pages(key, after=since)) as events:
-            async for event in events:
-                if event.run_id == run_id and isinstance(event.fact, RunEnded | RunWaiting):
-                    return await self._reader.get_run(key, run_id, at=event.seq)
-        return None
 
     async def cancel(self, key: SessionKey, run_id: str, *, idempotency: IdempotentRequest | None = None) -> RunView:
         """End a run; what it produced stays. A run that has ended already is left as it is."""

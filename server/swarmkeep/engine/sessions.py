@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import partial
 
@@ -152,11 +153,18 @@ class Sessions:
 
         changed = await run_once(self._store, key, idempotency, add)
         if isinstance(changed, IdempotencyRecord):
-            state = await self._store.state(key, at=changed.seq)
-        else:
-            state = session_log.state
-            self._worker.publish(key, changed, state)
+            return await self._read_added(key, changed.seq, len(added.messages))
+        state = session_log.state
+        self._worker.publish(key, changed, state)
         return list(state.messages[len(state.messages) - len(added.messages) :])
+
+    async def _read_added(self, key: SessionKey, seq: int, count: int) -> list[Entry]:
+        """So many messages, of which the last is this event, as they were then."""
+        state = await self._store.state(key)
+        if state.last_change > seq:
+            state = await self._store.state(key, at=seq)
+        end = bisect_right(state.messages, seq, key=lambda entry: entry.seq)
+        return list(state.messages[end - count : end])
 
     async def update(
         self,

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
+from swarmkeep.store.sql.rows import decode_event
 from tests.api.server import RunningServer
+from tests.support.calls import count_calls
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -113,6 +115,25 @@ async def test_the_callers_function_is_answered_in_the_next_response(openai: Asy
     assert await openai.responses.retrieve(second.id) == second
     items = await openai.responses.input_items.list(second.id)
     assert [item.type for item in items.data] == ["function_call_output"]
+
+
+async def test_to_go_on_with_a_run_reads_its_last_turn_however_many_came_before(
+    openai: AsyncOpenAI, model: ScriptedModel
+) -> None:
+    async def go_on(number: int, **more: Any) -> Any:
+        model.calls([("open_door", {"door": "1"}, f"c{number}"), ("get_weather", {"city": "Rome"}, f"own{number}")])
+        return await openai.responses.create(model="Front", tools=[WEATHER], **more)
+
+    made = await go_on(0, input="Open it.")
+    for number in range(1, 10):
+        output: Any = {"type": "function_call_output", "call_id": f"c{number - 1}", "output": "open"}
+        with count_calls() as counted:
+            made = await go_on(number, input=[output], previous_response_id=made.id)
+        assert [item.type for item in made.output] == ["function_call", "mcp_call"]
+        # That is put together from the run's first event on.
+        assert await openai.responses.retrieve(made.id) == made
+    # Six of each turn, of which some may be read twice.
+    assert counted[decode_event.__code__] < 20
 
 
 async def test_what_is_not_stored_is_nowhere(openai: AsyncOpenAI, model: ScriptedModel, service: RunningServer) -> None:

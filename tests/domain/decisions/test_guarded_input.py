@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from swarmkeep.domain.decisions.guardrails import find_new_input
+from hypothesis import given as given_any
+from hypothesis import settings
+from msgspec.structs import replace
+
+from swarmkeep.domain.chain import Chain
+from swarmkeep.domain.decisions.guardrails import Trip, find_new_input, refuse_input
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import MessageAdded, RunCompleted
+from swarmkeep.domain.fold import fold
+from swarmkeep.domain.state import State
 from tests.domain.given import OTHER, active_run, answer_message, given, in_run, make_run_started, user_said, when
+from tests.support.calls import count_calls
+from tests.support.hypothesis_profiles import examples
+from tests.support.logs import any_logs
 
 
 def test_a_persons_answer_vouches_for_nothing_that_came_before() -> None:
@@ -18,3 +29,30 @@ def test_a_persons_answer_vouches_for_nothing_that_came_before() -> None:
     state = when(state, in_run(OTHER, make_run_started()), user_said("go on"))
     found = find_new_input(state, active_run(state), "triage")
     assert [entry.message["content"] for entry in found] == ["what no guardrail has seen", "go on"]
+
+
+def test_what_was_refused_in_a_row_is_looked_at_once() -> None:
+    state, counts = given(), []
+    for number in range(40):
+        run_id = f"run-{number}"
+        state = when(state, in_run(run_id, make_run_started()), in_run(run_id, user_said("give me everything")))
+        with count_calls() as counted:
+            entries = find_new_input(state, active_run(state), "triage")
+        counts.append(sum(count for code, count in counted.items() if code.co_name == "is_unsent"))
+        assert [entry.message["content"] for entry in entries] == ["give me everything"]
+        facts = refuse_input("triage", Trip(name="polite", message="No."), entries)
+        ended = RunCompleted(stop_reason="guardrail")
+        state = when(state, *(in_run(run_id, fact) for fact in (*facts, ended)))
+    assert counts[2:] == counts[2:3] * 38
+
+
+@given_any(any_logs())
+@settings(max_examples=examples(200))
+def test_new_input_is_the_same_whatever_is_kept_of_earlier_questions(log: list[RecordedEvent]) -> None:
+    state = State()
+    for event in log:
+        state = fold([event], state)
+        if state.run is not None:
+            anew = replace(state, messages=Chain(state.messages))
+            for agent in ("triage", state.agent):
+                assert find_new_input(state, state.run, agent) == find_new_input(anew, state.run, agent)

@@ -16,11 +16,14 @@ from swarmkeep.api.openai.items.files import measure_item, put_back_files
 from swarmkeep.api.openai.items.ids import ItemPlace, ResponseId, parse_item_id, parse_response_id
 from swarmkeep.api.openai.items.input_items import collect_references, is_reference
 from swarmkeep.api.openai.items.session_items import SessionItems
+from swarmkeep.api.openai.items.shown import is_reply
 from swarmkeep.api.openai.progress.builder import ResponseBuilder
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.domain.events import RunResumed, RunWaiting
 from swarmkeep.domain.files.places import MAX_SENT_BYTES
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import Run, State
 from swarmkeep.domain.views import find_run
 from swarmkeep.engine.reader import RunPosition, SessionReader
@@ -107,8 +110,47 @@ async def build_response(principal: Principal, found: StoredResponse) -> Respons
     return builder
 
 
-async def read_earlier(reader: SessionReader, key: SessionKey, builder: ResponseBuilder, position: RunPosition) -> None:
-    """Show a builder what its run did before a position: that its stream does not begin with."""
+class LastReply(msgspec.Struct, frozen=True):
+    """The last reply of a run that waits: its event, the turns before it, and how the run has gone on so far."""
+
+    seq: int
+    turns_before: int
+    options: RunOptions
+    agent: str
+
+
+def find_last_reply(state: State, run: Run) -> LastReply | None:
+    for index in range(run.last_message - 1, run.first_message - 1, -1):
+        entry = state.messages[index]
+        if is_reply(entry) and entry.run_id == run.id:
+            return LastReply(entry.seq, run.turns - 1, run.options, run.agent)
+    return None
+
+
+def show_last_turn(builder: ResponseBuilder, since: Sequence[RecordedEvent], last: LastReply) -> bool:
+    """Show a builder what a run did from its last reply on, in the place of all that it did before a response.
+
+    That is enough, because what a response is still about was asked for by that reply; but only if the run has waited
+    once since then, so that it is known where in it the response begins.
+    """
+    waits = [event.fact for event in since if isinstance(event.fact, RunWaiting | RunResumed)]
+    if len(waits) != 1 or not isinstance(waits[0], RunWaiting):
+        return False
+    builder.begin_behind(builder.id.part - 1, last.turns_before, last.options, last.agent)
+    for event in since:
+        builder.read(event)
+    return True
+
+
+async def read_earlier(
+    reader: SessionReader, key: SessionKey, builder: ResponseBuilder, position: RunPosition, last: LastReply | None
+) -> None:
+    """Show a builder what its run did before a position: that its stream does not begin with. However long the run is,
+    that costs what it did from the `last` reply on, if this is known."""
+    if last is not None:
+        since = await _read_events(reader, key, position.run_id, last.seq - 1, position.after)
+        if show_last_turn(builder, since, last):
+            return
     first = (await reader.find_position(key, position.run_id)).after
     async with aclosing(reader.read_pages(key, after=first, upto=position.after)) as events:
         async for event in events:
@@ -118,8 +160,14 @@ async def read_earlier(reader: SessionReader, key: SessionKey, builder: Response
 
 async def read_run_events(reader: SessionReader, key: SessionKey, run: Run) -> list[RecordedEvent]:
     """All events of a run that does not go on by itself."""
-    async with aclosing(reader.read_pages(key, after=run.first_seq - 1, upto=run.last_seq)) as events:
-        return [event async for event in events if event.run_id == run.id]
+    return await _read_events(reader, key, run.id, run.first_seq - 1, run.last_seq)
+
+
+async def _read_events(
+    reader: SessionReader, key: SessionKey, run_id: str, after: int, upto: int
+) -> list[RecordedEvent]:
+    async with aclosing(reader.read_pages(key, after=after, upto=upto)) as events:
+        return [event async for event in events if event.run_id == run_id]
 
 
 async def read_items(session_id: str, state: State, read: Callable[[SessionItems], T]) -> T:

@@ -13,7 +13,7 @@ from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.openai.asked import Asked
 from swarmkeep.api.openai.command import make_command
 from swarmkeep.api.openai.errors import Refused
-from swarmkeep.api.openai.history import count_parts, find_asked_call, read_earlier
+from swarmkeep.api.openai.history import LastReply, count_parts, find_asked_call, find_last_reply, read_earlier
 from swarmkeep.api.openai.items.below import list_requests_below
 from swarmkeep.api.openai.items.ids import ResponseId
 from swarmkeep.api.openai.items.input_items import ApprovalAnswer
@@ -45,11 +45,13 @@ TAKEN_OVER = "a person has taken this conversation over from the agent"
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """A response that was begun: its session, its id, and where its run's stream begins."""
+    """A response that was begun: its session, its id, and where its run's stream begins. `last`: the run's last reply
+    before, where it is known."""
 
     key: SessionKey
     response_id: ResponseId
     position: RunPosition
+    last: LastReply | None = None
 
 
 class FollowedResponse(msgspec.Struct, frozen=True):
@@ -110,7 +112,7 @@ async def follow_response(
         begun = await begin_response(principal, target, asked, idempotency)
         builder = ResponseBuilder(begun.response_id, after=NOTHING_TOLD if is_quiet else -1)
         if begun.response_id.part:
-            await read_earlier(principal.reader, begun.key, builder, begun.position)
+            await read_earlier(principal.reader, begun.key, builder, begun.position, begun.last)
     except BaseException:
         if feed is not None:
             feed.close()
@@ -138,7 +140,9 @@ async def _begin_at(principal: Principal, target: Target, asked: Asked, idempote
     if target.repeated is not None:
         return await _find_repeated(principal, target.key, target.repeated)
     if target.waiting is not None:
-        return await _go_on(principal, target.key, target.waiting, asked, idempotency)
+        begun = await _go_on(principal, target.key, target.waiting, asked, idempotency)
+        is_same = begun.response_id.run_id == target.waiting.id and not begun.position.repeated
+        return replace(begun, last=find_last_reply(target.state, target.waiting)) if is_same else begun
     command = make_command(principal, target.state, asked, idempotency)
     if asked.previous is not None and target.key.id == asked.previous.session_id:
         command = replace(command, after_run=asked.previous.run_id)

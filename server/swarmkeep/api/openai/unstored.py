@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import AsyncGenerator
 
 from litestar.types import Receive
@@ -11,7 +12,7 @@ from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.openai.asked import Asked
 from swarmkeep.api.openai.command import make_command
 from swarmkeep.api.openai.errors import Refused
-from swarmkeep.api.openai.history import count_parts, read_run_events
+from swarmkeep.api.openai.history import count_parts, find_last_reply, read_run_events, show_last_turn
 from swarmkeep.api.openai.items.ids import ResponseId
 from swarmkeep.api.openai.items.places import name_items
 from swarmkeep.api.openai.progress.builder import ResponseBuilder
@@ -20,6 +21,7 @@ from swarmkeep.api.openai.targets import locate
 from swarmkeep.api.sse import wait_for_disconnect
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import refuse_if_busy
+from swarmkeep.domain.state import Run
 from swarmkeep.engine.loop import Item
 from swarmkeep.engine.swarm.unstored import UnstoredSession
 
@@ -81,8 +83,7 @@ async def _begin(principal: Principal, asked: Asked, earlier: UnstoredSession | 
         return UnstoredResponse(session, builder, items)
     answers = read_answers(principal, session.id, run, asked)
     builder = ResponseBuilder(ResponseId(session.id, run.id, count_parts(run)), stored=False)
-    for event in session.run_events:
-        builder.read(event)
+    _show_earlier(builder, session, run)
     items = await principal.engine.unstored.resume(
         principal.tenant,
         session,
@@ -93,6 +94,17 @@ async def _begin(principal: Principal, asked: Asked, earlier: UnstoredSession | 
         options=asked.options,
     )
     return UnstoredResponse(session, builder, items)
+
+
+def _show_earlier(builder: ResponseBuilder, session: UnstoredSession, run: Run) -> None:
+    """Show a builder what its run did before the response."""
+    events, last = session.run_events, find_last_reply(session.state, run)
+    if last is not None:
+        since = events[bisect_left(events, last.seq, key=lambda event: event.seq) :]
+        if show_last_turn(builder, since, last):
+            return
+    for event in events:
+        builder.read(event)
 
 
 async def find_beginning(principal: Principal, asked: Asked) -> UnstoredSession:

@@ -18,6 +18,7 @@ from swarmkeep.api.errors import problem_specs
 from swarmkeep.api.paging import take_page
 from swarmkeep.api.parameters import AtSeq, Cursor, Limit, seq_from_cursor
 from swarmkeep.domain.codec import Json
+from swarmkeep.domain.history.window import find_first_shown
 from swarmkeep.domain.messages import list_shown
 
 
@@ -49,7 +50,8 @@ async def list_messages(
 ) -> MessageList:
     state = await principal.reader.state(principal.session_key(session_id), at=at)
     entries = state.messages
-    start = bisect_right(entries, seq_from_cursor(cursor) or 0, key=lambda entry: entry.seq)
+    behind = bisect_right(entries, seq_from_cursor(cursor) or 0, key=lambda entry: entry.seq)
+    start = max(behind, find_first_shown(entries))
     shown = list_shown(entries[index] for index in range(start, len(entries)))
     # One more than there is room for tells whether there are more.
     found = list(islice(shown, limit + 1))

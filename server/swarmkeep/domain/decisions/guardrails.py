@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.events import CompletionRecord, GuardrailTripped, MessageAdded, SessionEvent
 from swarmkeep.domain.messages import Entry
@@ -33,20 +34,48 @@ def find_new_input(state: State, run: Run, agent: str) -> list[Entry]:
     They are those of the run since the agent's last reply in it; and before the run, those since the last answer.
     """
     found: list[Entry] = []
-    for index in range(len(state.messages) - 1, -1, -1):
+    for index in range(len(state.messages) - 1, run.first_message - 1, -1):
         entry = state.messages[index]
-        # What a person wrote in the agent's place is neither new input nor an answer that a model gave to some.
-        if entry.is_unsent or entry.is_correction or entry.tool is not None or entry.person is not None:
+        if _is_beside(entry):
             continue
-        in_run = index >= run.first_message
         if entry.completion is not None:
-            if not in_run or entry.message.get("sender") == agent:
-                break
-        elif entry.role == "assistant" and not in_run:
-            break
+            if entry.message.get("sender") == agent:
+                return found[::-1]
         elif entry.role in _INPUT_ROLES and not entry.removed:
             found.append(entry)
-    return found[::-1]
+    return [*_find_unanswered(state.messages, run.first_message).entries, *reversed(found)]
+
+
+class _Unanswered(msgspec.Struct, frozen=True):
+    """What of the first `upto` messages nobody has answered."""
+
+    upto: int = 0
+    entries: tuple[Entry, ...] = ()
+
+
+def _find_unanswered(messages: Chain[Entry], upto: int) -> _Unanswered:
+    """Kept with a session's messages: however many were refused in a row, only the new ones are looked at."""
+    known = messages.recall(_Unanswered)
+    if known is None or known.upto > upto:
+        known = _Unanswered()
+    if known.upto < upto:
+        entries = list(known.entries)
+        for entry in messages[known.upto : upto]:
+            if _is_beside(entry):
+                continue
+            if entry.completion is not None or entry.role == "assistant":
+                entries.clear()
+            elif entry.role in _INPUT_ROLES and not entry.removed:
+                entries.append(entry)
+        known = _Unanswered(upto, tuple(entries))
+        messages.remember(known, upto)
+    return known
+
+
+def _is_beside(entry: Entry) -> bool:
+    """Whether it is neither new input nor an answer that a model gave to some, as what a person wrote in the agent's
+    place."""
+    return entry.is_unsent or entry.is_correction or entry.tool is not None or entry.person is not None
 
 
 def refuse_input(agent: str, trip: Trip, entries: Sequence[Entry]) -> list[SessionEvent]:

@@ -10,7 +10,7 @@ import msgspec
 from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.files.places import FilePlace, Media, find_places
 from swarmkeep.domain.history.stand_ins import make_summary_message
-from swarmkeep.domain.history.window import STANDING_ROLES, select_earlier, select_from
+from swarmkeep.domain.history.window import STANDING_ROLES, find_first_shown, select_earlier, select_from
 from swarmkeep.domain.messages import Entry, ends_calls, pair_results
 from swarmkeep.domain.state import State, Summary
 
@@ -71,21 +71,24 @@ def _begin_history() -> History:
     return History(0, Chain(), ())
 
 
+def _begin_behind_removed(messages: Sequence[Entry]) -> History:
+    """Whatever old messages were taken out, nothing is sent of them, nor does anything after them belong to them."""
+    return msgspec.structs.replace(_begin_history(), upto=find_first_shown(messages))
+
+
 def measure_new_history(state: State) -> tuple[int, int]:
     """How many messages the next request has to encode, because none before it did, and about how many bytes."""
-    known = _recall_history(state.messages)
-    if known.summary != state.summary:
-        known = _begin_history()
+    known = _recall_history(state.messages, state.summary) or _begin_behind_removed(state.messages)
     return len(state.messages) - known.upto, state.size - known.size
 
 
-def _recall_history(messages: Chain[Entry]) -> History:
+def _recall_history(messages: Chain[Entry], summary: Summary | None) -> History | None:
     """What is kept, if calls are over where it ends. Another session that grew from the same messages may have kept it,
     or the reply that ended them may have lost its words since; then what comes now may be results of theirs."""
     known = messages.recall(History)
-    if known is None or (known.upto < len(messages) and not ends_calls(messages[known.upto])):
-        return _begin_history()
-    return known
+    if known is None or known.summary != summary:
+        return None
+    return known if known.upto == len(messages) or ends_calls(messages[known.upto]) else None
 
 
 def cut_history(messages: Sequence[Entry], seq: int, summary: Summary | None) -> History:
@@ -116,9 +119,9 @@ def collect_history(messages: Sequence[Entry], summary: Summary | None = None) -
     if not isinstance(messages, Chain):
         begun = _begin_history() if summary is None else _begin_with_summary(messages, summary)
         return begun.extend(messages[begun.upto :])
-    known = _recall_history(messages)
-    if known.summary != summary:
-        known = _begin_history() if summary is None else _begin_with_summary(messages, summary)
+    known = _recall_history(messages, summary)
+    if known is None:
+        known = _begin_behind_removed(messages) if summary is None else _begin_with_summary(messages, summary)
     end = next((at for at in range(len(messages) - 1, known.upto, -1) if ends_calls(messages[at])), None)
     if end is not None:
         before, known = len(known.entries), known.extend(messages[known.upto : end])

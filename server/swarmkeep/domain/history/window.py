@@ -37,21 +37,32 @@ def find_window_start(entries: Sequence[Entry], turns: int) -> int | None:
     for index in _iterate_turn_starts(entries):
         turns -= 1
         if turns == 0:
-            return entries[index].seq if index > _find_first(entries) else None
+            return entries[index].seq if index > find_first_shown(entries) else None
     return None
 
 
 def _iterate_turn_starts(entries: Sequence[Entry]) -> Iterator[int]:
     """Where turns begin, the last one first."""
-    first = _find_first(entries)
+    first = find_first_shown(entries)
     for index in range(len(entries) - 1, first - 1, -1):
         if begins_turn(entries[index], entries[index - 1] if index > first else None):
             yield index
 
 
-def _find_first(entries: Sequence[Entry]) -> int:
-    """Where the first message stands that was not taken out."""
-    return next((index for index, entry in enumerate(entries) if not entry.removed), len(entries))
+class _TakenOut(msgspec.Struct, frozen=True):
+    """How many messages from the first on were taken out, one behind the other."""
+
+    count: int = 0
+
+
+def find_first_shown(entries: Sequence[Entry]) -> int:
+    """Where the first message stands that was not taken out. Kept with a session's own messages: of some conversations
+    whatever is old is taken out."""
+    known = (entries.recall(_TakenOut) if isinstance(entries, Chain) else None) or _TakenOut()
+    first = next((at for at in range(known.count, len(entries)) if not entries[at].removed), len(entries))
+    if first > known.count and isinstance(entries, Chain):
+        entries.remember(_TakenOut(first), first)
+    return first
 
 
 def select_from(entries: Sequence[Entry], seq: int) -> list[Entry]:

@@ -26,6 +26,7 @@ from swarmkeep.api.openai.items.shown import (
 )
 from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.codec import Json
+from swarmkeep.domain.history.window import find_first_shown
 from swarmkeep.domain.messages import Entry, find_message
 from swarmkeep.domain.state import ApprovalNote, Run, State
 from swarmkeep.domain.views import find_begun_run
@@ -91,7 +92,7 @@ class SessionItems:
         messages, notes = self._state.messages, self._state.approvals
         said = (
             _Source(messages[at].seq, at, is_note=False)
-            for at in _list_places(messages, order, seq)
+            for at in _list_places(messages, order, seq, find_first_shown(messages))
             if not messages[at].removed
         )
         noted = (_Source(notes[at].seq, at, is_note=True) for at in _list_places(notes, order, seq))
@@ -185,12 +186,12 @@ class SessionItems:
         return show_result(self._session_id, entry, self._list_calls(asking)[call_id], asked=asked)
 
 
-def _list_places(items: Chain[Entry] | Chain[ApprovalNote], order: ItemOrder, seq: int | None) -> range:
-    """Where they are, in order, from that event on."""
+def _list_places(items: Chain[Entry] | Chain[ApprovalNote], order: ItemOrder, seq: int | None, first: int = 0) -> range:
+    """Where they are, in order, from that event on; those before the `first` are left out."""
     if order == "asc":
-        return range(0 if seq is None else bisect_left(items, seq, key=_get_seq), len(items))
+        return range(max(first, 0 if seq is None else bisect_left(items, seq, key=_get_seq)), len(items))
     end = len(items) if seq is None else bisect_right(items, seq, key=_get_seq)
-    return range(end - 1, -1, -1)
+    return range(end - 1, first - 1, -1)
 
 
 def _get_seq(source: Entry | ApprovalNote) -> int:

@@ -48,6 +48,10 @@ class ItemReader:
             case _:
                 return [show_message(self._session_id, entry)]
 
+    def skip_turns(self, run_id: str, turns: int) -> None:
+        """Begin behind so many replies of a run."""
+        self._turns[run_id] = turns
+
     def next_place(self, run_id: str) -> ItemPlace:
         """Where the next reply of a run will stand."""
         return ItemPlace(self._session_id, run_id=run_id, turn=self._turns.get(run_id, 0))

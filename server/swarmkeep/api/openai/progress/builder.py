@@ -61,6 +61,11 @@ class ResponseBuilder:
         self.below: dict[str, AwaitedApproval] = {}
         """The approvals that it waits for in other sessions, by the ids of their items."""
 
+    def begin_behind(self, part: int, turns: int, options: RunOptions, agent: str) -> None:
+        """Begin with the reply after so many turns, which is in that part, in the place of the run's first event."""
+        self._part, self._options, self._agent = part, options, agent
+        self._reader.skip_turns(self.id.run_id, turns)
+
     @property
     def is_over(self) -> bool:
         """Whether the response has ended, for all that is known."""
