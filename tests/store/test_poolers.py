@@ -74,7 +74,7 @@ async def test_what_stands_still_half_way_through_a_statement_keeps_nobody_out_f
     postgres_ready: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No time-out for locks can be set through a pooler: what a statement may take is all there is."""
-    monkeypatch.setitem(connections.make_engine.__kwdefaults__, "command_seconds", 1.0)
+    monkeypatch.setitem(connections.make_engine.__kwdefaults__, "command_seconds", 2.0)
     monkeypatch.setattr(standstill, "STANDSTILL_SECONDS", 0.2)
     sleeper = await asyncpg.connect(postgres_ready, server_settings={"application_name": ""})
     async with TransactionPooler(postgres_ready) as pooler:
