@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from types import MappingProxyType
-from typing import Any, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -265,3 +265,27 @@ class _Branch(Chain[T]):
 
 # Whoever appends to it gets a list of their own: it is not at the end of this one.
 _NOTHING: Chain[Any] = Chain([None]).drop_last()
+
+
+class WorkedOut(Protocol):
+    """What was worked out of the first `upto` items; made without arguments, of none."""
+
+    @property
+    def upto(self) -> int: ...
+
+
+W = TypeVar("W", bound=WorkedOut)
+
+
+def work_out(items: Sequence[T], kind: type[W], extend: Callable[[W, Sequence[T]], W], upto: int | None = None) -> W:
+    """What `extend` makes of the first `upto` items, by default of all, one stretch after the other. It is kept with a
+    chain, so that it costs what has been added since."""
+    end = len(items) if upto is None else upto
+    known = items.recall(kind) if isinstance(items, Chain) else None
+    if known is None or known.upto > end:
+        known = kind()
+    if known.upto < end:
+        known = extend(known, items[known.upto : end])
+        if isinstance(items, Chain):
+            items.remember(known, end)
+    return known

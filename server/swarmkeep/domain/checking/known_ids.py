@@ -8,7 +8,7 @@ from typing import ClassVar, TypeVar
 
 import msgspec
 
-from swarmkeep.domain.chain import Chain
+from swarmkeep.domain.chain import work_out
 from swarmkeep.domain.messages import Entry, read_tool_calls
 from swarmkeep.domain.state import Run
 
@@ -78,13 +78,7 @@ def find_finished_runs(finished: Sequence[Run]) -> RunIds:
 
 def find_ids(items: Sequence[T], kind: type[K], list_ids: Callable[[T], Iterable[str]]) -> K:
     """The ids of the items, of which each keeps its own whatever it is exchanged for. Kept with a session's own."""
-    if not isinstance(items, Chain):
-        return extend_ids(kind(), items, list_ids)
-    known = items.recall(kind) or kind()
-    if known.upto < len(items):
-        known = extend_ids(known, items[known.upto :], list_ids)
-        items.remember(known, known.upto)
-    return known
+    return work_out(items, kind, lambda known, later: extend_ids(known, later, list_ids))
 
 
 def extend_ids(known: K, later: Sequence[T], list_ids: Callable[[T], Iterable[str]]) -> K:

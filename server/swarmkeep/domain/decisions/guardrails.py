@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from swarmkeep.domain.chain import Chain
+from swarmkeep.domain.chain import Chain, work_out
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.events import CompletionRecord, GuardrailTripped, MessageAdded, SessionEvent
 from swarmkeep.domain.messages import Entry
@@ -55,21 +55,19 @@ class _Unanswered(msgspec.Struct, frozen=True):
 
 def _find_unanswered(messages: Chain[Entry], upto: int) -> _Unanswered:
     """Kept with a session's messages: however many were refused in a row, only the new ones are looked at."""
-    known = messages.recall(_Unanswered)
-    if known is None or known.upto > upto:
-        known = _Unanswered()
-    if known.upto < upto:
-        entries = list(known.entries)
-        for entry in messages[known.upto : upto]:
-            if _is_beside(entry):
-                continue
-            if entry.completion is not None or entry.role == "assistant":
-                entries.clear()
-            elif entry.role in _INPUT_ROLES and not entry.removed:
-                entries.append(entry)
-        known = _Unanswered(upto, tuple(entries))
-        messages.remember(known, upto)
-    return known
+    return work_out(messages, _Unanswered, _add_input, upto)
+
+
+def _add_input(known: _Unanswered, later: Sequence[Entry]) -> _Unanswered:
+    entries = list(known.entries)
+    for entry in later:
+        if _is_beside(entry):
+            continue
+        if entry.completion is not None or entry.role == "assistant":
+            entries.clear()
+        elif entry.role in _INPUT_ROLES and not entry.removed:
+            entries.append(entry)
+    return _Unanswered(known.upto + len(later), tuple(entries))
 
 
 def _is_beside(entry: Entry) -> bool:

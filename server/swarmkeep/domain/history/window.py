@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from swarmkeep.domain.chain import Chain
+from swarmkeep.domain.chain import Chain, work_out
 from swarmkeep.domain.messages import Entry
 
 # What these say holds for the whole conversation, however long ago it was said.
@@ -97,22 +97,20 @@ def _find_place(entries: Sequence[Entry], seq: int) -> int:
 class _Landmarks(msgspec.Struct, frozen=True):
     """Of the first `upto` messages those that stand for the whole conversation, and what the user said."""
 
-    upto: int
-    standing: Chain[Entry]
-    questions: Chain[Entry]
+    upto: int = 0
+    standing: Chain[Entry] = msgspec.field(default_factory=Chain)
+    questions: Chain[Entry] = msgspec.field(default_factory=Chain)
 
 
 def _find_landmarks(entries: Sequence[Entry]) -> _Landmarks:
-    """Kept with a session's own messages."""
-    known = (entries.recall(_Landmarks) if isinstance(entries, Chain) else None) or _Landmarks(0, Chain(), Chain())
-    if known.upto < len(entries):
-        standing, questions = known.standing, known.questions
-        for entry in entries[known.upto :]:
-            if entry.role in STANDING_ROLES:
-                standing = standing.append(entry)
-            elif entry.is_question and not entry.removed:
-                questions = questions.append(entry)
-        known = _Landmarks(len(entries), standing, questions)
-        if isinstance(entries, Chain):
-            entries.remember(known, known.upto)
-    return known
+    return work_out(entries, _Landmarks, _add_landmarks)
+
+
+def _add_landmarks(known: _Landmarks, later: Sequence[Entry]) -> _Landmarks:
+    standing, questions = known.standing, known.questions
+    for entry in later:
+        if entry.role in STANDING_ROLES:
+            standing = standing.append(entry)
+        elif entry.is_question and not entry.removed:
+            questions = questions.append(entry)
+    return _Landmarks(known.upto + len(later), standing, questions)

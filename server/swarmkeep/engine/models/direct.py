@@ -94,7 +94,7 @@ class DirectTransport:
             yield answer
 
     async def _read(self, answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
-        bound = self._make_bound(answer)
+        bound = BodyBound(answer.headers, self._limits, is_error=answer.status >= 400)
         with _translated_errors:
             # One call for each piece less than to iterate over them.
             while not bound.is_cut and (data := await answer.content.readany()):
@@ -102,14 +102,7 @@ class DirectTransport:
                     yield piece
 
     async def _read_all(self, answer: aiohttp.ClientResponse) -> bytes:
-        bound, pieces = self._make_bound(answer), list[bytes]()
-        with _translated_errors:
-            while not bound.is_cut and (data := await answer.content.readany()):
-                pieces += bound.feed(data)
-        return b"".join(pieces)
-
-    def _make_bound(self, answer: aiohttp.ClientResponse) -> BodyBound:
-        return BodyBound(answer.headers, self._limits, is_error=answer.status >= 400)
+        return b"".join([piece async for piece in self._read(answer)])
 
     async def _refuse(self, answer: aiohttp.ClientResponse) -> None:
         """Raise the official client's error for an answer that is no success."""
