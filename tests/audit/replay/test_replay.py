@@ -251,8 +251,7 @@ def test_a_redacted_input_changes_nothing(talk: Talk) -> None:
 
 def redact_event(event: RecordedEvent, **changes: Any) -> RecordedEvent:
     """The event with a stand-in, as a redaction leaves it."""
-    payload = encode_text({**decode(event.payload), **changes, "redacted": True})
-    return replace(event, payload=payload, fact=upcast(event.type, event.version, payload))
+    return replace_payload(event, **changes, redacted=True)
 
 
 def test_redacted_replies_and_results_are_passed_over_and_a_redacted_context_is_told(talk: Talk) -> None:
@@ -268,6 +267,27 @@ def test_redacted_replies_and_results_are_passed_over_and_a_redacted_context_is_
     assert replayed.matches
     assert replayed.redacted == [4, events[changes[0]].seq]
     assert replayed.last_seq == events[-1].seq
+
+
+def test_what_a_caller_asked_for_is_not_missed_of_a_redacted_run(talk: Talk) -> None:
+    events, begun = list(talk[0]), next(event for event in talk[0] if event.type == "run.started")
+    options = {**decode(begun.payload)["options"], "model_settings": {"seed": 7}}
+    events[begun.seq - 1] = begun = replace_payload(begun, options=options)
+    for place, event in enumerate(events):
+        record = get_request_record(event)
+        if record is not None and event.run_id == begun.run_id:
+            completion = decode(event.payload)["completion"]
+            completion["request"]["params"]["seed"] = 7
+            events[place] = replace_payload(event, completion=completion)
+    assert replay_talk((events, talk[1])).matches
+    events[begun.seq - 1] = replace_by_stand_in(begun)
+    replayed = replay_talk((events, talk[1]))
+    assert (replayed.divergences, replayed.redacted) == ([], [begun.seq])
+
+
+def replace_payload(event: RecordedEvent, **changes: Any) -> RecordedEvent:
+    payload = encode_text({**decode(event.payload), **changes})
+    return replace(event, payload=payload, fact=upcast(event.type, event.version, payload))
 
 
 def replace_by_stand_in(event: RecordedEvent) -> RecordedEvent:

@@ -197,8 +197,13 @@ class _CurrentRequests:
     ) -> Iterator[tuple[DivergenceKind, Any, Any]]:
         # What was redacted may be what instructions are made of; that it is missing is told already.
         unknown = callable(agent.instructions) and not self._recording.knows_context
+        run = self._recording.state.run
+        begun = 0 if run is None else run.first_seq
         for difference in compare_requests(recorded, asked, self._texts):
-            if not (unknown and difference[0] == "instructions"):
+            if begun and difference[0] != "model" and self._recording.is_redacted_at(begun):
+                # It may be what the run's caller asked for, which is not known any more.
+                self._recording.findings.add_redacted(begun)
+            elif not (unknown and difference[0] == "instructions"):
                 yield difference
 
     def _skip_redacted_turn(self) -> TurnFailed:
