@@ -92,7 +92,7 @@ class Engine:
 
     def active_session_count(self) -> int:
         """How many sessions are advanced here at the moment."""
-        return self._worker.active_session_count
+        return len(self._worker.tasks)
 
     def publish(self, key: SessionKey, events: list[RecordedEvent]) -> None:
         """Show recorded events to those who follow the session here."""

@@ -153,8 +153,10 @@ class Runs:
     async def check_capacity(self, key: SessionKey, *, is_asked: bool = False) -> None:
         if self.is_draining:
             raise Draining
-        if not (is_asked or self._worker.is_advancing(key)):
-            check_active_runs(self._worker.tasks.count_tenant(key.tenant), self._limits)
+        tasks = self._worker.tasks
+        # Those of one tenant are counted only where all of them together could be too many.
+        if len(tasks) >= self._limits.max_runs_per_tenant and not (is_asked or key in tasks):
+            check_active_runs(tasks.count_tenant(key.tenant), self._limits)
         await check_tokens_left(self._store, key.tenant, self._limits)
 
     async def commit_change(

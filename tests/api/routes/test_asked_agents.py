@@ -141,7 +141,7 @@ async def test_an_imported_run_waits_for_no_session_that_is_here(service: Runnin
     answer = await service.client.post("/v1/import", content=lines, headers={"content-type": "application/x-ndjson"})
     assert answer.status_code < 300, answer.text
     # Nothing goes on by itself: recovery is asked at once, and finds nothing to do.
-    await service.engine._worker.recover()
+    await service.engine._worker.recovery.recover()
     assert (await service.get("/v1/sessions/s")).json()["status"] == "waiting"
     assert await list_ids(service, "?children=true") == ["s"]
     # What was begun elsewhere is done here once somebody says so, and then here.

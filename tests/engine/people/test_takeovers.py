@@ -238,7 +238,7 @@ async def test_whatever_dies_the_takeover_stays_and_a_fork_has_none(
     await engine.runs.start(KEY, make_start_run())
     await kill_engine(engine)
     heir = await cluster.open_engine(Agent(name="A"))
-    await heir._worker.recover()
+    await heir._worker.recovery.recover()
     assert (await wait_for_end(heir)).stop_reason == "person"
     fork = await heir.sessions.fork(KEY)
     assert (fork.status, fork.taken_over) == ("idle", (await heir.reader.view(KEY, at=1)).taken_over)

@@ -276,7 +276,7 @@ async def test_a_run_that_is_asked_goes_on_where_another_server_has_it(
     await expire_leases(one)
     model.say("Yes.")
     model.say("Yes, it is.")
-    await two._worker.recover()
+    await two._worker.recovery.recover()
     view = await wait_for_end(two)
     assert view.output_text == "Yes, it is."
     assert (await read_types(two, child)).count("message.added") == 2

@@ -427,7 +427,7 @@ async def test_what_another_server_advances_is_left_to_it(cluster: EngineCluster
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
     two = await cluster.open_engine(AGENT)
-    await two._worker.recover()
+    await two._worker.recovery.recover()
     assert not two._worker.is_advancing(KEY)
     model.release()
     assert (await wait_for_end(two)).output_text == "Hello."
@@ -442,7 +442,7 @@ async def test_what_this_server_advances_itself_is_not_taken_over_from_itself(
     await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
     await expire_leases(engine)
-    await engine._worker.recover()
+    await engine._worker.recovery.recover()
     model.release()
     assert (await wait_for_end(engine)).output_text == "Hello."
     assert model.request_count == 1
@@ -456,7 +456,7 @@ async def test_of_many_servers_one_takes_over(cluster: EngineCluster, model: Scr
     await kill_engine(one)
     model.hang(then="Hello.")
     engines = [await cluster.open_engine(AGENT, start=False) for _ in range(4)]
-    await asyncio.gather(*(engine._worker.recover() for engine in engines))
+    await asyncio.gather(*(engine._worker.recovery.recover() for engine in engines))
     [heir] = [engine for engine in engines if engine._worker.is_advancing(KEY)]
     await model.wait_for_requests_async(2)
     model.release()

@@ -101,7 +101,7 @@ def find_scope(sql: str) -> str:
         return "all"
     # Beside one session's, several by their names are still as many statements of one.
     by_session = re.search(r"\b(session_id|sessions\.id) = ", text)
-    return "session" if by_session and not re.search(r" OR sessions\.tenant", text) else "tenant"
+    return "session" if by_session and "sessions.tenant = named.tenant" not in text else "tenant"
 
 
 async def test_statements_are_about_one_session(store: SqlStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
@@ -19,6 +20,7 @@ from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import AppendResult, Claim, Lease, SessionHead, SessionKey
 from swarmkeep.store.sql.tables import sessions
 from tests.store.conftest import Opener
+from tests.store.plans.explaining import recorded_statements
 from tests.store.sessions import (
     KEY,
     OTHER,
@@ -185,6 +187,20 @@ async def test_a_renewal_of_many_is_one_of_each(store: SqlStore) -> None:
     others = {new_key(): Lease("a", 1) for _ in range(1000)}
     assert await store.renew({**others, KEY: lease}, lease_seconds=60) == set(others)
     assert await store.find_abandoned() == []
+
+
+async def test_however_many_are_named_it_is_one_statement(store: SqlStore) -> None:
+    """And the same one, so that a database prepares it once."""
+    texts: set[tuple[str, ...]] = set()
+    for most in (1, 7, 800):
+        leases = {SessionKey("default", f"s{number}"): Lease("a", 1) for number in range(most)}
+        with recorded_statements() as statements:
+            assert await store.read_heads(leases) == {}
+            assert await store.renew(leases, lease_seconds=60) == set(leases)
+        # SQLite's driver tells of them with their values.
+        texts.add(tuple(re.sub(r"'\[\[.*\]\]'", "?", one.sql) for one in statements if "sessions" in one.sql))
+    [[looked, _renewed, again]] = texts
+    assert looked == again
 
 
 async def test_a_row_that_somebody_keeps_locked_holds_up_no_renewal(postgres_ready: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from itertools import zip_longest
 from weakref import ref
@@ -116,10 +116,14 @@ class Hub:
     def _list_feeds(self, key: SessionKey) -> list[Feed]:
         return [feed for known in self._feeds.get(key, ()) if (feed := known()) is not None]
 
-    def list_watched_keys(self) -> Iterable[SessionKey]:
-        """Those that somebody looks at."""
+    def list_watched_keys(self) -> Collection[SessionKey]:
+        """The sessions that somebody looks at."""
         self._forget_unread()
-        return self._feeds.keys()
+        return self._feeds
+
+    def is_watched(self, key: SessionKey) -> bool:
+        """Whether a session may be one of these."""
+        return key in self._feeds
 
     @property
     def reader_count(self) -> int:
@@ -137,9 +141,11 @@ class Hub:
         return feed
 
     def _close_feed(self, key: SessionKey, feed: Feed) -> None:
-        if key in self._feeds:
-            self._feeds[key] = [known for known in self._feeds[key] if known() is not feed]
-            self._forget_unread()
+        others = [known for known in self._feeds.get(key, ()) if known() is not feed]
+        if others:
+            self._feeds[key] = others
+        else:
+            self._feeds.pop(key, None)
 
     def _forget_unread(self) -> None:
         for key in [key for key in self._feeds if not self._list_feeds(key)]:

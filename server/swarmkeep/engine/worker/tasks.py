@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 import msgspec
 
@@ -88,10 +88,17 @@ class SessionTasks:
         del self._by_session[key]
         self._on_task_end(key)
 
-    def list_leases(self) -> dict[SessionKey, Lease]:
-        """The leases in hand."""
-        logs = {key: current.session_log for key, current in self._by_session.items()}
-        return {key: log.lease for key, log in logs.items() if log.lease is not None}
+    def list_keys(self) -> Collection[SessionKey]:
+        return self._by_session
+
+    def list_leases(self, keys: Iterable[SessionKey] | None = None) -> dict[SessionKey, Lease]:
+        """The leases in hand, of these sessions or of all."""
+        found = self._by_session.items() if keys is None else [(key, self._by_session.get(key)) for key in keys]
+        return {
+            key: current.session_log.lease
+            for key, current in found
+            if current is not None and current.session_log.lease is not None
+        }
 
     def drop_lost(self, key: SessionKey, lease: Lease) -> bool:
         """Stop working on a session whose lease is not this one any more; True if that was news."""

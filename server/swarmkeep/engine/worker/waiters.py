@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from swarmkeep.domain.state import State
@@ -19,8 +19,11 @@ class Waiters:
     def __len__(self) -> int:
         return sum(len(waiting) for runs in self._waiting.values() for waiting in runs.values())
 
-    def list_keys(self) -> Iterable[SessionKey]:
-        return self._waiting.keys()
+    def __contains__(self, key: SessionKey) -> bool:
+        return key in self._waiting
+
+    def list_keys(self) -> Collection[SessionKey]:
+        return self._waiting
 
     @contextmanager
     def add_waiter(self, key: SessionKey, run_id: str) -> Iterator[asyncio.Future[State | None]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 from swarmkeep.domain.envelope import RecordedEvent
@@ -23,15 +23,16 @@ class Watcher:
     """Looks where the sessions end that somebody here is interested in: all of them with one query, at each poll, and
     at once those of which the database says that they have moved.
 
-    `list_keys` gives the sessions; `on_moved` is given those that end elsewhere than when last seen, or of which
-    somebody wants to know what a model is just saying. `on_hint` is given each session of which the database says that
-    it has moved, of interest or not.
+    `list_keys` gives the sessions, and `is_watched` says of one whether it is among them. `on_moved` is given those
+    that end elsewhere than when last seen, or of which somebody wants to know what a model is just saying. `on_hint` is
+    given each session of which the database says that it has moved, of interest or not.
     """
 
     def __init__(
         self,
         store: EventStore,
-        list_keys: Callable[[], Iterable[SessionKey]],
+        list_keys: Callable[[], set[SessionKey]],
+        is_watched: Callable[[SessionKey], bool],
         on_moved: Callable[[set[SessionKey]], Awaitable[None]],
         poll_seconds: float,
         on_hint: Callable[[SessionKey], None] | None = None,
@@ -39,6 +40,7 @@ class Watcher:
         self._store = store
         self._on_hint = on_hint
         self._list_watched_keys = list_keys
+        self._is_watched = is_watched
         self._on_sessions_moved = on_moved
         self._poll_seconds = poll_seconds
         self._seen_heads: dict[SessionKey, _Head] = {}
@@ -69,11 +71,13 @@ class Watcher:
         due = clock()
         while True:
             if clock() >= due:
-                keys = set(self._list_watched_keys())
-                self._seen_heads = {key: head for key, head in self._seen_heads.items() if key in keys}
+                keys = self._list_watched_keys()
+                for key in self._seen_heads.keys() - keys:
+                    del self._seen_heads[key]
                 due = clock() + self._poll_seconds
             else:
-                keys = self._hinted_keys.intersection(self._list_watched_keys())
+                # Others' hints come often: they are not to cost more, the more is watched.
+                keys = {key for key in self._hinted_keys if self._is_watched(key)}
             self._hinted_keys.clear()
             self._hint_arrived.clear()
             await self._check_heads(keys)
@@ -88,15 +92,21 @@ class Watcher:
             return
         try:
             heads = await self._store.read_heads(keys)
-            found = {key: (heads[key].seq, heads[key].hash) if key in heads else _NOWHERE for key in keys}
-            moved = {key for key, head in found.items() if self._seen_heads.get(key) != head}
+            moved = {key for key, head in heads.items() if self._is_news(key, (head.seq, head.hash))}
+            moved |= {key for key in keys.difference(heads) if self._is_news(key, _NOWHERE)}
             moved |= {key for key, head in heads.items() if head.is_partial_wanted}
-            self._seen_heads |= found
             if moved:
                 await self._on_sessions_moved(moved)
         except Exception as error:
             # Whoever needs the database notices by himself; here the next poll does.
             log.debug("could not look at %d sessions: %s", len(keys), error)
+
+    def _is_news(self, key: SessionKey, head: _Head) -> bool:
+        """Whether a session ends elsewhere than when last seen; from now on it is seen there."""
+        if self._seen_heads.get(key) == head:
+            return False
+        self._seen_heads[key] = head
+        return True
 
 
 async def follow_from_log(
@@ -108,7 +118,8 @@ async def follow_from_log(
     async def wake_reader(keys: set[SessionKey]) -> None:
         hub.signal_log_change(key)
 
-    looking = asyncio.create_task(Watcher(store, lambda: [key], wake_reader, poll_seconds).run())
+    watcher = Watcher(store, lambda: {key}, lambda hinted: hinted == key, wake_reader, poll_seconds)
+    looking = asyncio.create_task(watcher.run())
     try:
         async with aclosing(follow_batches(store, hub, key, after=after, poll_seconds=poll_seconds)) as batches:
             async for batch in batches:

@@ -89,7 +89,9 @@ class Worker:
         self.waiters = Waiters()
         self.partials = PartialReplies(store, hub, self.claim.owner, limits.poll_seconds, self.is_advancing)
         self.tasks = SessionTasks(self._advance, self._on_task_end)
-        self._watcher = Watcher(store, self._list_watched, self._on_moved, limits.poll_seconds, hub.note_change)
+        self._watcher = Watcher(
+            store, self._list_watched, self._is_watched, self._on_moved, limits.poll_seconds, hub.note_change
+        )
         self._keeper = LeaseKeeper(store, self.tasks.list_leases, limits.lease_seconds)
         self.recovery = Recovery(
             store,
@@ -134,10 +136,6 @@ class Worker:
         self.publish(session_log.key, events, session_log.state)
         if session_log.lease is not None:
             self.tasks.start_task(session_log, events)
-
-    @property
-    def active_session_count(self) -> int:
-        return len(self.tasks)
 
     def is_advancing(self, key: SessionKey) -> bool:
         return key in self.tasks
@@ -219,11 +217,8 @@ class Worker:
         works = (self._renew_leases, self._watcher.run, self._keeper.beat_regularly)
         self._background_tasks = [asyncio.create_task(work()) for work in works]
         self._keeper.start()
-        await self.recover()
-        self._background_tasks.append(asyncio.create_task(self._recover_regularly()))
-
-    async def recover(self) -> None:
         await self.recovery.recover()
+        self._background_tasks.append(asyncio.create_task(self._recover_regularly()))
 
     async def _recover_regularly(self) -> None:
         pause = min(self._limits.lease_seconds / 3, _RECOVERY_INTERVAL_SECONDS)
@@ -231,7 +226,7 @@ class Worker:
             await asyncio.sleep(pause)
             try:
                 if not self._is_stopping:
-                    await self.recover()
+                    await self.recovery.recover()
             except Exception as error:
                 log_failure(log, error, "could not look for abandoned runs; trying again")
 
@@ -256,10 +251,13 @@ class Worker:
                 log.warning(_LOST_MESSAGE, key.id, extra={"tenant": key.tenant, "session_id": key.id})
 
     def _list_watched(self) -> set[SessionKey]:
-        return {*self._hub.list_watched_keys(), *self.waiters.list_keys(), *self.tasks.list_leases()}
+        return set().union(self._hub.list_watched_keys(), self.waiters.list_keys(), self.tasks.list_keys())
+
+    def _is_watched(self, key: SessionKey) -> bool:
+        return key in self.tasks or key in self.waiters or self._hub.is_watched(key)
 
     async def _on_moved(self, keys: set[SessionKey]) -> None:
-        leases = {key: lease for key, lease in self.tasks.list_leases().items() if key in keys}
+        leases = self.tasks.list_leases(keys)
         heads = await self._store.read_heads(leases) if leases else {}
         await self._drop_lost(leases, [key for key in leases if key not in heads or heads[key].lease != leases[key]])
         await self.partials.answer(leases, heads)

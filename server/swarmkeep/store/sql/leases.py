@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import functools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, false, func, or_, select, true, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Subquery,
+    and_,
+    bindparam,
+    column,
+    func,
+    or_,
+    select,
+    text,
+    true,
+    tuple_,
+    update,
+)
 
+from swarmkeep.domain.codec import encode_text
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.ports.leases import Lease, SessionHead
-from swarmkeep.store.sql.columns import database_now
+from swarmkeep.store.sql.columns import as_bytes, as_text, database_now, escape, unescape
 from swarmkeep.store.sql.database import Database, OnDatabase
-from swarmkeep.store.sql.prepared import MAX_PARAMETERS
+from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.tables import IS_DUE, IS_RUNNING, of_session, sessions
 
 
@@ -42,7 +58,7 @@ class SqlLeases(OnDatabase):
         return await self._find_in_turn(IS_DUE & (sessions.c.due_at <= now), sessions.c.due_at, limit)
 
     async def _find_in_turn(self, condition: Any, since: ColumnElement[Any], limit: int) -> list[SessionKey]:
-        only = true() if self._only is None else is_one_of([self._only])
+        only = true() if self._only is None else and_(*of_session(sessions, self._only))
         return await self.database.read(lambda connection: find_in_turn(connection, condition & only, since, limit))
 
     async def read_clock(self) -> datetime:
@@ -68,16 +84,21 @@ def renew_leases(connection: Connection, leases: Mapping[SessionKey, Lease], lea
     Rows that somebody has locked are left out: an append that hangs must not take the other leases down with it, and
     what it does to its own lease is its own affair.
     """
-    owners = sorted({lease.owner for lease in leases.values()})
-    for some in split_keys(leases):
-        mine = select(sessions.c.tenant, sessions.c.id).where(
-            IS_RUNNING, is_one_of(some), sessions.c.lease_owner.in_(owners)
-        )
-        connection.execute(
-            update(sessions)
-            .where(_SESSION_NAME.in_(mine.with_for_update(skip_locked=True)))
-            .values(lease_expires_at=database_now() + lease_seconds)
-        )
+    statement = _prepare_renewal(connection.dialect.name)
+    for named in _render_named([(*_name(key), escape(lease.owner), lease.epoch) for key, lease in leases.items()]):
+        statement.execute(connection, {"named": named, "seconds": lease_seconds})
+
+
+@functools.cache
+def _prepare_renewal(dialect: str) -> PreparedStatement:
+    columns, named = sessions.c, _build_named(dialect)
+    held = (columns.lease_owner == named.c.owner, columns.lease_epoch == named.c.epoch)
+    mine = select(columns.tenant, columns.id).join_from(named, sessions, and_(_is_named(named), *held))
+    free = mine.where(IS_RUNNING).with_for_update(skip_locked=True, of=sessions)
+    until = database_now() + bindparam("seconds", type_=columns.lease_expires_at.type)
+    return PreparedStatement(
+        update(sessions).where(tuple_(columns.tenant, columns.id).in_(free)).values(lease_expires_at=until)
+    )
 
 
 def find_in_turn(connection: Connection, condition: Any, since: ColumnElement[Any], limit: int) -> list[SessionKey]:
@@ -111,7 +132,21 @@ def answer_partial(connection: Connection, key: SessionKey, lease: Lease, text: 
 
 def find_heads(connection: Connection, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:
     """Where these sessions end."""
-    columns = sessions.c
+    statement = _prepare_heads(connection.dialect.name)
+    found: dict[SessionKey, SessionHead] = {}
+    for named in _render_named([_name(key) for key in keys]):
+        rows = statement.fetch_all(connection, {"named": named})
+        for tenant, name, seq, digest, owner, epoch, partial in rows:
+            lease = None if owner is None else Lease(unescape(as_text(owner)), epoch)
+            said = None if partial is None else unescape(as_text(partial))
+            key = SessionKey(unescape(as_text(tenant)), unescape(as_text(name)))
+            found[key] = SessionHead(seq, as_bytes(digest).hex(), lease, said)
+    return found
+
+
+@functools.cache
+def _prepare_heads(dialect: str) -> PreparedStatement:
+    columns, named = sessions.c, _build_named(dialect)
     wanted = (
         columns.tenant,
         columns.id,
@@ -121,32 +156,41 @@ def find_heads(connection: Connection, keys: Collection[SessionKey]) -> dict[Ses
         columns.lease_epoch,
         columns.partial,
     )
-    found: dict[SessionKey, SessionHead] = {}
-    for some in split_keys(keys):
-        rows = connection.execute(select(*wanted).where(is_one_of(some)))
-        for tenant, name, seq, digest, owner, epoch, partial in rows:
-            lease = None if owner is None else Lease(owner, epoch)
-            found[SessionKey(tenant, name)] = SessionHead(seq, digest.hex(), lease, partial)
-    return found
+    return PreparedStatement(select(*wanted).join_from(named, sessions, _is_named(named)))
 
 
-_SESSION_NAME = tuple_(sessions.c.tenant, sessions.c.id)
-_KEYS_PER_STATEMENT = MAX_PARAMETERS // 2
+# In one statement, whose rows take a few milliseconds to read.
+_SESSIONS_AT_ONCE = 1000
 
 
-def split_keys(keys: Iterable[SessionKey]) -> Iterator[list[SessionKey]]:
-    left = list(keys)
-    for start in range(0, len(left), _KEYS_PER_STATEMENT):
-        yield left[start : start + _KEYS_PER_STATEMENT]
+def _name(key: SessionKey) -> tuple[str, str]:
+    return escape(key.tenant), escape(key.id)
 
 
-def is_one_of(keys: Iterable[SessionKey]) -> Any:
-    """The condition that a session is one of these.
+def _render_named(sessions: Sequence[tuple[Any, ...]]) -> Iterator[str]:
+    """The parameter of `_build_named`, for as many statements as it takes."""
+    for start in range(0, len(sessions), _SESSIONS_AT_ONCE):
+        yield encode_text(sessions[start : start + _SESSIONS_AT_ONCE])
 
-    Tenant by tenant: for a long list of pairs SQLite reads all sessions and looks each up in the list.
+
+def _build_named(dialect: str) -> Subquery:
+    """Sessions as rows, out of lists in JSON: tenant, id, and where a lease matters its owner and epoch.
+
+    They are one parameter, so that the statement is the same however many they are.
     """
-    names = dict[str, list[str]]()
-    for key in keys:
-        names.setdefault(key.tenant, []).append(key.id)
-    columns = sessions.c
-    return or_(false(), *(and_(columns.tenant == tenant, columns.id.in_(ids)) for tenant, ids in names.items()))
+    if dialect == "sqlite":
+        rows = text(
+            "SELECT json_extract(value, '$[0]') AS tenant, json_extract(value, '$[1]') AS id,"
+            " json_extract(value, '$[2]') AS owner, json_extract(value, '$[3]') AS epoch FROM json_each(:named)"
+        )
+    else:
+        rows = text(
+            "SELECT value ->> 0 AS tenant, value ->> 1 AS id, value ->> 2 AS owner,"
+            " CAST(value ->> 3 AS bigint) AS epoch"
+            " FROM json_array_elements(CAST(CAST(:named AS text) AS json)) AS value"
+        )
+    return rows.columns(column("tenant"), column("id"), column("owner"), column("epoch")).subquery("named")
+
+
+def _is_named(named: Subquery) -> ColumnElement[bool]:
+    return and_(sessions.c.tenant == named.c.tenant, sessions.c.id == named.c.id)
