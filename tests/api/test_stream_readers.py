@@ -176,7 +176,7 @@ async def test_a_reader_that_falls_behind_costs_little_and_misses_no_event(ready
     engine = build_engine(settings, Registry([front]), open_store(ready_url), feed_characters=50_000)
     key = SessionKey("default", "s")
     await engine.sessions.create(key.tenant, session_id=key.id)
-    reader = flatten(follow_batches(engine.store, engine.hub, key, after=0, poll_seconds=0.05))
+    reader = flatten(follow_batches(engine.store, engine.hub, key, after=0, silent_seconds=0.05))
     got = [await anext(reader)]
     for number in range(60):
         await engine.sessions.update(key, metadata={"text": str(number) * 10_000})
@@ -196,7 +196,7 @@ async def test_a_long_log_is_sent_in_few_parts(ready_url: str) -> None:
     history = [{"role": "user", "content": str(number)} for number in range(450)]
     await engine.sessions.create(key.tenant, session_id=key.id, messages=history)
     sizes: list[int] = []
-    async with aclosing(follow_batches(engine.store, engine.hub, key, after=0, poll_seconds=0.05)) as batches:
+    async with aclosing(follow_batches(engine.store, engine.hub, key, after=0, silent_seconds=0.05)) as batches:
         while batch := await anext(batches):
             sizes.append(len(batch))
     await engine.stop()

@@ -94,7 +94,7 @@ async def test_what_happens_in_this_process_is_not_taken_for_the_rest_of_the_old
     """A hub tells of the new one's second event while the reader has seen the first of the old."""
     await open_session(engine)
     hub = Hub()
-    async with aclosing(flatten(follow_batches(engine.store, hub, KEY, after=0, poll_seconds=0.01))) as items:
+    async with aclosing(flatten(follow_batches(engine.store, hub, KEY, after=0, silent_seconds=0.01))) as items:
         await take_recorded(items, 1)
         await make_anew(engine, messages=1)
         events = await read_log(engine)

@@ -155,7 +155,7 @@ class ListedLog:
 
 
 def follow_shelf(shelf: ListedLog, hub: Hub, after: int = 0, poll: float = SECONDS) -> AsyncGenerator[Item | None]:
-    return flatten(follow_batches(shelf, hub, KEY, after=after, poll_seconds=poll))  # type: ignore[arg-type]
+    return flatten(follow_batches(shelf, hub, KEY, after=after, silent_seconds=poll))  # type: ignore[arg-type]
 
 
 async def test_what_is_in_the_log_comes_first_and_then_what_happens() -> None:
@@ -288,7 +288,7 @@ def list_seqs(items: list[Item]) -> list[int]:
 
 
 async def follow_all(engine: Engine, upto: int) -> list[int]:
-    items = flatten(follow_batches(engine.store, engine.hub, KEY, after=0, poll_seconds=0.01))
+    items = flatten(follow_batches(engine.store, engine.hub, KEY, after=0, silent_seconds=0.01))
     async with aclosing(items):
         found: list[int] = []
         async with asyncio.timeout(SECONDS):

@@ -82,7 +82,9 @@ class Service:
     async def drain(self) -> None:
         """Take no more runs, let streams end, and return once the running runs have ended or were interrupted."""
         self.stopping.set()
+        self.engine.hub.wake_readers()
         try:
             await self.engine.drain()
         finally:
             self.drained.set()
+            self.engine.hub.wake_readers()

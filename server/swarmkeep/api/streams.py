@@ -97,7 +97,7 @@ class StreamCheck:
 
     async def passes(self, items: object) -> bool:
         """Whether the items may be shown, if there are any, and the stream goes on. Looks into the database now and
-        then only."""
+        then only, and of a session that is there it is enough that somebody does so for all readers."""
         now = time.monotonic()
         if self.is_due(now):
             if not await self._principal.is_still_allowed():
@@ -110,9 +110,10 @@ class StreamCheck:
     async def _is_present(self) -> bool:
         if self._key is None:
             return True
-        head = await self._principal.reader.head(self._key)
+        if not self._principal.engine.was_seen(self._key) and await self._principal.reader.head(self._key) is None:
+            return False
         self._present_at = time.monotonic()
-        return head is not None
+        return True
 
 
 async def wait_until_refused(principal: Principal) -> None:

@@ -94,6 +94,11 @@ class Engine:
         """How many sessions are advanced here at the moment."""
         return len(self._worker.tasks)
 
+    def was_seen(self, key: SessionKey) -> bool:
+        """Whether a session that somebody follows here was there a moment ago, without a look into the database. False
+        if nobody knows."""
+        return self._worker.watcher.was_seen(key)
+
     def publish(self, key: SessionKey, events: list[RecordedEvent]) -> None:
         """Show recorded events to those who follow the session here."""
         self._worker.publish(key, events)

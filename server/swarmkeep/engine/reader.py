@@ -22,6 +22,9 @@ from swarmkeep.engine.worker.watcher import follow_from_log
 from swarmkeep.store.ports import EventStore, SessionHead, SessionKey, SessionPage
 from swarmkeep.store.ports.index import EndedRunStatus, SessionOrder
 
+_POLLS_PER_SILENCE = 4
+_LONGEST_SILENCE_SECONDS = 2.0
+
 
 class RunPosition(msgspec.Struct, frozen=True):
     """Where a run's stream begins: its id, and the seq that its events come after.
@@ -57,6 +60,8 @@ class SessionReader:
         self._has_search = has_search
         self._hub = hub
         self._poll_seconds = poll_seconds
+        # The hub tells a reader what happens: of whatever else it looks at it need not be told as soon.
+        self._silent_seconds = min(_POLLS_PER_SILENCE * poll_seconds, _LONGEST_SILENCE_SECONDS)
         self._page_events = page_events
         self.page_bytes = page_bytes
 
@@ -183,7 +188,7 @@ class SessionReader:
             self._hub,
             key,
             after=after,
-            poll_seconds=self._poll_seconds,
+            silent_seconds=self._silent_seconds,
             page_events=self._page_events,
             page_bytes=self.page_bytes,
             feed=feed,

@@ -9,7 +9,7 @@ from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.engine.worker.watcher import Watcher
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import SessionKey
-from tests.store.sessions import KEY, begin_session, draft_user_messages
+from tests.store.sessions import begin_session, draft_user_messages, new_key
 from tests.store.test_notifications import SECONDS, open_listeners, wait_for_listeners
 from tests.support.calls import count_calls
 
@@ -22,7 +22,7 @@ def count_calls_of_leaving(readers: int) -> int:
     with ExitStack() as others:
         for key in OTHERS[:readers]:
             others.enter_context(closing(hub.open_feed(key)))
-        feed = hub.open_feed(KEY)
+        feed = hub.open_feed(SessionKey("default", "mine"))
         with count_calls() as calls:
             feed.close()
         assert hub.reader_count == readers
@@ -34,13 +34,14 @@ def test_a_reader_leaves_without_a_look_at_the_others() -> None:
 
 
 async def test_a_hint_is_followed_without_a_list_of_all_that_is_watched(postgres_ready: str) -> None:
+    key = new_key()
     listed: list[int] = []
     moved: list[SessionKey] = []
     arrived = asyncio.Event()
 
     def list_keys() -> set[SessionKey]:
         listed.append(len(OTHERS))
-        return {KEY, *OTHERS}
+        return {key, *OTHERS}
 
     async def note_moved(keys: set[SessionKey]) -> None:
         moved.extend(keys)
@@ -48,19 +49,19 @@ async def test_a_hint_is_followed_without_a_list_of_all_that_is_watched(postgres
 
     store = open_store(postgres_ready)
     async with open_listeners(postgres_ready) as (one,):
-        state = await begin_session(one.store)
-        watcher = Watcher(store, list_keys, lambda key: key == KEY, note_moved, poll_seconds=600)
+        state = await begin_session(one.store, key)
+        watcher = Watcher(store, list_keys, lambda hinted: hinted == key, note_moved, poll_seconds=600)
         watching = asyncio.create_task(watcher.run())
         async with asyncio.timeout(SECONDS):
             await arrived.wait()
             # What it finds first, it has not seen before.
-            assert set(moved) == {KEY, *OTHERS}
+            assert set(moved) == {key, *OTHERS}
             moved.clear()
             await wait_for_listeners(postgres_ready, 2)
             arrived.clear()
-            await one.store.append(KEY, state, draft_user_messages("x"))
+            await one.store.append(key, state, draft_user_messages("x"))
             await arrived.wait()
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
     await store.close()
-    assert (moved, len(listed)) == ([KEY], 1)
+    assert (moved, len(listed)) == ([key], 1)

@@ -43,6 +43,7 @@ class Feed:
         self._wake_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._log_has_changed = False
+        self._is_woken = False
 
     def put(self, item: Item) -> None:
         self._items.append(item)
@@ -64,6 +65,11 @@ class Feed:
         self._log_has_changed = True
         self._wake()
 
+    def wake(self) -> None:
+        """End the reader's wait, or the next one if there is none."""
+        self._is_woken = True
+        self._wake()
+
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -81,7 +87,7 @@ class Feed:
 
     async def wait(self, seconds: float) -> LogChange | None:
         """Wait for an item, or that long. LOG_CHANGED when it is time to read the log before any item is taken."""
-        if not (self._items or self._log_has_changed):
+        if not (self._items or self._log_has_changed or self._is_woken):
             # For each piece of a message anew, and cheaper than an event in a time-out.
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
@@ -92,6 +98,7 @@ class Feed:
                 await self._waiter
             finally:
                 self._waiter = None
+        self._is_woken = False
         if self._log_has_changed:
             self._log_has_changed = False
             return LOG_CHANGED

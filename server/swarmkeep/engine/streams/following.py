@@ -85,7 +85,7 @@ async def follow_batches(
     key: SessionKey,
     *,
     after: int,
-    poll_seconds: float,
+    silent_seconds: float,
     page_events: int = 200,
     page_bytes: int = 4_000_000,
     feed: Feed | None = None,
@@ -94,7 +94,7 @@ async def follow_batches(
     """Every event after `after`, once and in order, and what passes in between; never ends by itself.
 
     A session that has no event `after`, or is made anew meanwhile, is given from its beginning: the seq goes back.
-    An empty batch says that nothing has happened for `poll_seconds`, for the reader to give a sign of life. Of what
+    An empty batch says that nothing has happened for `silent_seconds`, for the reader to give a sign of life. Of what
     other processes record the hub has to be told (see Watcher): then the log is read. A `feed` that was opened before
     is closed at the end; one that `is_complete` has been there since before the event behind `after`, so that the log
     is not read first, and what passed meanwhile is given, too.
@@ -111,7 +111,7 @@ async def follow_batches(
                     async for batch in missed:
                         yield batch
             is_complete = False
-            while (found := await feed.wait(poll_seconds)) is not LOG_CHANGED:
+            while (found := await feed.wait(silent_seconds)) is not LOG_CHANGED:
                 taken, is_gapless = _take_batch(feed, position)
                 if taken is not None:
                     yield taken

@@ -109,6 +109,12 @@ class Hub:
         for feed in self._list_feeds(key):
             feed.signal_log_change()
 
+    def wake_readers(self) -> None:
+        """Give all readers a sign of life: for them to look at something else than what they read."""
+        for key in self._feeds:
+            for feed in self._list_feeds(key):
+                feed.wake()
+
     def has_readers(self, key: SessionKey) -> bool:
         """Whether anybody looks on as a model speaks."""
         return any(not feed.is_quiet for feed in self._list_feeds(key))

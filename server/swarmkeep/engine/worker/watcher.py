@@ -51,6 +51,10 @@ class Watcher:
         """This process has shown by itself what the session holds up to there."""
         self._seen_heads[key] = max((event.seq, event.hash), self._seen_heads.get(key, _NOWHERE))
 
+    def was_seen(self, key: SessionKey) -> bool:
+        """Whether a session was there when last looked at."""
+        return self._seen_heads.get(key, _NOWHERE) != _NOWHERE
+
     async def run(self) -> None:
         """Look until cancelled."""
         hearing = asyncio.create_task(self._store.listen(self._note_hint))
@@ -121,7 +125,7 @@ async def follow_from_log(
     watcher = Watcher(store, lambda: {key}, lambda hinted: hinted == key, wake_reader, poll_seconds)
     looking = asyncio.create_task(watcher.run())
     try:
-        async with aclosing(follow_batches(store, hub, key, after=after, poll_seconds=poll_seconds)) as batches:
+        async with aclosing(follow_batches(store, hub, key, after=after, silent_seconds=poll_seconds)) as batches:
             async for batch in batches:
                 yield batch
     finally:

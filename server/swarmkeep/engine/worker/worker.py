@@ -89,7 +89,7 @@ class Worker:
         self.waiters = Waiters()
         self.partials = PartialReplies(store, hub, self.claim.owner, limits.poll_seconds, self.is_advancing)
         self.tasks = SessionTasks(self._advance, self._on_task_end)
-        self._watcher = Watcher(
+        self.watcher = Watcher(
             store, self._list_watched, self._is_watched, self._on_moved, limits.poll_seconds, hub.note_change
         )
         self._keeper = LeaseKeeper(store, self.tasks.list_leases, limits.lease_seconds)
@@ -125,7 +125,7 @@ class Worker:
         `state` is the session's after them, where it is known.
         """
         if events:
-            self._watcher.note_seen(key, events[-1])
+            self.watcher.note_seen(key, events[-1])
         for event in events:
             self._hub.publish(key, event)
             if isinstance(event.fact, RunEnded | RunWaiting):
@@ -214,7 +214,7 @@ class Worker:
     async def start(self) -> None:
         """Begin to renew leases and to look after abandoned runs, the first time before this returns."""
         # First the leases: with many to take over, the first ones would run out again.
-        works = (self._renew_leases, self._watcher.run, self._keeper.beat_regularly)
+        works = (self._renew_leases, self.watcher.run, self._keeper.beat_regularly)
         self._background_tasks = [asyncio.create_task(work()) for work in works]
         self._keeper.start()
         await self.recovery.recover()
