@@ -70,6 +70,11 @@ class PreparedStatement:
         self._columns = columns
         self._compiled: dict[str, _Compiled] = {}
 
+    @classmethod
+    def of_rows(cls, insert: Any) -> PreparedStatement:
+        """An insert of whole rows: each gives a value for every column."""
+        return cls(insert, [column.name for column in insert.table.c])
+
     def execute(self, connection: Connection, row: Row) -> int:
         """How many rows were written."""
         count: int = self._run(connection, row).rowcount
@@ -157,12 +162,17 @@ def _get_driver(connection: Connection) -> Any:
     return connection.connection.dbapi_connection
 
 
+def build_insert(table: Table, dialect: str) -> Any:
+    """An insert that can say what becomes of a row which is there already: every dialect has its own."""
+    # A dialect brings all of its drivers: only the one of this database is loaded.
+    return import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
+
+
 def build_insert_if_absent(table: Table, dialect: str) -> Any:
     """An insert that leaves a row which is there already."""
-    # A dialect brings all of its drivers: only the one of this database is loaded.
-    return import_module(f"sqlalchemy.dialects.{dialect}").insert(table).on_conflict_do_nothing()
+    return build_insert(table, dialect).on_conflict_do_nothing()
 
 
 @functools.cache
 def prepare_insert_if_absent(table: Table, dialect: str) -> PreparedStatement:
-    return PreparedStatement(build_insert_if_absent(table, dialect), [column.name for column in table.c])
+    return PreparedStatement.of_rows(build_insert_if_absent(table, dialect))

@@ -192,8 +192,8 @@ def make_event_rows(key: SessionKey, sealed: Sequence[SealedEvent]) -> list[dict
     ]
 
 
-_INSERT_EVENT = PreparedStatement(insert(events), [column.name for column in events.c])
-_INSERT_LABEL = PreparedStatement(insert(session_labels), [column.name for column in session_labels.c])
+_INSERT_EVENT = PreparedStatement.of_rows(insert(events))
+_INSERT_LABEL = PreparedStatement.of_rows(insert(session_labels))
 
 
 def replace_labels(connection: Connection, plan: AppendPlan) -> None:

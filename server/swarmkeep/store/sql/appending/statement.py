@@ -12,17 +12,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import BigInteger, Insert, Table, bindparam, column, func, insert, literal_column, select, true, values
+from sqlalchemy import BigInteger, Insert, Table, bindparam, column, func, insert, select, true, values
 from sqlalchemy.sql.selectable import CTE
 
 from swarmkeep.store.sql.columns import stored_bytes
 from swarmkeep.store.sql.counting.totals import add_to_totals
 from swarmkeep.store.sql.heads import LeaseMode, build_head_update
 from swarmkeep.store.sql.indexes.usage_days import add_to_days
-from swarmkeep.store.sql.prepared import PreparedStatement, build_insert_if_absent
-from swarmkeep.store.sql.searching.marks import move_mark
-from swarmkeep.store.sql.tables import blobs, events, idempotency, search_marks, sessions, totals, usage, usage_days
+from swarmkeep.store.sql.prepared import PreparedStatement, build_insert, build_insert_if_absent
+from swarmkeep.store.sql.searching.marks import build_marks, move_mark
+from swarmkeep.store.sql.tables import blobs, events, idempotency, sessions, totals, usage, usage_days
 
+_DIALECT = "postgresql"
 _OF_SESSION = ("tenant", "session_id")
 
 
@@ -99,7 +100,7 @@ def _build_rows(table: Table, count: int) -> Any:
 
 
 def _build_texts(head: CTE, count: int) -> CTE:
-    absent = _build_inserts(build_insert_if_absent(blobs, "postgresql"), head, count)
+    absent = _build_inserts(build_insert_if_absent(blobs, _DIALECT), head, count)
     texts: CTE = absent.returning(stored_bytes(blobs.c.text).label("size")).cte("new_texts")
     return texts
 
@@ -113,12 +114,7 @@ def _build_record(head: CTE) -> Insert:
 
 
 def _build_mark(head: CTE) -> Any:
-    from sqlalchemy.dialects.postgresql import insert as insert_or_update
-
-    zero: Any = literal_column("0")
-    source = select(head.c.tenant, head.c.id, head.c.head_seq, zero, zero)
-    names = [*_OF_SESSION, "seq", "done", "round"]
-    return move_mark(insert_or_update(search_marks).from_select(names, source))
+    return move_mark(build_marks(_DIALECT, head))
 
 
 def _build_totals(head: CTE, texts: CTE | None) -> Any:
@@ -127,15 +123,11 @@ def _build_totals(head: CTE, texts: CTE | None) -> Any:
     if texts is not None:
         row["bytes"] = given["bytes"] + select(func.coalesce(func.sum(texts.c.size), 0)).scalar_subquery()
     source = select(*row.values()).select_from(head)
-    from sqlalchemy.dialects.postgresql import insert as insert_or_update
-
-    return add_to_totals(insert_or_update(totals).from_select(list(row), source)).returning(totals.c.tenant)
+    return add_to_totals(build_insert(totals, _DIALECT).from_select(list(row), source)).returning(totals.c.tenant)
 
 
 def _build_days(head: CTE, totals_changed: CTE, count: int) -> Any:
-    from sqlalchemy.dialects.postgresql import insert as insert_or_update
-
     rows = _build_rows(usage_days, count)
     # Behind the totals, as in `writes`: whoever changes both the other way round may wait for ever.
     source = select(head.c.tenant, *rows.c).select_from(head.join(totals_changed, true()).join(rows, true()))
-    return add_to_days(insert_or_update(usage_days).from_select(["tenant", *rows.c.keys()], source))
+    return add_to_days(build_insert(usage_days, _DIALECT).from_select(["tenant", *rows.c.keys()], source))

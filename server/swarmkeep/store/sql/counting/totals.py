@@ -12,7 +12,6 @@ import math
 import zlib
 from collections.abc import Iterable
 from datetime import UTC, datetime, time, timedelta
-from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -26,7 +25,7 @@ from swarmkeep.store.sql.columns import stored_bytes
 from swarmkeep.store.sql.counting.usage import make_usage_row
 from swarmkeep.store.sql.database import Database, OnDatabase
 from swarmkeep.store.sql.files import measure_files
-from swarmkeep.store.sql.prepared import PreparedStatement
+from swarmkeep.store.sql.prepared import PreparedStatement, build_insert
 from swarmkeep.store.sql.tables import blobs, events, of_session, totals
 
 _SLICES = 64
@@ -80,12 +79,11 @@ def make_totals_row(key: SessionKey, growth: Growth) -> dict[str, Any]:
 
 @functools.cache
 def _prepare_count(dialect: str) -> PreparedStatement:
-    given = import_module(f"sqlalchemy.dialects.{dialect}").insert(totals)
-    return PreparedStatement(add_to_totals(given), [column.name for column in totals.c])
+    return PreparedStatement.of_rows(add_to_totals(build_insert(totals, dialect)))
 
 
 def add_to_totals(given: Any) -> Any:
-    """Have an insert of a dialect's own add to the row that is there."""
+    """Have an insert (see `build_insert`) add to the row that is there."""
     new, old = given.excluded, totals.c
     # Of a day that is over nothing is kept, and what comes late of it is not counted any more.
     tokens = case((new.day == old.day, old.tokens + new.tokens), (new.day > old.day, new.tokens), else_=old.tokens)

@@ -25,7 +25,7 @@ SUMS = (
     "model_calls", "tool_calls", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens",
     "reasoning_tokens", "model_ms", "tool_ms",
 )  # fmt: skip
-_INSERT = PreparedStatement(insert(usage), [column.name for column in usage.c])
+_INSERT = PreparedStatement.of_rows(insert(usage))
 
 
 def record_usage(connection: Connection, key: SessionKey, events: Iterable[RecordedEvent]) -> list[Row]:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, select
 
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.counting.usage import SUMS
-from swarmkeep.store.sql.prepared import PreparedStatement
+from swarmkeep.store.sql.prepared import PreparedStatement, build_insert
 from swarmkeep.store.sql.tables import of_session, usage, usage_days
 
 PARTS = 8
@@ -83,12 +82,11 @@ def make_day_rows(key: SessionKey, sums: Sums) -> list[dict[str, Any]]:
 
 @functools.cache
 def _prepare_addition(dialect: str) -> PreparedStatement:
-    insert = import_module(f"sqlalchemy.dialects.{dialect}").insert(usage_days)
-    return PreparedStatement(add_to_days(insert), [column.name for column in usage_days.c])
+    return PreparedStatement.of_rows(add_to_days(build_insert(usage_days, dialect)))
 
 
 def add_to_days(insert: Any) -> Any:
-    """An insert of rows, in a dialect that can, which adds them to those that are there."""
+    """Have an insert (see `build_insert`) add to the rows that are there."""
     added = {name: usage_days.c[name] + insert.excluded[name] for name in SUMS}
     return insert.on_conflict_do_update(index_elements=list(usage_days.primary_key), set_=added)
 

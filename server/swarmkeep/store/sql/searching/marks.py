@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -29,7 +28,7 @@ from sqlalchemy import (
 
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.columns import as_text, unescape
-from swarmkeep.store.sql.prepared import PreparedStatement
+from swarmkeep.store.sql.prepared import PreparedStatement, build_insert
 from swarmkeep.store.sql.tables import IS_BEHIND, SEARCH_TABLES, of_session, search, search_marks, sessions
 
 
@@ -50,12 +49,18 @@ def set_mark(connection: Connection, key: SessionKey, seq: int) -> None:
 
 @functools.cache
 def _prepare_mark(dialect: str) -> PreparedStatement:
-    given = import_module(f"sqlalchemy.dialects.{dialect}").insert(search_marks)
-    return PreparedStatement(move_mark(given), [column.name for column in search_marks.c])
+    return PreparedStatement.of_rows(move_mark(build_insert(search_marks, dialect)))
+
+
+def build_marks(dialect: str, heads: Any, *conditions: Any) -> Any:
+    """An insert of a mark for each of these head rows, of whose sessions nothing is indexed."""
+    zero: Any = literal_column("0")
+    source = select(heads.c.tenant, heads.c.id, heads.c.head_seq, zero, zero).where(*conditions)
+    return build_insert(search_marks, dialect).from_select([column.name for column in search_marks.c], source)
 
 
 def move_mark(given: Any) -> Any:
-    """Have an insert of a dialect's own move the mark that is there."""
+    """Have an insert (see `build_insert`) move the mark that is there."""
     mine = [search_marks.c.tenant, search_marks.c.session_id]
     return given.on_conflict_do_update(index_elements=mine, set_={"seq": given.excluded.seq})
 
@@ -138,13 +143,6 @@ def _is_stray(table: Table) -> ColumnElement[bool]:
 
 def add_marks(connection: Connection) -> None:
     """Have every session indexed that has no mark."""
-    names = ["tenant", "session_id", "seq", "done", "round"]
-    columns = sessions.c
-    zero: Any = literal_column("0")
-    marked: Any = select(literal_column("1")).where(
-        search_marks.c.tenant == columns.tenant, search_marks.c.session_id == columns.id
-    )
-    source = select(columns.tenant, columns.id, columns.head_seq, zero, zero).where(~marked.exists())
+    is_marked = exists().where(search_marks.c.tenant == sessions.c.tenant, search_marks.c.session_id == sessions.c.id)
     # One that was made meanwhile has its own.
-    given = import_module(f"sqlalchemy.dialects.{connection.dialect.name}").insert(search_marks)
-    connection.execute(given.from_select(names, source).on_conflict_do_nothing())
+    connection.execute(build_marks(connection.dialect.name, sessions, ~is_marked).on_conflict_do_nothing())
