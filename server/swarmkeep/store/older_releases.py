@@ -15,12 +15,11 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, se
 from swarmkeep.domain.errors import SessionNotFound
 from swarmkeep.domain.views import find_last_run_status
 from swarmkeep.store.ports.keys import SessionKey
-from swarmkeep.store.sql.files import delete_unnamed_files
+from swarmkeep.store.sql.contents import collect_named, delete_unnamed
 from swarmkeep.store.sql.heads import is_head
 from swarmkeep.store.sql.reader import SqlEventReader
 from swarmkeep.store.sql.searching.marks import add_marks, count_strays, delete_strays
 from swarmkeep.store.sql.tables import files, of_session, sessions
-from swarmkeep.store.sql.writes import collect_named
 
 # This release keeps the two alike in every session that does not run, so one of another release wrote last.
 _IS_STALE: ColumnElement[bool] = and_(sessions.c.status != "running", sessions.c.active_at != sessions.c.updated_at)
@@ -79,6 +78,6 @@ async def _mend_session(store: SqlEventReader, key: SessionKey) -> None:
         mine = and_(*of_session(sessions, key), is_head(state), _IS_STALE)
         # If it has gone on, whoever wrote knew better, or it is found the next time.
         if connection.execute(update(sessions).where(mine).values(values)).rowcount:
-            delete_unnamed_files(connection, key, collect_named(state).files)
+            delete_unnamed(connection, files, key, collect_named(state).files)
 
     await store.database.write(change, erases=True)

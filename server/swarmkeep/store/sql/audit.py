@@ -13,9 +13,9 @@ from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports.audit import SessionRows, Snapshot
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.columns import Verbatim, as_text, is_as_written, unescape
+from swarmkeep.store.sql.contents import check_files
 from swarmkeep.store.sql.database import OnDatabase
-from swarmkeep.store.sql.files import check_files
-from swarmkeep.store.sql.prepared import MAX_PARAMETERS, Row
+from swarmkeep.store.sql.prepared import Row, split_parameters
 from swarmkeep.store.sql.reader import MAX_BIGINT, read_sealed
 from swarmkeep.store.sql.tables import (
     IS_FIRST,
@@ -201,8 +201,7 @@ def find_copies(connection: Connection, key: SessionKey, copied: Mapping[int, by
     for name in sorted(set(connection.scalars(family)) - {key.id}):
         other = SessionKey(key.tenant, name)
         theirs = (*of_session(events, other), events.c.salt.is_not(None))
-        for start in range(0, len(copied), MAX_PARAMETERS):
-            seqs = sorted(copied)[start : start + MAX_PARAMETERS]
+        for seqs in split_parameters(sorted(copied)):
             rows = connection.execute(select(events.c.seq, events.c.hash).where(*theirs, events.c.seq.in_(seqs)))
             kept = [row.seq for row in rows if row.hash == copied[row.seq]]
             if kept:

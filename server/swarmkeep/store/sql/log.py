@@ -27,11 +27,12 @@ from swarmkeep.store.sql import writes
 from swarmkeep.store.sql.appending.plain import is_plain, render_append
 from swarmkeep.store.sql.audit_log import record_deeds, write_with_audit
 from swarmkeep.store.sql.columns import escape
+from swarmkeep.store.sql.contents import NamedContents, collect_named
 from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.heads import AppendPlan, plan_append
 from swarmkeep.store.sql.reader import SqlEventReader, read_head_seq
 from swarmkeep.store.sql.redacting import find_idempotency_keys, redact, replace_payloads
-from swarmkeep.store.sql.writes import NamedContent, RestorePlan, collect_named, plan_restore
+from swarmkeep.store.sql.writes import RestorePlan, plan_restore
 
 T = TypeVar("T")
 OnAppend = Callable[[float, BaseException | None], None]
@@ -125,7 +126,7 @@ class SqlEventLog(SqlEventReader):
         with self._report_append():
             _refuse_long_keys(target, idempotency)
 
-            def make_plan() -> tuple[AppendPlan, NamedContent]:
+            def make_plan() -> tuple[AppendPlan, NamedContents]:
                 named, sealed = collect_named(base), self._seal(target, base, drafts)
                 plan = plan_append(target, base, sealed, lease=lease, blobs=blobs, idempotency=idempotency, quota=quota)
                 return plan, named
@@ -168,7 +169,7 @@ class SqlEventLog(SqlEventReader):
     ) -> AppendResult:
         _refuse_long_keys(key, idempotency)
 
-        def make_plan() -> tuple[AppendPlan, list[RecordedEvent], list[str], NamedContent]:
+        def make_plan() -> tuple[AppendPlan, list[RecordedEvent], list[str], NamedContents]:
             events = replace_payloads(log, stand_ins)
             base, redacted = fold(events), [event for event in events if event.seq in stand_ins]
             let_go_aside(events)

@@ -23,6 +23,15 @@ T = TypeVar("T")
 
 MAX_PARAMETERS = 500
 """In one statement: below every database's limit."""
+
+
+def split_parameters(items: Iterable[T]) -> Iterator[list[T]]:
+    """As many of the items at a time as one statement may be given, each of which is a parameter."""
+    left = list(items)
+    for start in range(0, len(left), MAX_PARAMETERS):
+        yield left[start : start + MAX_PARAMETERS]
+
+
 _INSERTED = re.compile(r"(INSERT INTO .+? VALUES )(\(.+?\))( ON CONFLICT .+)?", re.DOTALL)
 _FEW = 8
 _PARAMETER = re.compile(r"\$(\d+)")

@@ -18,12 +18,12 @@ from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.ports.leases import SessionHead
 from swarmkeep.store.sql.columns import stored_bytes
+from swarmkeep.store.sql.contents import SqlContents
 from swarmkeep.store.sql.database import Database
-from swarmkeep.store.sql.files import SqlFiles
 from swarmkeep.store.sql.leases import find_heads
-from swarmkeep.store.sql.prepared import MAX_PARAMETERS, PreparedStatement
+from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.rows import EVENT_COLUMNS, SEALED_COLUMNS, decode_event, decode_sealed
-from swarmkeep.store.sql.tables import blobs, events, of_session, session_columns, sessions
+from swarmkeep.store.sql.tables import events, of_session, session_columns, sessions
 from swarmkeep.store.state_cache import StateCache, can_continue
 
 T = TypeVar("T")
@@ -36,11 +36,11 @@ _PAGE_EVENTS = 500
 _PAGE_BYTES = 1_000_000
 
 
-class SqlEventReader(SqlFiles):
+class SqlEventReader(SqlContents):
     """EventReader (see there for what each call promises) on a Database."""
 
     def __init__(self, database: Database, *, cache_bytes: int) -> None:
-        SqlFiles.__init__(self, database)
+        SqlContents.__init__(self, database)
         self._cache = StateCache(cache_bytes)
 
     async def state(self, key: SessionKey, *, at: int | None = None, fresh: bool = True) -> State:
@@ -100,9 +100,6 @@ class SqlEventReader(SqlFiles):
 
     async def read_head(self, key: SessionKey) -> SessionHead | None:
         return (await self.database.read(lambda connection: find_heads(connection, [key]))).get(key)
-
-    async def read_blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
-        return await self.database.read(lambda connection: find_blobs(connection, key, hashes))
 
     async def read_sealed(
         self,
@@ -274,16 +271,6 @@ def read_sealed(
 def read_head_seq(connection: Connection, key: SessionKey) -> int | None:
     """The last seq of a session; None if there is no such session."""
     return connection.scalar(select(sessions.c.head_seq).where(*of_session(sessions, key)))
-
-
-def find_blobs(connection: Connection, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
-    """Texts by content hash; those that are not there are left out."""
-    found: dict[str, str] = {}
-    for start in range(0, len(hashes), MAX_PARAMETERS):
-        wanted = blobs.c.hash.in_(list(hashes[start : start + MAX_PARAMETERS]))
-        rows = connection.execute(select(blobs.c.hash, blobs.c.text).where(*of_session(blobs, key), wanted))
-        found |= {row.hash: row.text for row in rows}
-    return found
 
 
 def read_redacted_payloads(connection: Connection, key: SessionKey) -> dict[int, str]:

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, delete, update
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import SeqConflict
 from swarmkeep.domain.events import RunQueued, RunStarted
 from swarmkeep.store.hashing import SealedEvent
-from swarmkeep.store.ports.keys import SessionKey
+from swarmkeep.store.sql.contents import NamedContents, delete_unnamed
 from swarmkeep.store.sql.counting.totals import Growth, count_change, measure_session
 from swarmkeep.store.sql.counting.usage import rewrite_usage
-from swarmkeep.store.sql.files import delete_unnamed_files
 from swarmkeep.store.sql.heads import AppendPlan
 from swarmkeep.store.sql.indexes.usage_days import change_days, read_session_sums
-from swarmkeep.store.sql.prepared import MAX_PARAMETERS
 from swarmkeep.store.sql.searching.marks import void_words
-from swarmkeep.store.sql.tables import blobs, creations, events, idempotency, of_session
-from swarmkeep.store.sql.writes import NamedContent, insert_append, replace_labels
+from swarmkeep.store.sql.tables import blobs, creations, events, files, idempotency, of_session
+from swarmkeep.store.sql.writes import insert_append, replace_labels
 from swarmkeep.store.upcast import upcast
 
 
@@ -46,7 +44,7 @@ def redact(
     plan: AppendPlan,
     redacted: Sequence[RecordedEvent],
     used_keys: Sequence[str],
-    named: NamedContent,
+    named: NamedContents,
 ) -> None:
     """Give events their new payloads, and remove every other copy in this session, and what is not `named` any more;
     and record that."""
@@ -62,8 +60,8 @@ def redact(
             raise SeqConflict(plan.key.id, plan.base.seq)
     rewrite_usage(connection, plan.key, redacted)
     void_words(connection, plan.key)
-    _delete_unnamed_blobs(connection, plan.key, named.texts)
-    delete_unnamed_files(connection, plan.key, named.files)
+    delete_unnamed(connection, blobs, plan.key, named.texts)
+    delete_unnamed(connection, files, plan.key, named.files)
     records = of_session(idempotency, plan.key)
     connection.execute(delete(idempotency).where(*records, idempotency.c.key.in_(used_keys)))
     connection.execute(delete(creations).where(*of_session(creations, plan.key), creations.c.key.in_(used_keys)))
@@ -73,10 +71,3 @@ def redact(
     connection.execute(update(idempotency).where(*records, idempotency.c.key != own).values(digest=""))
     count_change(connection, plan.key, Growth(bytes=measure_session(connection, plan.key) - before))
     change_days(connection, plan.key, used, read_session_sums(connection, plan.key))
-
-
-def _delete_unnamed_blobs(connection: Connection, key: SessionKey, named: Collection[str]) -> None:
-    mine = of_session(blobs, key)
-    stray = sorted(set(connection.scalars(select(blobs.c.hash).where(*mine))) - set(named))
-    for start in range(0, len(stray), MAX_PARAMETERS):
-        connection.execute(delete(blobs).where(*mine, blobs.c.hash.in_(stray[start : start + MAX_PARAMETERS])))

@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Insert, bindparam, delete, func, insert, literal, select
+from sqlalchemy import Connection, Insert, bindparam, delete, func, insert, select
 
 from swarmkeep.domain.errors import SeqConflict, SessionNotFound
-from swarmkeep.domain.files.references import list_file_names
-from swarmkeep.domain.files.results import list_result_references
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
 from swarmkeep.store.aside import let_go_aside, let_state_go_aside
@@ -22,13 +20,13 @@ from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.ports.totals import StorageQuota
 from swarmkeep.store.sql.audit_log import record_action
 from swarmkeep.store.sql.columns import as_bytes, escape
+from swarmkeep.store.sql.contents import NamedContents, copy_named, insert_file
 from swarmkeep.store.sql.counting.totals import Growth, count_change, count_tokens, measure_events, measure_session
 from swarmkeep.store.sql.counting.usage import Row, record_usage
-from swarmkeep.store.sql.files import copy_files, insert_file
 from swarmkeep.store.sql.heads import AppendPlan, advance_head, insert_head, is_head, plan_append
 from swarmkeep.store.sql.idempotency import insert_creation_record, insert_idempotency_record
 from swarmkeep.store.sql.indexes.usage_days import change_days, read_session_sums, sum_rows
-from swarmkeep.store.sql.prepared import MAX_PARAMETERS, PreparedStatement, prepare_insert_if_absent
+from swarmkeep.store.sql.prepared import PreparedStatement, prepare_insert_if_absent
 from swarmkeep.store.sql.searching.marks import set_mark
 from swarmkeep.store.sql.tables import (
     SEARCH_TABLES,
@@ -87,7 +85,7 @@ def _insert_record(connection: Connection, plan: AppendPlan, is_new: bool) -> No
 
 
 def fork(
-    connection: Connection, source: SessionKey, plan: AppendPlan, redacted: int, named: NamedContent
+    connection: Connection, source: SessionKey, plan: AppendPlan, redacted: int, named: NamedContents
 ) -> Lease | None:
     """Copy what `plan.base` is made of to a new session, and go on there, with a lease if the plan claims it."""
     _insert_record(connection, plan, is_new=True)
@@ -95,8 +93,7 @@ def fork(
     # Whoever redacts the source meanwhile waits until this copy can be seen, or was quicker, which is checked below.
     lock = select(sessions.c.head_seq).where(*of_session(sessions, source))
     connection.execute(lock.with_for_update(read=True))
-    _copy_blobs(connection, source, plan.key, named.texts)
-    copy_files(connection, source, plan.key, named.files)
+    copy_named(connection, source, plan.key, named)
     base = plan.base
     copied = connection.execute(
         _build_event_copy(),
@@ -219,39 +216,6 @@ def _build_event_copy() -> Insert:
         events.c.seq <= bindparam("upto"),
     )
     return insert(events).from_select(["tenant", "session_id", *names], source)
-
-
-def _copy_blobs(connection: Connection, source: SessionKey, target: SessionKey, names: Sequence[str]) -> None:
-    for start in range(0, len(names), MAX_PARAMETERS):
-        rows = select(
-            literal(target.tenant, blobs.c.tenant.type),
-            literal(target.id, blobs.c.session_id.type),
-            blobs.c.hash,
-            blobs.c.text,
-        ).where(
-            *of_session(blobs, source),
-            blobs.c.hash.in_(names[start : start + MAX_PARAMETERS]),
-        )
-        connection.execute(insert(blobs).from_select(["tenant", "session_id", "hash", "text"], rows))
-
-
-class NamedContent(msgspec.Struct, frozen=True):
-    """What a session's events refer to, by content hashes in order."""
-
-    texts: Sequence[str]
-    files: Sequence[str]
-
-
-def collect_named(state: State) -> NamedContent:
-    """Of a long session that takes its time, and is done before any transaction begins."""
-    records = [entry.completion.request for entry in state.messages if entry.completion is not None]
-    names = {name for record in records if record is not None for name in (record.instructions, record.tools)}
-    given = {found.sha256 for entry in state.messages for found in list_result_references(entry.tool)}
-    sent = list_file_names(entry.message for entry in state.messages)
-    return NamedContent(
-        texts=sorted({name for name in names if name is not None} | set(state.other_texts)),
-        files=sorted({*sent, *given, *state.queued_files}),
-    )
 
 
 class RestorePlan(msgspec.Struct, frozen=True):

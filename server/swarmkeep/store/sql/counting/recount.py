@@ -9,19 +9,13 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, Table, func, select, update
 
 from swarmkeep.store.ports.totals import TotalsDrift
-from swarmkeep.store.sql.columns import stored_bytes
-from swarmkeep.store.sql.counting.totals import sum_totals
+from swarmkeep.store.sql.counting.totals import SIZES, sum_totals
 from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.prepared import prepare_insert_if_absent
-from swarmkeep.store.sql.tables import blobs, events, files, sessions, totals
+from swarmkeep.store.sql.tables import sessions, totals
 
 # The number of sessions, and whatever takes bytes.
-COUNTED: tuple[tuple[Table, ColumnElement[int]], ...] = (
-    (sessions, func.count()),
-    (events, func.sum(stored_bytes(events.c.payload))),
-    (blobs, func.sum(stored_bytes(blobs.c.text))),
-    (files, func.sum(func.length(files.c.content))),
-)
+COUNTED: tuple[tuple[Table, ColumnElement[int]], ...] = ((sessions, func.count()), *SIZES)
 # The slice of no session, which holds what recounts have added and taken away.
 _CORRECTIONS = -1
 

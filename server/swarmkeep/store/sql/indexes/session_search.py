@@ -23,7 +23,7 @@ from swarmkeep.domain.state import SessionStatus
 from swarmkeep.store.labels import label_of
 from swarmkeep.store.ports.index import EndedRunStatus, SessionOrder
 from swarmkeep.store.sql.columns import Verbatim
-from swarmkeep.store.sql.prepared import MAX_PARAMETERS
+from swarmkeep.store.sql.prepared import split_parameters
 from swarmkeep.store.sql.searching.finding import find_places
 from swarmkeep.store.sql.tables import HAS_TROUBLE, IS_BUSY, session_labels, sessions
 
@@ -120,8 +120,8 @@ def _sort(
     columns = sessions.c
     at = columns.active_at if wanted.order == "activity" else columns.created_at
     places: list[Place] = []
-    for start in range(0, len(names), MAX_PARAMETERS):
-        mine = and_(_is_listed(wanted, columns), columns.id.in_(names[start : start + MAX_PARAMETERS]))
+    for part in split_parameters(names):
+        mine = and_(_is_listed(wanted, columns), columns.id.in_(part))
         some = _Range((at, columns.id), mine, frozenset(), _AT_HAND)
         piece = select(at.label("at"), columns.id.label("id"), *some.at_hand).where(mine).subquery("walked")
         conditions = [condition for _, condition in _list_conditions(wanted, some)]

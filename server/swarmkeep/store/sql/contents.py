@@ -1,0 +1,114 @@
+"""What events name by a content hash, once per session and content: texts in `blobs`, files and pictures in `files`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import Column, Connection, Table, delete, insert, literal, select
+
+from swarmkeep.domain.files.references import list_file_names
+from swarmkeep.domain.files.results import list_result_references
+from swarmkeep.domain.state import State
+from swarmkeep.store.file_cache import FileCache
+from swarmkeep.store.ports.keys import SessionKey
+from swarmkeep.store.sql.columns import as_bytes
+from swarmkeep.store.sql.database import Database, OnDatabase
+from swarmkeep.store.sql.prepared import prepare_insert_if_absent, split_parameters
+from swarmkeep.store.sql.tables import blobs, files, of_session, session_columns
+
+T = TypeVar("T")
+
+FILE_CACHE_BYTES = 32 * 1024 * 1024
+
+
+class SqlContents(OnDatabase):
+    """The part of an EventReader that is about texts and files."""
+
+    def __init__(self, database: Database) -> None:
+        OnDatabase.__init__(self, database)
+        self._files = FileCache(FILE_CACHE_BYTES)
+
+    async def read_blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
+        return await self.database.read(lambda connection: _find_contents(connection, blobs.c.text, key, hashes))
+
+    async def read_files(self, key: SessionKey, hashes: Sequence[str], *, fresh: bool = True) -> dict[str, bytes]:
+        known = {} if fresh else self._files.get_all(key, hashes)
+        missing = [name for name in hashes if name not in known]
+        if not missing:
+            return known
+        found = await self.database.read(lambda connection: _find_contents(connection, files.c.content, key, missing))
+        if not fresh:
+            self._files.put_all(key, found)
+        return known | found
+
+
+class NamedContents(msgspec.Struct, frozen=True):
+    """What a session's events refer to, by content hashes in order."""
+
+    texts: Sequence[str]
+    files: Sequence[str]
+
+
+def collect_named(state: State) -> NamedContents:
+    """Of a long session that takes its time, and is done before any transaction begins."""
+    records = [entry.completion.request for entry in state.messages if entry.completion is not None]
+    names = {name for record in records if record is not None for name in (record.instructions, record.tools)}
+    given = {found.sha256 for entry in state.messages for found in list_result_references(entry.tool)}
+    sent = list_file_names(entry.message for entry in state.messages)
+    return NamedContents(
+        texts=sorted({name for name in names if name is not None} | set(state.other_texts)),
+        files=sorted({*sent, *given, *state.queued_files}),
+    )
+
+
+def insert_file(connection: Connection, key: SessionKey, name: str, content: bytes) -> int:
+    """Keep content under its hash; gives the bytes that were added, 0 if it was there."""
+    row = {**session_columns(key), "hash": name, "content": content}
+    added = prepare_insert_if_absent(files, connection.dialect.name).execute(connection, row)
+    return len(content) if added else 0
+
+
+def copy_named(connection: Connection, source: SessionKey, target: SessionKey, named: NamedContents) -> None:
+    """Copy these contents to another session of the same tenant."""
+    for content, hashes in ((blobs.c.text, named.texts), (files.c.content, named.files)):
+        table: Any = content.table
+        for some in split_parameters(hashes):
+            rows = select(
+                literal(target.tenant, table.c.tenant.type),
+                literal(target.id, table.c.session_id.type),
+                table.c.hash,
+                content,
+            ).where(*of_session(table, source), table.c.hash.in_(some))
+            connection.execute(insert(table).from_select([column.name for column in table.c], rows))
+
+
+def delete_unnamed(connection: Connection, table: Table, key: SessionKey, named: Collection[str]) -> None:
+    """Remove what no event of the session refers to, from one of the two tables."""
+    mine = of_session(table, key)
+    stray = sorted(set(_list_hashes(connection, table, key)) - set(named))
+    for some in split_parameters(stray):
+        connection.execute(delete(table).where(*mine, table.c.hash.in_(some)))
+
+
+def check_files(connection: Connection, key: SessionKey) -> Iterator[tuple[str, bool]]:
+    """Each hash, and whether the content is what it names; one file at a time is in memory."""
+    for name in _list_hashes(connection, files, key):
+        content = connection.scalar(select(files.c.content).where(*of_session(files, key), files.c.hash == name))
+        yield name, content is not None and hashlib.sha256(as_bytes(content)).hexdigest() == name
+
+
+def _find_contents(connection: Connection, content: Column[T], key: SessionKey, hashes: Sequence[str]) -> dict[str, T]:
+    """Contents by their hashes; those that are not there are left out."""
+    table: Any = content.table
+    found: dict[str, T] = {}
+    for some in split_parameters(hashes):
+        query = select(table.c.hash, content).where(*of_session(table, key), table.c.hash.in_(some))
+        found |= {row.hash: row[1] for row in connection.execute(query)}
+    return found
+
+
+def _list_hashes(connection: Connection, table: Table, key: SessionKey) -> Sequence[str]:
+    return connection.scalars(select(table.c.hash).where(*of_session(table, key)).order_by(table.c.hash)).all()
