@@ -127,8 +127,7 @@ def lifespan_of(
                 if "*" in settings.cors_origins and not await keyring.is_locked():
                     log.warning(_OPEN_TO_ALL_PAGES)
                 await engine.start()
-                app.state.service = _build_service(settings, engine, keyring, limits, prices)
-                app.state.metrics = metrics
+                app.state.service = _build_service(settings, engine, keyring, metrics, limits, prices)
                 async with metrics.answer_workers():
                     yield
             finally:
@@ -172,13 +171,19 @@ def _read_prices(settings: Settings) -> PriceTable | None:
 
 
 def _build_service(
-    settings: Settings, engine: Engine, keyring: Keyring, limits: ServerLimits, prices: PriceTable | None
+    settings: Settings,
+    engine: Engine,
+    keyring: Keyring,
+    metrics: Metrics,
+    limits: ServerLimits,
+    prices: PriceTable | None,
 ) -> Service:
     own = {bracket_host(settings.host), *settings.allowed_hosts}
     rate = settings.rate_limit_per_minute
     return Service(
         engine,
         keyring,
+        metrics,
         hosts=LOOPBACK_NAMES | {name.lower() for name in own},
         origins=frozenset(settings.cors_origins),
         rate_limiter=None if rate is None else RateLimiter(rate),

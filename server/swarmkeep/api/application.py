@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 from litestar import Litestar, Request, Response, Router
@@ -14,7 +15,7 @@ from litestar.events import BaseEventEmitterBackend
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
-from litestar.types import ControllerRouterHandler, Message, Scope
+from litestar.types import ControllerRouterHandler, Scope
 
 import swarmkeep
 from swarmkeep.api.access.compression import Compression
@@ -25,7 +26,6 @@ from swarmkeep.api.auth.guards import guard_against_other_sites, log_refusal, re
 from swarmkeep.api.bodies import JsonRequest, JsonResponse
 from swarmkeep.api.body_limits import BodyLimits
 from swarmkeep.api.errors import problem_response
-from swarmkeep.api.metrics import count_answer
 from swarmkeep.api.openai.errors import is_openai_path, openai_error_response
 from swarmkeep.api.openai.router import make_router
 from swarmkeep.api.pages import docs, page
@@ -54,6 +54,7 @@ from swarmkeep.api.routes import (
     verify,
 )
 from swarmkeep.api.security_headers import add_security_headers
+from swarmkeep.api.service import Service
 from swarmkeep.api.websocket import connection
 
 Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
@@ -158,7 +159,7 @@ def build_api(
     )
     # Around all of it: middleware of the framework's own does not see what no route answers.
     within = Compression(HeadRequests(app.asgi_handler))
-    app.asgi_handler = RequestLog(within, _note_beginning, writes_lines=access_log)
+    app.asgi_handler = RequestLog(within, partial(_note_beginning, app), writes_lines=access_log)
     return app
 
 
@@ -168,10 +169,12 @@ def _error_response(request: Request[Any, Any, Any], error: Exception) -> Respon
     return answer(request, error)
 
 
-async def _note_beginning(message: Message, scope: Scope) -> None:
-    await count_answer(message, scope)
-    await log_refusal(message, scope)
-    await add_security_headers(message, scope)
+def _note_beginning(app: Litestar, message: dict[str, Any], scope: Scope) -> None:
+    service: Service = app.state.service
+    service.metrics.observe_response(message, scope)
+    # An answer to a request has a status, and so has one that refuses a handshake.
+    log_refusal(service.refusals, message.get("status"), scope)
+    add_security_headers(message)
 
 
 class _NoEventEmitter(BaseEventEmitterBackend):

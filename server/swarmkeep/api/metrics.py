@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from litestar import Litestar
-from litestar.types import Message, Scope
+from litestar.types import Scope
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
@@ -86,7 +85,7 @@ class Metrics:
         """Show a value as it is when somebody looks."""
         Gauge(name, help_text, registry=self.registry).set_function(value)
 
-    def observe_response(self, message: Message, scope: Scope) -> None:
+    def observe_response(self, message: Mapping[str, Any], scope: Scope) -> None:
         """Count an answer that begins."""
         if message["type"] == "http.response.start":
             route = scope.get("path_template") or "none"
@@ -135,10 +134,3 @@ class Metrics:
 
     def _render_own(self) -> bytes:
         return generate_latest(self.registry)
-
-
-async def count_answer(message: Message, scope: Scope) -> None:
-    """Count an answer as it is sent, whoever sends it."""
-    counts = Litestar.from_scope(scope).state.get("metrics")
-    if counts is not None:
-        counts.observe_response(message, scope)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from litestar.types import Message, Scope
+from typing import Any
 
 _ALWAYS = (
     (b"x-content-type-options", b"nosniff"),
@@ -15,9 +15,8 @@ _ALWAYS = (
 )
 
 
-async def add_security_headers(message: Message, scope: Scope) -> None:
-    """Add what an answer does not say itself, as it is sent, whoever sends it."""
+def add_security_headers(message: dict[str, Any]) -> None:
+    """Add what the beginning of an answer does not say itself."""
     if message["type"] == "http.response.start":
-        headers = list(message["headers"])
-        named = {name.lower() for name, _ in headers}
-        message["headers"] = [*headers, *(header for header in _ALWAYS if header[0] not in named)]
+        named = {name.lower() for name, _ in message["headers"]}
+        message["headers"] += [header for header in _ALWAYS if header[0] not in named]

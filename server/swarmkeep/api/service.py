@@ -1,4 +1,4 @@
-"""The one object that requests share: a server process's engine, keys and limits."""
+"""The one object that requests share: a server process's engine, keys, metrics and limits."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from swarmkeep.api.auth.keyring import Keyring
 from swarmkeep.api.auth.rate_limits import RateLimiter
 from swarmkeep.api.auth.refusal_log import RefusalLog
 from swarmkeep.api.limits import ServerLimits
+from swarmkeep.api.metrics import Metrics
 from swarmkeep.api.sse import FrameWriter
 from swarmkeep.audit.replay.turns import ReplayTurns
 from swarmkeep.domain.costs.prices import PriceTable
@@ -32,6 +33,7 @@ class Service:
         self,
         engine: Engine,
         keyring: Keyring,
+        metrics: Metrics,
         *,
         hosts: frozenset[str] = frozenset(),
         origins: frozenset[str] = frozenset(),
@@ -46,6 +48,7 @@ class Service:
     ) -> None:
         self.engine = engine
         self.keyring = keyring
+        self.metrics = metrics
         self.hosts = hosts
         self.origins = origins
         self.rate_limiter = rate_limiter

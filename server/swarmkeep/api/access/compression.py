@@ -22,7 +22,6 @@ SMALLEST_BYTES = 1_000
 _LEVEL = 5
 _MOST_BYTES_ON_THE_LOOP = 32_000
 _TYPES = (b"application/json", b"application/problem+json", b"application/vnd.oai.openapi+json", b"text/")
-_STREAMS = (b"text/event-stream",)
 
 
 class Compression:
@@ -46,7 +45,7 @@ class _CompressedAnswer:
 
     async def send(self, message: Message) -> None:
         sent = cast(dict[str, Any], message)
-        if sent["type"] == "http.response.start" and _is_worth_it(dict(_lower(sent["headers"]))):
+        if sent["type"] == "http.response.start" and _is_worth_it(sent["headers"]):
             self._start = sent
             return
         if self._start is not None:
@@ -58,19 +57,11 @@ class _CompressedAnswer:
         await self._send(cast(Message, sent))
 
 
-def _lower(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
-    return ((name.lower(), value) for name, value in headers)
-
-
-def _is_worth_it(headers: dict[bytes, bytes]) -> bool:
+def _is_worth_it(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    named = {name.lower(): value for name, value in headers}
     # Streams have no length.
-    length, kind = headers.get(b"content-length", b"0"), headers.get(b"content-type", b"")
-    return (
-        int(length) >= SMALLEST_BYTES
-        and kind.startswith(_TYPES)
-        and not kind.startswith(_STREAMS)
-        and b"content-encoding" not in headers
-    )
+    length, kind = named.get(b"content-length", b"0"), named.get(b"content-type", b"")
+    return int(length) >= SMALLEST_BYTES and kind.startswith(_TYPES) and b"content-encoding" not in named
 
 
 async def _compress(start: dict[str, Any], body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

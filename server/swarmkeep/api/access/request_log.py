@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, cast
 
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 SEND_PART = "swarmkeep.send_part"
 """Where a scope has the server's own `send`, for parts of a body: all that is around it looks at beginnings only."""
 
-NoteBeginning = Callable[[Message, Scope], Awaitable[None]]
+NoteBeginning = Callable[[dict[str, Any], Scope], None]
 
 _MAX_PATH_CHARACTERS = 200
 # What asks for these does so every few seconds.
@@ -89,7 +89,7 @@ class _Answer:
         if sent["type"] in _BEGINNINGS:
             self.status = sent.get("status", 101)
             sent = {**sent, "headers": [*(sent.get("headers") or ()), self._header]}
-            await self._note_beginning(cast(Message, sent), self._scope)
+            self._note_beginning(sent, self._scope)
         await self._send(cast(Message, sent))
         return None
 
@@ -97,6 +97,6 @@ class _Answer:
         """What a server makes of a WebSocket that is closed before it is open: there, the answer would have no id."""
         self.status = 403
         start = {"type": "websocket.http.response.start", "status": 403, "headers": [self._header, _NO_BODY]}
-        await self._note_beginning(cast(Message, start), self._scope)
+        self._note_beginning(start, self._scope)
         await self._send(cast(Message, start))
         await self._send(cast(Message, {"type": "websocket.http.response.body", "body": b"", "more_body": False}))

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from litestar import Litestar
 from litestar.connection import ASGIConnection
 from litestar.datastructures import Headers
 from litestar.handlers import BaseRouteHandler
-from litestar.types import Message, Scope
+from litestar.types import Scope
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.permissions import Permission
-from swarmkeep.api.auth.refusal_log import REFUSALS
+from swarmkeep.api.auth.refusal_log import REFUSALS, RefusalLog
 from swarmkeep.api.http_errors import Forbidden, Unauthenticated
 from swarmkeep.api.service import Service
 from swarmkeep.logs.context import bind_fields
@@ -143,13 +142,10 @@ def _host_name(host: str) -> str:
     return (name if name and port.isdecimal() else host).lower()
 
 
-async def log_refusal(message: Message, scope: Scope) -> None:
-    """Note an answer that refuses somebody, as it is sent."""
-    # Only the start of an answer has a status, be it to a request or to a handshake.
-    status = cast(dict[str, Any], message).get("status")
-    service: Service | None = Litestar.from_scope(scope).state.get("service")
-    if status in REFUSALS and service is not None:
-        service.refusals.note(status, client_address(scope), _describe_request(scope))
+def log_refusal(refusals: RefusalLog, status: int | None, scope: Scope) -> None:
+    """Note an answer that refuses somebody."""
+    if status in REFUSALS:
+        refusals.note(status, client_address(scope), _describe_request(scope))
 
 
 def _describe_request(scope: Scope) -> str:

@@ -10,7 +10,6 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from swarmkeep.api.errors import problem_specs
 from swarmkeep.api.http_errors import Unauthenticated
-from swarmkeep.api.metrics import Metrics
 from swarmkeep.api.service import Service
 
 
@@ -25,7 +24,7 @@ from swarmkeep.api.service import Service
 async def get_metrics(request: Request[Any, Any, Any]) -> Response[str]:
     """Over all tenants. Open while the server has no API keys; afterwards it needs the token of its own."""
     service: Service = request.app.state.service
-    counts: Metrics = request.app.state.metrics
+    counts = service.metrics
     if counts.token is not None or await service.keyring.is_locked():
         _require_token(counts.token, request.headers.get("authorization", ""))
     return Response[Any](await counts.render(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
