@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Annotated, Any
@@ -11,9 +11,11 @@ from urllib.parse import parse_qsl
 from litestar import Request
 from litestar.handlers import BaseRouteHandler
 from litestar.params import HeaderParameter, PathParameter, QueryParameter
+from litestar.types import Scope
 
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.timestamps import to_timestamp
+from swarmkeep.store.cursors import BAD_CURSOR
 
 # As far as every JSON reader counts.
 MAX_SEQ = 2**53 - 1
@@ -54,17 +56,23 @@ def preferred_form(request: Request[Any, Any, Any], *forms: str) -> str:
 
 async def refuse_unknown_parameters(request: Request[Any, Any, Any]) -> None:
     """What holds for every route: no query parameter that nobody reads."""
-    query = request.scope["query_string"]
-    if query:
-        _refuse_unknown_names(request.route_handler, query.decode("latin-1"))
+    if request.scope["query_string"]:
+        handler = request.route_handler
+        read_query(request.scope, _known_names(handler), handler.opt.get(OPEN_QUERY_PREFIX))
 
 
-def _refuse_unknown_names(handler: BaseRouteHandler, query: str) -> None:
-    known, prefix = _known_names(handler), handler.opt.get(OPEN_QUERY_PREFIX)
-    for name, _ in parse_qsl(query, keep_blank_values=True):
-        if name not in known and not (prefix and name.startswith(prefix)):
+def read_query(scope: Scope, known: Collection[str], open_prefix: str | None = None) -> list[tuple[str, str]]:
+    """The query parameters. Raises InvalidRequest for one that is not known, and does not begin with the prefix."""
+    pairs = _parse_query(scope)
+    for name, _ in pairs:
+        if name not in known and not (open_prefix and name.startswith(open_prefix)):
             names = ", ".join(sorted(known)) or "none"
             raise InvalidRequest(f"unknown query parameter {name!r}; known: {names}", f"/query/{name}")
+    return pairs
+
+
+def _parse_query(scope: Scope) -> list[tuple[str, str]]:
+    return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
 
 @lru_cache(256)
@@ -79,8 +87,7 @@ def _known_names(handler: BaseRouteHandler) -> frozenset[str]:
 
 def metadata_filter(request: Request[Any, Any, Any]) -> Mapping[str, str]:
     """The `metadata.KEY=VALUE` parameters."""
-    pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    wanted = [(name, value) for name, value in pairs if name.startswith("metadata.")]
+    wanted = [pair for pair in _parse_query(request.scope) if pair[0].startswith("metadata.")]
     # Each is a search of its own in the index, and a database takes ever longer to plan many.
     if len(wanted) > MAX_METADATA_FILTERS:
         raise InvalidRequest(
@@ -111,15 +118,11 @@ def read_time(text: str | None, name: str) -> str | None:
 
 def seq_from_cursor(cursor: str | None) -> int | None:
     """A cursor that is the seq of the last item shown."""
-    return (
-        None
-        if cursor is None
-        else _parse_seq(cursor, "/query/cursor", "the cursor is not one that this server returned")
-    )
+    return None if cursor is None else parse_seq(cursor, "/query/cursor", BAD_CURSOR)
 
 
 def seq_from_last_event_id(text: str | None) -> int | None:
-    return None if text is None else _parse_seq(text, "/header/Last-Event-ID", "must be the seq of an event")
+    return None if text is None else parse_seq(text, "/header/Last-Event-ID", "must be the seq of an event")
 
 
 def seq_from_if_match(if_match: str | None) -> int | None:
@@ -128,10 +131,11 @@ def seq_from_if_match(if_match: str | None) -> int | None:
         return None
     text = if_match.strip()
     quoted = len(text) > 2 and text[0] == text[-1] == '"'
-    return _parse_seq(text[1:-1] if quoted else "", "/header/If-Match", 'write the seq as an ETag, as in "7"')
+    return parse_seq(text[1:-1] if quoted else "", "/header/If-Match", 'write the seq as an ETag, as in "7"')
 
 
-def _parse_seq(text: str, pointer: str, detail: str) -> int:
+def parse_seq(text: str, pointer: str, detail: str) -> int:
+    """The number that the text is. Raises InvalidRequest, in these words, if it is not a seq."""
     # More digits than a seq can have would cost time to read.
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else -1
     if not 0 <= number <= MAX_SEQ:

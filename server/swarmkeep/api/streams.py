@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 
 from swarmkeep.api.auth.context import Principal
-from swarmkeep.api.sse import FrameWriter, comment, frame
+from swarmkeep.api.sse import EVENT_STREAM, FrameWriter, StreamResponse, comment, frame
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import Overloaded, RunNotFound, SessionNotFound
@@ -114,6 +114,13 @@ class StreamCheck:
             return False
         self._present_at = time.monotonic()
         return True
+
+
+def make_event_stream(
+    principal: Principal, frames: AsyncGenerator[bytes], headers: Mapping[str, str] | None = None
+) -> StreamResponse:
+    """Frames as an answer. It ends once the caller is to be let in no more, for one who takes nothing, too."""
+    return StreamResponse(frames, EVENT_STREAM, headers, until=partial(wait_until_refused, principal))
 
 
 async def wait_until_refused(principal: Principal) -> None:

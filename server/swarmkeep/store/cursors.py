@@ -12,6 +12,7 @@ import msgspec
 from swarmkeep.domain.codec import MalformedJson, decode, encode
 from swarmkeep.domain.errors import InvalidRequest
 
+BAD_CURSOR = "the cursor is not valid for this list; use `next_cursor` from the previous page"
 _TIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 
 
@@ -28,9 +29,9 @@ def parse_cursor(cursor: str, count: int) -> list[str]:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         values = decode(raw, list[str])
     except (ValueError, binascii.Error, MalformedJson, msgspec.ValidationError):
-        raise _make_refusal() from None
+        raise InvalidRequest(BAD_CURSOR, "/cursor") from None
     if len(values) != count or encode_cursor(values) != cursor:
-        raise _make_refusal()
+        raise InvalidRequest(BAD_CURSOR, "/cursor")
     return values
 
 
@@ -47,9 +48,5 @@ def parse_session_cursor(cursor: str, order: str) -> tuple[str, str]:
     at, session_id, *named = parse_cursor(cursor, 2 if order == "created" else 3)
     # Of a session that a release without that order has written, the time of activity is not known.
     if named not in ([], [order]) or not (_TIME_PATTERN.fullmatch(at) or (named and not at)):
-        raise _make_refusal()
+        raise InvalidRequest(BAD_CURSOR, "/cursor")
     return at, session_id
-
-
-def _make_refusal() -> InvalidRequest:
-    return InvalidRequest("the cursor is not valid for this list; use `next_cursor` from the previous page", "/cursor")

@@ -17,6 +17,7 @@ from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.engine.agents.views import AgentView as AgentView
 from swarmkeep.engine.agents.views import MCPServerView as MCPServerView
 from swarmkeep.engine.agents.views import view_agent
+from swarmkeep.store.cursors import BAD_CURSOR
 
 AgentName = Annotated[str, PathParameter(description="The agent's name; any characters, slashes included.")]
 
@@ -31,7 +32,7 @@ async def list_agents(principal: NamedDependency[Principal], limit: Limit = 50, 
     registry = principal.engine.registry
     names = registry.names
     if cursor is not None and cursor not in names:
-        raise InvalidRequest("the cursor is not one that this server returned", "/query/cursor")
+        raise InvalidRequest(BAD_CURSOR, "/query/cursor")
     start = 0 if cursor is None else names.index(cursor) + 1
     page = names[start : start + limit]
     following = page[-1] if start + limit < len(names) else None

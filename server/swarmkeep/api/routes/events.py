@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -26,7 +25,7 @@ from swarmkeep.api.parameters import (
     seq_from_last_event_id,
 )
 from swarmkeep.api.sse import EVENT_STREAM, StreamResponse
-from swarmkeep.api.streams import session_frames, wait_until_refused
+from swarmkeep.api.streams import make_event_stream, session_frames
 from swarmkeep.audit.replay.requests import rebuild_request
 from swarmkeep.audit.transfer.export import JSON_LINES, find_sessions, iterate_keys, write_export
 from swarmkeep.domain.codec import Json, encode
@@ -72,8 +71,7 @@ async def list_events(
     if form == EVENT_STREAM:
         start = max(start, seq_from_last_event_id(last_seen) or 0)
         await principal.reader.state(key)
-        frames = session_frames(principal, key, start, types)
-        return StreamResponse(frames, EVENT_STREAM, until=partial(wait_until_refused, principal))
+        return make_event_stream(principal, session_frames(principal, key, start, types))
     if form == JSON_LINES:
         store = principal.store
         keys = await find_sessions(store, principal.tenant, [session_id])

@@ -21,8 +21,8 @@ from swarmkeep.api.paging import take_page
 from swarmkeep.api.parameters import Cursor, LastEventId, Limit, seq_from_cursor, seq_from_last_event_id
 from swarmkeep.api.routes.prices import find_cost
 from swarmkeep.api.run_bodies import NewRun, Resume
-from swarmkeep.api.sse import EVENT_STREAM, StreamResponse
-from swarmkeep.api.streams import run_frames, wait_until_refused
+from swarmkeep.api.sse import EVENT_STREAM
+from swarmkeep.api.streams import make_event_stream, run_frames
 from swarmkeep.domain.views import RunView
 from swarmkeep.engine.failpoints import REQUEST_PARSED, reach
 from swarmkeep.engine.reader import RunPosition
@@ -47,8 +47,7 @@ async def _begin_stream(
     finally:
         if feed is not None and (position is None or position.repeated):
             feed.close()
-    frames = run_frames(principal, key, position, None, None if position.repeated else feed)
-    return StreamResponse(frames, EVENT_STREAM, until=partial(wait_until_refused, principal))
+    return make_event_stream(principal, run_frames(principal, key, position, None, None if position.repeated else feed))
 
 
 @post(
@@ -137,8 +136,7 @@ async def stream_run(
     """Durable events have an id, their seq; after `Last-Event-ID` each is given once and in order, from any server."""
     key, after = principal.session_key(session_id), seq_from_last_event_id(last_seen)
     position = await principal.reader.find_position(key, run_id)
-    frames = run_frames(principal, key, position, after)
-    return StreamResponse(frames, EVENT_STREAM, until=partial(wait_until_refused, principal))
+    return make_event_stream(principal, run_frames(principal, key, position, after))
 
 
 @post(

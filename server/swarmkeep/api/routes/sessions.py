@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -32,7 +31,7 @@ from swarmkeep.api.parameters import (
 )
 from swarmkeep.api.routes.prices import find_cost
 from swarmkeep.api.sse import EVENT_STREAM, StreamResponse
-from swarmkeep.api.streams import change_frames, wait_until_refused
+from swarmkeep.api.streams import change_frames, make_event_stream
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.finding.words import MAX_QUERY_CHARACTERS
@@ -184,7 +183,7 @@ async def list_sessions(
 def _follow_changes(request: Request[Any, Any, Any], principal: Principal) -> StreamResponse:
     for name in request.query_params:
         raise InvalidRequest(f"a stream of changes has no parameters; `{name}` is one of the list", f"/query/{name}")
-    return StreamResponse(change_frames(principal), EVENT_STREAM, until=partial(wait_until_refused, principal))
+    return make_event_stream(principal, change_frames(principal))
 
 
 @get(

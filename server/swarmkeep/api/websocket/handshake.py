@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl
 
 from litestar.datastructures import Headers
 from litestar.types import Send, WebSocketScope
@@ -20,10 +19,9 @@ from swarmkeep.api.auth.guards import (
 )
 from swarmkeep.api.errors import PROBLEM_JSON
 from swarmkeep.api.http_errors import Forbidden, Unauthenticated
-from swarmkeep.api.parameters import MAX_SEQ
+from swarmkeep.api.parameters import parse_seq, read_query
 from swarmkeep.api.service import Service
 from swarmkeep.domain.codec import encode
-from swarmkeep.domain.errors import InvalidRequest
 
 SUBPROTOCOL = "swarmkeep"
 
@@ -90,18 +88,5 @@ async def authorize_command(principal: Principal, scope: WebSocketScope) -> None
 
 def parse_after(scope: WebSocketScope) -> int:
     """The last seq that the reader has seen; by default none. Raises InvalidRequest."""
-    after = read_query(scope, "after").get("after", "0")
-    number = int(after) if after.isascii() and after.isdecimal() and len(after) < 20 else -1
-    if not 0 <= number <= MAX_SEQ:
-        raise InvalidRequest("`after` must be the seq of the last event seen", "/query/after")
-    return number
-
-
-def read_query(scope: WebSocketScope, *known: str) -> dict[str, str]:
-    """The handshake's query parameters. Raises InvalidRequest for one that is not known."""
-    pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    for name, _ in pairs:
-        if name not in known:
-            detail = f"unknown query parameter {name!r}; known: {', '.join(known) or 'none'}"
-            raise InvalidRequest(detail, f"/query/{name}")
-    return dict(pairs)
+    after = dict(read_query(scope, ["after"])).get("after", "0")
+    return parse_seq(after, "/query/after", "`after` must be the seq of the last event seen")

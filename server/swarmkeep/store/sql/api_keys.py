@@ -14,6 +14,7 @@ from sqlalchemy import Connection, and_, or_, select, update
 from swarmkeep.domain.errors import ApiKeyNotFound, IdempotencyMismatch, InvalidRequest
 from swarmkeep.domain.timestamps import to_timestamp
 from swarmkeep.store.clock import Clock, utc_now
+from swarmkeep.store.cursors import BAD_CURSOR
 from swarmkeep.store.ports.api_keys import (
     LAST_USED_PRECISION_SECONDS,
     ApiKey,
@@ -124,14 +125,14 @@ class SqlApiKeys:
         if after is not None:
             last = await self.find(after)
             if last is None:
-                raise InvalidRequest("the cursor is not one of this list", "/query/cursor")
+                raise InvalidRequest(BAD_CURSOR, "/query/cursor")
             later = and_(columns.created_at == last.key.created_at, columns.id > after)
             query = query.where(or_(columns.created_at > last.key.created_at, later))
         rows = await self._database.read(lambda connection: connection.execute(query).mappings().all())
         return [_make_key(row) for row in rows]
 
     async def revoke(self, key_id: str, *, tenant: str | None = None, by: str | None = None) -> ApiKey:
-        at = self._now()
+        at = to_timestamp(self._clock())
 
         def job(connection: Connection) -> ApiKey:
             found = _find_key(connection, key_id)
@@ -145,9 +146,6 @@ class SqlApiKeys:
             return found.key if ended is None else ended.key
 
         return await write_with_audit(self._database, job)
-
-    def _now(self) -> str:
-        return to_timestamp(self._clock())
 
 
 def _check_names(tenant: str, name: str) -> None:

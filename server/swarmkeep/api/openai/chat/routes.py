@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from functools import partial
 from typing import Any
 
 from litestar import Request, Response, post
@@ -25,8 +24,7 @@ from swarmkeep.api.openai.progress.builder import ResponseBuilder
 from swarmkeep.api.openai.progress.frames import write_frames
 from swarmkeep.api.openai.submit import FollowedResponse, follow_response
 from swarmkeep.api.openai.unstored import begin_unstored, finish_unstored
-from swarmkeep.api.sse import EVENT_STREAM, StreamResponse
-from swarmkeep.api.streams import wait_until_refused
+from swarmkeep.api.streams import make_event_stream
 from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.errors import SessionExists
 from swarmkeep.engine.idempotency import IdempotentRequest
@@ -101,7 +99,7 @@ def _make_stream(principal: Principal, followed: FollowedResponse, answer: ChatA
 
     frames = write_frames(principal, key, _end_with_response(followed.items, builder), translate)
     headers = {} if key is None else _name_session(key)
-    return StreamResponse(frames, EVENT_STREAM, headers=headers, until=partial(wait_until_refused, principal))
+    return make_event_stream(principal, frames, headers)
 
 
 async def _end_with_response(

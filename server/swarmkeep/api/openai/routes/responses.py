@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Any
 
 from litestar import Request, Response, delete, get, post
@@ -24,8 +23,7 @@ from swarmkeep.api.openai.progress.frames import frame_event, write_frames
 from swarmkeep.api.openai.submit import FollowedResponse, begin_response, follow_response
 from swarmkeep.api.openai.targets import find_target
 from swarmkeep.api.openai.unstored import begin_unstored, finish_unstored
-from swarmkeep.api.sse import EVENT_STREAM, StreamResponse
-from swarmkeep.api.streams import wait_until_refused
+from swarmkeep.api.streams import make_event_stream
 from swarmkeep.domain.codec import Json
 from swarmkeep.engine.loop import Item
 
@@ -76,7 +74,7 @@ def make_stream(principal: Principal, followed: FollowedResponse) -> Response[An
         return b"".join(map(frame_event, told)), builder.is_over
 
     frames = write_frames(principal, followed.key, followed.items, translate)
-    return StreamResponse(frames, EVENT_STREAM, until=partial(wait_until_refused, principal))
+    return make_event_stream(principal, frames)
 
 
 async def _answer_unstored(principal: Principal, data: CreateResponse, asked: Asked, receive: Receive) -> Response[Any]:

@@ -23,13 +23,13 @@ from swarmkeep.api.openai.socket.frames import CreateFrame, error_frame, read_cr
 from swarmkeep.api.openai.submit import FollowedResponse, follow_response
 from swarmkeep.api.openai.targets import find_target
 from swarmkeep.api.openai.unstored import begin_unstored
+from swarmkeep.api.parameters import read_query
 from swarmkeep.api.streams import StreamCheck, wait_until_refused
 from swarmkeep.api.websocket.frames import CLIENT_GONE, Socket, close_refused, receive_frame
 from swarmkeep.api.websocket.handshake import (
     SUBPROTOCOL,
     authenticate_handshake,
     authorize_command,
-    read_query,
     refuse_handshake,
     refuse_other_pages,
 )
@@ -52,7 +52,7 @@ async def responses_socket(socket: Socket) -> None:
         return
     await socket.accept(subprotocols=SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None)
     try:
-        read_query(scope)
+        read_query(scope, known=())
         await _ResponsesSocket(socket, principal).run_until_closed()
     except CLIENT_GONE:
         return
