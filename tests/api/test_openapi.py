@@ -67,6 +67,17 @@ async def test_bodies_and_answers_have_schemas(plain: RunningServer) -> None:
     assert set(events) == {"application/json", "text/event-stream", "application/x-ndjson"}
 
 
+async def test_whatever_takes_json_says_how_that_may_be_refused(plain: RunningServer) -> None:
+    made = await read_document(plain)
+    operations = [operation for item in made["paths"].values() for operation in item.values()]
+    taking = [one for one in operations if "application/json" in one.get("requestBody", {}).get("content", {})]
+    silent = {
+        one["operationId"]: missing for one in taking if (missing := {"413", "415", "422"} - set(one["responses"]))
+    }
+    # It changes nothing, so that a key makes no difference to it.
+    assert silent == {"replay_session": {"422"}}
+
+
 async def test_the_page_loads_nothing_from_outside(plain: RunningServer) -> None:
     page = await plain.get("/docs")
     assert page.headers["content-type"] == "text/html; charset=utf-8"

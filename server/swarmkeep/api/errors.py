@@ -226,6 +226,8 @@ def _field_error(found: dict[str, Any]) -> dict[str, str]:
 
 _CODES_OF_EVERY_ROUTE = ("invalid_request", "forbidden", "internal_error", "store_unavailable")
 _CODES_OF_ROUTES_WITH_KEY = ("unauthenticated", "rate_limited")
+# Of a change of a session that is asked for in JSON.
+CODES_OF_CHANGES = ("idempotency_mismatch", "quota_exceeded", "too_large", "unsupported_media_type", "overloaded")
 
 
 def problem_specs(*codes: str, keyless: bool = False) -> dict[int, ResponseSpec]:

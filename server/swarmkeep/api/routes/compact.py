@@ -12,7 +12,7 @@ from msgspec import Meta
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.bodies import Body
-from swarmkeep.api.errors import problem_specs
+from swarmkeep.api.errors import CODES_OF_CHANGES, problem_specs
 from swarmkeep.engine.compaction.compactions import CompactionView
 
 
@@ -30,16 +30,7 @@ class CompactionRequest(Body, frozen=True, kw_only=True):
     operation_id="compact_session",
     summary="Make the history shorter for the model",
     opt={PERMISSION: ("run",)},
-    responses=problem_specs(
-        "session_not_found",
-        "session_busy",
-        "agent_unavailable",
-        "idempotency_mismatch",
-        "quota_exceeded",
-        "too_large",
-        "unsupported_media_type",
-        "overloaded",
-    ),
+    responses=problem_specs("session_not_found", "session_busy", "agent_unavailable", *CODES_OF_CHANGES),
 )
 async def compact_session(
     session_id: FromPath[str], data: JSONBody[CompactionRequest], principal: NamedDependency[Principal]

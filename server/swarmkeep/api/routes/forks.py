@@ -12,7 +12,7 @@ from msgspec import Meta
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.bodies import Body
-from swarmkeep.api.errors import problem_specs
+from swarmkeep.api.errors import CODES_OF_CHANGES, problem_specs
 from swarmkeep.api.parameters import MAX_SEQ, Cursor, Limit
 from swarmkeep.api.routes.sessions import ETAG, LOCATION, SessionId, SessionList, session_response
 from swarmkeep.domain.codec import Json
@@ -52,15 +52,7 @@ async def list_forks(
     opt={PERMISSION: ("run",)},
     response_headers=[ETAG, LOCATION],
     responses=problem_specs(
-        "session_not_found",
-        "event_not_found",
-        "agent_not_found",
-        "session_exists",
-        "idempotency_mismatch",
-        "too_large",
-        "quota_exceeded",
-        "unsupported_media_type",
-        "overloaded",
+        "session_not_found", "event_not_found", "agent_not_found", "session_exists", *CODES_OF_CHANGES
     ),
 )
 async def fork_session(

@@ -14,7 +14,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.bodies import Body
-from swarmkeep.api.errors import problem_specs
+from swarmkeep.api.errors import CODES_OF_CHANGES, problem_specs
 from swarmkeep.api.paging import take_page
 from swarmkeep.api.parameters import AtSeq, Cursor, Limit, seq_from_cursor
 from swarmkeep.domain.codec import Json
@@ -66,15 +66,7 @@ async def list_messages(
     operation_id="add_messages",
     summary="Add messages to a session's history, without a run",
     opt={PERMISSION: ("run",)},
-    responses=problem_specs(
-        "session_not_found",
-        "session_busy",
-        "idempotency_mismatch",
-        "too_large",
-        "quota_exceeded",
-        "unsupported_media_type",
-        "overloaded",
-    ),
+    responses=problem_specs("session_not_found", "session_busy", *CODES_OF_CHANGES),
 )
 async def add_messages(
     session_id: FromPath[str], data: JSONBody[NewMessages], principal: NamedDependency[Principal]

@@ -15,7 +15,7 @@ from litestar.params import FromPath, JSONBody
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.bodies import JsonResponse
-from swarmkeep.api.errors import problem_specs
+from swarmkeep.api.errors import CODES_OF_CHANGES, problem_specs
 from swarmkeep.api.openapi_operations import StreamableOperation
 from swarmkeep.api.paging import take_page
 from swarmkeep.api.parameters import Cursor, LastEventId, Limit, seq_from_cursor, seq_from_last_event_id
@@ -60,15 +60,7 @@ async def _begin_stream(
     responses={
         202: ResponseSpec(RunView, description="The run, begun in the background", generate_examples=False),
         **problem_specs(
-            "session_not_found",
-            "agent_not_found",
-            "session_busy",
-            "agent_unavailable",
-            "too_large",
-            "quota_exceeded",
-            "unsupported_media_type",
-            "draining",
-            "overloaded",
+            "session_not_found", "agent_not_found", "session_busy", "agent_unavailable", "draining", *CODES_OF_CHANGES
         ),
     },
 )
@@ -168,12 +160,8 @@ async def cancel_run(
         "run_not_waiting",
         "already_decided",
         "agent_unavailable",
-        "idempotency_mismatch",
-        "too_large",
-        "quota_exceeded",
-        "unsupported_media_type",
         "draining",
-        "overloaded",
+        *CODES_OF_CHANGES,
     ),
 )
 async def resume_run(

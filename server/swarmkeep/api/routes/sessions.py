@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.bodies import Body, JsonResponse
-from swarmkeep.api.errors import problem_specs
+from swarmkeep.api.errors import CODES_OF_CHANGES, problem_specs
 from swarmkeep.api.openapi_operations import StreamableOperation
 from swarmkeep.api.parameters import (
     OPEN_QUERY_PREFIX,
@@ -86,15 +86,7 @@ def session_response(session: SessionView, status: int = 200) -> Response[Sessio
     response_headers=[ETAG, LOCATION],
     responses={
         200: ResponseSpec(SessionView, description="The session, made before", generate_examples=False),
-        **problem_specs(
-            "agent_not_found",
-            "session_exists",
-            "idempotency_mismatch",
-            "too_large",
-            "quota_exceeded",
-            "unsupported_media_type",
-            "overloaded",
-        ),
+        **problem_specs("agent_not_found", "session_exists", *CODES_OF_CHANGES),
     },
 )
 async def create_session(data: JSONBody[NewSession], principal: NamedDependency[Principal]) -> Response[SessionView]:
@@ -208,16 +200,7 @@ async def get_session(
     summary="Change context variables, metadata or the active agent",
     opt={PERMISSION: ("run",)},
     response_headers=[ETAG],
-    responses=problem_specs(
-        "session_not_found",
-        "agent_not_found",
-        "seq_mismatch",
-        "idempotency_mismatch",
-        "too_large",
-        "quota_exceeded",
-        "unsupported_media_type",
-        "overloaded",
-    ),
+    responses=problem_specs("session_not_found", "agent_not_found", "seq_mismatch", *CODES_OF_CHANGES),
 )
 async def update_session(
     session_id: FromPath[str],

@@ -12,7 +12,7 @@ from msgspec import Meta
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.bodies import Body
-from swarmkeep.api.errors import problem_specs
+from swarmkeep.api.errors import CODES_OF_CHANGES, problem_specs
 from swarmkeep.api.routes.messages import MessageList
 from swarmkeep.api.routes.sessions import ETAG, session_response
 from swarmkeep.domain.views import SessionView
@@ -49,14 +49,7 @@ class PersonAnswer(Body, frozen=True, kw_only=True):
     summary="Answer in the agent's place from here on",
     opt={PERMISSION: ("run",)},
     response_headers=[ETAG],
-    responses=problem_specs(
-        "session_not_found",
-        "taken_over",
-        "idempotency_mismatch",
-        "quota_exceeded",
-        "unsupported_media_type",
-        "overloaded",
-    ),
+    responses=problem_specs("session_not_found", "taken_over", *CODES_OF_CHANGES),
 )
 async def take_over_session(
     session_id: FromPath[str], data: JSONBody[Takeover], principal: NamedDependency[Principal]
@@ -79,17 +72,7 @@ async def take_over_session(
     operation_id="answer_session",
     summary="Say something in the agent's place",
     opt={PERMISSION: ("run",)},
-    responses=problem_specs(
-        "session_not_found",
-        "not_taken_over",
-        "taken_over",
-        "session_busy",
-        "idempotency_mismatch",
-        "too_large",
-        "quota_exceeded",
-        "unsupported_media_type",
-        "overloaded",
-    ),
+    responses=problem_specs("session_not_found", "not_taken_over", "taken_over", "session_busy", *CODES_OF_CHANGES),
 )
 async def answer_session(
     session_id: FromPath[str], data: JSONBody[PersonAnswer], principal: NamedDependency[Principal]
@@ -113,15 +96,7 @@ async def answer_session(
     opt={PERMISSION: ("run",)},
     response_headers=[ETAG],
     responses=problem_specs(
-        "session_not_found",
-        "not_taken_over",
-        "taken_over",
-        "agent_unavailable",
-        "idempotency_mismatch",
-        "quota_exceeded",
-        "unsupported_media_type",
-        "draining",
-        "overloaded",
+        "session_not_found", "not_taken_over", "taken_over", "agent_unavailable", "draining", *CODES_OF_CHANGES
     ),
 )
 async def hand_back_session(
