@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
+from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from swarmkeep.store.ports.errors import StoreUnavailable
 from swarmkeep.store.urls import PostgresServer
+
+T = TypeVar("T")
 
 _POOL_SIZE = 8
 _POOL_SECONDS = 30.0
@@ -42,6 +45,18 @@ async def connect(
         if isinstance(error, OSError | TimeoutError):
             reason += "; is it running, and is that its address?"
         raise StoreUnavailable(f"cannot connect to the database at {server.display}: {reason}") from error
+
+
+def pin_moment(engine: AsyncEngine) -> AsyncEngine:
+    """The same engine, for transactions that only read, and see the database as it is at one moment."""
+    return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+
+
+def run_query(engine: Engine, query: Callable[[Connection], T]) -> T:
+    # Taking the connection, using it and giving it back share one greenlet, as in all that runs in one here: with
+    # AsyncEngine's own methods each has its own, which is a quarter of what an append costs.
+    with engine.connect() as connection:
+        return query(connection)
 
 
 def _load_driver() -> Any:

@@ -13,7 +13,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.store.ports import OutcomeUnknown, SessionKey, StoreUnavailable
-from swarmkeep.store.postgres.connections import connect, make_engine
+from swarmkeep.store.postgres.connections import connect, make_engine, pin_moment, run_query
 from swarmkeep.store.postgres.errors import (
     is_connection_lost,
     is_locked_out,
@@ -64,12 +64,10 @@ class PostgresDatabase:
             return await self._repeat(lambda: self._snapshot_thread.run(query))
 
     async def read_at_one_moment(self, query: Callable[[Connection], T]) -> T:
-        engine = self._open_engines()[0]
-        moment = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-        return await self._read(moment, query)
+        return await self._read(pin_moment(self._open_engines()[0]), query)
 
     async def _read(self, engine: AsyncEngine, query: Callable[[Connection], T]) -> T:
-        return await self._repeat(lambda: greenlet_spawn(_run_query, engine.sync_engine, query))
+        return await self._repeat(lambda: greenlet_spawn(run_query, engine.sync_engine, query))
 
     async def _repeat(self, run: Callable[[], Awaitable[T]]) -> T:
         """Run a query, again if the connection was lost."""
@@ -89,7 +87,7 @@ class PostgresDatabase:
         job: Callable[[Connection, Sequence[T]], None],
         items: Sequence[T],
         *,
-        render: Callable[[T], Render | None] = lambda item: None,
+        render: Callable[[T], Render | None],
     ) -> Sequence[Exception | None]:
         # A transaction for each, which holds no row longer than that takes.
         gate = asyncio.Semaphore(_ITEMS_AT_ONCE)
@@ -215,13 +213,6 @@ async def _is_freed(engine: AsyncEngine, error: Exception) -> bool:
 def _query_in_time(query: Callable[[Connection], T], seconds: float, connection: Connection) -> T:
     connection.exec_driver_sql(f"SET LOCAL statement_timeout = {max(1, round(seconds * 1000))}")
     return query(connection)
-
-
-def _run_query(engine: Engine, query: Callable[[Connection], T]) -> T:
-    # Taking the connection, using it and giving it back share one greenlet, here and below: with AsyncEngine's own
-    # methods each has its own, which is a quarter of what an append costs.
-    with engine.connect() as connection:
-        return query(connection)
 
 
 class _Transaction(Generic[T]):

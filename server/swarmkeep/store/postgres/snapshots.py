@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import greenlet_spawn
 
-from swarmkeep.store.postgres.connections import make_engine
+from swarmkeep.store.postgres.connections import make_engine, pin_moment, run_query
 from swarmkeep.store.urls import PostgresServer
 
 T = TypeVar("T")
@@ -44,8 +44,7 @@ class SnapshotThread:
     async def _read(self, query: Callable[[Connection], T]) -> T:
         if self._engine is None:
             self._engine = make_engine(self._server)
-        snapshot = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-        return await greenlet_spawn(_run_query, snapshot.sync_engine, query)
+        return await greenlet_spawn(run_query, pin_moment(self._engine).sync_engine, query)
 
     async def close(self) -> None:
         """End what goes on, and the thread. A second time does nothing."""
@@ -65,8 +64,3 @@ class SnapshotThread:
         await asyncio.gather(*others, return_exceptions=True)
         if self._engine is not None:
             await self._engine.dispose()
-
-
-def _run_query(engine: Engine, query: Callable[[Connection], T]) -> T:
-    with engine.connect() as connection:
-        return query(connection)

@@ -50,7 +50,7 @@ class Database(Protocol):
         job: Callable[[Connection, Sequence[T]], None],
         items: Sequence[T],
         *,
-        render: Callable[[T], Render | None] = lambda item: None,
+        render: Callable[[T], Render | None],
     ) -> Sequence[Exception | None]:
         """`write` a job for each of some items; returns what it raised for each, None where it was done.
 

@@ -93,7 +93,7 @@ class SqliteDatabase:
         job: Callable[[Connection, Sequence[T]], None],
         items: Sequence[T],
         *,
-        render: Callable[[T], Render | None] = lambda item: None,
+        render: Callable[[T], Render | None],
     ) -> Sequence[Exception | None]:
         errors: list[Exception | None] = []
         for start in range(0, len(items), _ITEMS_AT_ONCE):

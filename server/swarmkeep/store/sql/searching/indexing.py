@@ -30,10 +30,9 @@ LABELS = 0
 
 
 class SqlSearchIndexer(OnDatabase):
-    """SearchIndexer on a Database."""
+    """SearchIndexer (see there for what each call promises) on a Database."""
 
     async def index_some(self) -> int:
-        """Index the next few sessions; returns how many there were."""
         parts = await self.database.read_snapshot(read_parts)
         if not parts:
             return 0
@@ -48,11 +47,9 @@ class SqlSearchIndexer(OnDatabase):
         return len(parts)
 
     async def count_sessions_behind(self, most: int | None = MANY_BEHIND) -> int:
-        """How many sessions are not found yet by all that is in them; no more than `most` are counted."""
         return await self.database.read(lambda connection: count_behind(connection, most))
 
     async def void_search_index(self) -> None:
-        """Empty the index, so that all of it is made anew."""
         await self.database.write(void_all, erases=True)
 
     async def add_missing_marks(self) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from sqlalchemy import (
     BigInteger,
     Connection,
-    Dialect,
     LargeBinary,
     Text,
     bindparam,
@@ -23,6 +22,7 @@ from sqlalchemy import (
     update,
 )
 
+from swarmkeep.store.sql.database import Render
 from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.searching.marks import Mark
 from swarmkeep.store.sql.tables import events, search, search_marks, session_columns
@@ -116,7 +116,7 @@ def _prepare_insert(dialect: str) -> PreparedStatement:
     return PreparedStatement(insert(search).values(columns))
 
 
-def render_words(found: FoundWords) -> Callable[[Dialect], tuple[str, Sequence[Any]]] | None:
+def render_words(found: FoundWords) -> Render | None:
     """The statement that stores the words of a plain turn on PostgreSQL, in one round trip; none for all else."""
     said = [(seq, words) for seq, words in found.words.items() if words]
     if found.removed or found.last is None or len(said) > _FEW_ROWS:
