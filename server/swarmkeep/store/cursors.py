@@ -40,11 +40,13 @@ def make_session_cursor(place: tuple[str, str], order: str) -> str:
     return encode_cursor(place if order == "created" else (*place, order))
 
 
-def parse_session_cursor(cursor: str, order: str) -> tuple[str, str]:
-    """The time and id of the last session.
+def parse_session_cursor(cursor: str | None, order: str) -> tuple[str, str] | None:
+    """The time and id of the last session; None for the first page.
 
     Raises InvalidRequest, also for a cursor of another order.
     """
+    if cursor is None:
+        return None
     at, session_id, *named = parse_cursor(cursor, 2 if order == "created" else 3)
     # Of a session that a release without that order has written, the time of activity is not known.
     if named not in ([], [order]) or not (_TIME_PATTERN.fullmatch(at) or (named and not at)):

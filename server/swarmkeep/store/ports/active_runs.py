@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Literal, Protocol
 
 import msgspec
@@ -56,7 +57,7 @@ class ActiveRuns(Protocol):
         *,
         limit: int = 50,
         cursor: str | None = None,
-        max_bytes: int | None = None,
+        max_bytes: int = sys.maxsize,
     ) -> ActiveRunPage:
         """Runs in that state, those first whose sessions were made last. A page may have fewer than `limit`, or none,
         and yet a cursor.

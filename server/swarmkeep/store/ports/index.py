@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Literal, Protocol
 
@@ -57,7 +58,7 @@ class SessionIndex(Protocol):
         limit: int = 50,
         cursor: str | None = None,
         include_context: bool = False,
-        max_bytes: int | None = None,
+        max_bytes: int = sys.maxsize,
         children: bool = True,
         active_after: str | None = None,
         active_before: str | None = None,
@@ -83,7 +84,7 @@ class SessionIndex(Protocol):
         ...
 
     async def list_forks(
-        self, key: SessionKey, *, limit: int = 50, cursor: str | None = None, max_bytes: int | None = None
+        self, key: SessionKey, *, limit: int = 50, cursor: str | None = None, max_bytes: int = sys.maxsize
     ) -> SessionPage:
         """The sessions that were forked from this one itself, the latest first; none if there is no such session.
 

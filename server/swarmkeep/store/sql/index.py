@@ -45,7 +45,7 @@ class SqlSessionIndex(OnDatabase):
         limit: int = 50,
         cursor: str | None = None,
         include_context: bool = False,
-        max_bytes: int | None = None,
+        max_bytes: int = sys.maxsize,
         children: bool = True,
         active_after: str | None = None,
         active_before: str | None = None,
@@ -67,9 +67,9 @@ class SqlSessionIndex(OnDatabase):
             list_candidates,
             wanted=filters,
             limit=limit,
-            before=None if cursor is None else parse_session_cursor(cursor, order),
+            before=parse_session_cursor(cursor, order),
             include_context=include_context,
-            max_bytes=sys.maxsize if max_bytes is None else max_bytes,
+            max_bytes=max_bytes,
         )
         found, after = await self.database.read(query, seconds=self.read_seconds)
         if terms is None:
@@ -84,12 +84,11 @@ class SqlSessionIndex(OnDatabase):
         )
 
     async def list_forks(
-        self, key: SessionKey, *, limit: int = 50, cursor: str | None = None, max_bytes: int | None = None
+        self, key: SessionKey, *, limit: int = 50, cursor: str | None = None, max_bytes: int = sys.maxsize
     ) -> SessionPage:
-        before = None if cursor is None else parse_session_cursor(cursor, "created")
-        size = sys.maxsize if max_bytes is None else max_bytes
+        before = parse_session_cursor(cursor, "created")
         return await self.database.read(
-            lambda connection: list_forks(connection, key, limit=limit, before=before, max_bytes=size),
+            lambda connection: list_forks(connection, key, limit=limit, before=before, max_bytes=max_bytes),
             seconds=self.read_seconds,
         )
 

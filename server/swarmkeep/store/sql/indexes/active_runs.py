@@ -29,12 +29,13 @@ class SqlActiveRuns(OnDatabase):
         *,
         limit: int = 50,
         cursor: str | None = None,
-        max_bytes: int | None = None,
+        max_bytes: int = sys.maxsize,
     ) -> ActiveRunPage:
-        before = None if cursor is None else parse_session_cursor(cursor, "created")
-        size = sys.maxsize if max_bytes is None else max_bytes
+        before = parse_session_cursor(cursor, "created")
         return await self.database.read(
-            lambda connection: list_active_runs(connection, tenant, status, limit=limit, before=before, max_bytes=size),
+            lambda connection: list_active_runs(
+                connection, tenant, status, limit=limit, before=before, max_bytes=max_bytes
+            ),
             seconds=self.read_seconds,
         )
 
