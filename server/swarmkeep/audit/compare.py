@@ -80,7 +80,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 async def diff_session(store: EventStore, key: SessionKey, before: int, after: int) -> StateDiff:
     """What happened to a session between two of its events. Raises SessionNotFound, EventNotFound, InvalidRequest."""
     if before > after:
-        raise InvalidRequest("`before` is to be no later than `after`", "/query/before")
+        raise InvalidRequest("`before` must not be later than `after`", "/query/before")
     first = await store.state(key, at=before) if before else State()
     return diff_states(first, await store.state(key, at=after))
 

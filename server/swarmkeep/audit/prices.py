@@ -28,5 +28,5 @@ def read_prices(source: str | None, currency: str) -> PriceTable | None:
         raise PricesError(f"SWARMKEEP_PRICES: {text} cannot be read: {error.strerror}") from None
     except (ValueError, msgspec.MsgspecError) as error:
         place = "it" if is_text else text
-        raise PricesError(f"SWARMKEEP_PRICES: {place} is no table of prices: {error}") from None
+        raise PricesError(f"SWARMKEEP_PRICES: {place} is not a table of prices: {error}") from None
     return PriceTable(prices, currency)

@@ -239,9 +239,9 @@ async def test_a_run_that_waited_for_outputs_and_several_threads(store: SqlStore
     ("value", "form", "line", "why"),
     [
         (b"", "chat", 1, "empty"),
-        (b"hello", "chat", 1, "no JSON"),
-        (b'{"messages": [\n{"role": "user"\n "content": 1}]}', "chat", 3, "no JSON"),
-        (b'{"messages": []}\n{"messages": ', "chat", 2, "no JSON"),
+        (b"hello", "chat", 1, "not JSON"),
+        (b'{"messages": [\n{"role": "user"\n "content": 1}]}', "chat", 3, "not JSON"),
+        (b'{"messages": []}\n{"messages": ', "chat", 2, "not JSON"),
         (b"17", "chat", None, "neither"),
         (b'{"messages": []}\n17', "chat", 2, "neither"),
         ({"messages": [USER, {"role": "robot", "content": ""}]}, "chat", None, "/messages/1/role"),

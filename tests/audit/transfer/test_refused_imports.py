@@ -144,14 +144,14 @@ def test_a_newer_format_is_refused_by_its_name(text: bytes) -> None:
     ("text", "line", "why"),
     [
         (b"", 1, "empty"),
-        (b"hello\n", 1, "no JSON"),
-        (b"[]\n", 1, "no JSON object"),
+        (b"hello\n", 1, "not JSON"),
+        (b"[]\n", 1, "not a JSON object"),
         (b"{}\n", 1, "not a line of an export"),
         (b'{"record":"other"}\n', 1, "not a line of an export"),
-        (b"\xff\xfe\n", 1, "no JSON"),
+        (b"\xff\xfe\n", 1, "not JSON"),
         (b'{"session_id":"s","seq":1,"hash":"00","type":"session.created"}\n', 1, "no salt"),
         (b'{"record":"end","sessions":1,"events":1,"sha256":""}\n', 1, "missing or changed"),
-        (b"[" * 100_000 + b"\n", 1, "no JSON"),
+        (b"[" * 100_000 + b"\n", 1, "not JSON"),
     ],
 )
 def test_something_else_is_refused(text: bytes, line: int, why: str) -> None:

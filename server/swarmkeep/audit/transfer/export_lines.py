@@ -124,9 +124,9 @@ def read_export_line(line: bytes) -> EventLine | FileLine | ExportEnd:
     try:
         value = decode(line)
     except MalformedJson as error:
-        raise InvalidLine(f"this is no JSON: {error}") from None
+        raise InvalidLine(f"this is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise InvalidLine("this is no JSON object")
+        raise InvalidLine("this is not a JSON object")
     if value.get("record") == "file":
         return _convert(value, FileLine)
     if value.get("record") != "end":
@@ -218,7 +218,7 @@ def _read_event_line(line: bytes) -> EventLine:
     try:
         parts = _split_event_line(line.decode())
     except UnicodeDecodeError as error:
-        raise InvalidLine(f"this is no JSON: {error}") from None
+        raise InvalidLine(f"this is not JSON: {error}") from None
     if parts is None:
         raise InvalidLine(_explain_invalid_event(line))
     seq, version = int(parts.seq), int(parts.version)
@@ -229,11 +229,11 @@ def _read_event_line(line: bytes) -> EventLine:
         texts = {} if parts.texts is None else decode(parts.texts, dict[str, str])
         begin = None if parts.begin is None else _read_start(parts.begin)
     except (MalformedJson, msgspec.ValidationError) as error:
-        raise InvalidLine(f"this is no JSON: {error}") from None
+        raise InvalidLine(f"this is not JSON: {error}") from None
     if count_levels(value) > MAX_PAYLOAD_DEPTH:
         raise InvalidLine(f"its data is nested deeper than {MAX_PAYLOAD_DEPTH} levels")
     if parse_timestamp(parts.at) is None:
-        raise InvalidLine(f"its time, {parts.at}, is none")
+        raise InvalidLine(f"its time is not one: {parts.at}")
     if not 1 <= seq <= MAX_SEQ or not 0 <= version <= MAX_INTEGER:
         raise InvalidLine("its seq or its version is out of range")
     event = RecordedEvent(
@@ -258,7 +258,7 @@ def _explain_invalid_event(line: bytes) -> str:
     try:
         value = decode(line)
     except MalformedJson as error:
-        return f"this is no JSON: {error}"
+        return f"this is not JSON: {error}"
     if isinstance(value, dict) and "salt" not in value and "hash" in value:
         return "this event has no salt: it comes from a list of events, not from an export"
     return "this is not an event as an export writes it: members are missing, in another order, or written differently"

@@ -140,7 +140,7 @@ def verify_export(
             ended = True
         else:
             if not isinstance(record, EventLine):
-                raise lines.make_error("here was to be the first event of a session")
+                raise lines.make_error("this should be the first event of a session")
             place = _read_session_start(lines, record)
             if place.session_id in seen:
                 raise lines.make_error(f"session {place.session_id!r} is in this file twice")
@@ -182,7 +182,7 @@ def _fold_session(
 
 def _read_session_start(lines: ExportLines, record: EventLine) -> ExportedSession:
     if record.begin is None:
-        raise lines.make_error("here was to be the first event of a session")
+        raise lines.make_error("this should be the first event of a session")
     try:
         session_id = check_id(record.sealed.event.session_id)
     except InvalidRequest as error:
@@ -230,7 +230,7 @@ def _read_verified_chunks(lines: ExportLines, place: ExportedSession, first: Eve
             record = lines.next()
             continue
         if not isinstance(record, EventLine):
-            raise lines.make_error(f"here was to be event {chain.seq + 1} of session {place.session_id!r}")
+            raise lines.make_error(f"this should be event {chain.seq + 1} of session {place.session_id!r}")
         chain.follow(record)
         events.append(record.sealed)
         blobs |= record.texts
@@ -263,7 +263,7 @@ class _ExportedChain:
         self.seq += 1
         if event.session_id != self._place.session_id or event.seq != self.seq or (line.begin and self.seq > 1):
             raise refusal(
-                f"here was to be event {self.seq} of session {self._place.session_id!r}, "
+                f"this should be event {self.seq} of session {self._place.session_id!r}, "
                 f"not event {event.seq} of {event.session_id!r}"
             )
         if self.seq == 1 and event.type != SessionCreated.type:

@@ -67,12 +67,12 @@ def read_documents(file: BinaryIO) -> Iterator[Document]:
         whole, line = _explain(text, error)
     lines = [(number, line) for number, line in enumerate(text.split(b"\n"), 1) if line.strip()]
     if len(lines) == 1 or not _is_json(lines[0][1]):
-        raise InvalidImport(f"this is no JSON: {whole}", line=line)
+        raise InvalidImport(f"this is not JSON: {whole}", line=line)
     for number, content in lines:
         try:
             yield Document(decode(content), number)
         except MalformedJson as error:
-            raise InvalidImport(f"this is no JSON: {error}", line=number) from None
+            raise InvalidImport(f"this is not JSON: {error}", line=number) from None
 
 
 def _is_json(line: bytes) -> bool:

@@ -72,7 +72,7 @@ def _check_payload(entry: AuditLogEntry, formats: tuple[int, ...], findings: Pro
     if len(entry.salt) != SALT_BYTES:
         findings.add("salt_invalid", f"{name}: its salt has {len(entry.salt)} bytes, not {SALT_BYTES}", entry.seq)
     if not isinstance(_decode_object(entry.payload), dict):
-        findings.add("payload_invalid", f"{name} holds no JSON object", entry.seq)
+        findings.add("payload_invalid", f"{name} does not hold a JSON object", entry.seq)
     if not entry.as_written:
         findings.add("row_differs", f"{name}: its row is not written as a server writes it", entry.seq)
 

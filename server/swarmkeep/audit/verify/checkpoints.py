@@ -124,7 +124,7 @@ def _load_signer(path: Path) -> Callable[[bytes], tuple[bytes, bytes]]:
     except (OSError, ValueError, TypeError) as error:
         raise BadCheckpoint(f"the signing key in {path} cannot be used: {error}") from None
     if not isinstance(key, ed25519.Ed25519PrivateKey):
-        raise BadCheckpoint(f"the signing key in {path} is no Ed25519 key")
+        raise BadCheckpoint(f"the signing key in {path} is not an Ed25519 key")
     public = key.public_key().public_bytes_raw()
     return lambda text: (public, key.sign(text))
 
@@ -153,7 +153,7 @@ def _load_public_key(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         raise BadCheckpoint(f"the public key in {path} cannot be used: {error}") from None
     if not isinstance(key, ed25519.Ed25519PublicKey):
-        raise BadCheckpoint(f"the public key in {path} is no Ed25519 key")
+        raise BadCheckpoint(f"the public key in {path} is not an Ed25519 key")
     raw: bytes = key.public_bytes_raw()
     return raw
 

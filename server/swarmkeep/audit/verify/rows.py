@@ -42,9 +42,9 @@ def check_head(row: Mapping[str, Any], state: State, view: SessionView, findings
     for name in wrong:
         findings.add("head_differs", f"the head row's `{name}` is not what the events add up to")
     if not _is_possible_lease(row, state):
-        findings.add("lease_invalid", "the head row's lease is none that a server can have left")
+        findings.add("lease_invalid", "the head row's lease is not one that a server can have left")
     if not _is_possible_partial(row["partial"], state):
-        findings.add("head_differs", "the head row's `partial` is none that the running run's server can have left")
+        findings.add("head_differs", "the head row's `partial` is not one that the running run's server can have left")
 
 
 def _is_same_view(text: Any, view: SessionView) -> bool:

@@ -46,7 +46,7 @@ def blob(
     if not re.fullmatch(r"[0-9a-f]{64}", sha256, re.ASCII):
         raise typer.BadParameter("it is 64 hex digits, in lower case", param_hint="'HASH'")
     if output is None and is_terminal(sys.stdout):
-        raise typer.BadParameter("it is no text: give -o FILE, or pass it on to another program", param_hint="'-o'")
+        raise typer.BadParameter("it is not text: give -o FILE, or pass it on to another program", param_hint="'-o'")
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
         content = found.blob(session_id, sha256)
     if output is not None:

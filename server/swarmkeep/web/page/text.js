@@ -196,7 +196,7 @@ export const text = {
     edit: "Change the arguments",
     editHint: "A JSON object. What you approve is what runs, and it is recorded that you changed it.",
     arguments: "Arguments as JSON",
-    noJson: (why) => `This is no JSON: ${why}`,
+    noJson: (why) => `This is not JSON: ${why}`,
     noObject: "It has to be an object, in braces.",
     asked: "As the agent asked",
     edited: (by) => (by ? `Approved with other arguments by ${by}` : "Approved with other arguments"),
