@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import chain
 
 import msgspec
@@ -14,7 +15,6 @@ from swarmkeep.domain.decisions.commands import refuse_if_busy
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import (
     EventNotFound,
-    IdempotencyMismatch,
     InvalidRequest,
     SessionBusy,
     SessionNotFound,
@@ -28,7 +28,7 @@ from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.attempts import decide_until_recorded
-from swarmkeep.engine.idempotency import IdempotentRequest, run_once
+from swarmkeep.engine.idempotency import IdempotentRequest, find_record, run_once
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.aside import let_go_aside, let_state_go_aside
 from swarmkeep.store.hashing import SealedEvent
@@ -80,9 +80,8 @@ async def redact(
     _check_request(seqs, reason)
     if dry_run:
         return await _preview(store, key, seqs)
-    made = await run_once(
-        store, key, idempotency, lambda: _redact_session(store, key, seqs, reason, by, publish, idempotency)
-    )
+    redact_one = partial(_redact_session, store, reason=reason, by=by, publish=publish)
+    made = await run_once(store, key, idempotency, lambda: redact_one(key, seqs, idempotency=idempotency))
     at = made.seq if isinstance(made, IdempotencyRecord) else made.state.seq if isinstance(made, AppendResult) else None
     told = await store.read(key, after=0 if at is None else at - 1, upto=at, types=["session.redacted"])
     fact = told[-1].fact if told and at is not None else None
@@ -91,7 +90,7 @@ async def redact(
         session=view_session(key.id, state),
         seqs=list(fact.seqs) if isinstance(fact, SessionRedacted) else [],
         seq=None if fact is None else at,
-        forks=await _handle_copies(store, key, seqs, reason, by, publish, include_forks),
+        forks=await _handle_copies(store, key, seqs, redact_one if include_forks else None),
     )
 
 
@@ -118,6 +117,7 @@ async def _redact_session(
     store: Archive,
     key: SessionKey,
     seqs: Sequence[int],
+    *,
     reason: str,
     by: str | None,
     publish: Publish | None,
@@ -129,12 +129,14 @@ async def _redact_session(
         log = await read_whole_log(store, key)
         plan = await asyncio.to_thread(_plan, key, log, seqs)
         if not plan.texts:
-            await _refuse_other_use(store, key, idempotency)
+            # There is nothing to record a key with; but it may be the one that the removal came with.
+            if (earlier := await find_record(store, key, idempotency)) is not None:
+                raise IdempotencyRecordExists(earlier)
             return None
         kept = tuple(map(digest, plan.texts.values()))
         fact = SessionRedacted(seqs=tuple(plan.texts), reason=reason, by=by, kept=kept)
-        mark = None if idempotency is None else idempotency.make_record()
-        return await store.redact(key, log, plan.texts, EventDraft(fact, None, plan.state.agent), idempotency=mark)
+        record = None if idempotency is None else idempotency.make_record()
+        return await store.redact(key, log, plan.texts, EventDraft(fact, None, plan.state.agent), idempotency=record)
 
     made = await decide_until_recorded(remove)
     if made is not None and publish is not None:
@@ -163,15 +165,6 @@ def _plan(key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]) -> _
     return _Plan(state, {seq: redact_payload(known[seq].event) for seq in chosen})
 
 
-async def _refuse_other_use(store: Archive, key: SessionKey, idempotency: IdempotentRequest | None) -> None:
-    """There is nothing to record a key with; but it may be the one that the removal came with."""
-    mark = None if idempotency is None else await store.find_idempotency_record(key, idempotency.key)
-    if idempotency is not None and mark is not None:
-        raise (
-            IdempotencyRecordExists(mark) if mark.digest == idempotency.digest else IdempotencyMismatch(idempotency.key)
-        )
-
-
 async def read_whole_log(store: Archive, key: SessionKey) -> list[SealedEvent]:
     """All of a session. Raises SessionNotFound."""
     log = await store.read_snapshot(lambda stored: list(chain.from_iterable(read_pages(stored, key, upto=None))))
@@ -197,18 +190,16 @@ async def _handle_copies(
     store: Archive,
     key: SessionKey,
     seqs: Sequence[int],
-    reason: str,
-    by: str | None,
-    publish: Publish | None,
-    include: bool,
+    redact_one: Callable[[SessionKey, Sequence[int]], Awaitable[object]] | None,
 ) -> list[Copy]:
+    """The sessions that hold copies; redacted, too, if it is said how."""
     copies = await _find_copies(store, key, await read_whole_log(store, key), seqs)
     found = []
     for other, held in copies.items():
         gone = False
-        if include:
+        if redact_one is not None:
             try:
-                await _redact_session(store, other, held, reason, by, publish)
+                await redact_one(other, held)
                 gone = True
             except SessionBusy:
                 pass

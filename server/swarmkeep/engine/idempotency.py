@@ -46,9 +46,17 @@ async def run_once(
     except IdempotencyRecordExists as known:
         return known.record
     except DomainError:
-        record = None if request is None else await store.find_idempotency_record(key, request.key)
-        if request is None or record is None:
+        record = await find_record(store, key, request)
+        if record is None:
             raise
-        if record.digest != request.digest:
-            raise IdempotencyMismatch(request.key) from None
         return record
+
+
+async def find_record(
+    store: EventStore, key: SessionKey, request: IdempotentRequest | None
+) -> IdempotencyRecord | None:
+    """What this request left in a session when it came before. Raises IdempotencyMismatch if that was another one."""
+    record = None if request is None else await store.find_idempotency_record(key, request.key)
+    if request is not None and record is not None and record.digest != request.digest:
+        raise IdempotencyMismatch(request.key)
+    return record

@@ -9,9 +9,9 @@ from swarmkeep.api.openai.asked import Asked, previous_not_found
 from swarmkeep.api.openai.errors import Refused, not_found
 from swarmkeep.api.openai.history import find_part
 from swarmkeep.api.openai.items.ids import ResponseId
-from swarmkeep.domain.errors import IdempotencyMismatch, SessionNotFound
+from swarmkeep.domain.errors import SessionNotFound
 from swarmkeep.domain.state import Run, State
-from swarmkeep.engine.idempotency import IdempotentRequest
+from swarmkeep.engine.idempotency import IdempotentRequest, find_record
 from swarmkeep.engine.ids import derive_id, make_id
 from swarmkeep.engine.session_plans import SessionPlan
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
@@ -53,7 +53,7 @@ async def find_target(
     key = SessionKey(principal.tenant, make_session_id(principal.tenant, idempotency))
     # One that is there was made by an earlier request with this key; whether that was the same one, its run says.
     if idempotency is not None and (state := await find_state(principal, key)) is not None:
-        return Target(key=key, state=state, repeated=await find_record(principal, key, idempotency))
+        return Target(key=key, state=state, repeated=await find_record(principal.store, key, idempotency))
     sessions = principal.engine.sessions
     made = sessions.plan(agent=asked.model) if found is None else sessions.plan_fork(found.key, at=found.fork_at)
     plan = await made
@@ -87,7 +87,7 @@ async def locate(
         state = await principal.reader.state(key, fresh=fresh)
     except SessionNotFound:
         raise not_found("conversation", asked.conversation, "conversation") from None
-    return Target(key=key, state=state, repeated=await find_record(principal, key, idempotency))
+    return Target(key=key, state=state, repeated=await find_record(principal.store, key, idempotency))
 
 
 async def _locate_response(
@@ -99,7 +99,7 @@ async def _locate_response(
         state = await principal.reader.state(key, fresh=fresh)
     except SessionNotFound:
         raise previous_not_found(str(previous)) from None
-    record = await find_record(principal, key, idempotency)
+    record = await find_record(principal.store, key, idempotency)
     if record is not None:
         return Target(key=key, state=state, repeated=record)
     part = await find_part(principal, key, state, previous)
@@ -112,15 +112,3 @@ async def _locate_response(
         message = "this response is still in progress; wait for it, or cancel it"
         raise Refused(message, "previous_response_id", code="response_in_progress", status=409)
     return Target(key=key, state=state, fork_at=None if part.is_last else part.last_seq)
-
-
-async def find_record(
-    principal: Principal, key: SessionKey, idempotency: IdempotentRequest | None
-) -> IdempotencyRecord | None:
-    """What an earlier request with this key left in a session. Raises IdempotencyMismatch."""
-    if idempotency is None:
-        return None
-    record = await principal.store.find_idempotency_record(key, idempotency.key)
-    if record is not None and record.digest != idempotency.digest:
-        raise IdempotencyMismatch(idempotency.key)
-    return record

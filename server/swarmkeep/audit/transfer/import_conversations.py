@@ -74,7 +74,10 @@ async def import_conversations(
     Raises InvalidImport, TooLarge for what is larger than `sizes` allow, and SessionExists for another session under
     the same id; nothing was recorded then.
     """
-    plans = await asyncio.to_thread(_plan_all, tenant, file, form, agent, default_agent, as_id, sizes, files)
+    planner = _Planner(
+        tenant=tenant, form=form, agent=agent, default_agent=default_agent, as_id=as_id, sizes=sizes, files=files
+    )
+    plans = await asyncio.to_thread(planner.plan_all, file)
     digest = await asyncio.to_thread(digest_file, file)
     made: list[ImportedSession] = []
     present = [await _is_present(store, plan) for plan in plans]
@@ -121,24 +124,60 @@ async def _record_session(
     await store.restore(plan.key, give_files, finish=finish, action=make_import_action(form, digest, by), quota=quota)
 
 
-def _plan_all(
-    tenant: str,
-    file: BinaryIO,
-    form: ForeignFormat,
-    agent: str | None,
-    default_agent: str | None,
-    as_id: str | None,
-    sizes: SizeLimits,
-    files: FileLimits,
-) -> list[ImportPlan]:
-    conversations = list(READERS[form](read_documents(file)))
-    if as_id is not None and len(conversations) != 1:
-        raise InvalidImport(f"a new id is for one session; this file has {len(conversations)}")
-    plans = [_plan_session(tenant, found, form, agent, default_agent, as_id, sizes, files) for found in conversations]
-    repeated = find_repeated(plan.key.id for plan in plans)
-    if repeated is not None:
-        raise conversations[repeated].make_error(f"session {plans[repeated].key.id!r} is in this file twice")
-    return plans
+class _Planner(msgspec.Struct, frozen=True, kw_only=True):
+    """Plans sessions: what is the same for all conversations of a file."""
+
+    tenant: str
+    form: ForeignFormat
+    agent: str | None
+    default_agent: str | None
+    as_id: str | None
+    sizes: SizeLimits
+    files: FileLimits
+
+    def plan_all(self, file: BinaryIO) -> list[ImportPlan]:
+        conversations = list(READERS[self.form](read_documents(file)))
+        if self.as_id is not None and len(conversations) != 1:
+            raise InvalidImport(f"a new id is for one session; this file has {len(conversations)}")
+        plans = [self._plan_session(found) for found in conversations]
+        repeated = find_repeated(plan.key.id for plan in plans)
+        if repeated is not None:
+            raise conversations[repeated].make_error(f"session {plans[repeated].key.id!r} is in this file twice")
+        return plans
+
+    def _plan_session(self, conversation: ForeignConversation) -> ImportPlan:
+        try:
+            check_id(self.as_id or conversation.id or "x", "")
+            messages = check_messages([_as_object(message) for message in conversation.messages], "")
+            taken = take_out_files(messages, "", self.files)
+            name = self.agent or conversation.agent or _find_last_speaker(messages) or self.default_agent
+            metadata = check_object(
+                {**conversation.metadata, "imported": {"from": self.form, **conversation.origin}}, ""
+            )
+            variables = check_object(conversation.context_variables, "")
+        except InvalidRequest as error:
+            raise conversation.make_error(str(error), error.errors[0]["pointer"]) from None
+        self.sizes.check_messages(taken.messages, "message")
+        self.sizes.check_metadata(metadata)
+        self.sizes.check_context(variables)
+        if not name:
+            raise conversation.make_error("nothing says which agent is to go on; name one")
+
+        def draft(said: Sequence[Json]) -> list[EventDraft]:
+            named = [
+                {**message, "sender": name} if message["role"] == "assistant" and "sender" not in message else message
+                for message in said
+            ]
+            return draft_events(name, create_session(name, variables, metadata, named), None)
+
+        drafts = draft(taken.messages)
+        try:
+            # What no log can hold is found here, before anything is recorded.
+            seal("", State(), drafts, at="")
+        except InvalidRequest as error:
+            raise conversation.make_error(str(error)) from None
+        key = SessionKey(self.tenant, self.as_id or conversation.id or conversation.derived_id)
+        return ImportPlan(key, drafts, taken.files, draft(messages) if taken.files else None)
 
 
 def find_repeated(ids: Iterable[str]) -> int | None:
@@ -149,48 +188,6 @@ def find_repeated(ids: Iterable[str]) -> int | None:
             return place
         seen.add(session_id)
     return None
-
-
-def _plan_session(
-    tenant: str,
-    conversation: ForeignConversation,
-    form: ForeignFormat,
-    agent: str | None,
-    default_agent: str | None,
-    as_id: str | None,
-    sizes: SizeLimits,
-    files: FileLimits,
-) -> ImportPlan:
-    try:
-        check_id(as_id or conversation.id or "x", "")
-        messages = check_messages([_as_object(message) for message in conversation.messages], "")
-        taken = take_out_files(messages, "", files)
-        name = agent or conversation.agent or _find_last_speaker(messages) or default_agent
-        metadata = check_object({**conversation.metadata, "imported": {"from": form, **conversation.origin}}, "")
-        variables = check_object(conversation.context_variables, "")
-    except InvalidRequest as error:
-        raise conversation.make_error(str(error), error.errors[0]["pointer"]) from None
-    sizes.check_messages(taken.messages, "message")
-    sizes.check_metadata(metadata)
-    sizes.check_context(variables)
-    if not name:
-        raise conversation.make_error("nothing says which agent is to go on; name one")
-
-    def draft(said: Sequence[Json]) -> list[EventDraft]:
-        named = [
-            {**message, "sender": name} if message["role"] == "assistant" and "sender" not in message else message
-            for message in said
-        ]
-        return draft_events(name, create_session(name, variables, metadata, named), None)
-
-    drafts = draft(taken.messages)
-    try:
-        # What no log can hold is found here, before anything is recorded.
-        seal("", State(), drafts, at="")
-    except InvalidRequest as error:
-        raise conversation.make_error(str(error)) from None
-    key = SessionKey(tenant, as_id or conversation.id or conversation.derived_id)
-    return ImportPlan(key, drafts, taken.files, draft(messages) if taken.files else None)
 
 
 def _as_object(message: object) -> Json:

@@ -14,12 +14,12 @@ from swarmkeep.api.openai.chat.request import ChatRequest
 from swarmkeep.api.openai.errors import Refused
 from swarmkeep.api.openai.items.input_items import Input
 from swarmkeep.api.openai.submit import TAKEN_OVER
-from swarmkeep.api.openai.targets import Target, find_record, find_state, make_session_id
+from swarmkeep.api.openai.targets import Target, find_state, make_session_id
 from swarmkeep.domain.checking.inputs import check_new_id, refuse_stray_results
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.events import AwaitedApproval, PendingCall
 from swarmkeep.domain.state import Run, State
-from swarmkeep.engine.idempotency import IdempotentRequest
+from swarmkeep.engine.idempotency import IdempotentRequest, find_record
 from swarmkeep.store.ports import SessionKey
 
 # Up to so many are looked through within a few milliseconds.
@@ -40,7 +40,7 @@ async def find_chat_target(
     and what planning one raises.
     """
     key = SessionKey(principal.tenant, chat.session_id or make_session_id(principal.tenant, idempotency))
-    record = await find_record(principal, key, idempotency)
+    record = await find_record(principal.store, key, idempotency)
     state = await find_state(principal, key)
     target = (
         await _plan_target(principal, chat, key) if state is None else Target(key=key, state=state, repeated=record)
