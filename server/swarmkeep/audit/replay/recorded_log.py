@@ -83,10 +83,6 @@ class RecordedLog:
             raise EndOfRecordedLog
         return self._events[self._next]
 
-    @property
-    def last_seq(self) -> int:
-        return self.state.seq
-
     def is_redacted_at(self, seq: int) -> bool:
         return is_redacted(self._events[seq - 1])
 

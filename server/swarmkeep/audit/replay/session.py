@@ -94,7 +94,7 @@ def replay(
     return Replayed(
         matches=not findings.divergences and not time_left.was_missed,
         turns=findings.turns,
-        last_seq=recording.last_seq,
+        last_seq=recording.state.seq,
         divergences=findings.divergences,
         redacted=findings.redacted,
         cut_short=True if time_left.was_missed else UNSET,

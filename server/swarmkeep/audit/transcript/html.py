@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
 
 from swarmkeep.audit.transcript.entry import TimelineEntry
@@ -81,7 +82,7 @@ def write_foot(session_id: str, state: State) -> str:
 
 def _write_message(entry: TimelineEntry) -> str:
     kind = "user" if entry.speaker == "user" else "tool" if entry.headline else "agent"
-    headline = f' <span class="{_choose_tone(entry)}">{_escape_text(entry.headline)}</span>' if entry.headline else ""
+    headline = f' <span class="{entry.tone}">{_escape_text(entry.headline)}</span>' if entry.headline else ""
     said = ""
     if entry.text:
         said = (
@@ -91,22 +92,20 @@ def _write_message(entry: TimelineEntry) -> str:
         )
         if kind == "tool" and len(entry.text) > _FOLD_ABOVE_CHARACTERS:
             said = f"<details><summary>{len(entry.text)} characters</summary>{said}</details>"
-    calls = "".join(f"<pre>{_escape_text(call)}</pre>" for call in entry.calls)
     return (
         f'<article class="{kind}">\n<h2><bdi>{_escape_text(entry.speaker)}</bdi>{headline} {_write_place(entry)}</h2>\n'
-        f"{_write_entry_warning(entry)}{said}{calls}{_write_changes(entry)}\n</article>\n"
+        f"{_write_warning(entry.warning)}{said}{_write_calls(entry.calls)}{_write_changes(entry)}\n</article>\n"
     )
 
 
 def _write_event(entry: TimelineEntry) -> str:
     speaker = f"<bdi>{_escape_text(entry.speaker)}</bdi> " if entry.speaker else ""
     text = f'<div class="said">{_escape_text(entry.text)}</div>' if entry.text else ""
-    headline, shown_calls = summarize(entry)
-    calls = "".join(f"<pre>{_escape_text(call)}</pre>" for call in shown_calls)
+    headline, calls = summarize(entry)
     return (
-        f'<div class="event">{speaker}<span class="{_choose_tone(entry)}">{_escape_text(headline)}</span> '
+        f'<div class="event">{speaker}<span class="{entry.tone}">{_escape_text(headline)}</span> '
         f"{_write_place(entry)}"
-        f"{_write_entry_warning(entry)}{text}{calls}{_write_changes(entry)}</div>\n"
+        f"{_write_warning(entry.warning)}{text}{_write_calls(calls)}{_write_changes(entry)}</div>\n"
     )
 
 
@@ -117,8 +116,8 @@ def _write_place(entry: TimelineEntry) -> str:
     )
 
 
-def _write_entry_warning(entry: TimelineEntry) -> str:
-    return _write_warning(entry.warning)
+def _write_calls(calls: Iterable[str]) -> str:
+    return "".join(f"<pre>{_escape_text(call)}</pre>" for call in calls)
 
 
 def _write_warning(warning: str | None) -> str:
@@ -133,10 +132,6 @@ def _write_changes(entry: TimelineEntry) -> str:
         for change in entry.changes
     )
     return f"<table>{rows}</table>"
-
-
-def _choose_tone(entry: TimelineEntry) -> str:
-    return entry.tone if entry.tone in ("good", "notice", "bad") else "plain"
 
 
 def _escape_text(text: str) -> str:
