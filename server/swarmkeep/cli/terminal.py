@@ -74,6 +74,14 @@ def put(text: str = "") -> None:
     _print(escape_controls(text))
 
 
+def put_bytes(pieces: Iterable[bytes]) -> None:
+    """Give data as it is, on stdout."""
+    sys.stdout.flush()
+    for piece in pieces:
+        sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
+
+
 def put_json(value: Any) -> None:
     """Give data that a program reads: one document."""
     import msgspec
@@ -155,4 +163,4 @@ def drop_stdout() -> None:
 
 def has_colours(stream: TextIO) -> bool:
     """Whether colours may be used there; see https://no-color.org."""
-    return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return has_cursor(stream) and not os.environ.get("NO_COLOR")

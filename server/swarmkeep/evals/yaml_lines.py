@@ -34,7 +34,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|fa
 
 
 def read_with_positions(file: Path) -> tuple[Any, dict[str, Position]]:
-    """The file's value, and where each value in it stands, by pointer (`/cases/0/name`). Raises NotReadable."""
+    """The file's value, and where each value in it stands, by pointer (`/cases/0/name`). Raises UnreadableFile."""
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:

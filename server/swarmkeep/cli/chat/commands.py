@@ -35,7 +35,7 @@ class ChatControls(Protocol):
 
 @dataclass(frozen=True)
 class ChatCommand:
-    """`usage` is what may follow its name, `means` what it does. `leads_away`: the chat goes on somewhere else."""
+    """`usage` is what may follow its name. `leaves_session`: the chat goes on somewhere else."""
 
     usage: str
     description: str

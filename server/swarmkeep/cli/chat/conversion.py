@@ -6,29 +6,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from swarmkeep.domain.codec import decode
+from swarmkeep.cli.sources.conversion import to_client_event
 from swarmkeep.domain.decisions.commands import StartRun
-from swarmkeep.domain.envelope import RecordedEvent, read_data
+from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.views import RunView
 from swarmkeep.engine import loop
 from swarmkeep.engine.ids import make_id
-from swarmkeep_client import Event, Message, MessageDelta, MessageStarted, Run, StreamItem
+from swarmkeep_client import Message, MessageDelta, MessageStarted, Run, StreamItem
 from swarmkeep_client import RunOptions as Asked
-
-
-def to_client_event(event: RecordedEvent) -> Event:
-    return Event(
-        session_id=event.session_id,
-        seq=event.seq,
-        type=event.type,
-        version=event.version,
-        run_id=event.run_id,
-        agent=event.agent,
-        at=event.at,
-        data=decode(read_data(event)),
-        hash=event.hash,
-    )
 
 
 def to_client_item(item: loop.Item) -> StreamItem:

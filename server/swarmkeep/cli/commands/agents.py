@@ -116,9 +116,9 @@ def _find_here(agents: list[str] | None, name: str) -> AgentInfo:
 
 
 def _find_on_server(url: str, api_key: str | None, name: str) -> AgentInfo:
-    from swarmkeep.cli.sources.server import explain_unreachable, open_client
+    from swarmkeep.cli.sources.server import reach_server
 
-    with explain_unreachable(url), open_client(url, api_key) as client:
+    with reach_server(url, api_key) as client:
         return client.agents.get(name)
 
 
@@ -148,9 +148,9 @@ def _load_here(agents: list[str] | None) -> list[GraphAgent]:
 
 
 def _load_from_server(url: str, api_key: str | None) -> list[GraphAgent]:
-    from swarmkeep.cli.sources.server import explain_unreachable, open_client
+    from swarmkeep.cli.sources.server import reach_server
 
-    with explain_unreachable(url), open_client(url, api_key) as client:
+    with reach_server(url, api_key) as client:
         return [
             GraphAgent(
                 agent.name,

@@ -12,7 +12,7 @@ import typer
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SessionId, SourceOptions, Tenant
 from swarmkeep.cli.output import write_atomically
 from swarmkeep.cli.sources.opening import open_source
-from swarmkeep.cli.terminal import is_terminal
+from swarmkeep.cli.terminal import is_terminal, put_bytes
 
 
 def register(app: typer.Typer) -> None:
@@ -52,6 +52,4 @@ def blob(
     if output is not None:
         write_atomically(output, [content])
     else:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
+        put_bytes([content])

@@ -121,10 +121,10 @@ def _is_file(name: str) -> bool:
 
 
 def _check_on_server(where: SourceOptions, ids: Sequence[str], ignore: Sequence[str]) -> Iterator[CheckedSession]:
-    from swarmkeep.cli.sources.server import explain_unreachable, open_client
+    from swarmkeep.cli.sources.server import reach_server
 
     assert where.server_url is not None
-    with explain_unreachable(where.server_url), open_client(where.server_url, where.api_key) as client:
+    with reach_server(where.server_url, where.api_key) as client:
         sessions = map(client.sessions.get, ids) if ids else client.sessions.list()
         for session in sessions:
             yield session.id, session.replay(ignore=ignore)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +13,7 @@ from swarmkeep.cli.options import ApiKey, DatabaseUrl, Quiet, ServerUrl, SourceO
 from swarmkeep.cli.output import write_atomically
 from swarmkeep.cli.progress import show_progress
 from swarmkeep.cli.sources.opening import open_source
-from swarmkeep.cli.terminal import Refused, say
+from swarmkeep.cli.terminal import Refused, put_bytes, say
 
 
 def register(app: typer.Typer) -> None:
@@ -57,9 +56,7 @@ def checkpoint(
     try:
         with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
             if output is None:
-                for line in write_checkpoint(found.heads(), at, key):
-                    sys.stdout.buffer.write(line)
-                sys.stdout.buffer.flush()
+                put_bytes(write_checkpoint(found.heads(), at, key))
                 return
             count = 0
 

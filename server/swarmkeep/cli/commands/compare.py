@@ -73,11 +73,10 @@ def _put_comparison(found: Comparison) -> None:
 
 
 def _put_side_by_side(a: Side, b: Side) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from swarmkeep.cli.terminal import has_colours
+    from swarmkeep.cli.render.console import make_console
     from swarmkeep.domain.wording import escape_controls
 
     columns = [escape_controls("\n".join(_format_side(side))) for side in (a, b)]
@@ -85,7 +84,7 @@ def _put_side_by_side(a: Side, b: Side) -> None:
     for _ in columns:
         table.add_column(ratio=1, overflow="fold")
     table.add_row(*(Text(column) for column in columns))
-    Console(file=sys.stdout, color_system="auto" if has_colours(sys.stdout) else None, highlight=False).print(table)
+    make_console().print(table)
 
 
 def _format_side(side: Side) -> Iterator[str]:

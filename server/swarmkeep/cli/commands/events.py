@@ -54,6 +54,7 @@ def events(
 ) -> None:
     """Show the events of a session: seq, time, type, agent and what each says."""
     from swarmkeep.cli.render.event_summary import format_event_line
+    from swarmkeep.cli.sources.conversion import to_client_event
 
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
         chosen = tuple(types or ())
@@ -61,35 +62,17 @@ def events(
             warn_if_damaged(found, session_id)
             recorded = _choose(found.events(session_id, after=after, types=chosen), run_id)
             if as_json:
-                put_json([*map(_to_json, recorded)])
+                put_json([*map(to_client_event, recorded)])
                 return
             for event in recorded:
                 put(format_event_line(event))
             return
         for event in _choose(found.follow(session_id, after=after, types=chosen), run_id):
             if as_json:
-                put_json_line(_to_json(event))
+                put_json_line(to_client_event(event))
             else:
                 put(format_event_line(event))
 
 
 def _choose(recorded: Iterable[RecordedEvent], run_id: str | None) -> Iterator[RecordedEvent]:
     return (event for event in recorded if run_id in (None, event.run_id))
-
-
-def _to_json(event: RecordedEvent) -> dict[str, object]:
-    """The event as the API shows it, its content as JSON values."""
-    from swarmkeep.domain.codec import decode
-    from swarmkeep.domain.envelope import read_data
-
-    return {
-        "session_id": event.session_id,
-        "seq": event.seq,
-        "type": event.type,
-        "version": event.version,
-        "run_id": event.run_id,
-        "agent": event.agent,
-        "at": event.at,
-        "data": decode(read_data(event)),
-        "hash": event.hash,
-    }

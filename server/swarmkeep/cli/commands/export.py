@@ -29,7 +29,7 @@ from swarmkeep.cli.progress import INTERRUPTED, end_early, show_progress, writes
 from swarmkeep.cli.sources.damage import warn_if_damaged
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.source import Walk
-from swarmkeep.cli.terminal import is_terminal, say
+from swarmkeep.cli.terminal import is_terminal, put_bytes, say
 
 
 def register(app: typer.Typer) -> None:
@@ -153,9 +153,6 @@ def _write(pieces: Iterable[bytes], output: Path | None) -> None:
 
 
 def _write_to_stdout(pieces: Iterable[bytes]) -> None:
-    binary = sys.stdout.buffer
-    for piece in pieces:
-        binary.write(piece)
-    binary.flush()
+    put_bytes(pieces)
     if is_terminal(sys.stdout):
         say("use --output FILE to write to a file")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SessionId, SourceOptions, Tenant
 from swarmkeep.cli.sources.opening import open_source
-from swarmkeep.cli.terminal import put_json
+from swarmkeep.cli.terminal import put_bytes, put_json
 
 
 def register(app: typer.Typer) -> None:
@@ -39,8 +38,6 @@ def request(
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
         body = found.request(session_id, seq)
     if raw:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(body)
-        sys.stdout.buffer.flush()
+        put_bytes([body])
     else:
         put_json(decode(body))

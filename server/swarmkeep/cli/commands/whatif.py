@@ -179,10 +179,10 @@ def _take_in(fact: SessionEvent, found: RunOpening) -> bool:
 def _open_session(where: SourceOptions, settings: Any, session_id: str, stack: ExitStack) -> ChatSession:
     if where.server_url is not None:
         from swarmkeep.cli.chat.session import ServerChatSession
-        from swarmkeep.cli.sources.server import explain_unreachable, open_client
+        from swarmkeep.cli.sources.server import reach_server
 
-        stack.enter_context(explain_unreachable(where.server_url))
-        return ServerChatSession(stack.enter_context(open_client(where.server_url, where.api_key)), session_id, None)
+        client = stack.enter_context(reach_server(where.server_url, where.api_key))
+        return ServerChatSession(client, session_id, None)
     from swarmkeep.cli.chat.local import LocalChatSession
 
     talk = LocalChatSession(settings, where.tenant, session_id, None)

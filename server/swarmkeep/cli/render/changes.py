@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from swarmkeep.cli.terminal import has_colours, is_terminal, put
+from swarmkeep.cli.terminal import is_terminal, put
 from swarmkeep.domain.wording import escape_controls
 
 if TYPE_CHECKING:
@@ -31,9 +31,10 @@ def put_changes(changes: Sequence[Change]) -> None:
 
 
 def _put_side_by_side(changes: Sequence[Change]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from swarmkeep.cli.render.console import make_console
 
     table = Table.grid(padding=(0, 2), expand=True)
     # As wide as the names, as long as they leave most of the room to what changed.
@@ -46,7 +47,7 @@ def _put_side_by_side(changes: Sequence[Change]) -> None:
         )
         after = Text("" if change.after is UNSET else escape_controls(f"+ {_format_json(change.after)}"), style="green")
         table.add_row(Text(escape_controls(_name_place(change.path)), style="bold"), before, after)
-    Console(file=sys.stdout, color_system="auto" if has_colours(sys.stdout) else None, highlight=False).print(table)
+    make_console().print(table)
 
 
 def format_change(path: str, before: Any, after: Any) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from rich.console import Console
 from rich.text import Text
 
+from swarmkeep.cli.render.console import make_console
 from swarmkeep.cli.render.event_summary import format_json
-from swarmkeep.cli.terminal import has_colours, shorten
+from swarmkeep.cli.terminal import shorten
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.wording import escape_controls, format_call, format_calls, join_content, put_name_first
 from swarmkeep_client import Done, Event, MessageDelta, MessageStarted, StreamItem
@@ -23,13 +23,7 @@ class Screen:
     """
 
     def __init__(self) -> None:
-        self._console = Console(
-            file=sys.stdout,
-            color_system="auto" if has_colours(sys.stdout) else None,
-            highlight=False,
-            markup=False,
-            emoji=False,
-        )
+        self._console = make_console()
         self._open = False
         self._streamed = False
         # The calls that have started, as text; and whether they run at once.

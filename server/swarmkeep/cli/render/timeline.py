@@ -6,13 +6,13 @@ import shutil
 import sys
 from collections.abc import Iterator
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from swarmkeep.audit.transcript.entry import TimelineEntry
 from swarmkeep.cli.render.changes import format_change
-from swarmkeep.cli.terminal import has_colours, is_terminal
+from swarmkeep.cli.render.console import make_console
+from swarmkeep.cli.terminal import is_terminal
 from swarmkeep.domain.wording import escape_controls
 
 StyledPart = tuple[str, str]
@@ -26,14 +26,7 @@ class TimelinePrinter:
 
     def __init__(self) -> None:
         self._terminal = is_terminal(sys.stdout)
-        self._console = Console(
-            file=sys.stdout,
-            color_system="auto" if has_colours(sys.stdout) else None,
-            width=shutil.get_terminal_size().columns if self._terminal else None,
-            highlight=False,
-            markup=False,
-            emoji=False,
-        )
+        self._console = make_console(width=shutil.get_terminal_size().columns if self._terminal else None)
 
     def show(self, entry: TimelineEntry) -> None:
         lines = list(format_lines(entry))

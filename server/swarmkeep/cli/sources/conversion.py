@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from swarmkeep.audit.transfer.event_lines import to_recorded_event
-from swarmkeep.domain.codec import encode
-from swarmkeep.domain.envelope import EventView, RecordedEvent
+from swarmkeep.domain.codec import decode, encode
+from swarmkeep.domain.envelope import EventView, RecordedEvent, read_data
 from swarmkeep.domain.views import ListedSession, SessionView
 from swarmkeep.store.ports.index import SessionCounts as StoredCounts
 from swarmkeep_client import Event, SessionCounts, SessionState, Verification
@@ -31,6 +31,20 @@ def from_client_event(event: Event) -> RecordedEvent:
             data=msgspec.Raw(encode(event.data)),
             hash=event.hash,
         )
+    )
+
+
+def to_client_event(event: RecordedEvent) -> Event:
+    return Event(
+        session_id=event.session_id,
+        seq=event.seq,
+        type=event.type,
+        version=event.version,
+        run_id=event.run_id,
+        agent=event.agent,
+        at=event.at,
+        data=decode(read_data(event)),
+        hash=event.hash,
     )
 
 

@@ -83,6 +83,13 @@ def explain_unreachable(url: str) -> Iterator[None]:
         raise Refused(f"no answer from the server at {url}, is it running? {error.detail}") from error
 
 
+@contextmanager
+def reach_server(url: str, api_key: str | None = None) -> Iterator[Client]:
+    """A client of the server. An error names the server if that does not answer."""
+    with explain_unreachable(url), open_client(url, api_key) as client:
+        yield client
+
+
 class ServerSource:
     def __init__(self, url: str, api_key: str | None = None) -> None:
         self._url = url

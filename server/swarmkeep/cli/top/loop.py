@@ -12,10 +12,9 @@ from queue import Empty
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.live import Live
 
-from swarmkeep.cli.terminal import has_colours
+from swarmkeep.cli.render.console import make_console
 from swarmkeep.cli.top.drawing import Room, draw
 from swarmkeep.cli.top.keys import Keyboard, open_keyboard
 from swarmkeep.cli.top.snapshot import Reader
@@ -36,14 +35,9 @@ def watch(source: Source, where: str, url: str | None, *, seconds: float) -> Non
     first = reader.read()
     view = View(first.snapshot, first.taken)
     work = Work(source, reader, first, seconds=seconds)
-    console = Console(
-        file=sys.stdout,
-        color_system="auto" if has_colours(sys.stdout) else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        # Exported once, they would be the size for ever.
-        _environ={name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")},
+    # Exported once, these would be the size for ever.
+    console = make_console(
+        _environ={name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     )
     with (
         _end_on_signals(),
