@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from swarmkeep.cli.configure import load_settings
 from swarmkeep.cli.options import JsonOutput, Quiet, StoreUrl
 from swarmkeep.cli.progress import Progress, show_progress
+from swarmkeep.cli.sources.opening import run_on_store
 from swarmkeep.cli.terminal import put, put_json, say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
 
     from swarmkeep.store.opening import SqlStore
 
@@ -47,12 +48,7 @@ def upgrade(
     """Migrate the database up, by default to this release's schema; makes a SQLite file if there is none."""
     from swarmkeep.store import schema
 
-    url = _resolve_url(database_url)
-    with show_progress(
-        "migrating", "revisions", quiet=quiet, on_interrupt=lambda _: _describe_migration(url)
-    ) as progress:
-        reached = schema.upgrade(url, revision, on_step=progress.reach)
-    _put_revision(reached, as_json)
+    _migrate(schema.upgrade, revision, _resolve_url(database_url), quiet=quiet, as_json=as_json)
 
 
 @group.command(
@@ -73,12 +69,7 @@ def downgrade(
     """Migrate the database down to an older revision. What that one cannot hold is lost."""
     from swarmkeep.store import schema
 
-    url = _resolve_url(database_url)
-    with show_progress(
-        "migrating", "revisions", quiet=quiet, on_interrupt=lambda _: _describe_migration(url)
-    ) as progress:
-        reached = schema.downgrade(url, revision, on_step=progress.reach)
-    _put_revision(reached, as_json)
+    _migrate(schema.downgrade, revision, _resolve_url(database_url), quiet=quiet, as_json=as_json)
 
 
 @group.command(
@@ -150,11 +141,11 @@ def recount(
     with show_progress(
         "looking for what older servers left", "sessions", quiet=quiet, on_interrupt=_describe_mending
     ) as progress:
-        left = _run_on_store(
+        left = run_on_store(
             url, lambda store: mend_leftovers(store, mend=not dry_run, on_step=progress.reach), read_only=dry_run
         )
     with show_progress("counting", "tables", len(COUNTED), quiet=quiet, on_interrupt=_describe_mending) as progress:
-        found = _run_on_store(
+        found = run_on_store(
             url,
             lambda store: recount_totals(store.database, mend=not dry_run, on_table=progress.advance),
             read_only=dry_run,
@@ -188,22 +179,6 @@ def _describe_mending(progress: Progress) -> str:
     return f"{progress} so far; what is mended is whole, and the rest can be mended later"
 
 
-def _run_on_store(url: str, job: Callable[[SqlStore], Coroutine[Any, Any, T]], *, read_only: bool = False) -> T:
-    import asyncio
-
-    from swarmkeep.store.opening import open_store
-
-    async def carry_out() -> T:
-        store = open_store(url, read_only=read_only)
-        try:
-            await store.ping()
-            return await job(store)
-        finally:
-            await store.close()
-
-    return asyncio.run(carry_out())
-
-
 @group.command(
     "reindex",
     epilog="""
@@ -228,7 +203,7 @@ def reindex(
     with show_progress(
         "indexing", "sessions", quiet=quiet, on_interrupt=lambda done: f"{done} so far; the rest is done later"
     ) as progress:
-        done = _run_on_store(url, lambda store: _reindex(store, progress, is_anew=not missing))
+        done = run_on_store(url, lambda store: _reindex(store, progress, is_anew=not missing))
     if as_json:
         put_json({"sessions": done})
     say(f"indexed {done} sessions")
@@ -243,6 +218,14 @@ async def _reindex(store: SqlStore, progress: Progress, *, is_anew: bool) -> int
     while count := await store.index_some():
         progress.advance(count)
     return progress.done
+
+
+def _migrate(change: Callable[..., str | None], revision: str, url: str, *, quiet: bool, as_json: bool) -> None:
+    with show_progress(
+        "migrating", "revisions", quiet=quiet, on_interrupt=lambda _: _describe_migration(url)
+    ) as progress:
+        reached = change(url, revision, on_step=progress.reach)
+    _put_revision(reached, as_json)
 
 
 def _describe_migration(url: str) -> str:

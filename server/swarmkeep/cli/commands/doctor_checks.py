@@ -16,12 +16,13 @@ from swarmkeep import __version__
 from swarmkeep.cli.commands.doctor_servers import CheckResult, check_mcp_servers
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model
 from swarmkeep.cli.output import WORKING_BYTES, try_writing
+from swarmkeep.cli.sources.opening import run_on_store
 from swarmkeep.cli.terminal import describe_os_error
 from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.agents.registry import AgentsError, Registry
 from swarmkeep.settings import Settings
 from swarmkeep.store import schema
-from swarmkeep.store.opening import open_store
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 from swarmkeep.store.revision import LATEST_REVISION
 from swarmkeep.store.sql.api_keys import SqlApiKeys
@@ -96,7 +97,7 @@ def _check_database(settings: Settings, location: Location) -> Iterator[CheckRes
         yield CheckResult("files", "warning", describe_exposure(exposed))
     yield _check_schema(revision, migrates=settings.migrate or isinstance(location, SqliteFile))
     if revision == LATEST_REVISION:
-        yield asyncio.run(_check_quotas(settings))
+        yield _check_quotas(settings)
 
 
 def _check_disk(file: SqliteFile) -> CheckResult:
@@ -119,15 +120,12 @@ def _check_schema(revision: str | None, *, migrates: bool) -> CheckResult:
     return CheckResult("schema", "wrong", f"{found}; run `swarmkeep db upgrade`")
 
 
-async def _check_quotas(settings: Settings) -> CheckResult:
+def _check_quotas(settings: Settings) -> CheckResult:
     """How near the tenants are to what they may store."""
-    store = open_store(settings.database_url, read_only=True)
     try:
-        totals = await store.list_totals()
+        totals = run_on_store(settings.database_url, SqlStore.list_totals, read_only=True)
     except StoreUnavailable as error:
         return CheckResult("quotas", "wrong", str(error))
-    finally:
-        await store.close()
     shares = {
         tenant: max(one.sessions / settings.max_sessions, one.bytes / settings.max_stored_bytes)
         for tenant, one in totals.items()
@@ -225,7 +223,7 @@ def _swarmkeep_answers(host: str, port: int) -> bool:
 
 
 def _check_access(settings: Settings) -> CheckResult:
-    if asyncio.run(_has_keys(settings)):
+    if _has_keys(settings):
         return CheckResult("access", "ok", "for those who have an API key")
     try:
         loopback = ip_address(settings.resolve_address()[0]).is_loopback
@@ -237,18 +235,11 @@ def _check_access(settings: Settings) -> CheckResult:
     return CheckResult("access", "wrong", detail)
 
 
-async def _has_keys(settings: Settings) -> bool:
+def _has_keys(settings: Settings) -> bool:
     try:
-        store = open_store(settings.database_url, read_only=True)
-    except BadDatabaseUrl:
+        return run_on_store(settings.database_url, lambda store: SqlApiKeys(store.database).has_keys(), read_only=True)
+    except (BadDatabaseUrl, StoreUnavailable, SchemaBehind):
         return False
-    try:
-        await store.ping()
-        return await SqlApiKeys(store.database).has_keys()
-    except (StoreUnavailable, SchemaBehind):
-        return False
-    finally:
-        await store.close()
 
 
 def strip_password(url: str) -> str:

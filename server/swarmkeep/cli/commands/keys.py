@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import msgspec
@@ -12,6 +11,7 @@ import typer
 from swarmkeep.cli.configure import load_settings
 from swarmkeep.cli.durations import parse_end
 from swarmkeep.cli.options import JsonOutput, StoreUrl
+from swarmkeep.cli.sources.opening import run_on_store
 from swarmkeep.cli.terminal import put, put_json, put_table, say
 
 if TYPE_CHECKING:
@@ -145,8 +145,6 @@ def _use_keys(
     read_only: bool = False,
 ) -> T:
     """Do something with the keys in the database that is meant. `makes` a SQLite file that is not there yet."""
-    from swarmkeep.cli.background import Background
-    from swarmkeep.store.opening import open_store
     from swarmkeep.store.schema import upgrade
     from swarmkeep.store.sql.api_keys import SqlApiKeys
     from swarmkeep.store.urls import SqliteFile, locate
@@ -156,13 +154,4 @@ def _use_keys(
     if makes and isinstance(location, SqliteFile) and not location.path.exists():
         upgrade(url)
 
-    async def carry_out() -> T:
-        store = open_store(url, read_only=read_only)
-        try:
-            await store.ping()
-            return await work(SqlApiKeys(store.database))
-        finally:
-            await store.close()
-
-    with closing(Background()) as background:
-        return background.run(carry_out())
+    return run_on_store(url, lambda store: work(SqlApiKeys(store.database)), read_only=read_only)

@@ -118,12 +118,12 @@ def _drop_other_groups(row: UsageRow, by: tuple[str, ...]) -> dict[str, object]:
     """The row with the groups that were asked for."""
     import msgspec
 
+    from swarmkeep.domain.usage import USAGE_GROUPS
+
     plain: dict[str, object] = msgspec.to_builtins(row)
     if plain["cost"] is None:
         del plain["cost"]
-    others = {_name_field(group) for group in ("day", "agent", "model", "session", "run")} - {
-        _name_field(name) for name in by
-    }
+    others = {_name_field(group) for group in USAGE_GROUPS if group not in by}
     return {name: value for name, value in plain.items() if name not in others}
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from swarmkeep.cli.completing import complete_session
@@ -116,7 +117,7 @@ def _verify_sessions(
         for name, verification in progress.track(_verify_each(found, session_id, noted, first)):
             bad += not verification.valid
             if as_json:
-                put_json_line({"session_id": name, **_to_dict(verification)})
+                put_json_line({"session_id": name, **msgspec.structs.asdict(verification)})
             else:
                 _put_verification(name, verification, noted)
     return progress.done, bad
@@ -141,13 +142,6 @@ def _parse_head(text: str) -> Head:
     if match is None:
         raise typer.BadParameter("write SEQ:HASH, the hash in 64 hexadecimal digits", param_hint="'--head'")
     return Head(seq=int(match[1]), hash=match[2].lower())
-
-
-def _to_dict(verification: Verification) -> dict[str, object]:
-    import msgspec
-
-    plain: dict[str, object] = msgspec.to_builtins(verification)
-    return plain
 
 
 def _put_verification(name: str, found: Verification, noted: Head | None) -> None:
@@ -182,7 +176,7 @@ def _compare_with_checkpoint(found: Source, file: Path, public_key: Path | None,
                 outcome, detail = _compare_log(found, noted)
                 counts[outcome] = counts.get(outcome, 0) + 1
                 if as_json:
-                    put_json_line({**_head_to_dict(noted), "outcome": outcome, "detail": detail})
+                    put_json_line({**msgspec.structs.asdict(noted), "outcome": outcome, "detail": detail})
                 elif outcome != "unchanged":
                     put(f"{_name_log(noted)}: {outcome.upper() if outcome in _BAD_OUTCOMES else outcome}, {detail}")
     except (BadCheckpoint, OSError) as error:
@@ -233,7 +227,3 @@ def _is_at_least(seq: object, noted: int) -> bool:
 def _name_log(noted: CheckpointHead) -> str:
     tenant = f"{noted.tenant}/" if noted.tenant else ""
     return f"{tenant}{noted.session_id}" if noted.session_id is not None else f"audit log {noted.tenant or ''}".strip()
-
-
-def _head_to_dict(noted: CheckpointHead) -> dict[str, object]:
-    return {"tenant": noted.tenant, "session_id": noted.session_id, "seq": noted.seq, "hash": noted.hash}

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 from swarmkeep.cli.options import SourceOptions
 from swarmkeep.cli.sources.source import Source
+
+if TYPE_CHECKING:
+    from swarmkeep.store.opening import SqlStore
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -29,3 +35,20 @@ def open_source(where: SourceOptions, *, writes: bool = False, creates: bool = F
             found = DatabaseSource(where.database_url, where.tenant, writes=writes, creates=creates)
         opened.callback(found.close)
         yield found
+
+
+def run_on_store(url: str, job: Callable[[SqlStore], Awaitable[T]], *, read_only: bool = False) -> T:
+    """Do something with a database itself, whose schema has to be this release's."""
+    import asyncio
+
+    from swarmkeep.store.opening import open_store
+
+    async def carry_out() -> T:
+        store = open_store(url, read_only=read_only)
+        try:
+            await store.ping()
+            return await job(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(carry_out())
