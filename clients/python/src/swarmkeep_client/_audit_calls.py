@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from swarmkeep_client._requests import build_path, build_query, build_session_path, make_write, read_as
-from swarmkeep_client._wire import Call, Request
+from swarmkeep_client._requests import build_query, build_session_path, format_head, make_get, make_write, read_as
+from swarmkeep_client._wire import Call
 from swarmkeep_client.auditing import AuditEntry, Redaction
 from swarmkeep_client.models import Head, Page, Verification
 
@@ -22,20 +22,15 @@ def redact(
     body = {
         "seqs": list(seqs),
         "reason": reason,
-        "include_forks": True if include_forks else None,
-        "dry_run": True if dry_run else None,
+        "include_forks": include_forks or None,
+        "dry_run": dry_run or None,
     }
     return Call(make_write("POST", build_session_path(session_id, "redact"), body, idempotency_key), read_as(Redaction))
 
 
 def list_audit(*, after: int | None, page_size: int | None) -> Call[Page[AuditEntry]]:
-    filters = build_query(after=after, limit=page_size)
-    return Call(Request(method="GET", path=build_path("v1", "audit"), query=filters), read_as(Page[AuditEntry]))
+    return Call(make_get("audit", query=build_query(after=after, limit=page_size)), read_as(Page[AuditEntry]))
 
 
 def verify_audit(head: Head | None) -> Call[Verification]:
-    noted = None if head is None else f"{head.seq}:{head.hash}"
-    return Call(
-        Request(method="GET", path=build_path("v1", "audit", "verify"), query=build_query(head=noted)),
-        read_as(Verification),
-    )
+    return Call(make_get("audit", "verify", query=build_query(head=format_head(head))), read_as(Verification))

@@ -14,6 +14,7 @@ from swarmkeep_client._requests import (
     build_query,
     build_session_path,
     format_filter_value,
+    make_get,
     make_read,
     make_write,
     read_as,
@@ -80,19 +81,18 @@ def list_sessions(
         order=order,
         **wanted,
         include=include,
-        children="true" if children else None,
+        children=children,
         limit=page_size,
     )
-    return Call(Request(method="GET", path=build_path("v1", "sessions"), query=filters), read_as(Page[SessionState]))
+    return Call(make_get("sessions", query=filters), read_as(Page[SessionState]))
 
 
 def follow_sessions() -> Request:
-    return accept_stream(Request(method="GET", path=build_path("v1", "sessions")))
+    return accept_stream(make_get("sessions"))
 
 
 def list_active_runs(*, status: ActiveStatus, page_size: int | None) -> Call[Page[ActiveRun]]:
-    query = build_query(status=status, limit=page_size)
-    return Call(Request(method="GET", path=build_path("v1", "runs"), query=query), read_as(Page[ActiveRun]))
+    return Call(make_get("runs", query=build_query(status=status, limit=page_size)), read_as(Page[ActiveRun]))
 
 
 def get_session(session_id: str, *, at: int | None = None) -> Call[SessionState]:
@@ -116,7 +116,7 @@ def update_session(
 
 
 def delete_session(session_id: str, *, force: bool, reason: str | None, if_match: int | None) -> Call[None]:
-    filters = build_query(force="true" if force else None, reason=reason)
+    filters = build_query(force=force, reason=reason)
     headers = {} if if_match is None else {"If-Match": f'"{if_match}"'}
     return Call(
         Request(method="DELETE", path=build_session_path(session_id), query=filters, headers=headers), _read_nothing
@@ -199,11 +199,11 @@ def stream_resumed_run(session_id: str, run_id: str, given: ResumeInput) -> Requ
 
 
 def list_agents() -> Call[Page[AgentInfo]]:
-    return Call(Request(method="GET", path=build_path("v1", "agents")), read_as(Page[AgentInfo]))
+    return Call(make_get("agents"), read_as(Page[AgentInfo]))
 
 
 def get_agent(name: str) -> Call[AgentInfo]:
-    return Call(Request(method="GET", path=build_path("v1", "agents", name)), read_as(AgentInfo))
+    return Call(make_get("agents", name), read_as(AgentInfo))
 
 
 def get_health() -> Call[Health]:

@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from swarmkeep_client._calls import MetadataValue
-from swarmkeep_client._requests import build_path, build_query, format_filter_value, make_read, make_write, read_as
+from swarmkeep_client._requests import (
+    build_path,
+    build_query,
+    format_filter_value,
+    make_get,
+    make_read,
+    make_write,
+    read_as,
+)
 from swarmkeep_client._wire import Call, Request
 from swarmkeep_client.models import ImportReport, Page
 from swarmkeep_client.prices import Prices
@@ -23,11 +31,7 @@ def export_sessions(
 ) -> Request:
     wanted = {f"metadata.{key}": format_filter_value(value) for key, value in (metadata or {}).items()}
     filters = build_query(agent=agent, status=status, **wanted)
-    return Request(
-        method="GET",
-        path=build_path("v1", "export"),
-        query=(*filters, *(("id", session_id) for session_id in ids or ())),
-    )
+    return make_get("export", query=(*filters, *(("id", session_id) for session_id in ids or ())))
 
 
 def get_transcript(session_id: str, form: str, *, at: int | None) -> Call[str]:
@@ -40,28 +44,27 @@ def import_sessions(
 ) -> Call[ImportReport]:
     # Sent again it does nothing more, so it may be sent again.
     request = make_write("POST", build_path("v1", "import"), None, None)
+    # Words of Python's own, which are no names of arguments.
     words = {"as": as_id, "from": None if source == "export" else source}
-    named = build_query(**words)
     request = replace(
         request,
         body=file,
-        query=(*named, *build_query(agent=agent, dry_run="true" if dry_run else None)),
+        query=build_query(**words, agent=agent, dry_run=dry_run),
         headers={**request.headers, "Content-Type": "application/x-ndjson"},
     )
     return Call(request, read_as(ImportReport))
 
 
 def get_quotas() -> Call[Quotas]:
-    return Call(Request(method="GET", path=build_path("v1", "quotas")), read_as(Quotas))
+    return Call(make_get("quotas"), read_as(Quotas))
 
 
 def get_counts(*, children: bool) -> Call[SessionCounts]:
-    query = build_query(children="true" if children else None)
-    return Call(Request(method="GET", path=build_path("v1", "counts"), query=query), read_as(SessionCounts))
+    return Call(make_get("counts", query=build_query(children=children)), read_as(SessionCounts))
 
 
 def get_prices() -> Call[Prices]:
-    return Call(Request(method="GET", path=build_path("v1", "prices")), read_as(Prices))
+    return Call(make_get("prices"), read_as(Prices))
 
 
 def get_usage(
@@ -74,9 +77,8 @@ def get_usage(
     session: str | None,
     page_size: int | None,
 ) -> Call[Page[UsageRow]]:
-    days = {name: day for name, day in (("from", first_day), ("to", last_day)) if day is not None}
-    filters = build_query(**days, agent=agent, model=model, session=session, limit=page_size)
-    groups = tuple(("group_by", name) for name in group_by)
-    return Call(
-        Request(method="GET", path=build_path("v1", "usage"), query=(*groups, *filters)), read_as(Page[UsageRow])
+    filters = build_query(
+        **{"from": first_day, "to": last_day}, agent=agent, model=model, session=session, limit=page_size
     )
+    groups = tuple(("group_by", name) for name in group_by)
+    return Call(make_get("usage", query=(*groups, *filters)), read_as(Page[UsageRow]))

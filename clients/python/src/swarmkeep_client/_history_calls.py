@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from swarmkeep_client._fields import SessionFields
-from swarmkeep_client._requests import build_query, build_session_path, make_read, make_write, read_as
+from swarmkeep_client._requests import build_query, build_session_path, format_head, make_read, make_write, read_as
 from swarmkeep_client._wire import Call
 from swarmkeep_client.comparisons import Compaction, Comparison, Replay, StateDiff
 from swarmkeep_client.models import Head, Json, Page, SessionState, Verification
@@ -24,8 +24,7 @@ def get_blob(session_id: str, sha256: str) -> Call[bytes]:
 
 
 def verify_session(session_id: str, head: Head | None = None) -> Call[Verification]:
-    noted = None if head is None else f"{head.seq}:{head.hash}"
-    return Call(make_read(session_id, "verify", query=build_query(head=noted)), read_as(Verification))
+    return Call(make_read(session_id, "verify", query=build_query(head=format_head(head))), read_as(Verification))
 
 
 def replay_session(session_id: str, *, ignore: Sequence[str], idempotency_key: str | None) -> Call[Replay]:
@@ -37,9 +36,8 @@ def compact_session(
     session_id: str, *, keep_turns: int | None, instructions: str | None, idempotency_key: str | None
 ) -> Call[Compaction]:
     body = {"keep_turns": keep_turns, "instructions": instructions}
-    given = {name: value for name, value in body.items() if value is not None}
     path = build_session_path(session_id, "compact")
-    return Call(make_write("POST", path, given, idempotency_key), read_as(Compaction))
+    return Call(make_write("POST", path, body, idempotency_key), read_as(Compaction))
 
 
 def diff_states(session_id: str, before: int, after: int) -> Call[StateDiff]:

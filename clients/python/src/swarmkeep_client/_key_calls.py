@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from swarmkeep_client._requests import build_path, build_query, make_write, read_as
-from swarmkeep_client._wire import Call, Request
+from swarmkeep_client._requests import build_path, build_query, make_get, make_write, read_as
+from swarmkeep_client._wire import Call
 from swarmkeep_client.keys import ApiKey, Caller, CreatedKey, Role
 from swarmkeep_client.models import Page
 
@@ -24,12 +24,11 @@ def _format_time(at: datetime | str | None) -> str | None:
 
 
 def get_caller() -> Call[Caller]:
-    return Call(Request(method="GET", path=build_path("v1", "me")), read_as(Caller))
+    return Call(make_get("me"), read_as(Caller))
 
 
 def list_keys(*, page_size: int | None) -> Call[Page[ApiKey]]:
-    filters = build_query(limit=page_size)
-    return Call(Request(method="GET", path=build_path("v1", "keys"), query=filters), read_as(Page[ApiKey]))
+    return Call(make_get("keys", query=build_query(limit=page_size)), read_as(Page[ApiKey]))
 
 
 def revoke_key(key_id: str) -> Call[ApiKey]:

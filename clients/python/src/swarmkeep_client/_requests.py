@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from swarmkeep_client._json import decode, encode
 from swarmkeep_client._wire import Answer, Request
+from swarmkeep_client.models import Head
 
 T = TypeVar("T")
 
@@ -35,8 +36,14 @@ def _quote_segment(segment: str) -> str:
 
 
 def build_query(**values: str | int | None) -> Query:
-    """A query string's pairs, without those that are None."""
-    return tuple((name, str(value)) for name, value in values.items() if value is not None)
+    """A query string's pairs, without those that are None or False; True is `true`."""
+    given = {name: value for name, value in values.items() if value is not None and value is not False}
+    return tuple((name, "true" if value is True else str(value)) for name, value in given.items())
+
+
+def format_head(head: Head | None) -> str | None:
+    """A head that was noted down, as the server reads it."""
+    return None if head is None else f"{head.seq}:{head.hash}"
 
 
 def format_filter_value(value: str | int | float | bool) -> str:
@@ -73,9 +80,14 @@ def build_session_path(session_id: str, *rest: str) -> str:
     return build_path("v1", "sessions", session_id, *rest)
 
 
+def make_get(*segments: str, query: Query = ()) -> Request:
+    """A request that asks for something below `/v1`."""
+    return Request(method="GET", path=build_path("v1", *segments), query=query)
+
+
 def make_read(session_id: str, *rest: str, query: Query = ()) -> Request:
     """A request that asks for something of a session."""
-    return Request(method="GET", path=build_session_path(session_id, *rest), query=query)
+    return make_get("sessions", session_id, *rest, query=query)
 
 
 def read_as(type_: type[T]) -> Callable[[Answer], T]:

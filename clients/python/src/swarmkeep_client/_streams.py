@@ -1,6 +1,6 @@
 """Streams that survive broken connections: each durable event once, in order.
 
-A stream knows which request opens it next and what the bytes of the answer mean. Drivers do the reading and waiting.
+A stream knows which request opens it next and what the bytes of the answer mean. Senders do the reading and waiting.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Stream(Generic[T]):
         raise NotImplementedError
 
     def accept(self, status: int, content_type: str) -> bool:
-        """Begin to read an answer, if it is a stream at all; if not, its whole body goes to `interrupted`."""
+        """Begin to read an answer, if it is a stream at all; if not, its whole body goes to `handle_interruption`."""
         if status != 200 or not content_type.startswith("text/event-stream"):
             return False
         self._parser = FrameParser()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swarmkeep_client._requests import build_session_path, make_write, read_as
 from swarmkeep_client._wire import Call
-from swarmkeep_client.models import Json, Message, Page, SessionState
+from swarmkeep_client.models import Message, Page, SessionState
 
 
 def take_over(session_id: str, *, note: str | None, force: bool, idempotency_key: str | None) -> Call[SessionState]:
@@ -23,6 +23,5 @@ def answer(session_id: str, content: str, *, idempotency_key: str | None) -> Cal
 def _change(
     session_id: str, what: str, note: str | None, force: bool, idempotency_key: str | None
 ) -> Call[SessionState]:
-    body: Json = {"note": note, "force": force or None}
-    given = {name: value for name, value in body.items() if value is not None}
-    return Call(make_write("POST", build_session_path(session_id, what), given, idempotency_key), read_as(SessionState))
+    body = {"note": note, "force": force or None}
+    return Call(make_write("POST", build_session_path(session_id, what), body, idempotency_key), read_as(SessionState))

@@ -164,8 +164,8 @@ class AsyncClient:
 class AsyncSessions:
     """The server's sessions, as far as the key may see them."""
 
-    def __init__(self, driver: AsyncSender) -> None:
-        self._sender = driver
+    def __init__(self, sender: AsyncSender) -> None:
+        self._sender = sender
 
     async def create(
         self,
@@ -249,8 +249,8 @@ class AsyncSessions:
 class AsyncAgents:
     """The agents that the server has."""
 
-    def __init__(self, driver: AsyncSender) -> None:
-        self._sender = driver
+    def __init__(self, sender: AsyncSender) -> None:
+        self._sender = sender
 
     async def list(self) -> list[AgentInfo]:
         """Every agent."""
@@ -264,8 +264,8 @@ class AsyncAgents:
 class AsyncAudit:
     """The audit log: what was done to sessions that are gone."""
 
-    def __init__(self, driver: AsyncSender) -> None:
-        self._sender = driver
+    def __init__(self, sender: AsyncSender) -> None:
+        self._sender = sender
 
     def list(self, *, after: int | None = None, page_size: int | None = None) -> AsyncIterator[AuditEntry]:
         """Entries with seq > `after`, oldest first, fetched page by page as they are needed."""

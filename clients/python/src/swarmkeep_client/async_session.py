@@ -24,9 +24,9 @@ from swarmkeep_client.models import Event, Head, Json, Message, Run, SessionStat
 class AsyncSession(SessionFields):
     """A conversation on the server. Its fields are as of the last answer about it; `refresh` fetches them anew."""
 
-    def __init__(self, driver: AsyncSender, state: SessionState) -> None:
+    def __init__(self, sender: AsyncSender, state: SessionState) -> None:
         super().__init__(state)
-        self._sender = driver
+        self._sender = sender
 
     async def run(self, input: Input, *, background: bool = False, **options: Unpack[RunOptions]) -> Run:
         """Give the agents an input, and wait until they have answered or wait for somebody.

@@ -162,8 +162,8 @@ class Client:
 class Sessions:
     """The server's sessions, as far as the key may see them."""
 
-    def __init__(self, driver: Sender) -> None:
-        self._sender = driver
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
 
     def create(
         self,
@@ -247,8 +247,8 @@ class Sessions:
 class Agents:
     """The agents that the server has."""
 
-    def __init__(self, driver: Sender) -> None:
-        self._sender = driver
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
 
     def list(self) -> list[AgentInfo]:
         """Every agent."""
@@ -262,8 +262,8 @@ class Agents:
 class Audit:
     """The audit log: what was done to sessions that are gone."""
 
-    def __init__(self, driver: Sender) -> None:
-        self._sender = driver
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
 
     def list(self, *, after: int | None = None, page_size: int | None = None) -> Iterator[AuditEntry]:
         """Entries with seq > `after`, oldest first, fetched page by page as they are needed."""

@@ -13,8 +13,8 @@ from swarmkeep_client.keys import ApiKey, CreatedKey, Role
 class Keys:
     """The API keys of the key's own tenant, for keys with the role `admin`."""
 
-    def __init__(self, driver: Sender) -> None:
-        self._sender = driver
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
 
     def create(
         self,
@@ -44,8 +44,8 @@ class Keys:
 class AsyncKeys:
     """The API keys of the key's own tenant, for keys with the role `admin`."""
 
-    def __init__(self, driver: AsyncSender) -> None:
-        self._sender = driver
+    def __init__(self, sender: AsyncSender) -> None:
+        self._sender = sender
 
     async def create(
         self,
