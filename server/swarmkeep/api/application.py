@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from litestar import Litestar, Request, Response, Router
 from litestar.config.cors import CORSConfig
@@ -15,9 +15,10 @@ from litestar.events import BaseEventEmitterBackend
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
-from litestar.types import ControllerRouterHandler, Scope
+from litestar.types import ASGIApp, ControllerRouterHandler
 
 import swarmkeep
+from swarmkeep.api.access.asgi import Application, Message, Scope
 from swarmkeep.api.access.compression import Compression
 from swarmkeep.api.access.head_requests import HeadRequests
 from swarmkeep.api.access.request_log import RequestLog
@@ -158,8 +159,8 @@ def build_api(
         response_class=JsonResponse,
     )
     # Around all of it: middleware of the framework's own does not see what no route answers.
-    within = Compression(HeadRequests(app.asgi_handler))
-    app.asgi_handler = RequestLog(within, partial(_note_beginning, app), writes_lines=access_log)
+    within = Compression(HeadRequests(cast(Application, app.asgi_handler)))
+    app.asgi_handler = cast(ASGIApp, RequestLog(within, partial(_note_beginning, app), writes_lines=access_log))
     return app
 
 
@@ -169,7 +170,7 @@ def _error_response(request: Request[Any, Any, Any], error: Exception) -> Respon
     return answer(request, error)
 
 
-def _note_beginning(app: Litestar, message: dict[str, Any], scope: Scope) -> None:
+def _note_beginning(app: Litestar, message: Message, scope: Scope) -> None:
     service: Service = app.state.service
     service.metrics.observe_response(message, scope)
     # An answer to a request has a status, and so has one that refuses a handshake.

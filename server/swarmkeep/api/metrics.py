@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from litestar.types import Scope
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
 import swarmkeep
+from swarmkeep.api.access.asgi import Message, Scope
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, Overloaded, SeqConflict
 from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed
@@ -85,7 +85,7 @@ class Metrics:
         """Show a value as it is when somebody looks."""
         Gauge(name, help_text, registry=self.registry).set_function(value)
 
-    def observe_response(self, message: Mapping[str, Any], scope: Scope) -> None:
+    def observe_response(self, message: Message, scope: Scope) -> None:
         """Count an answer that begins."""
         if message["type"] == "http.response.start":
             route = scope.get("path_template") or "none"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from swarmkeep.api.access.asgi import Message
 
 _ALWAYS = (
     (b"x-content-type-options", b"nosniff"),
@@ -15,7 +15,7 @@ _ALWAYS = (
 )
 
 
-def add_security_headers(message: dict[str, Any]) -> None:
+def add_security_headers(message: Message) -> None:
     """Add what the beginning of an answer does not say itself."""
     if message["type"] == "http.response.start":
         named = {name.lower() for name, _ in message["headers"]}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from operator import is_not
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from litestar import Response
-from litestar.types import Receive, Scope, Send
 
+from swarmkeep.api.access.asgi import Receive, Scope, Send
 from swarmkeep.api.access.request_log import SEND_PART
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent, view_event
@@ -47,7 +47,7 @@ class StreamResponse(Response[Any]):
         return self._send
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
-        send_part = cast(dict[str, Any], scope).get(SEND_PART, send)
+        send_part = scope.get(SEND_PART, send)
         pump = asyncio.create_task(self._pump(send, send_part))
         tasks = [pump, asyncio.create_task(wait_for_disconnect(receive))]
         if self._until is not None:
@@ -79,7 +79,7 @@ class StreamResponse(Response[Any]):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def wait_for_disconnect(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
     """Return once the client is gone. Its request must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass

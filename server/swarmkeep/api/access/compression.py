@@ -9,11 +9,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 from collections.abc import Iterable
-from typing import Any, cast
 
-from litestar.enums import ScopeType
-from litestar.types import ASGIApp, Message, Receive, Scope, Send
-
+from swarmkeep.api.access.asgi import Application, Message, Receive, Scope, Send
 from swarmkeep.api.parameters import takes_gzip
 
 SMALLEST_BYTES = 1_000
@@ -27,11 +24,11 @@ _TYPES = (b"application/json", b"application/problem+json", b"application/vnd.oa
 class Compression:
     """An ASGI application around another."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: Application) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == ScopeType.HTTP and scope.get("method") != "HEAD" and takes_gzip(scope["headers"]):
+        if scope["type"] == "http" and scope["method"] != "HEAD" and takes_gzip(scope["headers"]):
             send = _CompressedAnswer(send).send
         await self._app(scope, receive, send)
 
@@ -41,20 +38,19 @@ class _CompressedAnswer:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._start: dict[str, Any] | None = None
+        self._start: Message | None = None
 
     async def send(self, message: Message) -> None:
-        sent = cast(dict[str, Any], message)
-        if sent["type"] == "http.response.start" and _is_worth_it(sent["headers"]):
-            self._start = sent
+        if message["type"] == "http.response.start" and _is_worth_it(message["headers"]):
+            self._start = message
             return
         if self._start is not None:
             start, self._start = self._start, None
             # A body that has a length is one piece; should one not be, it goes on as it is.
-            if sent["type"] == "http.response.body" and not sent.get("more_body"):
-                start, sent = await _compress(start, sent)
-            await self._send(cast(Message, start))
-        await self._send(cast(Message, sent))
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                start, message = await _compress(start, message)
+            await self._send(start)
+        await self._send(message)
 
 
 def _is_worth_it(headers: Iterable[tuple[bytes, bytes]]) -> bool:
@@ -64,7 +60,7 @@ def _is_worth_it(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return int(length) >= SMALLEST_BYTES and kind.startswith(_TYPES) and b"content-encoding" not in named
 
 
-async def _compress(start: dict[str, Any], body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+async def _compress(start: Message, body: Message) -> tuple[Message, Message]:
     whole = body.get("body", b"")
     is_large = len(whole) > _MOST_BYTES_ON_THE_LOOP
     small = await asyncio.to_thread(_gzip, whole) if is_large else _gzip(whole)

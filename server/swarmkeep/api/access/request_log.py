@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, cast
 
-from litestar.types import ASGIApp, Message, Receive, Scope, Send
-
+from swarmkeep.api.access.asgi import Application, Message, Receive, Scope, Send
 from swarmkeep.api.access.request_ids import HEADER, find_request_id
 from swarmkeep.logs.context import only_log_fields
 
@@ -17,7 +15,7 @@ log = logging.getLogger(__name__)
 SEND_PART = "swarmkeep.send_part"
 """Where a scope has the server's own `send`, for parts of a body: all that is around it looks at beginnings only."""
 
-NoteBeginning = Callable[[dict[str, Any], Scope], None]
+NoteBeginning = Callable[[Message, Scope], None]
 
 _MAX_PATH_CHARACTERS = 200
 # What asks for these does so every few seconds.
@@ -33,7 +31,7 @@ class RequestLog:
     `note_beginning` is shown the message that begins an answer, whoever sends it, and may add to its headers.
     """
 
-    def __init__(self, app: ASGIApp, note_beginning: NoteBeginning, *, writes_lines: bool = True) -> None:
+    def __init__(self, app: Application, note_beginning: NoteBeginning, *, writes_lines: bool = True) -> None:
         self._app = app
         self._note_beginning = note_beginning
         self._writes_lines = writes_lines
@@ -41,17 +39,17 @@ class RequestLog:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = find_request_id(scope)
         answer = _Answer(scope, send, request_id, self._note_beginning)
-        cast(dict[str, Any], scope)[SEND_PART] = send
+        scope[SEND_PART] = send
         started = time.perf_counter()
         with only_log_fields(request_id=request_id):
             try:
                 await self._app(scope, receive, answer.send)
             finally:
                 if self._writes_lines:
-                    _log_request(cast(dict[str, Any], scope), answer.status, time.perf_counter() - started)
+                    _log_request(scope, answer.status, time.perf_counter() - started)
 
 
-def _log_request(scope: dict[str, Any], status: int | None, seconds: float) -> None:
+def _log_request(scope: Scope, status: int | None, seconds: float) -> None:
     """The line of a request that has been answered; without a status its caller has gone before."""
     is_probe = scope["path"].startswith(_PROBES) and status == 200
     fields = {
@@ -83,14 +81,13 @@ class _Answer:
         self._header = (HEADER, request_id.encode("ascii"))
 
     async def send(self, message: Message) -> None:
-        sent = cast(dict[str, Any], message)
-        if sent["type"] == "websocket.close" and self.status is None and self._may_refuse:
+        if message["type"] == "websocket.close" and self.status is None and self._may_refuse:
             return await self._refuse_handshake()
-        if sent["type"] in _BEGINNINGS:
-            self.status = sent.get("status", 101)
-            sent = {**sent, "headers": [*(sent.get("headers") or ()), self._header]}
-            self._note_beginning(sent, self._scope)
-        await self._send(cast(Message, sent))
+        if message["type"] in _BEGINNINGS:
+            self.status = message.get("status", 101)
+            message = {**message, "headers": [*(message.get("headers") or ()), self._header]}
+            self._note_beginning(message, self._scope)
+        await self._send(message)
         return None
 
     async def _refuse_handshake(self) -> None:
@@ -98,5 +95,5 @@ class _Answer:
         self.status = 403
         start = {"type": "websocket.http.response.start", "status": 403, "headers": [self._header, _NO_BODY]}
         self._note_beginning(start, self._scope)
-        await self._send(cast(Message, start))
-        await self._send(cast(Message, {"type": "websocket.http.response.body", "body": b"", "more_body": False}))
+        await self._send(start)
+        await self._send({"type": "websocket.http.response.body", "body": b"", "more_body": False})

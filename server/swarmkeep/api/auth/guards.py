@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from litestar.connection import ASGIConnection
 from litestar.datastructures import Headers
 from litestar.handlers import BaseRouteHandler
-from litestar.types import Scope
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.permissions import Permission
@@ -72,7 +71,7 @@ async def authenticate(service: Service, authorization: list[str], address: str)
     return key
 
 
-def client_address(scope: Scope) -> str:
+def client_address(scope: Mapping[str, Any]) -> str:
     """Where a request comes from: who connected, or what a proxy says that was named to the server."""
     client = scope.get("client")
     return "" if client is None else client[0]
@@ -142,15 +141,14 @@ def _host_name(host: str) -> str:
     return (name if name and port.isdecimal() else host).lower()
 
 
-def log_refusal(refusals: RefusalLog, status: int | None, scope: Scope) -> None:
+def log_refusal(refusals: RefusalLog, status: int | None, scope: Mapping[str, Any]) -> None:
     """Note an answer that refuses somebody."""
     if status in REFUSALS:
         refusals.note(status, client_address(scope), _describe_request(scope))
 
 
-def _describe_request(scope: Scope) -> str:
+def _describe_request(scope: Mapping[str, Any]) -> str:
     """The method and the path, with the key's id if one was shown: never the key."""
     shown = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1").rpartition(" ")[2]
     key_id = parse_key_id(shown)
-    method = cast(dict[str, Any], scope).get("method", "WebSocket")
-    return f"{method} {scope['path'][:200]}" + (f" by {key_id}" if key_id else "")
+    return f"{scope.get('method', 'WebSocket')} {scope['path'][:200]}" + (f" by {key_id}" if key_id else "")
