@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given as for_any
 from hypothesis import strategies as st
 
-from swarmkeep.api.body_sizes import refuse_too_many_values
+from swarmkeep.api.bodies import refuse_too_many_values
 from swarmkeep.domain.codec import count_values
 from swarmkeep.domain.errors import TooLarge
 from tests.api.server import RunningServer, check_problem

@@ -16,13 +16,13 @@ from litestar.exceptions import InternalServerException
 from litestar.serialization import default_serializer
 from litestar.types import Serializer
 
+from swarmkeep.api.aside import run_aside
 from swarmkeep.api.body_limits import UNCOUNTED_BYTES
-from swarmkeep.api.body_sizes import refuse_too_many_values
 from swarmkeep.api.http_errors import RequestTimeout, UnsupportedMediaType
 from swarmkeep.api.limits import ServerLimits
 from swarmkeep.domain.checking.inputs import make_invalid_request
-from swarmkeep.domain.codec import MalformedJson, decode, encode
-from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.domain.codec import MalformedJson, decode, encode, has_more_values
+from swarmkeep.domain.errors import InvalidRequest, TooLarge
 
 T = TypeVar("T")
 
@@ -82,10 +82,7 @@ class JsonRequest(Request[Any, Any, State]):
         if self._body == b"" and not wanted.may_be_absent:
             raise InvalidRequest("the body must be a JSON object")
         max_values = self.app.state.body_limits.max_values
-        if len(body) <= UNCOUNTED_BYTES:
-            return parse_json(body, wanted, "the body", max_values)
-        # A large body takes a while, and others do not wait for it.
-        return await asyncio.to_thread(parse_json, body, wanted, "the body", max_values)
+        return await run_aside(len(body) > UNCOUNTED_BYTES, parse_json, body, wanted, "the body", max_values)
 
     @property
     def _body_seconds(self) -> float:
@@ -129,6 +126,14 @@ def parse_json(text: bytes, type_: Any, name: str, max_values: int) -> Any:
         raise make_invalid_request(error) from error
     except MalformedJson as error:
         raise InvalidRequest(f"{name} is not valid JSON: {error}") from error
+
+
+def refuse_too_many_values(body: bytes, max_values: int) -> None:
+    """Refuse a JSON text with more values than that, before it is read: many tiny ones cost far more than their bytes.
+    Raises TooLarge.
+    """
+    if has_more_values(body, max_values):
+        raise TooLarge(f"the body holds more than {max_values} JSON values (SWARMKEEP_MAX_BODY_VALUES)")
 
 
 def _is_json(content_type: str) -> bool:

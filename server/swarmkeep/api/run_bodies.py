@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
 
+from swarmkeep.api.aside import run_aside
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.bodies import Body
 from swarmkeep.domain.checking.caller_tools import check_tool_choice, check_tools
@@ -58,9 +58,8 @@ class NewRun(Body, frozen=True, kw_only=True):
 
         Raises InvalidRequest and TooLarge.
         """
-        if is_heavy(self.input, self.context_variables, self.tools, self.model_settings, self.response_format):
-            return await asyncio.to_thread(self._check, idempotency, max_messages, by)
-        return self._check(idempotency, max_messages, by)
+        is_long = is_heavy(self.input, self.context_variables, self.tools, self.model_settings, self.response_format)
+        return await run_aside(is_long, self._check, idempotency, max_messages, by)
 
     def _check(self, idempotency: IdempotentRequest | None, max_messages: int, by: str | None) -> StartRun:
         if self.stream and self.background:

@@ -6,11 +6,11 @@ streams are; a large one is compressed in a thread.
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 from collections.abc import Iterable
 
 from swarmkeep.api.access.asgi import Application, Message, Receive, Scope, Send
+from swarmkeep.api.aside import run_aside
 from swarmkeep.api.parameters import takes_gzip
 
 SMALLEST_BYTES = 1_000
@@ -62,8 +62,7 @@ def _is_worth_it(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 async def _compress(start: Message, body: Message) -> tuple[Message, Message]:
     whole = body.get("body", b"")
-    is_large = len(whole) > _MOST_BYTES_ON_THE_LOOP
-    small = await asyncio.to_thread(_gzip, whole) if is_large else _gzip(whole)
+    small = await run_aside(len(whole) > _MOST_BYTES_ON_THE_LOOP, _gzip, whole)
     headers = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
     headers += [
         (b"content-encoding", b"gzip"),

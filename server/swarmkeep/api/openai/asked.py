@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
+from swarmkeep.api.aside import run_aside
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.openai.errors import ModelNotFound, Refused
 from swarmkeep.api.openai.fields import Conversation, CreateResponse
@@ -58,9 +58,7 @@ async def read_asked(principal: Principal, body: CreateResponse) -> Asked:
     if isinstance(items, list):
         items = await resolve_references(principal, items)
     try:
-        if is_heavy(items, body.tools):
-            return await asyncio.to_thread(_read_asked, principal, body, items)
-        return _read_asked(principal, body, items)
+        return await run_aside(is_heavy(items, body.tools), _read_asked, principal, body, items)
     except RecursionError:
         raise Refused("the request is nested too deeply") from None
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from swarmkeep.api.aside import run_aside
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.openai.errors import Refused, not_found
 from swarmkeep.api.openai.items.files import measure_item, put_back_files
@@ -31,8 +32,8 @@ from swarmkeep.store.ports import SessionKey
 
 T = TypeVar("T")
 
-# No more are looked through within a few milliseconds.
-_FEW_MESSAGES = 500
+# Up to so many are looked through within a few milliseconds.
+FEW_MESSAGES = 500
 # Each is read as a whole. Frameworks that name what was said before make a conversation with each request.
 _MOST_SESSIONS = 100
 
@@ -173,9 +174,7 @@ async def _read_events(
 async def read_items(session_id: str, state: State, read: Callable[[SessionItems], T]) -> T:
     """What is read of a session's items; of those of a long one in a thread, because whoever is the first to read some
     has all its messages looked through for what belongs together."""
-    if len(state.messages) > _FEW_MESSAGES:
-        return await asyncio.to_thread(lambda: read(SessionItems(session_id, state)))
-    return read(SessionItems(session_id, state))
+    return await run_aside(len(state.messages) > FEW_MESSAGES, lambda: read(SessionItems(session_id, state)))
 
 
 async def resolve_references(principal: Principal, items: list[Any]) -> list[Any]:

@@ -50,11 +50,14 @@ async def list_agents(principal: NamedDependency[Principal], limit: Limit = 50, 
 async def get_agent(
     request: Request[Any, Any, Any], principal: NamedDependency[Principal], name: AgentName
 ) -> AgentView:
-    # Not `name`, but as it was sent: a name may hold slashes, and routing tidies them.
-    raw = request.scope["raw_path"].decode("latin-1")
     registry = principal.engine.registry
-    agent = registry.get(unquote(raw.partition("/v1/agents/")[2]))
+    agent = registry.get(read_name(request, "/v1/agents/"))
     return view_agent(registry, agent, is_offline=principal.service.is_offline)
+
+
+def read_name(request: Request[Any, Any, Any], prefix: str) -> str:
+    """The rest of the path as it was sent: a name may hold slashes, and routing tidies them in what handlers get."""
+    return unquote(request.scope["raw_path"].decode("latin-1").partition(prefix)[2])
 
 
 ROUTES = [list_agents, get_agent]

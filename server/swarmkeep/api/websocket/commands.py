@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, structs
 
+from swarmkeep.api.aside import run_aside
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.bodies import Body, parse_json
 from swarmkeep.api.body_limits import UNCOUNTED_BYTES
@@ -56,9 +56,7 @@ class _FrameHeader(msgspec.Struct):
 
 async def read_command(text: bytes, max_values: int) -> SocketCommand:
     """Read a frame, a large one in a thread: nobody else waits for it. Raises InvalidRequest and TooLarge."""
-    if len(text) <= UNCOUNTED_BYTES:
-        return _parse_command(text, max_values)
-    return await asyncio.to_thread(_parse_command, text, max_values)
+    return await run_aside(len(text) > UNCOUNTED_BYTES, _parse_command, text, max_values)
 
 
 def _parse_command(text: bytes, max_values: int) -> SocketCommand:

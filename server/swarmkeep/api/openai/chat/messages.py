@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from swarmkeep.api.openai.errors import Refused
-from swarmkeep.api.openai.items.content import join_text, read_assistant_content, read_text_output
+from swarmkeep.api.openai.items.content import join_text, read_assistant_content, read_text, read_text_output
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.history.window import STANDING_ROLES, list_standing
 from swarmkeep.domain.state import State
@@ -41,7 +41,7 @@ def _read_message(message: Json, param: str) -> Json:
             raise Refused(f"a message of the role {role} has no {name[:64]!r} here", f"{param}.{name[:64]}")
     found = {"role": role, **read(message, param)}
     if message.get("name") is not None:
-        found["name"] = _text(message, "name", param)
+        found["name"] = read_text(message, "name", param)
     return found
 
 
@@ -56,7 +56,7 @@ def _read_user(message: Json, param: str) -> Json:
 def _read_assistant(message: Json, param: str) -> Json:
     found = read_assistant_content(message.get("content"), f"{param}.content")
     if message.get("refusal") is not None:
-        found["refusal"] = _text(message, "refusal", param)
+        found["refusal"] = read_text(message, "refusal", param)
     calls = message.get("tool_calls")
     if calls:
         if not isinstance(calls, list):
@@ -79,7 +79,7 @@ def _read_call(call: Any, param: str) -> Json:
 
 def _read_result(message: Json, param: str) -> Json:
     content = read_text_output(message.get("content"), f"{param}.content")
-    return {"tool_call_id": _text(message, "tool_call_id", param), "content": content}
+    return {"tool_call_id": read_text(message, "tool_call_id", param), "content": content}
 
 
 _READERS: dict[str, tuple[Callable[[Json, str], Json], tuple[str, ...]]] = {
@@ -133,13 +133,6 @@ def _read_parts(content: object, param: str, kinds: Sequence[str]) -> str | list
                 f"{param}[{place}].{kind}",
             )
     return content
-
-
-def _text(message: Json, name: str, param: str) -> str:
-    value = message.get(name)
-    if not isinstance(value, str) or not value:
-        raise Refused(f"`{name}` is a text that is not empty", f"{param}.{name}")
-    return value
 
 
 def split_history(messages: Sequence[Json]) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 
 import msgspec
 from litestar.datastructures import Headers
 from msgspec import UNSET
 
+from swarmkeep.api.aside import run_aside
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.openai.asked import find_agent
 from swarmkeep.api.openai.chat.fields import (
@@ -47,9 +47,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 async def read_chat_request(principal: Principal, body: CreateChatCompletion, headers: Headers) -> ChatRequest:
     """What a request means; a long one is read in a thread. Raises Refused, InvalidRequest, TooLarge."""
     session_id = read_session_id(headers, principal.service.session_headers, body.metadata or {})
-    if is_heavy(body.messages, body.tools, body.response_format):
-        return await asyncio.to_thread(_read_request, principal, body, session_id)
-    return _read_request(principal, body, session_id)
+    is_long = is_heavy(body.messages, body.tools, body.response_format)
+    return await run_aside(is_long, _read_request, principal, body, session_id)
 
 
 def _read_request(principal: Principal, body: CreateChatCompletion, session_id: str | None) -> ChatRequest:

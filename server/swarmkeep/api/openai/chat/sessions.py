@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 from msgspec import UNSET
 
+from swarmkeep.api.aside import run_aside
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.openai.asked import Asked
 from swarmkeep.api.openai.chat.messages import NewMessages, find_new, split_history
 from swarmkeep.api.openai.chat.request import ChatRequest
 from swarmkeep.api.openai.errors import Refused
+from swarmkeep.api.openai.history import FEW_MESSAGES
 from swarmkeep.api.openai.items.input_items import Input
 from swarmkeep.api.openai.submit import TAKEN_OVER
 from swarmkeep.api.openai.targets import Target, find_state, make_session_id
@@ -21,9 +21,6 @@ from swarmkeep.domain.events import AwaitedApproval, PendingCall
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.idempotency import IdempotentRequest, find_record
 from swarmkeep.store.ports import SessionKey
-
-# Up to so many are looked through within a few milliseconds.
-_FEW_MESSAGES = 500
 
 
 class ChatTarget(msgspec.Struct, frozen=True):
@@ -52,7 +49,8 @@ async def find_chat_target(
 
 async def _plan_target(principal: Principal, chat: ChatRequest, key: SessionKey) -> Target:
     check_new_id(key.id)
-    await _refuse_stray_results(chat.messages)
+    # Before a session is planned for what was sent.
+    await run_aside(len(chat.messages) > FEW_MESSAGES, refuse_stray_results, chat.messages, "/messages")
     history = chat.messages[: split_history(chat.messages)]
     history = [history[place] for place in await _find_passing(principal, chat, history)]
     plan = await principal.engine.sessions.plan(agent=chat.model, messages=history)
@@ -78,18 +76,9 @@ async def _find_passing(principal: Principal, chat: ChatRequest, history: list[J
     return await principal.engine.unstored.find_passing(principal.tenant, chat.model, history) if history else []
 
 
-async def _refuse_stray_results(messages: list[Json]) -> None:
-    """Before a session is planned for them."""
-    if len(messages) > _FEW_MESSAGES:
-        await asyncio.to_thread(refuse_stray_results, messages, "/messages")
-    else:
-        refuse_stray_results(messages, "/messages")
-
-
 async def _find_new(chat: ChatRequest, state: State) -> NewMessages:
-    if len(chat.messages) + len(state.messages) > _FEW_MESSAGES:
-        return await asyncio.to_thread(find_new, chat.messages, state)
-    return find_new(chat.messages, state)
+    is_long = len(chat.messages) + len(state.messages) > FEW_MESSAGES
+    return await run_aside(is_long, find_new, chat.messages, state)
 
 
 def make_asked(chat: ChatRequest, new: NewMessages, conversation: str | None = None) -> Asked:

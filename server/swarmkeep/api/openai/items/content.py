@@ -9,6 +9,14 @@ from swarmkeep.domain.codec import Json
 from swarmkeep.domain.files.references import read_reference
 
 
+def read_text(item: Json, name: str, param: str) -> str:
+    """A field that must be there. Raises Refused."""
+    value = item.get(name)
+    if not isinstance(value, str) or not value:
+        raise Refused(f"`{name}` is a text that is not empty", f"{param}.{name}")
+    return value
+
+
 def read_content(content: object, param: str) -> str | list[Json]:
     """What a user, system or developer says, in parts of Chat Completions; texts alone as one text."""
     if isinstance(content, str):

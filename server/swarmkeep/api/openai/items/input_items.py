@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from swarmkeep.api.openai.errors import Refused
-from swarmkeep.api.openai.items.content import read_assistant_content, read_content, read_text_output
+from swarmkeep.api.openai.items.content import read_assistant_content, read_content, read_text, read_text_output
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.history.stand_ins import make_summary_message
 
@@ -85,18 +85,19 @@ def _read_message(found: Input, item: Json, param: str) -> None:
 
 
 def _read_function_call(found: Input, item: Json, param: str) -> None:
-    _add_call(found, _text(item, "call_id", param), _text(item, "name", param), _text(item, "arguments", param))
+    call_id = read_text(item, "call_id", param)
+    _add_call(found, call_id, read_text(item, "name", param), read_text(item, "arguments", param))
 
 
 def _read_function_call_output(found: Input, item: Json, param: str) -> None:
     output = read_text_output(item.get("output"), f"{param}.output")
-    found.messages.append({"role": "tool", "tool_call_id": _text(item, "call_id", param), "content": output})
+    found.messages.append({"role": "tool", "tool_call_id": read_text(item, "call_id", param), "content": output})
 
 
 def _read_mcp_call(found: Input, item: Json, param: str) -> None:
     # Providers take shorter ids than items have.
-    call_id = f"call_{hashlib.sha256(_text(item, 'id', param).encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
-    _add_call(found, call_id, _text(item, "name", param), _text(item, "arguments", param))
+    call_id = f"call_{hashlib.sha256(read_text(item, 'id', param).encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
+    _add_call(found, call_id, read_text(item, "name", param), read_text(item, "arguments", param))
     output = item.get("output")
     text = output if isinstance(output, str) else describe_call_error(item.get("error"))
     found.messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
@@ -117,7 +118,7 @@ def _read_approval(found: Input, item: Json, param: str) -> None:
         raise Refused("`approve` is true or false", f"{param}.approve")
     if reason is not None and not isinstance(reason, str):
         raise Refused("`reason` is a text", f"{param}.reason")
-    request_id = _text(item, "approval_request_id", param)
+    request_id = read_text(item, "approval_request_id", param)
     found.approvals.append(ApprovalAnswer(request_id, approve, reason, f"{param}.approval_request_id"))
 
 
@@ -126,7 +127,7 @@ def _skip(found: Input, item: Json, param: str) -> None:
 
 
 def _read_compaction(found: Input, item: Json, param: str) -> None:
-    found.messages.append(make_summary_message(read_summary(_text(item, "encrypted_content", param), param)))
+    found.messages.append(make_summary_message(read_summary(read_text(item, "encrypted_content", param), param)))
 
 
 SUMMARY_PREFIX = "summary:"
@@ -158,13 +159,6 @@ def _add_call(found: Input, call_id: str, name: str, arguments: str) -> None:
         last.setdefault("tool_calls", []).append(call)
     else:
         found.messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
-
-
-def _text(item: Json, name: str, param: str) -> str:
-    value = item.get(name)
-    if not isinstance(value, str) or not value:
-        raise Refused(f"`{name}` is a text that is not empty", f"{param}.{name}")
-    return value
 
 
 def collect_references(value: Iterable[Any]) -> list[str]:

@@ -77,7 +77,6 @@ def make_response(
     stored: bool,
 ) -> Json:
     asked = {} if options.request is UNSET else options.request
-    finished = outcome.status in ("completed", "incomplete", "failed", "cancelled")
     return {
         "id": str(response_id),
         "object": "response",
@@ -103,7 +102,7 @@ def make_response(
         "top_logprobs": _or(asked.get("top_logprobs"), 0),
         "reasoning": asked.get("reasoning"),
         "user": asked.get("user"),
-        "usage": usage.to_response() if finished else None,
+        "usage": usage.to_response() if outcome.is_over else None,
         "max_output_tokens": asked.get("max_output_tokens"),
         "max_tool_calls": None,
         "store": stored,

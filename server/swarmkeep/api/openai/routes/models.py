@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
-from urllib.parse import unquote
 
 from litestar import Request, get
 from litestar.di import NamedDependency
@@ -12,7 +11,7 @@ from litestar.params import QueryParameter
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.openai.asked import find_agent
 from swarmkeep.api.openai.errors import PREFIX
-from swarmkeep.api.routes.agents import AgentName
+from swarmkeep.api.routes.agents import AgentName, read_name
 from swarmkeep.domain.codec import Json
 
 ForUser = Annotated[str | None, QueryParameter(description="Changes nothing here: whose key it is, counts.")]
@@ -32,9 +31,7 @@ async def list_models(principal: NamedDependency[Principal], user: ForUser = Non
 async def get_model(
     request: Request[Any, Any, Any], principal: NamedDependency[Principal], name: AgentName
 ) -> dict[str, Any]:
-    # Not `name`, but as it was sent: a name may hold slashes, and routing tidies them.
-    raw = request.scope["raw_path"].decode("latin-1")
-    return show_model(find_agent(principal, unquote(raw.partition(f"{PREFIX}/models/")[2])))
+    return show_model(find_agent(principal, read_name(request, f"{PREFIX}/models/")))
 
 
 ROUTES = [list_models, get_model]

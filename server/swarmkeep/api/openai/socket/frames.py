@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET
 
+from swarmkeep.api.aside import run_aside
 from swarmkeep.api.bodies import parse_json
 from swarmkeep.api.body_limits import UNCOUNTED_BYTES
 from swarmkeep.api.openai.errors import Refused, make_error
@@ -45,9 +45,7 @@ def read_header(text: bytes) -> FrameHeader | None:
 
 async def read_create(text: bytes, max_values: int) -> CreateFrame:
     """Read a frame, a large one in a thread: nobody else waits for it. Raises Refused, InvalidRequest and TooLarge."""
-    if len(text) <= UNCOUNTED_BYTES:
-        return _parse_create(text, max_values)
-    return await asyncio.to_thread(_parse_create, text, max_values)
+    return await run_aside(len(text) > UNCOUNTED_BYTES, _parse_create, text, max_values)
 
 
 def _parse_create(text: bytes, max_values: int) -> CreateFrame:
