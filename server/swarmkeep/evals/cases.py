@@ -12,7 +12,7 @@ import msgspec
 from swarmkeep.agent.model_settings import ModelSettingsError, check_model_settings
 from swarmkeep.audit.replay.divergences import DIVERGENCE_KINDS
 from swarmkeep.domain.codec import Json
-from swarmkeep.evals.yaml_lines import Position, UnreadableFile, read_with_positions
+from swarmkeep.evals.yaml_lines import UnreadableFile, read_with_lines
 
 SUFFIXES = (".yaml", ".yml", ".json")
 _POINTER = re.compile(r"^(?P<what>.*?) - at `(?:key` in `)?\$(?P<path>.*)`$", re.DOTALL)
@@ -27,10 +27,9 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     `function`: calls that are made, in this order, others between them allowed. `arguments`: what the last of them is
     called with, at least. `context`: what the context variables hold in the end, at least. `output`: what the answer
-    holds, at least, where the agent has an output type. `text`: what is said, in any
-    case of letters; between slashes it is a regular expression. `guardrail`: those that refuse something, by name, in
-    this order; a run that one ends is wrong where none is expected. `judge`: a sentence that a model says is
-    true of it.
+    holds, at least, where the agent has an output type. `text`: what is said, in any case of letters; between slashes
+    it is a regular expression. `guardrail`: those that refuse something, by name, in this order; a run that one ends is
+    wrong where none is expected. `judge`: a sentence that a model says is true of it.
     """
 
     function: str | tuple[str, ...] = ()
@@ -115,16 +114,16 @@ def _find_files(path: Path) -> list[Path]:
 
 def _load_file(file: Path) -> CaseFile:
     try:
-        value, places = read_with_positions(file)
+        value, lines = read_with_lines(file)
     except UnreadableFile as error:
         raise InvalidCases(str(error)) from None
     try:
         found = msgspec.convert({**value, "path": str(file)} if isinstance(value, dict) else value, CaseFile)
     except msgspec.ValidationError as error:
         what, pointer = _split_pointer(str(error))
-        raise InvalidCases(f"{_format_place(file, places, pointer)}: {what}") from None
+        raise InvalidCases(f"{_format_place(file, lines, pointer)}: {what}") from None
     for pointer, problem in _find_problems(found):
-        raise InvalidCases(f"{_format_place(file, places, pointer)}: {problem}")
+        raise InvalidCases(f"{_format_place(file, lines, pointer)}: {problem}")
     return found
 
 
@@ -135,12 +134,11 @@ def _split_pointer(message: str) -> tuple[str, str]:
     return found["what"], re.sub(r"\[(\d+|\.\.\.)\]", r"/\1", found["path"]).replace(".", "/").replace("///", "/...")
 
 
-def _format_place(file: Path, places: dict[str, Position], pointer: str) -> str:
+def _format_place(file: Path, lines: dict[str, int], pointer: str) -> str:
     """The line of a value, or of the nearest that holds it."""
-    while pointer and pointer not in places:
+    while pointer and pointer not in lines:
         pointer = pointer.rpartition("/")[0]
-    line = places[pointer].line if pointer in places else 1
-    return f"{file}, line {line}" + (f", {pointer}" if pointer else "")
+    return f"{file}, line {lines.get(pointer, 1)}" + (f", {pointer}" if pointer else "")
 
 
 def _find_problems(file: CaseFile) -> Iterator[tuple[str, str]]:

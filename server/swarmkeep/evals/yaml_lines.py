@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,6 @@ import yaml
 
 class UnreadableFile(ValueError):
     """The file is not there, or no YAML or JSON; the sentence names file and line."""
-
-
-@dataclass(frozen=True)
-class Position:
-    line: int
 
 
 class _Loader(yaml.SafeLoader):
@@ -33,8 +28,8 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))
 
 
-def read_with_positions(file: Path) -> tuple[Any, dict[str, Position]]:
-    """The file's value, and where each value in it stands, by pointer (`/cases/0/name`). Raises UnreadableFile."""
+def read_with_lines(file: Path) -> tuple[Any, dict[str, int]]:
+    """The file's value, and the line of each value in it, by pointer (`/cases/0/name`). Raises UnreadableFile."""
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
@@ -48,7 +43,7 @@ def read_with_positions(file: Path) -> tuple[Any, dict[str, Position]]:
             text = json.dumps(value, indent=2) if "\t" in text else text
         else:
             value = yaml.load(text, _Loader)
-        return value, dict(_iterate_positions(yaml.compose(text, _Loader), ""))
+        return value, dict(_iterate_lines(yaml.compose(text, _Loader), ""))
     except json.JSONDecodeError as error:
         raise UnreadableFile(f"{file}, line {error.lineno}: it is not JSON: {error.msg}") from None
     except yaml.YAMLError as error:
@@ -63,14 +58,14 @@ def _describe_yaml_error(file: Path, error: yaml.YAMLError) -> str:
     return f"{file}{where}: it is not YAML: {getattr(error, 'problem', None) or error}"
 
 
-def _iterate_positions(node: yaml.Node | None, pointer: str) -> Any:
+def _iterate_lines(node: yaml.Node | None, pointer: str) -> Iterator[tuple[str, int]]:
     if node is None:
         return
-    yield pointer, Position(node.start_mark.line + 1)
+    yield pointer, node.start_mark.line + 1
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            yield from _iterate_positions(value, f"{pointer}/{key.value}")
-            yield f"{pointer}/{key.value}", Position(key.start_mark.line + 1)
+            yield from _iterate_lines(value, f"{pointer}/{key.value}")
+            yield f"{pointer}/{key.value}", key.start_mark.line + 1
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
-            yield from _iterate_positions(value, f"{pointer}/{index}")
+            yield from _iterate_lines(value, f"{pointer}/{index}")
