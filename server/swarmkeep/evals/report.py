@@ -1,23 +1,16 @@
-"""Report the outcomes of cases: a table for people, one object for programs."""
+"""What became of cases."""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Literal, Self, get_args
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from swarmkeep.evals.running import Attempt
 
-MOST_PROBLEMS = 3
-WIDTH = 160
 Status = Literal["passed", "failed", "skipped"]
-_STYLES: dict[Status, str] = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 
 
 class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,38 +43,6 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def summarize(outcomes: Sequence[CaseOutcome]) -> dict[str, Any]:
+def count_outcomes(outcomes: Sequence[CaseOutcome]) -> dict[Status, int]:
     counts = Counter(outcome.status for outcome in outcomes)
-    return {**{status: counts[status] for status in _STYLES}, "cases": list(outcomes)}
-
-
-def print_report(outcomes: Sequence[CaseOutcome]) -> None:
-    """A table on standard output, and a line that sums it up."""
-    # A file or another program has no width; there, few cells need a second line.
-    width = None if sys.stdout.isatty() else WIDTH
-    console = Console(highlight=False, markup=False, emoji=False, width=width)
-    table = Table(box=None, pad_edge=False)
-    for heading in ("CASE", "RESULT", "PASSED", "SECONDS", "WHY"):
-        table.add_column(heading, overflow="fold", no_wrap=heading in ("RESULT", "PASSED", "SECONDS"))
-    for outcome in outcomes:
-        table.add_row(
-            Text(_escape_unprintable(outcome.case)),
-            Text(outcome.status, style=_STYLES[outcome.status]),
-            Text(f"{outcome.passed}/{outcome.tried}" if outcome.tried else "-"),
-            Text(f"{outcome.seconds:.2f}" if outcome.tried else "-"),
-            Text(_escape_unprintable(_explain_outcome(outcome))),
-        )
-    console.print(table)
-    counts = Counter(outcome.status for outcome in outcomes)
-    console.print(Text(", ".join(f"{counts[status]} {status}" for status in _STYLES)))
-
-
-def _explain_outcome(outcome: CaseOutcome) -> str:
-    more = len(outcome.problems) - MOST_PROBLEMS
-    lines = [*outcome.problems[:MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])]
-    return outcome.reason or "\n".join(lines)
-
-
-def _escape_unprintable(text: str) -> str:
-    """Escape characters that a terminal would obey rather than show."""
-    return "".join(char if char.isprintable() or char == "\n" else f"\\x{ord(char):02x}" for char in text)
+    return {status: counts[status] for status in get_args(Status)}

@@ -62,8 +62,9 @@ def evaluate(
     database, are compared with what today's agents would do, and need none. A case that needs a model is skipped with
     --offline, and says so.
     """
+    from swarmkeep.cli.render.outcomes import print_outcomes
     from swarmkeep.evals.cases import load_cases
-    from swarmkeep.evals.report import print_report, summarize
+    from swarmkeep.evals.report import count_outcomes
 
     files = load_cases(paths)
     settings = load_settings(agents=agents, offline=offline, model=model, database_url=database_url)
@@ -92,9 +93,9 @@ def evaluate(
     if not outcomes:
         raise Refused(f"no case has {wanted!r} in its name")
     if as_json:
-        put_json(summarize(outcomes))
+        put_json({**count_outcomes(outcomes), "cases": outcomes})
     else:
-        print_report(outcomes)
+        print_outcomes(outcomes)
     if any(outcome.status == "failed" for outcome in outcomes):
         raise typer.Exit(1)
 
