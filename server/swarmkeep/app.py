@@ -107,8 +107,8 @@ def lifespan_of(
         if isinstance(location, SqliteFile):
             # It would start, and refuse the first message.
             refuse_read_only(location)
-        if isinstance(location, SqliteFile) and (exposed := find_exposed_files(location.path)):
-            log.warning("%s", describe_exposure(exposed))
+            if exposed := find_exposed_files(location.path):
+                log.warning("%s", describe_exposure(exposed))
         async with _trace(app, settings) as tracing:
             metrics = _build_metrics(settings, worker_metrics)
             store = open_store(

@@ -37,6 +37,7 @@ def build_http_config(app: Litestar, settings: Settings, limits: ServerLimits = 
     live = partial(BoundedWebSocket, stalled_seconds=limits.stalled_seconds)
     return Config(
         app,
+        host=settings.host,
         http=cast(type[BoundedConnection], connection),
         ws=cast(type[BoundedWebSocket], live),
         lifespan="off",
@@ -114,10 +115,9 @@ class StoppableServer(Server):
     """Stops in two steps: while running runs have their grace time it still answers, so that a load balancer sees
     that it is not ready and callers get their results; then it closes. Asked twice, it ends at once."""
 
-    def __init__(self, config: Config, app: Litestar, host: str) -> None:
+    def __init__(self, config: Config, app: Litestar) -> None:
         super().__init__(config)
         self._app = app
-        self._host = host
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
 
@@ -125,7 +125,7 @@ class StoppableServer(Server):
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         assert sockets
-        announce_address(self._host, sockets[0])
+        announce_address(self.config.host, sockets[0])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # From now on signals do what they do by themselves. What was committed survives that, too.

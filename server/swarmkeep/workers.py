@@ -108,7 +108,7 @@ class WorkerServer(StoppableServer):
     """One of several that share a socket. It begins to stop when its link says so, too."""
 
     def __init__(self, config: Config, app: Litestar, link: WorkerLink, counts: ConnectionCounts) -> None:
-        super().__init__(config, app, "")
+        super().__init__(config, app)
         self._link = link
         self._counts = counts
         self._listener: SharedListener | None = None
