@@ -2,7 +2,7 @@
 
 import { bdi, button, clear, h, since } from "./dom.js";
 import { may } from "./me.js";
-import { hrefOf, replaceRoute } from "./route.js";
+import { hrefOf } from "./route.js";
 import { text } from "./text.js";
 import { sessionTitle } from "./titles.js";
 
@@ -19,7 +19,7 @@ export class InboxView {
     this.asking = 0;
     this.shown = SHOWN_AT_ONCE;
     this.kinds = h("nav", { class: "kinds", "aria-label": inboxText.kinds });
-    this.seen = h("input", { type: "checkbox", onchange: () => this.choose({ seen: this.seen.checked ? "1" : null }) });
+    this.seen = h("input", { type: "checkbox", onchange: () => this.app.choose({ seen: this.seen.checked ? "1" : null }) });
     this.notes = this.inbox.canNotify && button("", { kind: "ghost small", onclick: () => this.notify() });
     this.note = h("p", { class: "note muted", role: "status" });
     this.all = may("run") && button(inboxText.markAll, { kind: "small", icon: "check", hidden: true, onclick: () => this.markAll() });
@@ -43,13 +43,6 @@ export class InboxView {
     this.seen.checked = Boolean(choices.seen);
     this.shown = SHOWN_AT_ONCE;
     this.refreshed();
-  }
-
-  choose(change) {
-    const choices = Object.fromEntries(Object.entries({ ...this.choices, ...change }).filter(([, value]) => value));
-    this.app.route = { ...this.app.route, choices };
-    replaceRoute(this.app.route);
-    this.moved({ choices });
   }
 
   get care() {

@@ -5,7 +5,7 @@ import { button, clear, h, icon } from "./dom.js";
 import { InboxLink } from "./inboxlink.js";
 import { KeyDialog } from "./keydialog.js";
 import { findMe, may, nameOfMe } from "./me.js";
-import { adoptAddress, hrefOf, OF_NO_SESSION, parsed } from "./route.js";
+import { adoptAddress, hrefOf, OF_NO_SESSION, parsed, replaceRoute } from "./route.js";
 import { Session } from "./session.js";
 import { Sidebar } from "./sidebar.js";
 import { text } from "./text.js";
@@ -102,6 +102,14 @@ class App {
     if (same && this.view) this.view.moved?.(route);
     else this.reload();
     this.toggleMenu(false);
+  }
+
+  // In the open view, and in its address.
+  choose(change) {
+    const choices = Object.fromEntries(Object.entries({ ...this.route.choices, ...change }).filter(([, value]) => value));
+    this.route = { ...this.route, choices };
+    replaceRoute(this.route);
+    this.view.moved(this.route);
   }
 
   dress() {

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { columnChart, lineChart } from "./charts.js";
 import { clear, h } from "./dom.js";
-import { hrefOf, replaceRoute } from "./route.js";
+import { hrefOf } from "./route.js";
 import { text } from "./text.js";
 
 const usageText = text.usage;
@@ -27,7 +27,7 @@ export class UsageView {
   constructor(app, route) {
     this.app = app;
     this.rows = null;
-    const picker = (label, name) => h("select", { class: "field", "aria-label": label, onchange: (event) => this.choose({ [name]: event.target.value }) });
+    const picker = (label, name) => h("select", { class: "field", "aria-label": label, onchange: (event) => this.app.choose({ [name]: event.target.value }) });
     this.days = picker(usageText.days, "days");
     this.agent = picker(usageText.agent, "of");
     this.model = picker(usageText.model, "model");
@@ -53,13 +53,6 @@ export class UsageView {
     this.asked = JSON.stringify([this.span, choices.of, choices.model]);
     if (before === this.asked) this.draw();
     else this.load();
-  }
-
-  choose(change) {
-    const choices = Object.fromEntries(Object.entries({ ...this.choices, ...change }).filter(([, value]) => value));
-    this.app.route = { ...this.app.route, choices };
-    replaceRoute(this.app.route);
-    this.moved({ choices });
   }
 
   get span() {
