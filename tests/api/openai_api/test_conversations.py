@@ -71,6 +71,16 @@ async def test_items_are_added_listed_by_pages_and_got(openai: AsyncOpenAI, mode
     assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
 
 
+async def test_a_call_may_have_no_arguments(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+    """Models write nothing at all where a function takes nothing, and chat completions take it so, too."""
+    call: Any = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": ""}
+    output: Any = {"type": "function_call_output", "call_id": "c1", "output": "42"}
+    model.say("Yes.")
+    await openai.responses.create(model="Front", input=[said("user", "Look."), call, output, said("user", "Sure?")])
+    [sent] = [message["tool_calls"] for message in model.requests[0]["messages"] if message["role"] == "assistant"]
+    assert sent[0]["function"] == {"name": "look", "arguments": "{}"}
+
+
 async def test_what_cannot_be_added_is_refused(
     openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel
 ) -> None:

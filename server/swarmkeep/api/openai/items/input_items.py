@@ -85,8 +85,7 @@ def _read_message(found: Input, item: Json, param: str) -> None:
 
 
 def _read_function_call(found: Input, item: Json, param: str) -> None:
-    call_id = read_text(item, "call_id", param)
-    _add_call(found, call_id, read_text(item, "name", param), read_text(item, "arguments", param))
+    _add_call(found, read_text(item, "call_id", param), item, param)
 
 
 def _read_function_call_output(found: Input, item: Json, param: str) -> None:
@@ -97,7 +96,7 @@ def _read_function_call_output(found: Input, item: Json, param: str) -> None:
 def _read_mcp_call(found: Input, item: Json, param: str) -> None:
     # Providers take shorter ids than items have.
     call_id = f"call_{hashlib.sha256(read_text(item, 'id', param).encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
-    _add_call(found, call_id, read_text(item, "name", param), read_text(item, "arguments", param))
+    _add_call(found, call_id, item, param)
     output = item.get("output")
     text = output if isinstance(output, str) else describe_call_error(item.get("error"))
     found.messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
@@ -151,8 +150,12 @@ _READERS: dict[str, Callable[[Input, Json, str], None]] = {
 }
 
 
-def _add_call(found: Input, call_id: str, name: str, arguments: str) -> None:
+def _add_call(found: Input, call_id: str, item: Json, param: str) -> None:
     """A call belongs to the reply that it is part of: the assistant's message right before it, or one of its own."""
+    name, arguments = read_text(item, "name", param), item.get("arguments")
+    # Models write nothing where a function takes nothing.
+    if not isinstance(arguments, str):
+        raise Refused("`arguments` is a text", f"{param}.arguments")
     call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
     last = found.messages[-1] if found.messages else None
     if last is not None and last["role"] == "assistant":
