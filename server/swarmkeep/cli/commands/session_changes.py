@@ -10,29 +10,18 @@ from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, Se
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import put, put_json, say
 
+group = typer.Typer()
 
-def add_commands(group: typer.Typer) -> None:
-    """Make both commands of a group."""
-    group.command(
-        "rename",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep sessions rename order-4711 "Refund of Ann"
-          swarmkeep sessions rename order-4711
+
+@group.command(
+    "rename",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions rename order-4711 "Refund of Ann"
+      swarmkeep sessions rename order-4711
     """,
-    )(rename)
-    group.command(
-        "compact",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep sessions compact order-4711 --url http://127.0.0.1:8000
-          swarmkeep sessions compact order-4711 --keep-turns 2 --url http://127.0.0.1:8000
-    """,
-    )(compact)
-
-
+)
 def rename(
     session_id: SessionId,
     title: Annotated[
@@ -53,6 +42,15 @@ def rename(
         put(state.title or state.id)
 
 
+@group.command(
+    "compact",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions compact order-4711 --url http://127.0.0.1:8000
+      swarmkeep sessions compact order-4711 --keep-turns 2 --url http://127.0.0.1:8000
+    """,
+)
 def compact(
     session_id: SessionId,
     keep_turns: Annotated[

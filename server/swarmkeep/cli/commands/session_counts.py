@@ -10,20 +10,18 @@ from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, So
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.terminal import put_json, put_table
 
-
-def add_commands(group: typer.Typer) -> None:
-    """Put the command into a group of others."""
-    group.command(
-        "counts",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep sessions counts
-          swarmkeep sessions counts --json
-        """,
-    )(counts)
+group = typer.Typer()
 
 
+@group.command(
+    "counts",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions counts
+      swarmkeep sessions counts --json
+    """,
+)
 def counts(
     children: Annotated[
         bool, typer.Option("--children", help="Also the sessions that agents began to ask others.")

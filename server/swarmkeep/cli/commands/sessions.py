@@ -39,12 +39,11 @@ group = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+for others in (session_changes, takeovers, session_counts):
+    group.add_typer(others.group)
 
 
 def register(app: typer.Typer) -> None:
-    session_changes.add_commands(group)
-    takeovers.add_commands(group)
-    session_counts.add_commands(group)
     app.add_typer(group, name="sessions")
 
 

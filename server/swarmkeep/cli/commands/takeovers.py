@@ -16,13 +16,18 @@ if TYPE_CHECKING:
 
 Force = Annotated[bool, typer.Option("--force", help="Also where somebody else has taken it over.")]
 
-
-def add_commands(group: typer.Typer) -> None:
-    """Put the commands into a group of others."""
-    for name, command, epilog in _COMMANDS:
-        group.command(name, epilog=epilog)(command)
+group = typer.Typer()
 
 
+@group.command(
+    "takeover",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions takeover order-4711 --url http://127.0.0.1:8000
+      swarmkeep sessions takeover order-4711 --note "asks for a person" --url http://127.0.0.1:8000
+    """,
+)
 def takeover(
     session_id: SessionId,
     note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Why, for whoever looks on.")] = None,
@@ -39,6 +44,14 @@ def takeover(
     _tell(state, f"took session {session_id} over from {state.agent}{waits}", as_json)
 
 
+@group.command(
+    "answer",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions answer order-4711 "Your parcel leaves today." --url http://127.0.0.1:8000
+    """,
+)
 def answer(
     session_id: SessionId,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What is said.")],
@@ -59,6 +72,14 @@ def _tell(found: SessionState | Message, text: str, as_json: bool) -> None:
         put(text)
 
 
+@group.command(
+    "handback",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions handback order-4711 --note "the parcel is on its way" --url http://127.0.0.1:8000
+    """,
+)
 def handback(
     session_id: SessionId,
     note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="What the agent's model reads.")] = None,
@@ -72,22 +93,3 @@ def handback(
         found.open_on_server(session_id).hand_back(note=note, force=force)
         state = found.session(session_id)
     _tell(state, f"handed session {session_id} back to {state.agent}", as_json)
-
-
-_TAKEOVER = """
-    \b
-    Examples:
-      swarmkeep sessions takeover order-4711 --url http://127.0.0.1:8000
-      swarmkeep sessions takeover order-4711 --note "asks for a person" --url http://127.0.0.1:8000
-    """
-_ANSWER = """
-    \b
-    Examples:
-      swarmkeep sessions answer order-4711 "Your parcel leaves today." --url http://127.0.0.1:8000
-    """
-_HANDBACK = """
-    \b
-    Examples:
-      swarmkeep sessions handback order-4711 --note "the parcel is on its way" --url http://127.0.0.1:8000
-    """
-_COMMANDS = (("takeover", takeover, _TAKEOVER), ("answer", answer, _ANSWER), ("handback", handback, _HANDBACK))
