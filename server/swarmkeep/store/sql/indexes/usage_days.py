@@ -71,7 +71,7 @@ def change_days(connection: Connection, key: SessionKey, before: Sums, after: Su
 
 def make_day_rows(key: SessionKey, sums: Sums) -> list[dict[str, Any]]:
     """The rows by which these sums are added to those that there are."""
-    part = zlib.crc32(key.id.encode("utf-8", "surrogatepass")) % PARTS
+    part = zlib.crc32(key.id.encode()) % PARTS
     return [
         {"tenant": key.tenant, "day": day, "agent": agent, "model": model, "part": part}
         | dict(zip(SUMS, values, strict=True))
