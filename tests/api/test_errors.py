@@ -68,12 +68,27 @@ async def test_unknown_paths_and_methods(plain: RunningServer) -> None:
         assert answer.headers["allow"]
 
 
+async def test_options_and_refusals_name_every_method_of_a_path(plain: RunningServer) -> None:
+    """Resources of several handlers, of one, and of the OpenAI face."""
+    for path, methods in {
+        "/v1/sessions": "GET, OPTIONS, POST",
+        "/v1/sessions/s": "DELETE, GET, OPTIONS, PATCH",
+        "/v1/agents": "GET, OPTIONS",
+        "/openai/v1/conversations/c": "DELETE, GET, OPTIONS, POST",
+    }.items():
+        for method, status in (("OPTIONS", 204), ("PUT", 405)):
+            answer = await plain.client.request(method, path)
+            assert (answer.status_code, answer.headers["allow"]) == (status, methods)
+
+
 @pytest.mark.parametrize(
     ("query", "name"),
     [
         ("limit=0", "limit"), ("limit=201", "limit"), ("limit=x", "limit"), ("limit=", "limit"), ("limit=1.5", "limit"),
         ("limit=99999999999999999999999999", "limit"), ("status=dead", "status"), ("cursor=%00", "cursor"),
         ("cursor=x", "cursor"), ("limt=5", "limt"), ("metadata=5", "metadata"), ("metadata%00=5", "metadata\x00"),
+        ("limit=1&limit=2", "limit"), ("status=idle&status=idle", "status"),
+        ("metadata.team=a&metadata.team=b", "metadata.team"),
     ],
 )  # fmt: skip
 async def test_wrong_query_parameters_are_named(plain: RunningServer, query: str, name: str) -> None:

@@ -15,6 +15,7 @@ from litestar.events import BaseEventEmitterBackend
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
+from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp, ControllerRouterHandler
 
 import swarmkeep
@@ -30,7 +31,7 @@ from swarmkeep.api.errors import problem_response
 from swarmkeep.api.openai.errors import is_openai_path, openai_error_response
 from swarmkeep.api.openai.router import make_router
 from swarmkeep.api.pages import docs, page
-from swarmkeep.api.parameters import refuse_unknown_parameters
+from swarmkeep.api.parameters import refuse_unread_parameters
 from swarmkeep.api.routes import (
     active_runs,
     agents,
@@ -133,7 +134,7 @@ def build_api(
             *docs.ROUTES,
             *page.ROUTES,
         ],
-        before_request=refuse_unknown_parameters,
+        before_request=_before_request,
         cors_config=_cors_config(cors_origins) if cors_origins else None,
         event_emitter_backend=_NoEventEmitter,
         dependencies={"principal": Provide(identify_principal, sync_to_thread=False)},
@@ -162,6 +163,19 @@ def build_api(
     within = Compression(HeadRequests(cast(Application, app.asgi_handler)))
     app.asgi_handler = cast(ASGIApp, RequestLog(within, partial(_note_beginning, app), writes_lines=access_log))
     return app
+
+
+async def _before_request(request: Request[Any, Any, Any]) -> Response[None] | None:
+    await refuse_unread_parameters(request)
+    return _name_methods(request) if request.method == "OPTIONS" else None
+
+
+def _name_methods(request: Request[Any, Any, Any]) -> Response[None]:
+    """The answer to OPTIONS. The framework's own names the methods of the first route of a path alone."""
+    path = request.scope["path_template"]
+    routes = (route for route in request.app.routes if isinstance(route, HTTPRoute) and route.path_format == path)
+    methods = sorted({method for route in routes for method in route.methods})
+    return Response(None, status_code=204, headers={"Allow": ", ".join(methods)})
 
 
 def _error_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:

@@ -209,7 +209,12 @@ def _problem_parts(error: Exception) -> ProblemParts:
 def _framework_problem_parts(error: HTTPException) -> ProblemParts:
     status = error.status_code if error.status_code in _CODE_OF_STATUS else 400
     code = _CODE_OF_STATUS[status]
-    headers = {key: value for key, value in (error.headers or {}).items() if key.lower() == "allow"}
+    # The framework has them in a set, so in another order in each process.
+    headers = {
+        key: ", ".join(sorted(value.split(", ")))
+        for key, value in (error.headers or {}).items()
+        if key.lower() == "allow"
+    }
     if status != 400:
         return status, code, TITLES[code].lower(), {}, headers
     found = [_field_error(item) for item in error.extra or () if isinstance(item, dict)]

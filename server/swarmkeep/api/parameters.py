@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Annotated, Any
@@ -54,20 +54,27 @@ def preferred_form(request: Request[Any, Any, Any], *forms: str) -> str:
     return _JSON
 
 
-async def refuse_unknown_parameters(request: Request[Any, Any, Any]) -> None:
-    """What holds for every route: no query parameter that nobody reads."""
+async def refuse_unread_parameters(request: Request[Any, Any, Any]) -> None:
+    """What holds for every route: no query parameter that nobody reads, and none twice of which one would be read."""
     if request.scope["query_string"]:
         handler = request.route_handler
         read_query(request.scope, _known_names(handler), handler.opt.get(OPEN_QUERY_PREFIX))
 
 
-def read_query(scope: Scope, known: Collection[str], open_prefix: str | None = None) -> list[tuple[str, str]]:
-    """The query parameters. Raises InvalidRequest for one that is not known, and does not begin with the prefix."""
+def read_query(scope: Scope, known: Mapping[str, bool], open_prefix: str | None = None) -> list[tuple[str, str]]:
+    """The query parameters. `known` says of each whether it may be repeated.
+
+    Raises InvalidRequest for one that is not known, and does not begin with the prefix, and for one that is given twice.
+    """
     pairs = _parse_query(scope)
+    seen: set[str] = set()
     for name, _ in pairs:
         if name not in known and not (open_prefix and name.startswith(open_prefix)):
             names = ", ".join(sorted(known)) or "none"
             raise InvalidRequest(f"unknown query parameter {name!r}; known: {names}", f"/query/{name}")
+        if name in seen and not known.get(name):
+            raise InvalidRequest(f"the query parameter {name!r} is given twice", f"/query/{name}")
+        seen.add(name)
     return pairs
 
 
@@ -76,13 +83,14 @@ def _parse_query(scope: Scope) -> list[tuple[str, str]]:
 
 
 @lru_cache(256)
-def _known_names(handler: BaseRouteHandler) -> frozenset[str]:
+def _known_names(handler: BaseRouteHandler) -> dict[str, bool]:
+    """The query parameters of a route, and whether each may be repeated."""
     parameters = handler.parsed_fn_signature.parameters
-    return frozenset(
-        field.kwarg_definition.name or name
+    return {
+        field.kwarg_definition.name or name: any(part.is_non_string_collection for part in (field, *field.inner_types))
         for name, field in parameters.items()
         if isinstance(field.kwarg_definition, QueryParameter)
-    )
+    }
 
 
 def metadata_filter(request: Request[Any, Any, Any]) -> Mapping[str, str]:

@@ -17,7 +17,7 @@ Labels = frozenset[tuple[str, str]]
 async def read_metrics(service: RunningServer, **headers: str) -> dict[tuple[str, Labels], float]:
     answer = await service.get("/metrics", headers=headers)
     assert answer.status_code == 200, answer.text
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     samples = [sample for family in families(answer.text) for sample in family.samples]
     return {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
 

@@ -27,7 +27,8 @@ async def get_metrics(request: Request[Any, Any, Any]) -> Response[str]:
     counts = service.metrics
     if counts.token is not None or await service.keyring.is_locked():
         _require_token(counts.token, request.headers.get("authorization", ""))
-    return Response[Any](await counts.render(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    # As a header of its own: to a media type the framework would add the charset once more.
+    return Response[Any](await counts.render(), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
 def _require_token(token: str | None, authorization: str) -> None:

@@ -88,5 +88,5 @@ async def authorize_command(principal: Principal, scope: WebSocketScope) -> None
 
 def parse_after(scope: WebSocketScope) -> int:
     """The last seq that the reader has seen; by default none. Raises InvalidRequest."""
-    after = dict(read_query(scope, ["after"])).get("after", "0")
+    after = dict(read_query(scope, {"after": False})).get("after", "0")
     return parse_seq(after, "/query/after", "`after` must be the seq of the last event seen")

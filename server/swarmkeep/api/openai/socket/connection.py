@@ -52,7 +52,7 @@ async def responses_socket(socket: Socket) -> None:
         return
     await socket.accept(subprotocols=SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None)
     try:
-        read_query(scope, known=())
+        read_query(scope, known={})
         await _ResponsesSocket(socket, principal).run_until_closed()
     except CLIENT_GONE:
         return
