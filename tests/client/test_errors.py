@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import swarmkeep_client
+from swarmkeep.api.errors import TITLES
 from swarmkeep_client import (
     AgentNotFound,
     AgentUnavailable,
@@ -49,6 +50,17 @@ CODES = {
     "rate_limited": (429, "RateLimited"),
     "quota_exceeded": (429, "QuotaExceeded"),
     "draining": (503, "Draining"),
+    "not_found": (404, "RouteNotFound"),
+    "event_not_found": (404, "EventNotFound"),
+    "method_not_allowed": (405, "MethodNotAllowed"),
+    "request_timeout": (408, "RequestTimeout"),
+    "request_not_kept": (409, "RequestNotKept"),
+    "session_damaged": (409, "SessionDamaged"),
+    "unsupported_media_type": (415, "UnsupportedMediaType"),
+    "internal_error": (500, "InternalError"),
+    "overloaded": (503, "Overloaded"),
+    "store_unavailable": (503, "StoreUnavailable"),
+    "schema_behind": (503, "SchemaBehind"),
 }
 
 
@@ -72,8 +84,8 @@ def test_every_code_is_its_own_class(server: StubServer, client: Client, code: s
     assert str(error) == f"{status} {code}: that is why"
 
 
-def test_there_is_a_class_for_no_other_code() -> None:
-    assert ERROR_BY_CODE.keys() == CODES.keys()
+def test_there_is_a_class_for_each_code_of_the_server_and_for_no_other() -> None:
+    assert ERROR_BY_CODE.keys() == CODES.keys() == TITLES.keys()
 
 
 def test_unknown_code_is_an_api_error(server: StubServer, client: Client) -> None:

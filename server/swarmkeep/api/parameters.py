@@ -137,7 +137,8 @@ def seq_from_if_match(if_match: str | None) -> int | None:
     """What `If-Match` asks for; any state does for `*`."""
     if if_match is None or if_match.strip() == "*":
         return None
-    text = if_match.strip()
+    # Proxies that compress an answer make its ETag a weak one; it is the same seq.
+    text = if_match.strip().removeprefix("W/")
     quoted = len(text) > 2 and text[0] == text[-1] == '"'
     return parse_seq(text[1:-1] if quoted else "", "/header/If-Match", 'write the seq as an ETag, as in "7"')
 

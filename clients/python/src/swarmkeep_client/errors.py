@@ -205,6 +205,66 @@ class Draining(ApiError):
     code = "draining"
 
 
+class RouteNotFound(ApiError):
+    """The server has no such path: it is of another release, or the base URL leads elsewhere."""
+
+    code = "not_found"
+
+
+class EventNotFound(ApiError):
+    """The session has no such event, or it has not what was asked for."""
+
+    code = "event_not_found"
+
+
+class MethodNotAllowed(ApiError):
+    code = "method_not_allowed"
+
+
+class RequestTimeout(ApiError):
+    """The request's body took too long to arrive."""
+
+    code = "request_timeout"
+
+
+class RequestNotKept(ApiError):
+    """The request behind an answer cannot be rebuilt exactly: something in it was redacted, or is lost."""
+
+    code = "request_not_kept"
+
+
+class SessionDamaged(ApiError):
+    """The log has lost its end, or was changed there: nothing can be added, and `verify` says more."""
+
+    code = "session_damaged"
+
+
+class UnsupportedMediaType(ApiError):
+    code = "unsupported_media_type"
+
+
+class InternalError(ApiError):
+    """Nobody expected this; the server's log has more, under `request_id`."""
+
+    code = "internal_error"
+
+
+class Overloaded(ApiError):
+    code = "overloaded"
+
+
+class StoreUnavailable(ApiError):
+    """The server cannot reach its database."""
+
+    code = "store_unavailable"
+
+
+class SchemaBehind(ApiError):
+    """The server's database waits for `swarmkeep db upgrade`."""
+
+    code = "schema_behind"
+
+
 ERROR_BY_CODE: dict[str, type[ApiError]] = {error.code: error for error in ApiError.__subclasses__()}
 
 
