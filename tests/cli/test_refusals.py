@@ -101,6 +101,12 @@ def test_a_database_url_that_is_none_is_wrong_use(cli: CommandLine) -> None:
     assert "sqlite:///" in cli.expect_usage_error("sessions", "list", "--database-url", "swarmkeep.db")
 
 
+@pytest.mark.parametrize("option", ["--url", "--api-key", "--tenant", "--database-url"])
+def test_an_empty_option_does_not_lead_elsewhere(cli: CommandLine, option: str) -> None:
+    """As of `--url "$URL"` in a script: not to the default database, nor to the default tenant's sessions."""
+    assert f"'{option}'" in cli.expect_usage_error("sessions", "delete", "s1", option, "")
+
+
 @pytest.mark.parametrize(
     "command",
     [

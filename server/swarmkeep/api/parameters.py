@@ -64,7 +64,7 @@ async def refuse_unread_parameters(request: Request[Any, Any, Any]) -> None:
 def read_query(scope: Scope, known: Mapping[str, bool], open_prefix: str | None = None) -> list[tuple[str, str]]:
     """The query parameters. `known` says of each whether it may be repeated.
 
-    Raises InvalidRequest for one that is not known, and does not begin with the prefix, and for one that is given twice.
+    Raises InvalidRequest for one that is given twice, and for one that is not known and does not begin with the prefix.
     """
     pairs = _parse_query(scope)
     seen: set[str] = set()

@@ -10,15 +10,27 @@ import typer
 
 from swarmkeep.cli.completing import complete_session
 
+
+def refuse_empty(value: str | None) -> str | None:
+    """Refuse `--tenant "$TENANT"` where there is no such variable: nobody meant the tenant, or the database, that
+    is taken where the option is left out."""
+    if value == "":
+        raise typer.BadParameter("it is empty; leave it out, or say which")
+    return value
+
+
 ServerUrl = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help="Ask the server at this URL. [env: SWARMKEEP_URL]"),
+    typer.Option(
+        "--url", metavar="URL", callback=refuse_empty, help="Ask the server at this URL. [env: SWARMKEEP_URL]"
+    ),
 ]
 ApiKey = Annotated[
     str | None,
     typer.Option(
         "--api-key",
         metavar="KEY",
+        callback=refuse_empty,
         help="The server's API key; other users of this machine see options. [env: SWARMKEEP_API_KEY]",
     ),
 ]
@@ -27,6 +39,7 @@ DatabaseUrl = Annotated[
     typer.Option(
         "--database-url",
         metavar="URL",
+        callback=refuse_empty,
         help="Read this database: sqlite:///FILE or postgresql://… [env: SWARMKEEP_DATABASE_URL]",
     ),
 ]
@@ -35,12 +48,18 @@ StoreUrl = Annotated[
     typer.Option(
         "--database-url",
         metavar="URL",
+        callback=refuse_empty,
         help="The database: sqlite:///FILE or postgresql://… [env: SWARMKEEP_DATABASE_URL]",
     ),
 ]
 Tenant = Annotated[
     str | None,
-    typer.Option("--tenant", metavar="NAME", help="Whose sessions, in a database. On a server the API key says so."),
+    typer.Option(
+        "--tenant",
+        metavar="NAME",
+        callback=refuse_empty,
+        help="Whose sessions, in a database. On a server the API key says so.",
+    ),
 ]
 SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.", autocompletion=complete_session)]
 Labels = Annotated[

@@ -55,6 +55,9 @@ def test_a_key_is_made_listed_and_revoked(cli: CommandLine, where: list[str]) ->
 def test_what_cannot_be_done_is_said(cli: CommandLine, where: list[str]) -> None:
     assert "'key_nothing'" in cli.expect_refusal("keys", "revoke", "key_nothing", *where)
     assert "A-Z" in cli.expect_refusal("keys", "create", "--tenant", "a b", *where)
+    # As of `--tenant "$TENANT"` in a script: it is not the tenant `default` that was meant.
+    cli.expect_usage_error("keys", "create", "--tenant", "", *where)
+    cli.expect_usage_error("keys", "list", "--tenant=", *where)
     assert cli("keys", "list", "--json", *where).json == []
     cli.expect_usage_error("keys", "create", "--role", "owner", *where)
 

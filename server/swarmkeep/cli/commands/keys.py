@@ -10,7 +10,7 @@ import typer
 
 from swarmkeep.cli.configure import load_settings
 from swarmkeep.cli.durations import parse_end
-from swarmkeep.cli.options import JsonOutput, StoreUrl
+from swarmkeep.cli.options import JsonOutput, StoreUrl, refuse_empty
 from swarmkeep.cli.sources.opening import run_on_store
 from swarmkeep.cli.terminal import put, put_json, put_table, say
 
@@ -44,7 +44,10 @@ def register(app: typer.Typer) -> None:
 )
 def create(
     tenant: Annotated[
-        str | None, typer.Option("--tenant", metavar="NAME", help="Whose sessions it opens; by default `default`.")
+        str | None,
+        typer.Option(
+            "--tenant", metavar="NAME", callback=refuse_empty, help="Whose sessions it opens; by default `default`."
+        ),
     ] = None,
     name: Annotated[str, typer.Option("--name", metavar="TEXT", help="Who or what uses it; kept in events.")] = "",
     role: Annotated[
@@ -87,7 +90,10 @@ def create(
     """,
 )
 def list_keys(
-    tenant: Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only those of this tenant.")] = None,
+    tenant: Annotated[
+        str | None,
+        typer.Option("--tenant", metavar="NAME", callback=refuse_empty, help="Only those of this tenant."),
+    ] = None,
     as_json: JsonOutput = False,
     database_url: StoreUrl = None,
 ) -> None:
