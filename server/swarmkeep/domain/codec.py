@@ -58,6 +58,15 @@ def _encode_escaped(value: Any) -> bytes:
     return text
 
 
+def encode_sorted(value: Any) -> bytes:
+    """Encode so that objects that differ in the order of their keys alone come out the same: to compare, not to keep.
+
+    1, 1.0 and true stay different.
+    """
+    plain = msgspec.to_builtins(value)
+    return json.dumps(plain, ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode()
+
+
 def encode_text(value: Any) -> str:
     """`encode`, as text."""
     return encode(value).decode()

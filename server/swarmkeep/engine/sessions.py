@@ -9,7 +9,7 @@ from functools import partial
 
 from swarmkeep.domain.checking.files import TakenMessages, take_out_files
 from swarmkeep.domain.checking.inputs import check_messages, check_object, refuse_stray_results
-from swarmkeep.domain.codec import Json, encode
+from swarmkeep.domain.codec import Json, encode_sorted
 from swarmkeep.domain.decisions.commands import add_messages, create_session, update_session
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
 from swarmkeep.domain.decisions.removing import remove_message
@@ -122,7 +122,8 @@ class Sessions:
     async def _view_existing(self, key: SessionKey, facts: Sequence[SessionEvent]) -> SessionView:
         events = await self._store.read(key, upto=len(facts) + 1)
         made, after = events[: len(facts)], events[len(facts) :]
-        same = [encode(event.fact) for event in made] == [encode(fact) for fact in facts]
+        # JSON's objects have no order, and not every caller writes one twice in the same.
+        same = [encode_sorted(event.fact) for event in made] == [encode_sorted(fact) for fact in facts]
         longer = bool(after) and isinstance(after[0].fact, MessageAdded) and after[0].run_id is None
         if not same or longer:
             raise SessionExists(key.id)

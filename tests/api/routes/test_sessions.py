@@ -37,12 +37,17 @@ async def test_a_new_session_is_shown_with_its_place_and_its_seq(service: Runnin
 
 
 async def test_the_same_session_asked_for_again_is_the_same_and_another_is_refused(service: RunningServer) -> None:
-    body = {"id": "s1", "metadata": {"a": 1}}
+    body = {"id": "s1", "metadata": {"a": 1, "of": {"b": True, "c": "é\0"}}}
     first = await service.post("/v1/sessions", body)
     await service.patch("/v1/sessions/s1", {"metadata": {"b": 2}})
     second = await service.post("/v1/sessions", body)
     assert (second.status_code, second.json()) == (200, first.json())
     assert "location" not in second.headers
+    # The order of keys says nothing in JSON; 1 and 1.0 are not written alike.
+    turned = {"metadata": {"of": {"c": "é\0", "b": True}, "a": 1}, "id": "s1"}
+    assert (await service.post("/v1/sessions", turned)).json() == first.json()
+    other = {"id": "s1", "metadata": {"a": 1.0, "of": {"b": True, "c": "é\0"}}}
+    check_problem(await service.post("/v1/sessions", other), 409, "session_exists")
     check_problem(await service.post("/v1/sessions", {"id": "s1"}), 409, "session_exists")
 
 

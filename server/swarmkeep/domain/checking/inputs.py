@@ -49,13 +49,17 @@ _PATH_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 def make_invalid_request(error: msgspec.ValidationError, pointer: str = "") -> InvalidRequest:
     """The refusal of a value, below `pointer`, that has not the shape it should have."""
-    detail, _, path = str(error).partition(" - at `$")
-    known, _, _ = path.partition("[...]")
+    detail, _, place = str(error).partition(" - at `")
+    # `$.path`, or of one of an object's keys: `key` in `$.path`.
+    is_key = place.startswith("key` in `")
+    known, _, _ = place.partition("$")[2].partition("[...]")
     pointer += "".join(f"/{name or index}" for name, index in _PATH_STEP.findall(known))
     if (named := _QUOTED_FIELD.search(detail)) is not None:
         pointer += f"/{named[1]}"
     if pointer == "/id" and "matching regex" in detail:
         detail = _ID_RULE
+    elif is_key:
+        detail = f"a key: {detail}"
     elif detail.startswith("Expected `null`, got"):
         detail = f"`{pointer.rpartition('/')[2]}` is not taken here; leave it out"
     return InvalidRequest(detail.replace("`", "'"), pointer)
