@@ -145,6 +145,8 @@ def describe_error(
         return body, headers
     if isinstance(error, HTTPException) and body["status"] in (404, 405):
         body = {**body, "detail": _missing_route_detail(request, headers)}
+    if isinstance(error, HTTPException) and body["status"] == 413:
+        body = {**body, "detail": _too_large_detail(request)}
     if "errors" in body and request.method in _METHODS_WITHOUT_BODY:
         body = {**body, "errors": [_point_at_query(found) for found in body["errors"]]}
     if body["status"] == 500:
@@ -161,6 +163,13 @@ def _missing_route_detail(request: Request[Any, Any, Any], headers: dict[str, st
         return f"{shown} does not support {request.method}; it supports {methods}"
     prefix = "/openai/v1" if path.startswith("/openai/v1/") else ""
     return f"no route for {request.method} {shown}; see `{prefix}/openapi.json`"
+
+
+def _too_large_detail(request: Request[Any, Any, Any]) -> str:
+    """The limit of a body, and the setting that says it: a file to import has another one."""
+    most = request.route_handler.resolve_request_max_body_size()
+    setting = "BODY" if most == request.app.request_max_body_size else "IMPORT"
+    return f"the body has more than {most} bytes (SWARMKEEP_MAX_{setting}_BYTES)"
 
 
 def problem_document(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:

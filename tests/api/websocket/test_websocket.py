@@ -161,7 +161,8 @@ async def test_a_frame_that_is_too_large_is_refused_by_name(sqlite_ready: str) -
         session = await service.session()
         async with connect_session(service, session, "?after=1") as viewer:
             await viewer.send("run.create", input="x" * 1000)
-            assert (await viewer.problem("too_large"))["status"] == 413
+            refused = await viewer.problem("too_large")
+            assert (refused["status"], "SWARMKEEP_MAX_BODY_BYTES" in refused["detail"]) == (413, True)
             assert (await viewer.answer("run.create", input="hello")).event == "accepted"
         async with connect_session(service, session) as viewer:
             await viewer.send("run.create", input="x" * 3000)

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 from litestar import websocket
-from litestar.exceptions import HTTPException, WebSocketDisconnect
+from litestar.exceptions import WebSocketDisconnect
 from litestar.params import FromPath
 
 from swarmkeep.api.auth.context import Principal
@@ -30,7 +30,7 @@ from swarmkeep.api.websocket.handshake import (
 from swarmkeep.api.websocket.tasks import run_until_first
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.domain.errors import SessionNotFound, TooLarge
 from swarmkeep.engine.loop import Item
 from swarmkeep.engine.streams.feed import Feed
 from swarmkeep.store.ports import SessionKey
@@ -156,7 +156,7 @@ class _SessionSocket:
         while True:
             try:
                 return await receive_frame(self._socket)
-            except HTTPException as error:
+            except TooLarge as error:
                 await self._socket.send_text(_frame("error", encode(_problem(error))))
 
 

@@ -7,7 +7,9 @@ from contextlib import suppress
 from typing import Any, cast
 
 from litestar import WebSocket
-from litestar.exceptions import HTTPException, WebSocketDisconnect
+from litestar.exceptions import WebSocketDisconnect
+
+from swarmkeep.domain.errors import TooLarge
 
 Socket = WebSocket[Any, Any, Any]
 
@@ -20,14 +22,15 @@ CLIENT_GONE = (WebSocketDisconnect, OSError)
 
 
 async def receive_frame(socket: Socket) -> bytes:
-    """The next frame. Raises WebSocketDisconnect, and HTTPException for one that is larger than a body may be."""
+    """The next frame. Raises WebSocketDisconnect, and TooLarge for one that is larger than a body may be."""
     message = cast(dict[str, Any], await socket.receive())
     if message["type"] == "websocket.disconnect":
         raise WebSocketDisconnect(detail="the client has gone", code=message["code"])
     text: str | None = message.get("text")
     sent: bytes = (message.get("bytes") or b"") if text is None else text.encode()
-    if len(sent) > cast(int, socket.app.request_max_body_size):
-        raise HTTPException(status_code=413)
+    most = cast(int, socket.app.request_max_body_size)
+    if len(sent) > most:
+        raise TooLarge(f"the frame has more than {most} bytes (SWARMKEEP_MAX_BODY_BYTES)")
     return sent
 
 

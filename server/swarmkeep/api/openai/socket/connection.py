@@ -11,7 +11,6 @@ from contextlib import aclosing, suppress
 
 import msgspec
 from litestar import websocket
-from litestar.exceptions import HTTPException
 from msgspec.structs import replace
 
 from swarmkeep.api.auth.context import Principal
@@ -35,7 +34,7 @@ from swarmkeep.api.websocket.handshake import (
 )
 from swarmkeep.api.websocket.tasks import run_until_first
 from swarmkeep.domain.codec import Json, encode
-from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.domain.errors import SessionNotFound, TooLarge
 from swarmkeep.engine.swarm.unstored import UnstoredSession
 
 
@@ -94,7 +93,7 @@ class _ResponsesSocket:
                 if not self._idle.is_set():
                     message = "another response is under way on this connection; wait for its end"
                     raise Refused(message, code="response_in_progress", status=409)
-            except (HTTPException, Refused) as error:
+            except (TooLarge, Refused) as error:
                 await self._tell_error(error)
             else:
                 self._idle.clear()
