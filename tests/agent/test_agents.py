@@ -51,6 +51,27 @@ def named(name: str) -> Callable[[], None]:
     return function
 
 
+def test_a_setting_that_no_agent_has_is_ignored_and_warned_of_where_it_is_given() -> None:
+    with pytest.warns(UserWarning, match="has no setting") as warned:
+        agent = Agent(name="A", output_guardrail=[look_up], temperature=0)  # type: ignore[call-arg]
+    assert agent == Agent(name="A")
+    assert {warning.filename for warning in warned} == {__file__}
+    assert [str(warning.message) for warning in warned] == [
+        "an Agent has no setting 'output_guardrail', so it is ignored; did you mean 'output_guardrails'?",
+        "an Agent has no setting 'temperature', so it is ignored",
+    ]
+
+
+class Desk(Agent):
+    room: int = 1
+
+
+def test_settings_of_a_subclass_are_its_own() -> None:
+    desk = Desk(room=2)
+    desk.room = 3
+    assert desk.room == 3
+
+
 def test_an_agent_has_swarms_fields_and_defaults_and_its_own() -> None:
     assert Agent().model_dump() == {
         "name": "Agent",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -93,6 +95,20 @@ class Agent(BaseModel):
     input_guardrails: list[Guardrail] = []
     output_guardrails: list[Guardrail] = []
     mcp_servers: list[MCPServer] = []
+
+    @model_validator(mode="before")
+    @classmethod
+    def _warn_of_unknown_settings(cls, given: Any) -> Any:
+        """As OpenAI Swarm's, an Agent takes any keyword; but `output_guardrail=[f]` must not go unnoticed."""
+        unknown = (
+            [] if not isinstance(given, dict) or cls.model_config.get("extra") else [*given.keys() - cls.model_fields]
+        )
+        for name in sorted(unknown):
+            close = get_close_matches(name, cls.model_fields, n=1)
+            meant = f"; did you mean {close[0]!r}?" if close else ""
+            # The caller of __init__, which calls this.
+            warnings.warn(f"an Agent has no setting {name!r}, so it is ignored{meant}", UserWarning, stacklevel=3)
+        return given
 
     @field_validator("model_settings", mode="plain")
     @classmethod
