@@ -150,7 +150,8 @@ class SessionBusy(DomainError):
     code = "session_busy"
 
     def __init__(self, run_id: str, status: str = "running") -> None:
-        super().__init__(f"run {run_id} is still {status}; wait for it, resume it or cancel it")
+        way = "resume it" if status == "waiting" else "wait for it"
+        super().__init__(f"run {run_id} is still {status}; {way}, or cancel it")
         self.run_id = run_id
 
     def extra(self) -> dict[str, Any]:

@@ -64,6 +64,7 @@ async def test_a_run_in_the_background_is_answered_at_once(service: RunningServe
     answer = await service.post(f"{session}/runs", {"input": "hello", "background": True})
     run = answer.json()
     assert (answer.status_code, run["status"], run["finished_at"]) == (202, "running", None)
+    assert answer.headers["location"] == f"{session}/runs/{run['id']}"
     assert (await service.get(session)).json()["active_run_id"] == run["id"]
     assert [item["status"] for item in (await service.get("/v1/sessions?status=running")).json()["data"]] == ["running"]
     await model.wait_for_requests_async(1)

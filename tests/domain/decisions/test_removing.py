@@ -285,7 +285,7 @@ def test_a_run_that_is_active_or_queued_is_not_hidden() -> None:
     state = given(make_run_started(), user_said())
     state = when(state, *start_run(state, StartRun(run_id=OTHER, messages=(), on_busy="queue")))
     for run_id, status in ((RUN, "running"), (OTHER, "queued")):
-        with pytest.raises(SessionBusy, match=f"{run_id} is still {status}"):
+        with pytest.raises(SessionBusy, match=f"{run_id} is still {status}; wait for it, or cancel it"):
             hide_run(state, run_id)
     with pytest.raises(RunNotFound):
         hide_run(state, "nobody")

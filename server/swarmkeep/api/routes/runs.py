@@ -80,7 +80,9 @@ async def create_run(
     position = await start()
     bind_fields(run_id=position.run_id)
     if data.background:
-        return JsonResponse(await principal.reader.get_run(key, position.run_id, at=position.seq), status_code=202)
+        run = await principal.reader.get_run(key, position.run_id, at=position.seq)
+        place = f"/v1/sessions/{key.id}/runs/{run.id}"
+        return JsonResponse(run, status_code=202, headers={"Location": place})
     return JsonResponse(await runs.wait(key, position.run_id, since=position.seq if position.repeated else None))
 
 
