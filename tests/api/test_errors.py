@@ -71,10 +71,10 @@ async def test_unknown_paths_and_methods(plain: RunningServer) -> None:
 async def test_options_and_refusals_name_every_method_of_a_path(plain: RunningServer) -> None:
     """Resources of several handlers, of one, and of the OpenAI face."""
     for path, methods in {
-        "/v1/sessions": "GET, OPTIONS, POST",
-        "/v1/sessions/s": "DELETE, GET, OPTIONS, PATCH",
-        "/v1/agents": "GET, OPTIONS",
-        "/openai/v1/conversations/c": "DELETE, GET, OPTIONS, POST",
+        "/v1/sessions": "GET, HEAD, OPTIONS, POST",
+        "/v1/sessions/s": "DELETE, GET, HEAD, OPTIONS, PATCH",
+        "/v1/agents": "GET, HEAD, OPTIONS",
+        "/openai/v1/conversations/c": "DELETE, GET, HEAD, OPTIONS, POST",
     }.items():
         for method, status in (("OPTIONS", 204), ("PUT", 405)):
             answer = await plain.client.request(method, path)

@@ -27,7 +27,7 @@ from swarmkeep.api.auth.context import identify_principal
 from swarmkeep.api.auth.guards import guard_against_other_sites, log_refusal, require_key
 from swarmkeep.api.bodies import JsonRequest, JsonResponse
 from swarmkeep.api.body_limits import BodyLimits
-from swarmkeep.api.errors import problem_response
+from swarmkeep.api.errors import list_methods, problem_response
 from swarmkeep.api.openai.errors import is_openai_path, openai_error_response
 from swarmkeep.api.openai.router import make_router
 from swarmkeep.api.pages import docs, page
@@ -174,8 +174,8 @@ def _name_methods(request: Request[Any, Any, Any]) -> Response[None]:
     """The answer to OPTIONS. The framework's own names the methods of the first route of a path alone."""
     path = request.scope["path_template"]
     routes = (route for route in request.app.routes if isinstance(route, HTTPRoute) and route.path_format == path)
-    methods = sorted({method for route in routes for method in route.methods})
-    return Response(None, status_code=204, headers={"Allow": ", ".join(methods)})
+    methods = list_methods(method for route in routes for method in route.methods)
+    return Response(None, status_code=204, headers={"Allow": methods})
 
 
 def _error_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:

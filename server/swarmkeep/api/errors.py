@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -218,17 +219,20 @@ def _problem_parts(error: Exception) -> ProblemParts:
 def _framework_problem_parts(error: HTTPException) -> ProblemParts:
     status = error.status_code if error.status_code in _CODE_OF_STATUS else 400
     code = _CODE_OF_STATUS[status]
-    # The framework has them in a set, so in another order in each process.
     headers = {
-        key: ", ".join(sorted(value.split(", ")))
-        for key, value in (error.headers or {}).items()
-        if key.lower() == "allow"
+        key: list_methods(value.split(", ")) for key, value in (error.headers or {}).items() if key.lower() == "allow"
     }
     if status != 400:
         return status, code, TITLES[code].lower(), {}, headers
     found = [_field_error(item) for item in error.extra or () if isinstance(item, dict)]
     found = found or [{"pointer": "", "detail": error.detail}]
     return status, code, "; ".join(item["detail"] for item in found), {"errors": found}, headers
+
+
+def list_methods(methods: Iterable[str]) -> str:
+    """Methods as `Allow` lists them. The framework has them in a set, so in another order in each process."""
+    named = set(methods)
+    return ", ".join(sorted(named | {"HEAD"} if "GET" in named else named))
 
 
 def _field_error(found: dict[str, Any]) -> dict[str, str]:

@@ -126,8 +126,3 @@ async def test_pages_answer_head(plain: RunningServer, path: str) -> None:
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers["content-length"] == str(len(whole.content))
     assert head.headers["content-type"] == whole.headers["content-type"]
-
-
-async def test_the_api_answers_no_head(plain: RunningServer) -> None:
-    assert (await plain.client.request("HEAD", "/v1/sessions")).status_code == 405
-    assert (await plain.client.request("HEAD", "/none")).status_code == 404

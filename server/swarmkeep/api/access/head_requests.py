@@ -1,10 +1,9 @@
-"""Around the application: HEAD is answered for pages as GET is, without the body. The API has no such requests."""
+"""Around the application: HEAD is answered as GET is, without the body."""
 
 from __future__ import annotations
 
 from swarmkeep.api.access.asgi import Application, Message, Receive, Scope, Send
-
-_API = ("/v1/", "/openai/")
+from swarmkeep.api.access.request_log import SEND_PART
 
 
 class HeadRequests:
@@ -14,12 +13,14 @@ class HeadRequests:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "HEAD" or scope["path"].startswith(_API):
+        if scope["type"] != "http" or scope["method"] != "HEAD":
             return await self._app(scope, receive, send)
 
-        async def send_without_body(message: Message) -> None:
-            if message["type"] == "http.response.body":
-                message = {**message, "body": b""}
-            await send(message)
+        async def send_start(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await send(message)
+                # The answer is over: to a stream that is as if its reader had left, so it ends, too.
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-        return await self._app({**scope, "method": "GET"}, receive, send_without_body)
+        asked = {name: value for name, value in scope.items() if name != SEND_PART}
+        return await self._app({**asked, "method": "GET"}, receive, send_start)
