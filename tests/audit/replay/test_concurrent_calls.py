@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -10,14 +11,19 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from swarmkeep import Agent, Refusal
+from swarmkeep import Agent, Refusal, tool
 from swarmkeep.audit.redact import redact
 from swarmkeep.audit.replay.session import replay, replay_session
+from swarmkeep.audit.transfer.export import iterate_keys, write_export
+from swarmkeep.audit.transfer.import_export import import_export
 from swarmkeep.audit.verify.session import verify
+from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import ContextUpdated, MessageAdded
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.engine import Engine
+from swarmkeep.store.ports import SessionKey
 from tests.engine.cluster import (
     KEY,
     EngineCluster,
@@ -26,10 +32,11 @@ from tests.engine.cluster import (
     open_session,
     read_log,
     read_state,
+    run_to_end,
     wait_for_end,
 )
 from tests.engine.test_concurrent_calls import Doors, ask_for, make_agent, wait_for_results
-from tests.support.scripted import ScriptedModel
+from tests.support.scripted import Call, ScriptedModel
 
 pytestmark = pytest.mark.one_database
 
@@ -150,3 +157,69 @@ async def test_a_redaction_of_a_change_or_of_the_result_that_held_it_takes_both(
     assert (await read_state(engine)).context_variables == {"x": True, "y": True}
     replayed = await replay_session(engine.store, Registry([agent]), KEY)
     assert replayed.divergences == []
+
+
+@tool(concurrent=True)
+def hand_over() -> Agent:
+    return Agent(name="A")
+
+
+async def test_what_a_cancel_leaves_of_calls_that_had_ended_matches(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    doors = Doors()
+    agent = make_agent(doors)
+    agent = agent.model_copy(update={"functions": [*agent.functions, hand_over]})
+    engine = await cluster.open_engine(agent)
+    await open_session(engine)
+    model.calls([Call("look", {"name": "x"}, "x"), Call("look", {"name": "y"}, "y"), Call("hand_over", {}, "h")])
+    await engine.runs.start(KEY, make_start_run())
+    doors.open("y")
+    await wait_for_results(engine, "y", "h")
+    await engine.runs.cancel(KEY, "r1")
+    log = await read_log(engine)
+    assert [event.type for event in log[-3:]] == ["context.updated", "handoff.made", "run.cancelled"]
+    assert (await replay_session(engine.store, Registry([agent]), KEY)).divergences == []
+
+
+@tool(concurrent=True, requires_approval=True)
+def pay() -> str:
+    return "paid"
+
+
+async def test_one_that_began_beside_another_that_waits_for_an_approval_matches(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    doors = Doors()
+    doors.open("x")
+    agent = make_agent(doors)
+    agent = agent.model_copy(update={"functions": [*agent.functions, pay]})
+    engine = await cluster.open_engine(agent)
+    await open_session(engine)
+    model.calls([Call("pay", {}, "p"), Call("look", {"name": "x"}, "x")])
+    assert (await run_to_end(engine)).status == "waiting"
+    replayed = await replay_session(engine.store, Registry([agent]), KEY)
+    assert (replayed.divergences, replayed.turns) == ([], 1)
+
+
+@pytest.mark.parametrize("here", [True, False])
+async def test_a_run_that_was_imported_as_it_waited_matches(
+    cluster: EngineCluster, model: ScriptedModel, here: bool
+) -> None:
+    agent = Agent(name="A", functions=[pay])
+    engine = await cluster.open_engine(agent)
+    await open_session(engine)
+    model.calls([Call("pay", {}, "p")])
+    assert (await run_to_end(engine, options=RunOptions(execute_tools=here))).status == "waiting"
+    exported = b"".join([piece async for piece in write_export(engine.store, iterate_keys([KEY]), alone=True)])
+    copy = SessionKey(KEY.tenant, "copy")
+    await import_export(engine.store, KEY.tenant, io.BytesIO(exported), as_id=copy.id)
+    assert (await replay_session(engine.store, Registry([agent]), copy)).divergences == []
+    model.say("Done.")
+    if here:
+        await engine.runs.resume(copy, "r1", approvals=[Approval(tool_call_id="p", decision="approve")])
+    else:
+        await engine.runs.resume(copy, "r1", tool_results=[ToolAnswer(tool_call_id="p", content="paid")])
+    assert (await wait_for_end(engine, key=copy)).status == "completed"
+    replayed = await replay_session(engine.store, Registry([agent]), copy)
+    assert (replayed.divergences, replayed.turns) == ([], 2)

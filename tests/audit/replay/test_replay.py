@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from swarmkeep import Agent, tool
 from swarmkeep.audit.replay.divergences import Replayed, check_kinds
-from swarmkeep.audit.replay.recorded_log import get_request_record
+from swarmkeep.audit.replay.recorded_facts import get_request_record
 from swarmkeep.audit.replay.session import replay, replay_session
 from swarmkeep.domain.codec import decode, encode_text
 from swarmkeep.domain.decisions.resuming import Approval

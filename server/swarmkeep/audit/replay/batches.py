@@ -26,14 +26,15 @@ _BEFORE_STARTS = (MessageAdded, ApprovalRequested, GuardrailTripped, ContextUpda
 
 
 def find_recorded_batch(events: Iterable[RecordedEvent], run: Run) -> Sequence[ToolCall]:
-    """The calls that these events start together, if those are several."""
+    """The calls that these events start together: several, or one beside another that waits for an approval."""
     started: set[str] = set()
     for event in events:
         if isinstance(event.fact, ToolStarted):
             started.add(event.fact.tool_call_id)
         elif started or not isinstance(event.fact, _BEFORE_STARTS):
             break
-    return [call for call in run.own_open_calls if call.id in started] if len(started) > 1 else ()
+    is_beside = run.own_open_calls[0].approval == "requested"
+    return [call for call in run.own_open_calls if call.id in started] if is_beside or len(started) > 1 else ()
 
 
 async def end_as_recorded(

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from swarmkeep.audit.redacted import is_redacted
 from swarmkeep.audit.replay.batches import changes_context, find_recorded_batch, follows_verdict
 from swarmkeep.audit.replay.divergences import DivergenceKind, ReplayFindings
+from swarmkeep.audit.replay.recorded_facts import describe_change, describe_refusal, get_request_record, is_reply
 from swarmkeep.domain.decisions.settling import NO_APPROVALS, Approvals, draft_follow_up, settle
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.events import (
@@ -24,8 +25,11 @@ from swarmkeep.domain.events import (
     HandoffMade,
     MessageAdded,
     RequestRecord,
+    RunCancelled,
     RunCompleted,
+    RunFailed,
     RunHidden,
+    RunInterrupted,
     RunResumed,
     RunStarted,
     RunWaiting,
@@ -99,7 +103,7 @@ class RecordedLog:
     @property
     def is_redacted_reply(self) -> bool:
         """Whether the next event was a model's reply, and what it said and was asked is redacted."""
-        return _is_reply(self.next_event) and is_redacted(self.next_event)
+        return is_reply(self.next_event) and is_redacted(self.next_event)
 
     def note_redacted(self) -> None:
         """Note that something cannot be compared, because the upcoming event is redacted."""
@@ -201,7 +205,7 @@ class RecordedLog:
         actual, recorded = draft.fact, event.fact
         known = self.knows_context and not is_redacted(event)
         if known and isinstance(actual, ContextUpdated) and isinstance(recorded, ContextUpdated) and actual != recorded:
-            self.findings.add(event.seq, "context", _describe_change(recorded), _describe_change(actual))
+            self.findings.add(event.seq, "context", describe_change(recorded), describe_change(actual))
         if isinstance(actual, RunCompleted) and isinstance(recorded, RunCompleted):
             reasons = recorded.stop_reason, actual.stop_reason
             if reasons[0] != reasons[1]:
@@ -220,7 +224,7 @@ class RecordedLog:
 
     def _apply(self) -> RecordedEvent:
         event = self._events[self._next]
-        if _is_reply(event):
+        if is_reply(event):
             self.knows_arguments = not is_redacted(event)
         elif isinstance(event.fact, ApprovalDecided) and event.fact.arguments is not UNSET and is_redacted(event):
             self.knows_arguments = False
@@ -255,42 +259,29 @@ class RecordedLog:
             case MessageAdded(tool=tool, correction=correction, guardrail=guardrail):
                 return (tool is not None or correction is not UNSET or guardrail is not UNSET) and running
             case ContextUpdated(tool_call_id=call_id):
-                return call_id is not None
-            case GuardrailTripped():
+                return call_id is not None and not self._belongs_to_end(event)
+            case GuardrailTripped() | ToolStarted():
                 return True
             case HandoffMade() | HandoffIgnored():
                 # What a caller delivers may decide one, too, while the run waits.
-                return running
-            case RunCompleted():
-                # While it waits, only a person's answer completes it.
+                return running and not self._belongs_to_end(event)
+            case RunCompleted() | ApprovalRequested() | RunWaiting():
+                # While it waits, only a person's answer completes it, and only an import asks anew.
                 return self.state.run is None or running
-            case ToolStarted() | ApprovalRequested() | RunWaiting():
-                return True
             case UnknownFact():
                 return event.type in FACTS and not self._is_input(event)
             case _:
                 return False
+
+    def _belongs_to_end(self, event: RecordedEvent) -> bool:
+        """Whether somebody who ended the run recorded it: what calls were to change that had ended by then."""
+        for later in islice(self._events, event.seq, None):
+            if not isinstance(later.fact, ContextUpdated | HandoffMade | HandoffIgnored):
+                return isinstance(later.fact, RunCancelled | RunInterrupted | RunFailed)
+        return False
 
     def _is_input(self, event: RecordedEvent) -> bool:
         """Whether an event that cannot be read must be what the user said: no request is compared by that."""
         if event.type != MessageAdded.type:
             return False
         return event.run_id is None or isinstance(self._events[self._next - 1].fact, RunStarted)
-
-
-def _is_reply(event: RecordedEvent) -> bool:
-    return isinstance(event.fact, MessageAdded) and event.fact.completion is not None
-
-
-def describe_refusal(fact: GuardrailTripped) -> dict[str, object]:
-    return {"stage": fact.stage, "refused": True, "name": fact.name, "message": fact.message}
-
-
-def get_request_record(event: RecordedEvent) -> RequestRecord | None:
-    """The request that a model was sent, of an event that is its reply."""
-    fact = event.fact
-    return fact.completion.request if isinstance(fact, MessageAdded) and fact.completion is not None else None
-
-
-def _describe_change(fact: ContextUpdated) -> dict[str, object]:
-    return {"patch": fact.patch, "nulls": [] if fact.nulls is UNSET else list(fact.nulls)}

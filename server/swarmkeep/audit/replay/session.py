@@ -22,12 +22,9 @@ from swarmkeep.agent import Agent
 from swarmkeep.audit.replay.batches import end_as_recorded
 from swarmkeep.audit.replay.divergences import DivergenceKind, Replayed, ReplayFindings, compare_requests
 from swarmkeep.audit.replay.recorded_calls import RecordedCalls
+from swarmkeep.audit.replay.recorded_facts import describe_refusal
 from swarmkeep.audit.replay.recorded_guards import RecordedGuards
-from swarmkeep.audit.replay.recorded_log import (
-    EndOfRecordedLog,
-    RecordedLog,
-    describe_refusal,
-)
+from swarmkeep.audit.replay.recorded_log import EndOfRecordedLog, RecordedLog
 from swarmkeep.audit.replay.recorded_sessions import RecordedSession
 from swarmkeep.domain.checking.files import FileLimits
 from swarmkeep.domain.decisions.sizes import UNBOUNDED
