@@ -286,6 +286,29 @@ async def test_streams_end_when_the_server_stops(service: RunningServer, model: 
     await model.wait_for_disconnects_async(1)
 
 
+async def test_who_waits_for_a_run_that_others_will_go_on_with_is_told_when_the_server_stops(
+    service: RunningServer, model: ScriptedModel
+) -> None:
+    model.hang()
+    session = await service.session(id="s1")
+    await service.run(session, background=True)
+    await model.wait_for_requests_async(1)
+    native = service.post(f"{session}/runs", {"input": "hi", "on_busy": "queue"})
+    response = {"model": "Front", "conversation": "s1", "input": "hi"}
+    waiting = [asyncio.create_task(asked) for asked in (native, service.post("/openai/v1/responses", response))]
+    async with asyncio.timeout(20):
+        async with service.stream(f"{session}/events") as stream:
+            await stream.until("run.queued")
+            await stream.until("run.queued")
+        await service.service.drain()
+        run, response_told = await asyncio.gather(*waiting)
+    check_problem(run, 503, "draining")
+    assert (response_told.status_code, response_told.json()["error"]["code"]) == (503, "draining")
+    runs = (await service.get(f"{session}/runs")).json()["data"]
+    assert [run["status"] for run in runs] == ["queued", "queued", "interrupted"]
+    await model.wait_for_disconnects_async(1)
+
+
 async def test_an_id_that_the_session_does_not_have_means_its_beginning(
     service: RunningServer, model: ScriptedModel
 ) -> None:

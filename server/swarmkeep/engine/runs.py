@@ -185,6 +185,8 @@ class Runs:
         """The run once it has ended or waits for somebody; at once if it does already.
 
         With `since`, as it was when it first did after that event, whatever has become of it later.
+
+        Raises Draining once this server has stopped, and the run is in a queue or another server's.
         """
         if since is not None and (answer := await self._reader.find_answer(key, run_id, since)) is not None:
             return answer
@@ -196,6 +198,8 @@ class Runs:
                     state = await self._store.state(key)
                 if (ended := await _view_if_over(key, state, run_id)) is not None:
                     return ended
+                if self._worker.waiters.is_closed:
+                    raise Draining
                 await asyncio.wait([waiter], timeout=self._limits.lease_seconds)
                 state_after = waiter.result() if waiter.done() else None
                 if state_after is not None and (ended := await _view_if_over(key, state_after, run_id)) is not None:

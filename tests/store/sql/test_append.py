@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from sqlalchemy import Connection
 
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import InvalidRequest, SeqConflict, SessionNotFound
@@ -207,6 +209,22 @@ async def test_a_cancelled_caller_does_not_undo_its_append(store: SqlStore, open
     await asyncio.gather(append, return_exceptions=True)
     await store.close()
     assert list_seqs(await opener().read(KEY)) == [1, 2]
+
+
+async def test_nobody_is_told_of_a_refusal_that_its_caller_did_not_wait_for(store: SqlStore) -> None:
+    def refuse(connection: Connection) -> None:
+        raise SeqConflict("s1", 1)
+
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    write = asyncio.ensure_future(store.database.write(refuse))
+    await asyncio.sleep(0)
+    write.cancel()
+    await asyncio.gather(write, return_exceptions=True)
+    await store.close()
+    del write
+    gc.collect()
+    assert told == []
 
 
 async def test_blobs_are_kept_once_and_per_session(store: SqlStore) -> None:

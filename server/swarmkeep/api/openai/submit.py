@@ -64,13 +64,13 @@ class FollowedResponse(msgspec.Struct, frozen=True):
     async def finish(self, principal: Principal) -> Json:
         """The response, once it has ended.
 
-        Raises SessionNotFound when its session is gone before, and Draining where it is in no log and the server stops.
+        Raises SessionNotFound when its session is gone before, and Draining when the server stops before.
         """
         check = StreamCheck(principal, self.key, leave=principal.service.drained)
         try:
             return await self.builder.read_to_end(self.items, check.passes)
         except SessionNotFound:
-            if self.key is None and check.is_leaving:
+            if check.is_leaving:
                 raise Draining from None
             raise
 

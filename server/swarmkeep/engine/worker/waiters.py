@@ -15,6 +15,7 @@ class Waiters:
 
     def __init__(self) -> None:
         self._waiting: dict[SessionKey, dict[str, set[asyncio.Future[State | None]]]] = {}
+        self.is_closed = False
 
     def __len__(self) -> int:
         return sum(len(waiting) for runs in self._waiting.values() for waiting in runs.values())
@@ -52,3 +53,9 @@ class Waiters:
                 for waiter in waiting:
                     if not waiter.done():
                         waiter.set_result(state)
+
+    def close(self) -> None:
+        """Have all look a last time: nobody will be told of anything any more."""
+        self.is_closed = True
+        for key in self._waiting:
+            self.wake(key)

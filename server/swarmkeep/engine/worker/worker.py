@@ -280,6 +280,7 @@ class Worker:
         for keeper in keepers:
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
+        self.waiters.close()
 
     async def _interrupt(self, session_log: StoreSessionLog) -> None:
         describe_session(session_log.key, session_log.state)

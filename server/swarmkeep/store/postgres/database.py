@@ -119,8 +119,14 @@ class PostgresDatabase:
         # A task of its own: cancelled half way, nobody would know whether it was committed.
         task = asyncio.get_running_loop().create_task(work)
         self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
+        task.add_done_callback(self._forget_write)
         return await asyncio.shield(task)
+
+    def _forget_write(self, task: asyncio.Task[Any]) -> None:
+        self._writes.discard(task)
+        if not task.cancelled():
+            # Whoever was cancelled meanwhile is not told that it was refused: no reason for an error in the log.
+            task.exception()
 
     async def write_from_anywhere(self, job: Callable[[Connection], T]) -> T:
         # The pool's connections belong to the loop that they were made in.
