@@ -123,9 +123,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def awaited_calls(self) -> tuple[str, ...]:
-        """The calls whose sessions it waits for. One that came out of a file waits for none that is here."""
+        """The calls whose sessions it waits for. One that came out of a file waits for none that is here, unless it was
+        approved here."""
         awaited = {call.tool_call_id for call in self.pending if call.reason == "session"}
-        return tuple(call.id for call in self.open_calls if call.id in awaited and not call.imported)
+        here = (call for call in self.open_calls if not call.imported or call.approval == "approve")
+        return tuple(call.id for call in here if call.id in awaited)
 
     @property
     def own_open_calls(self) -> tuple[ToolCall, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from swarmkeep import Agent, Result, tool
+from swarmkeep.audit.transfer.export import iterate_keys, write_export
+from swarmkeep.audit.transfer.import_export import import_export
 from swarmkeep.domain.decisions.resuming import Approval
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import InvalidRequest, QuotaExceeded, SessionBusy, SessionNotFound
@@ -325,6 +328,25 @@ async def test_who_asks_waits_while_an_approval_is_needed_below(cluster: EngineC
     assert (await read_state(engine)).status in ("running", "idle")
     assert (await wait_for_end(engine)).output_text == "It is paid."
     assert (await read_types(engine)).count("tool.started") == 1
+
+
+async def test_so_does_a_run_that_was_imported_as_it_waited(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, first_child = await ask_for_payment(cluster, model)
+    text = b"".join([piece async for piece in write_export(engine.store, iterate_keys([KEY]), alone=True)])
+    copy = SessionKey(KEY.tenant, "copy")
+    await import_export(engine.store, KEY.tenant, io.BytesIO(text), as_id=copy.id)
+    model.call("pay", {"amount": 7}, id="p2")
+    await engine.runs.resume(copy, "r1", approvals=[Approval(tool_call_id="c1", decision="approve")])
+    [pending] = (await wait_for_end(engine, key=copy)).pending
+    assert (pending.reason, pending.session_id == first_child.id) == ("session", False)
+    child = SessionKey(KEY.tenant, str(pending.session_id))
+    model.say("Paid.")
+    model.say("It is paid.")
+    await engine.runs.resume(
+        child, derive_child_run(child), approvals=[Approval(tool_call_id="p2", decision="approve")]
+    )
+    await wait_for_state(engine, lambda state: state.run is None, copy)
+    assert (await engine.reader.get_run(copy, "r1")).output_text == "It is paid."
 
 
 async def test_a_decision_from_above_is_refused_before_anything_is_recorded(
