@@ -250,6 +250,8 @@ class Runs:
             self._sizes.check_messages(taken.messages, "/input")
             return taken
 
+        if self.children is not None and not is_asked:
+            await self.children.end_orphan(key, run_id)
         # Arguments that were changed are looked at by what their functions bring along for that.
         is_edited = any(approval.arguments is not None for approval in approvals)
         aside = is_edited or is_heavy(tool_results, messages)

@@ -179,7 +179,9 @@ async def test_what_a_cancel_leaves_of_calls_that_had_ended_matches(
     await engine.runs.cancel(KEY, "r1")
     log = await read_log(engine)
     assert [event.type for event in log[-3:]] == ["context.updated", "handoff.made", "run.cancelled"]
-    assert (await replay_session(engine.store, Registry([agent]), KEY)).divergences == []
+    for seq in range(1, len(log) + 1):
+        part = await asyncio.to_thread(replay, log[:seq], Registry([agent]), {}, ignore=["instructions", "tools"])
+        assert part.divergences == []
 
 
 @tool(concurrent=True, requires_approval=True)

@@ -12,10 +12,20 @@ from msgspec.structs import replace
 from swarmkeep import Agent, Result, tool
 from swarmkeep.audit.transfer.export import iterate_keys, write_export
 from swarmkeep.audit.transfer.import_export import import_export
+from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.resuming import Approval
+from swarmkeep.domain.decisions.turns import end_run
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.errors import InvalidRequest, QuotaExceeded, SessionBusy, SessionNotFound
-from swarmkeep.domain.events import MessageAdded, RunWaiting, SessionCreated, ToolStarted
+from swarmkeep.domain.errors import InvalidRequest, QuotaExceeded, RunNotWaiting, SessionBusy, SessionNotFound
+from swarmkeep.domain.events import (
+    MessageAdded,
+    RunCancelled,
+    RunInterrupted,
+    RunWaiting,
+    SessionCreated,
+    StopReason,
+    ToolStarted,
+)
 from swarmkeep.domain.usage import UsageQuery
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.idempotency import IdempotentRequest
@@ -495,3 +505,30 @@ async def test_what_waits_is_recorded_as_waiting_for_a_session(cluster: EngineCl
     fact = (await read_log(engine))[-1].fact
     assert isinstance(fact, RunWaiting)
     assert fact.pending[0].session_id == child.id
+
+
+async def stop_above(engine: Engine, ending: type[RunInterrupted | RunCancelled], reason: StopReason) -> None:
+    """Record that the run above ended, as a server does that dies before it has ended the one below."""
+    state = await read_state(engine)
+    assert state.run is not None
+    await engine.store.append(KEY, state, draft_events("Desk", end_run(state, state.run, ending, reason), "r1"))
+
+
+async def test_an_interrupted_run_that_another_follows_leaves_nobody_waiting_below(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    engine, child = await ask_for_payment(cluster, model)
+    await stop_above(engine, RunInterrupted, "interrupted")
+    assert (await read_state(engine, child)).status == "waiting"
+    model.say("Hello.")
+    await run_to_end(engine, run_id="r2")
+    assert (await engine.reader.get_run(child, derive_child_run(child))).status == "cancelled"
+
+
+async def test_nothing_is_approved_for_a_caller_that_has_ended(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, child = await ask_for_payment(cluster, model)
+    await stop_above(engine, RunCancelled, "cancelled")
+    approval = Approval(tool_call_id="p1", decision="approve")
+    with pytest.raises(RunNotWaiting):
+        await engine.runs.resume(child, derive_child_run(child), approvals=[approval])
+    assert (await read_types(engine, child))[-1] == "run.cancelled"

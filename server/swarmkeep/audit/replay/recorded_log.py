@@ -33,6 +33,7 @@ from swarmkeep.domain.events import (
     RunResumed,
     RunStarted,
     RunWaiting,
+    SessionForked,
     SessionRedacted,
     SessionUpdated,
     ToolStarted,
@@ -274,11 +275,12 @@ class RecordedLog:
                 return False
 
     def _belongs_to_end(self, event: RecordedEvent) -> bool:
-        """Whether somebody who ended the run recorded it: what calls were to change that had ended by then."""
+        """Whether somebody who ended the run recorded it: what calls were to change that had ended by then. A fork may
+        have cut off that end."""
         for later in islice(self._events, event.seq, None):
             if not isinstance(later.fact, ContextUpdated | HandoffMade | HandoffIgnored):
-                return isinstance(later.fact, RunCancelled | RunInterrupted | RunFailed)
-        return False
+                return isinstance(later.fact, RunCancelled | RunInterrupted | RunFailed | SessionForked)
+        return True
 
     def _is_input(self, event: RecordedEvent) -> bool:
         """Whether an event that cannot be read must be what the user said: no request is compared by that."""

@@ -22,7 +22,7 @@ from swarmkeep.domain.errors import (
     SessionExists,
     SessionNotFound,
 )
-from swarmkeep.domain.events import RunEnded, RunResumed
+from swarmkeep.domain.events import RunEnded, RunResumed, RunStarted
 from swarmkeep.domain.state import Run, State, ToolCall
 from swarmkeep.domain.views import RunView, find_run
 from swarmkeep.engine.agents.registry import Registry
@@ -39,6 +39,7 @@ from swarmkeep.engine.teams.links import (
     derive_child,
     derive_child_run,
     find_depth,
+    find_replaced_run,
     is_child_of,
     list_open_children,
     make_parent,
@@ -183,6 +184,13 @@ class ChildSessions:
             for child in list_open_children(key, state, run):
                 await self._cancel_run(child)
 
+    async def end_orphan(self, key: SessionKey, run_id: str) -> None:
+        """End a run that nobody waits for any more, as a crash between the ends of two may leave it: nothing is done
+        for a caller that has ended."""
+        state = await self._store.state(key, fresh=False)
+        if state.run is not None and state.run.id == run_id and await self._parents.is_orphan(key, state):
+            await self._runs.cancel(key, run_id)
+
     async def cancel_sessions(self, children: Sequence[SessionKey]) -> None:
         """Nobody waits for these answers any more."""
         for child in children:
@@ -202,6 +210,9 @@ class ChildSessions:
         for event in events:
             if isinstance(event.fact, RunEnded) and event.run_id is not None:
                 await self.cancel_run(key, state, event.run_id)
+            if isinstance(event.fact, RunEnded | RunStarted) and event.run_id is not None:
+                replaced = find_replaced_run(state, event.run_id)
+                await self.cancel_sessions([] if replaced is None else list_open_children(key, state, replaced))
         if state.parent is not None and any(isinstance(event.fact, RunEnded | RunResumed) for event in events):
             await self._parents.wake(key, state)
 

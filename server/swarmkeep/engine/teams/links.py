@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from msgspec import UNSET
 
 from swarmkeep.domain.checking.inputs import CHILD_PREFIX
+from swarmkeep.domain.checking.known_ids import find_finished_runs
 from swarmkeep.domain.events import Parent
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.ids import derive_id
@@ -45,6 +46,13 @@ def list_open_children(key: SessionKey, state: State, run: Run) -> list[SessionK
     """The sessions of a run's calls that have no result."""
     asked = (call for call in run.open_calls if call.session_id is not None)
     return [derive_child(key, state, run.id, call.id) for call in asked]
+
+
+def find_replaced_run(state: State, run_id: str) -> Run | None:
+    """The run before this one, if it was only interrupted: now that another has followed, nobody can resume it."""
+    places = find_finished_runs(state.finished).find(run_id)
+    at = places[-1] if places else len(state.finished)
+    return state.finished[at - 1] if at and state.finished[at - 1].status == "interrupted" else None
 
 
 def list_children(key: SessionKey, state: State) -> list[SessionKey]:

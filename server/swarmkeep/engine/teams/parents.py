@@ -91,7 +91,7 @@ class Parents:
                 return partial(go_on_with_session, run_id=run_id, call_id=awaited)
         if calls:
             return lambda state: None
-        if state.run is not None and state.run.id == derive_child_run(key) and await self._is_orphan(key, state):
+        if await self.is_orphan(key, state):
             return lambda state: cancel_run(state, derive_child_run(key))
         return None
 
@@ -103,10 +103,13 @@ class Parents:
             return None
         return run is not None and run.status == "waiting"
 
-    async def _is_orphan(self, key: SessionKey, state: State) -> bool:
-        """Whether nobody waits for the answer of this session's run any more, now or once a run is resumed."""
+    async def is_orphan(self, key: SessionKey, state: State) -> bool:
+        """Whether a run that was asked for is active, and nobody waits for its answer any more, now or once another run
+        is resumed."""
         parent = state.parent
         if parent is None or parent.session_id == REDACTED:
+            return False
+        if state.run is None or state.run.id != derive_child_run(key):
             return False
         above = SessionKey(key.tenant, parent.session_id)
         try:
@@ -117,6 +120,8 @@ class Parents:
             return False
         run = find_run(found, parent.run_id)
         if run is None or derive_child(above, found, run.id, parent.tool_call_id) != key:
+            return True
+        if run.status == "interrupted" and (found.run is not None or found.finished[-1].id != run.id):
             return True
         asked = any(call.id == parent.tool_call_id for call in run.open_calls)
         return not asked or run.status in ("completed", "failed", "cancelled")
