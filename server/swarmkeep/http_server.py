@@ -142,8 +142,10 @@ class StoppableServer(Server):
             self._draining = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
+        service: Service = self._app.state.service
+        log.info("told to stop; runs that go on, and have their grace time: %d", service.engine.active_session_count())
         try:
-            await self._app.state.service.drain()
+            await service.drain()
         except Exception:
             log.exception("running runs could not be brought to an end; another server takes them over")
         finally:

@@ -1,4 +1,5 @@
-"""Entries of the audit log for a server's start and end: under which settings it decided who may do what."""
+"""What is told of a server's start and end: lines of its log, and entries of the audit log that say under which settings
+it decided who may do what."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from swarmkeep import __version__
 from swarmkeep.settings import Settings
 from swarmkeep.store.ports import DEFAULT_TENANT
 from swarmkeep.store.ports.audit import AuditAction, AuditLog
+from swarmkeep.store.urls import locate
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ class StartRecord:
 
     def __init__(self, audit_log: AuditLog, worker: int | None = None) -> None:
         self._audit_log = audit_log
+        self._name = f"swarmkeep {__version__}" if worker is None else f"worker {worker} of swarmkeep {__version__}"
         self._server = {"server": f"srv_{uuid4().hex}", "version": __version__}
         if worker is not None:
             self._server["worker"] = str(worker)
@@ -59,9 +62,12 @@ class StartRecord:
     async def record_start(self, settings: Settings, address: str, *, needs_keys: bool) -> None:
         described = {"address": address, "api_keys": needs_keys, "settings": describe_settings(settings)}
         await self._record("server.started", described, _START_SECONDS)
+        database = locate(settings.database_url).display
+        log.info("%s starts, with agents from %s and the database %s", self._name, ", ".join(settings.agents), database)
 
     async def record_stop(self) -> None:
         await self._record("server.stopped", {}, _STOP_SECONDS)
+        log.info("%s has stopped", self._name)
 
     async def _record(self, type: str, details: dict[str, Any], seconds: float) -> None:
         action = AuditAction(type=type, details={**self._server, **details})

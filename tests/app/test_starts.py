@@ -35,7 +35,8 @@ def test_settings_that_decide_who_may_do_what_are_recorded() -> None:
     assert "canary" not in json.dumps(described)
 
 
-async def test_starts_and_ends_are_entries_that_verify(ready_url: str) -> None:
+async def test_starts_and_ends_are_entries_that_verify(ready_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="swarmkeep.starts")
     store = open_store(ready_url)
     try:
         for _ in range(2):
@@ -54,6 +55,11 @@ async def test_starts_and_ends_are_entries_that_verify(ready_url: str) -> None:
     assert started["settings"] == describe_settings(server_settings())
     assert stopped == {"server": started["server"], "version": __version__, "reason": None}
     assert found[2][2]["server"] != started["server"]
+    assert [message.split(",")[0] for message in caplog.messages] == [
+        f"swarmkeep {__version__} starts",
+        f"swarmkeep {__version__} has stopped",
+    ] * 2
+    assert "with agents from tests.api.team and the database sqlite:///" in caplog.messages[0]
 
 
 async def test_a_database_that_takes_no_entry_stops_no_server(

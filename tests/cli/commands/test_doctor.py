@@ -37,6 +37,8 @@ def test_all_is_well(cli: CommandLine, healthy: list[str]) -> None:
     assert text.code == 0
     assert all(f"\n{check} " in text.out for check in found)
     assert "\nSWARMKEEP_LEASE_SECONDS " in text.out
+    assert {"OPENAI_API_KEY", "SWARMKEEP_OPENAI_SESSION_HEADERS"} <= result.json["settings"].keys()
+    assert "OPENAI_SESSION_HEADERS" not in result.json["settings"]
 
 
 def test_looking_changes_nothing(cli: CommandLine, healthy: list[str]) -> None:

@@ -17,6 +17,7 @@ from tests.engine.cluster import (
     kill_engine,
     make_start_run,
     open_session,
+    run_to_end,
     wait_for_end,
     wait_for_state,
 )
@@ -46,6 +47,17 @@ async def test_a_run_that_another_server_has_taken_over_is_named(cluster: Engine
     (lost,) = lines.read("swarmkeep.engine.worker.worker")
     assert about.items() <= lost.items()
     assert "by another process" in lost["message"]
+
+
+async def test_a_run_that_fails_is_a_line(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await cluster.open_engine(AGENT)
+    await open_session(engine)
+    with read_log_lines() as lines:
+        model.fail(401, message="no such key")
+        view = await run_to_end(engine)
+    (line,) = lines.read("swarmkeep.engine.worker.log_context")
+    assert {"level": "warning", "session_id": KEY.id, "run_id": view.id}.items() <= line.items()
+    assert line["message"] == f"session {KEY.id}: the run failed (provider_authentication): no such key"
 
 
 async def test_a_session_that_cannot_be_taken_over_is_named(cluster: EngineCluster, model: ScriptedModel) -> None:

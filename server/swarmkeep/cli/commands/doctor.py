@@ -86,9 +86,10 @@ def _list_settings(settings: Settings) -> dict[str, Any]:
     from swarmkeep.store.urls import BadDatabaseUrl, locate
 
     values: dict[str, Any] = {}
-    for field in type(settings).model_fields:
+    for field, described in type(settings).model_fields.items():
         value = getattr(settings, field)
-        name = field.upper() if field.startswith("openai_") else f"SWARMKEEP_{field.upper()}"
+        # Those that have a variable of another name are the provider's.
+        name = f"SWARMKEEP_{field.upper()}" if described.validation_alias is None else field.upper()
         values[name] = list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
         if isinstance(value, SecretStr):
             values[name] = "set, and not shown" if value.get_secret_value() else None

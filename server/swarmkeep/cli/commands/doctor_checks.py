@@ -133,9 +133,10 @@ def _check_quotas(settings: Settings) -> CheckResult:
     if not shares:
         return CheckResult("quotas", "ok", "nothing is stored yet")
     fullest = max(shares, key=lambda tenant: shares[tenant])
+    which = "1 tenant" if len(shares) == 1 else f"{len(shares)} tenants; the fullest"
     detail = (
-        f"{len(shares)} tenants; the fullest, {fullest!r}, has {totals[fullest].sessions} of {settings.max_sessions} "
-        f"sessions and {totals[fullest].bytes} of {settings.max_stored_bytes} bytes"
+        f"{which}, {fullest!r}, has {totals[fullest].sessions} of {settings.max_sessions} sessions "
+        f"and {totals[fullest].bytes} of {settings.max_stored_bytes} bytes"
     )
     return CheckResult("quotas", "warning" if shares[fullest] >= FULL_SHARE else "ok", detail)
 

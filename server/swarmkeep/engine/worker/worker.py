@@ -29,7 +29,7 @@ from swarmkeep.engine.session_log import StoreSessionLog
 from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.engine.tool_runners import ThreadRunner, ToolRunner
 from swarmkeep.engine.worker.lease_keeper import LeaseKeeper
-from swarmkeep.engine.worker.log_context import describe_session, follow_run
+from swarmkeep.engine.worker.log_context import describe_session, follow_run, log_trouble
 from swarmkeep.engine.worker.partials import PartialReplies
 from swarmkeep.engine.worker.policy import SessionPolicy
 from swarmkeep.engine.worker.recovery import Recovery
@@ -130,6 +130,7 @@ class Worker:
             self._hub.publish(key, event)
             if isinstance(event.fact, RunEnded | RunWaiting):
                 self.waiters.wake(key, event.run_id, state)
+                log_trouble(key, event)
 
     def continue_session(self, session_log: StoreSessionLog, events: list[RecordedEvent]) -> None:
         """Show what was recorded in a session, and advance it from there if it is this process's to advance."""
