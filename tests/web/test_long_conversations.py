@@ -199,3 +199,16 @@ def test_every_script_is_shown_in_its_direction_and_within_the_page(window: Wind
     window.open_chat(arabic)
     expect(window.questions).to_have_css("direction", "rtl")
     expect(window.answers.locator("p")).to_have_css("direction", "rtl")
+
+
+def test_lists_and_tables_go_the_way_of_their_words_and_code_does_not(window: Window, api: Api) -> None:
+    answer = "1. مرحبا `refund()`\n2. hello\n\n| عمود | b |\n|---|---|\n| 1 | 2 |\n\n- one\n\n```\nx()\n```"
+    window.open_chat(api.session(messages=[{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}]))
+    expect(window.answers.locator("ol")).to_have_css("direction", "rtl")
+    expect(window.answers.locator("ul")).to_have_css("direction", "ltr")
+    expect(window.answers.locator("table")).to_have_css("direction", "rtl")
+    for code in window.answers.locator("code").all():
+        expect(code).to_have_css("direction", "ltr")
+    # Where the numbers stand: what stands outside of the list is not drawn.
+    room = "(item) => item.parentElement.getBoundingClientRect().right - item.getBoundingClientRect().right"
+    assert all(item.evaluate(room) >= 16 for item in window.answers.locator("ol > li").all())

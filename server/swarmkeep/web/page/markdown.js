@@ -157,6 +157,7 @@ function formatted(blocks, unfinished) {
     block.tabIndex = 0;
     wrap(block, h("div", { class: "copied" })).append(copyButton(() => block.textContent));
   }
-  for (const block of fragment.querySelectorAll("p,li,blockquote,h4,h5,h6,td,th")) block.dir = "auto";
+  // Lists and tables go one way as a whole, so that numbers and columns do, too; each line in them reads its own way.
+  for (const block of fragment.children) if (!block.matches(".copied")) block.dir = "auto";
   return fragment;
 }
