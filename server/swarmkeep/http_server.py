@@ -143,7 +143,7 @@ class StoppableServer(Server):
 
     async def _drain(self) -> None:
         service: Service = self._app.state.service
-        log.info("told to stop; runs that go on, and have their grace time: %d", service.engine.active_session_count())
+        log.info("told to stop; runs under way: %d", service.engine.active_session_count())
         try:
             await service.drain()
         except Exception:

@@ -63,7 +63,7 @@ class StartRecord:
         described = {"address": address, "api_keys": needs_keys, "settings": describe_settings(settings)}
         await self._record("server.started", described, _START_SECONDS)
         database = locate(settings.database_url).display
-        log.info("%s starts, with agents from %s and the database %s", self._name, ", ".join(settings.agents), database)
+        log.info("%s is up, with agents from %s and the database %s", self._name, ", ".join(settings.agents), database)
 
     async def record_stop(self) -> None:
         await self._record("server.stopped", {}, _STOP_SECONDS)

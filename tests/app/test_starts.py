@@ -56,7 +56,7 @@ async def test_starts_and_ends_are_entries_that_verify(ready_url: str, caplog: p
     assert stopped == {"server": started["server"], "version": __version__, "reason": None}
     assert found[2][2]["server"] != started["server"]
     assert [message.split(",")[0] for message in caplog.messages] == [
-        f"swarmkeep {__version__} starts",
+        f"swarmkeep {__version__} is up",
         f"swarmkeep {__version__} has stopped",
     ] * 2
     assert "with agents from tests.api.team and the database sqlite:///" in caplog.messages[0]

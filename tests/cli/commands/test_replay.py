@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import sqlite3
@@ -21,7 +22,9 @@ def test_it_tells_who_spoke_what_was_called_and_what_changed(
 ) -> None:
     result = cli("replay", recorded.session_id, *place)
     assert (result.code, result.err) == (0, "")
-    assert result.lines[0].endswith("the conversation begins with Triage Agent")
+    # The day and the zone are told once, and again where another day begins.
+    assert re.fullmatch(r" {7}\d{4}-\d\d-\d\d UTC", result.lines[0])
+    assert result.lines[1].endswith("the conversation begins with Triage Agent")
     assert "user: Hello, I'd like to buy a lantern for a hut trip." in result.out
     assert "Triage Agent hands over to Sales Agent" in result.out
     assert "Sales Agent asks for" in result.out

@@ -45,7 +45,7 @@ def audit(
         [
             (
                 str(entry.seq),
-                entry.at[:19],
+                f"{entry.at[:19]}Z",
                 entry.type,
                 _name_subject(entry.data),
                 entry.by or "",

@@ -99,7 +99,7 @@ def list_sessions(
         put_table(("ID", "UPDATED", "TITLE", "SEQ", "FOUND"), [row for one in shown for row in list_found(one)])
     elif shown:
         rows = [
-            (one.id, describe_status(one), one.agent, str(one.message_count), str(one.seq), one.updated_at[:19])
+            (one.id, describe_status(one), one.agent, str(one.message_count), str(one.seq), f"{one.updated_at[:19]}Z")
             for one in shown
         ]
         put_table(("ID", "STATUS", "AGENT", "MESSAGES", "SEQ", "UPDATED"), rows)

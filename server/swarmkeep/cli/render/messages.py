@@ -25,7 +25,7 @@ def list_found(state: SessionState) -> Iterator[tuple[str, ...]]:
     """A row for each place where a search found something."""
     for match in state.matches:
         seq = "" if match.seq is None else str(match.seq)
-        yield state.id, state.updated_at[:19], (state.title or "")[:40], seq, match.snippet[:80].strip()
+        yield state.id, f"{state.updated_at[:19]}Z", (state.title or "")[:40], seq, match.snippet[:80].strip()
 
 
 def put_state(state: SessionState) -> None:

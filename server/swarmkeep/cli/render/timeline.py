@@ -22,14 +22,18 @@ _TONE_STYLES = {"plain": "", "good": "green", "notice": "cyan", "bad": "red"}
 
 
 class TimelinePrinter:
-    """Shows entries one below the other: seq, time, and what happened."""
+    """Shows entries one below the other: seq, time, and what happened, and in a line of its own where a day begins."""
 
     def __init__(self) -> None:
+        self._day = ""
         self._terminal = is_terminal(sys.stdout)
         self._console = make_console(width=shutil.get_terminal_size().columns if self._terminal else None)
 
     def show(self, entry: TimelineEntry) -> None:
         lines = list(format_lines(entry))
+        if entry.at[:10] not in ("", self._day):
+            self._day = entry.at[:10]
+            self._console.print(f"{'':7}{self._day} UTC", style="dim")
         if self._terminal:
             self._console.print(_build_row(entry, lines))
         else:
