@@ -1,5 +1,5 @@
-"""What is told of a server's start and end: lines of its log, and entries of the audit log that say under which settings
-it decided who may do what."""
+"""What is told of a server's start and end: a line of its log, and an entry of the audit log: under which settings it
+decided who may do what."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from swarmkeep.engine.models.pauses import Pauses
 from swarmkeep.engine.models.retries import Retries
 from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.ports import SessionKey, StoreUnavailable
 from swarmkeep.store.sql.tables import events
 from tests.engine.cluster import (
     KEY,
@@ -576,7 +576,7 @@ async def test_a_database_that_fails_for_a_while_does_not_end_the_care_for_lease
     async def failing(self: SqlStore, *, limit: int = 100) -> list[SessionKey]:
         if not mended.is_set():
             tried.set()
-            raise OSError("the database went away")
+            raise StoreUnavailable("the database went away")
         return await abandoned(self, limit=limit)
 
     one = await open_engine(cluster)
@@ -591,7 +591,8 @@ async def test_a_database_that_fails_for_a_while_does_not_end_the_care_for_lease
     await kill_engine(one)
     mended.set()
     assert (await wait_for_end(two)).status == "completed"
-    assert "could not look for abandoned runs" in caplog.text
+    assert "could not look for abandoned runs; trying again: the database went away" in caplog.text
+    await wait_until(lambda: caplog.text.count("the database answers again, after ") == 1)
 
 
 async def test_sessions_that_cannot_be_read_do_not_hide_the_others(
