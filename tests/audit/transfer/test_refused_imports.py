@@ -145,8 +145,10 @@ def test_a_newer_format_is_refused_by_its_name(text: bytes) -> None:
     [
         (b"", 1, "empty"),
         (b"hello\n", 1, "not JSON"),
-        (b"[]\n", 1, "not a JSON object"),
+        (b"[]\n", 1, "not a line of an export"),
         (b"{}\n", 1, "not a line of an export"),
+        (b'{"session_id":"s","se', 1, "cut off in the middle of this line"),
+        (b'[{"role": "user", "content": "Hello"}]', 1, "imported with `from` (`--from`): chat, swarm or assistants"),
         (b'{"record":"other"}\n', 1, "not a line of an export"),
         (b"\xff\xfe\n", 1, "not JSON"),
         (b'{"session_id":"s","seq":1,"hash":"00","type":"session.created"}\n', 1, "no salt"),

@@ -225,7 +225,8 @@ def test_debug_tells_what_happens(swarm: Runner, model: ScriptedModel, capsys: p
     swarm.run(Agent(functions=[look]), "Weather?", debug=True)
     shown = capsys.readouterr().out
     assert "look" in shown
-    assert "rain in Oslo" in shown
+    assert '"content":"rain in Oslo"' in shown
+    assert "UNSET" not in shown
     model.say("Quiet.")
     swarm.run(Agent(), "Hi")
     assert capsys.readouterr().out == ""

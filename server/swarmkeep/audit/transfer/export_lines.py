@@ -27,6 +27,12 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 MAX_INTEGER = 2**31 - 1
 MAX_SEQ = 2**53 - 1
 
+_BEGINNINGS = (b'{"session_id":', b'{"record":')
+_NO_EXPORT = (
+    "this is not a line of an export; what another program wrote is imported with `from` (`--from`): chat, swarm or "
+    "assistants"
+)
+
 # A line is whatever somebody sends: no repetition gives back what it took, and JSON values are left to a JSON scanner.
 _TEXT_PATTERN = r'"(?:[^"\\\x00-\x1f]|\\.)*+"'
 _BEFORE_DATA = re.compile(
@@ -119,19 +125,24 @@ def write_event_line(one: SealedEvent, texts: Mapping[str, str], begin: ExportSt
 
 def read_export_line(line: bytes) -> EventLine | FileLine | ExportEnd:
     """What a line, without its break, says. Raises InvalidLine."""
-    if line.startswith(b'{"session_id":'):
+    if line.startswith(_BEGINNINGS[0]):
         return _read_event_line(line)
     try:
         value = decode(line)
     except MalformedJson as error:
         raise InvalidLine(f"this is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise InvalidLine("this is not a JSON object")
-    if value.get("record") == "file":
+    record = value.get("record") if isinstance(value, dict) else None
+    if record == "file":
         return _convert(value, FileLine)
-    if value.get("record") != "end":
-        raise InvalidLine("this is not a line of an export")
+    if record != "end":
+        raise InvalidLine(_NO_EXPORT)
     return _convert(value, ExportEnd)
+
+
+def explain_cut_line(line: bytes) -> str:
+    """What is wrong with the last line of a file, which has no break."""
+    is_event = any(begin.startswith(line[: len(begin)]) for begin in _BEGINNINGS)
+    return "the export is cut off in the middle of this line" if is_event else _NO_EXPORT
 
 
 T = TypeVar("T")

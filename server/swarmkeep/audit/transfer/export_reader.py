@@ -16,6 +16,7 @@ from swarmkeep.audit.transfer.export_lines import (
     ExportStart,
     FileLine,
     InvalidLine,
+    explain_cut_line,
     read_export_line,
 )
 from swarmkeep.audit.transfer.exported_files import ExportedFiles
@@ -84,7 +85,7 @@ class ExportLines:
         if len(text) > self._max_line_bytes:
             raise self.make_error(f"the line is longer than {self._max_line_bytes} bytes")
         if not text.endswith(b"\n"):
-            raise self.make_error("the export is cut off in the middle of this line")
+            raise self.make_error(explain_cut_line(text))
         self.size = len(text)
         self._next_line, self._next_offset = self.line + 1, self.offset + self.size
         if self._max_line_values is not None and has_more_values(text, self._max_line_values):

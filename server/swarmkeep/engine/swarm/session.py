@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from swarmkeep.agent import Agent
 from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.domain.checking.files import FileLimits
-from swarmkeep.domain.codec import Json
+from swarmkeep.domain.codec import Json, encode_text
 from swarmkeep.domain.decisions.commands import create_session
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.sizes import UNBOUNDED
@@ -122,7 +122,7 @@ class MemorySession:
 
     def _print_event(self, item: Item) -> None:
         if self._debug and isinstance(item, RecordedEvent):
-            print(f"[{item.at}] {item.type} {item.agent}: {item.fact}")
+            print(f"[{item.at}] {item.type} {item.agent}: {encode_text(item.fact)}")
 
 
 def make_open_registry(agent: Agent) -> OpenRegistry:
