@@ -7,9 +7,10 @@ import errno
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,6 +21,9 @@ try:
 except ImportError:
     # Not on Windows.
     fcntl = None  # type: ignore[assignment]
+
+# The name of standard input and output.
+STANDARD = "-"
 
 # What the write-ahead log of a SQLite file grows to before it is used again.
 WORKING_BYTES = 4_000_000
@@ -36,9 +40,10 @@ def write_atomically(output: Path, pieces: Iterable[bytes]) -> None:
 def open_atomically(output: Path) -> Iterator[BinaryIO]:
     """A file to write to, which takes its name at the end, unless something goes wrong. Only its owner may read it.
 
-    Raises Refused where it cannot be written.
+    What is written to - goes to standard output then. Raises Refused where it cannot be written.
     """
-    folder = Path(tempfile.gettempdir()) if output.exists() and not output.is_file() else output.parent
+    is_elsewhere = str(output) == STANDARD or (output.exists() and not output.is_file())
+    folder = Path(tempfile.gettempdir()) if is_elsewhere else output.parent
     partial = folder / f".{output.name}.{os.getpid()}.part"
     _remove_leftovers(folder, output.name)
     try:
@@ -47,10 +52,12 @@ def open_atomically(output: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        if output.exists() and not output.is_file():
-            # A device or a pipe: its place is not to be taken.
-            with partial.open("rb") as source, output.open("wb") as target:
+        if is_elsewhere:
+            # Also a device or a pipe: its place is not to be taken.
+            standard = nullcontext(sys.stdout.buffer) if str(output) == STANDARD else None
+            with partial.open("rb") as source, standard or output.open("wb") as target:
                 shutil.copyfileobj(source, target)
+                target.flush()
         else:
             partial.replace(output)
     except OSError as error:

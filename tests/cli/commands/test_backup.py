@@ -8,6 +8,7 @@ import shutil
 import signal
 import sqlite3
 import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -30,6 +31,17 @@ def test_a_backup_is_restored_and_verified(cli: CommandLine, recorded: RecordedS
     assert "all valid" in restored.err
     # The very same file as an export: the same events, hashes and salts.
     assert cli("export", recorded.session_id).out == cli("export", recorded.session_id, *recorded.options).out
+
+
+def test_it_goes_through_pipes(recorded: RecordedSession, tmp_path: Path) -> None:
+    # As out of a container that cannot write.
+    database = f"sqlite:///{recorded.file}"
+    swarmkeep = f'"{sys.executable}" -m swarmkeep'
+    command = f'{swarmkeep} backup - --database-url "{database}" | {swarmkeep} restore -'
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "restored 1 sessions" in done.stderr
+    assert [file.name for file in tmp_path.glob("*") if not file.name.startswith("swarmkeep.db")] == []
 
 
 def test_what_did_not_verify_before_is_told(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:

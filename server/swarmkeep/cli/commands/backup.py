@@ -10,7 +10,7 @@ import typer
 
 from swarmkeep.cli.configure import load_settings
 from swarmkeep.cli.options import JsonOutput, Quiet, StoreUrl
-from swarmkeep.cli.output import open_atomically
+from swarmkeep.cli.output import STANDARD, open_atomically
 from swarmkeep.cli.progress import show_progress
 from swarmkeep.cli.terminal import put_json, say
 
@@ -22,13 +22,19 @@ def register(app: typer.Typer) -> None:
         \b
         Examples:
           swarmkeep backup swarmkeep-monday.backup
+          docker compose exec -T server swarmkeep backup - > today.backup
           swarmkeep backup /backups/today.backup --database-url postgresql://user@host/swarmkeep
         """,
     )(backup)
 
 
 def backup(
-    output: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it appears once it is complete.")],
+    output: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="The file to write, which appears once it is complete; - is standard output."
+        ),
+    ],
     as_json: JsonOutput = False,
     quiet: Quiet = False,
     database_url: StoreUrl = None,
@@ -40,6 +46,8 @@ def backup(
     from swarmkeep.domain.timestamps import to_timestamp
     from swarmkeep.store.backup import write_backup
 
+    if as_json and str(output) == STANDARD:
+        raise typer.BadParameter("standard output cannot have the file and JSON", param_hint="'--json'")
     url = load_settings(database_url=database_url).database_url
     told = f"nothing was written to {output}"
     with (

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from io import SEEK_END
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, BinaryIO, cast, get_args
 
 import typer
 
 from swarmkeep.cli.completing import complete_agent
+from swarmkeep.cli.input import open_input
 from swarmkeep.cli.options import ApiKey, JsonOutput, Quiet, ServerUrl, SourceOptions, StoreUrl, Tenant
 from swarmkeep.cli.progress import Progress, TrackedFile, show_progress
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.source import FileForm
-from swarmkeep.cli.terminal import Refused, put, put_json, say
+from swarmkeep.cli.terminal import put, put_json, say
 
 if TYPE_CHECKING:
     from swarmkeep_client import ImportReport
@@ -76,7 +72,7 @@ def import_sessions(
     if agent is not None and chosen == "export":
         raise typer.BadParameter("an export says by itself which agent is active", param_hint="'--agent'")
     where = SourceOptions(url, database_url, tenant, api_key)
-    with _open_input(file) as opened, open_source(where, writes=True, creates=not dry_run) as found:
+    with open_input(file) as opened, open_source(where, writes=True, creates=not dry_run) as found:
         # A server reads it once as it is sent; here it is verified first, and read again to be recorded.
         is_verified_first = where.server_url is None and not dry_run and chosen == "export"
         size = _measure(opened) * (2 if is_verified_first else 1)
@@ -110,21 +106,3 @@ def _put_report(report: ImportReport) -> None:
         say(f"and {left} more; --json shows up to a thousand")
     said = "would be imported" if report.dry_run else "imported"
     say(f"{report.imported} {'session' if report.imported == 1 else 'sessions'} {said}, {report.present} were there")
-
-
-@contextmanager
-def _open_input(name: str) -> Iterator[BinaryIO]:
-    if name != "-":
-        try:
-            with open(name, "rb") as file:
-                if not file.seekable():
-                    raise Refused(f"cannot go back in {name}; use - to read it from standard input")
-                yield file
-        except OSError as error:
-            raise Refused(f"cannot read {name}: {error.strerror or error}") from None
-        return
-    # It is read twice: once to verify it, and once to record it.
-    with TemporaryFile() as spooled:
-        shutil.copyfileobj(sys.stdin.buffer, spooled)
-        spooled.seek(0)
-        yield cast(BinaryIO, spooled)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated, BinaryIO, cast
 
 import typer
 
 from swarmkeep.cli.configure import load_settings
+from swarmkeep.cli.input import open_input
 from swarmkeep.cli.options import JsonOutput, Quiet, SourceOptions, StoreUrl
 from swarmkeep.cli.progress import Progress, TrackedFile, show_progress
 from swarmkeep.cli.sources.opening import open_source
@@ -28,7 +28,9 @@ def register(app: typer.Typer) -> None:
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `swarmkeep backup` wrote.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A file that `swarmkeep backup` wrote; - is standard input.")
+    ],
     as_json: JsonOutput = False,
     quiet: Quiet = False,
     database_url: StoreUrl = None,
@@ -42,14 +44,12 @@ def restore(
 
     url = load_settings(database_url=database_url).database_url
     try:
-        with file.open("rb") as opened:
+        with open_input(file) as opened:
             size = os.fstat(opened.fileno()).st_size
             with show_progress(
                 "restoring", "bytes", size, quiet=quiet, on_interrupt=lambda _: _describe_interruption(url)
             ) as progress:
                 done = restore_backup(url, cast(BinaryIO, TrackedFile(opened, progress)))
-    except OSError as error:
-        raise Refused(f"cannot read {file}: {error.strerror or error}") from None
     except BadBackup as error:
         raise Refused(str(error)) from None
     with show_progress(
