@@ -90,7 +90,7 @@ def _put_side_by_side(a: Side, b: Side) -> None:
 def _format_side(side: Side) -> Iterator[str]:
     usage = side.usage
     yield f"{side.id}, now at event {side.seq} with {side.agent}"
-    yield f"since then: {usage.model_calls} model calls, {usage.total_tokens} tokens"
+    yield f"since then: model calls {usage.model_calls}, tokens {usage.total_tokens}"
     for line in format_messages(side.messages):
         yield f"  {line}"
     for call in side.calls:

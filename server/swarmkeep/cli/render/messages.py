@@ -39,7 +39,7 @@ def put_state(state: SessionState) -> None:
         "context": format_json(state.context_variables),
         "metadata": format_json(state.metadata),
         "events": f"{state.seq}, the last with hash {state.hash}",
-        "usage": f"{usage.model_calls} model calls, {usage.total_tokens} tokens",
+        "usage": f"model calls {usage.model_calls}, tokens {usage.total_tokens}",
         "taken over": _describe_takeover(state),
         "asked by": f"{state.parent.session_id}, by its call {state.parent.tool_call_id}" if state.parent else "",
         "forked from": f"{origin.session_id} at {origin.seq}" if origin else "",
