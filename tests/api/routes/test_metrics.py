@@ -86,7 +86,9 @@ async def test_a_server_with_keys_shows_nothing_without_its_token(sqlite_ready: 
         assert (await server.get("/metrics")).status_code == 200
         _, secret = await key_store(server).create("default", name="desk")
     async with start_server(server_settings(database_url=sqlite_ready)) as server:
-        check_problem(await server.get("/metrics"), 401, "unauthenticated")
+        answer = await server.get("/metrics")
+        check_problem(answer, 401, "unauthenticated")
+        assert "SWARMKEEP_METRICS_TOKEN" in answer.json()["detail"]
         # It counts all tenants' doings, so that a tenant's key does not do.
         check_problem(await server.get("/metrics", headers=bearer_headers(secret)), 401, "unauthenticated")
     async with start_server(server_settings(database_url=sqlite_ready, metrics_token="sesame")) as server:

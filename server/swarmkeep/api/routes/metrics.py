@@ -35,7 +35,7 @@ def _require_token(token: str | None, authorization: str) -> None:
     scheme, _, shown = authorization.partition(" ")
     shown = shown.strip() if scheme.lower() == "bearer" else ""
     if token is None or not compare_digest(shown.encode(), token.encode()):
-        raise Unauthenticated(key_given=bool(shown), credential="metrics token")
+        raise Unauthenticated(key_given=bool(shown), credential="metrics token (the server's SWARMKEEP_METRICS_TOKEN)")
 
 
 ROUTES = [get_metrics]
