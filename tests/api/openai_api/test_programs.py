@@ -136,3 +136,15 @@ async def test_langchain(service: RunningServer, model: ScriptedModel) -> None:
     asked: Any = {"model": "Front", "input": [{"type": "message", **SYSTEM}, {"type": "message", **user("Hi.")}]}
     made = await service.post("/openai/v1/responses", {**asked, "temperature": 0.7, "stream": False})
     assert made.json()["output"][0]["type"] == "message"
+
+
+async def test_litellm_sends_its_own_message_back(service: RunningServer, model: ScriptedModel) -> None:
+    model.call("look", {"at": "it"}, id="c1")
+    body: Any = {"model": "Front", "messages": [user("Look.")], "tools": [{"type": "function", "function": TOOL}]}
+    said: Any = (await service.post(URL, body)).json()["choices"][0]["message"]
+    # What it does not know of an answer, as the refusal that is null, it keeps in a field of its own.
+    own = {"function_call": None, "provider_specific_fields": {"refusal": said.pop("refusal")}, "thinking_blocks": []}
+    result = {"role": "tool", "tool_call_id": "c1", "name": "look", "content": "A hill."}
+    model.say("It is a hill.")
+    assert await chat(service, {**body, "messages": [*body["messages"], {**said, **own}, result]}) == "It is a hill."
+    assert set(model.requests[-1]["messages"][2]) == {"role", "content", "tool_calls"}

@@ -15,7 +15,15 @@ from swarmkeep.domain.history.window import STANDING_ROLES, list_standing
 from swarmkeep.domain.state import State
 
 # Of an answer that is sent back, what no model is sent again.
-_LEFT_OUT = ("annotations", "parsed", "reasoning", "reasoning_content", "reasoning_details")
+_LEFT_OUT = (
+    "annotations",
+    "parsed",
+    "provider_specific_fields",
+    "reasoning",
+    "reasoning_content",
+    "reasoning_details",
+    "thinking_blocks",
+)
 
 
 class NewMessages(msgspec.Struct, frozen=True):
