@@ -25,10 +25,22 @@ EVENT_STREAM = "text/event-stream"
 _PARTS_IN_A_ROW = 100
 
 
+class Instead(msgspec.Struct, frozen=True):
+    """An answer of JSON in the place of a stream that has failed before it said anything."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+
+Begin = Callable[[AsyncGenerator[bytes]], Awaitable[bytes | Instead]]
+
+
 class StreamResponse(Response[Any]):
     """An answer whose parts come from a generator. The generator is closed when the client goes away.
 
-    It is, too, once `until` returns: for a reader that takes nothing, whom the generator cannot end.
+    It is, too, once `until` returns: for a reader that takes nothing, whom the generator cannot end. `begin` takes the
+    first parts and says how they begin: with what is sent of them, or with an answer in the place of the stream.
     """
 
     def __init__(
@@ -37,11 +49,13 @@ class StreamResponse(Response[Any]):
         media_type: str,
         headers: Mapping[str, str] | None = None,
         until: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        begin: Begin | None = None,
     ) -> None:
         always = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         super().__init__(None, media_type=media_type, headers={**always, **(headers or {})})
         self._parts = parts
         self._until = until
+        self._begin = begin
 
     def to_asgi_response(self, *args: Any, **kwargs: Any) -> Any:
         return self._send
@@ -60,11 +74,16 @@ class StreamResponse(Response[Any]):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _pump(self, send: Send, send_part: Send) -> None:
-        headers = [(b"content-type", f"{self.media_type}; charset=utf-8".encode())]
-        headers += [(name.lower().encode(), value.encode()) for name, value in self.headers.items()]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with aclosing(self._parts) as parts:
             try:
+                first = b"" if self._begin is None else await self._begin(parts)
+                if isinstance(first, Instead):
+                    await self._send_head(send, first.status, "application/json", first.headers)
+                    await send({"type": "http.response.body", "body": first.body, "more_body": False})
+                    return
+                await self._send_head(send, 200, f"{self.media_type}; charset=utf-8", self.headers)
+                if first:
+                    await send_part({"type": "http.response.body", "body": first, "more_body": True})
                 count = 0
                 async for part in parts:
                     await send_part({"type": "http.response.body", "body": part, "more_body": True})
@@ -73,10 +92,15 @@ class StreamResponse(Response[Any]):
                         # As long as there is more at once, nothing here waits, and nobody else gets a turn.
                         await asyncio.sleep(0)
             except Exception:
-                # The status is out already. Without its end, the server closes the connection and the client can tell.
+                # The status may be out. Without its end, the server closes the connection and the client can tell.
                 log.exception("a stream failed")
                 return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_head(self, send: Send, status: int, media_type: str, headers: Mapping[str, str]) -> None:
+        head = [(b"content-type", media_type.encode())]
+        head += [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": status, "headers": head})
 
 
 async def wait_for_disconnect(receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:

@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from functools import partial
 
 from swarmkeep.api.auth.context import Principal
-from swarmkeep.api.sse import EVENT_STREAM, FrameWriter, StreamResponse, comment, frame
+from swarmkeep.api.sse import EVENT_STREAM, Begin, FrameWriter, StreamResponse, comment, frame
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import Overloaded, RunNotFound, SessionNotFound
@@ -117,10 +117,13 @@ class StreamCheck:
 
 
 def make_event_stream(
-    principal: Principal, frames: AsyncGenerator[bytes], headers: Mapping[str, str] | None = None
+    principal: Principal,
+    frames: AsyncGenerator[bytes],
+    headers: Mapping[str, str] | None = None,
+    begin: Begin | None = None,
 ) -> StreamResponse:
     """Frames as an answer. It ends once the caller is to be let in no more, for one who takes nothing, too."""
-    return StreamResponse(frames, EVENT_STREAM, headers, until=partial(wait_until_refused, principal))
+    return StreamResponse(frames, EVENT_STREAM, headers, until=partial(wait_until_refused, principal), begin=begin)
 
 
 async def wait_until_refused(principal: Principal) -> None:

@@ -8,9 +8,10 @@ import threading
 from typing import Any
 
 import pytest
-from openai import APIError, APIStatusError, AsyncOpenAI, AsyncStream
+from openai import APIError, APIStatusError, AsyncOpenAI, AsyncStream, RateLimitError
 from openai.types.chat import ChatCompletionChunk
 
+from swarmkeep.api.limits import ServerLimits
 from swarmkeep.domain.codec import Json
 from tests.api.openai_api.test_chat import user
 from tests.api.server import RunningServer, scripted, start_server
@@ -220,6 +221,9 @@ async def test_an_answer_may_be_sent_back_as_it_came(openai: AsyncOpenAI, model:
         (500, 502, "provider_error", "server_error"),
         (401, 502, "provider_authentication", "server_error"),
         (400, 502, "provider_bad_request", "server_error"),
+        # Clients know these by the status: they shorten the conversation, and do not ask again.
+        (400, 400, "context_length_exceeded", "invalid_request_error"),
+        (400, 400, "content_filter", "invalid_request_error"),
     ],
 )
 @pytest.mark.parametrize("store", [True, False])
@@ -227,7 +231,7 @@ async def test_a_run_that_fails_is_an_error(
     openai: AsyncOpenAI, model: ScriptedModel, store: bool, failure: int, status: int, code: str, kind: str
 ) -> None:
     retrying = openai.with_options(max_retries=2)
-    model.fail(failure)
+    model.fail(failure, code=code)
     with pytest.raises(APIStatusError) as failed:
         await retrying.chat.completions.create(
             model="Front", messages=[user("hi")], store=store, extra_headers={"X-Session-Id": "bad"}
@@ -237,6 +241,33 @@ async def test_a_run_that_fails_is_an_error(
     assert error.response.headers.get("x-session-id") == ("bad" if store else None)
     # It was not asked again by the client: the run and its input are recorded already.
     assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_a_stream_that_fails_before_it_speaks_is_refused_as_a_whole_answer_is(
+    openai: AsyncOpenAI, model: ScriptedModel, store: bool
+) -> None:
+    retrying = openai.with_options(max_retries=2)
+    model.fail(429, code="insufficient_quota")
+    with pytest.raises(RateLimitError) as failed:
+        await retrying.chat.completions.create(
+            model="Front", messages=[user("hi")], stream=True, store=store, extra_headers={"X-Session-Id": "bad"}
+        )
+    error = failed.value
+    assert (error.code, error.type) == ("provider_quota_exceeded", "rate_limit_error")
+    assert error.response.headers.get("x-session-id") == ("bad" if store else None)
+    assert len(model.requests) == 1
+
+
+async def test_a_stream_that_is_silent_for_long_begins_nevertheless(sqlite_ready: str, model: ScriptedModel) -> None:
+    model.hang(then="There.")
+    async with (
+        start_server(scripted(sqlite_ready, model), ServerLimits(ping_seconds=0.0)) as service,
+        service.client.stream("POST", PATH, json={**BODY, "stream": True}) as answer,
+    ):
+        assert answer.status_code == 200
+        model.release()
+        assert "There." in (await answer.aread()).decode()
 
 
 @pytest.mark.parametrize("store", [True, False])

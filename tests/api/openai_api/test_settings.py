@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
@@ -83,13 +84,25 @@ async def test_an_answer_that_was_cut_off_is_incomplete(openai: AsyncOpenAI, mod
     assert (made.output_text, made.output[0].status) == ("It is su", "incomplete")  # type: ignore[union-attr]
 
 
-async def test_a_failed_run_is_a_failed_response(openai: AsyncOpenAI, model: ScriptedModel) -> None:
-    model.fail(429, message="slow down", headers={"x-should-retry": "false"})
+@pytest.mark.parametrize(
+    ("status", "code", "shown"),
+    [
+        (429, None, "rate_limit_exceeded"),
+        (400, "context_length_exceeded", "invalid_prompt"),
+        (400, "content_filter", "invalid_prompt"),
+        (400, None, "server_error"),
+    ],
+)
+async def test_a_failed_run_is_a_failed_response(
+    openai: AsyncOpenAI, model: ScriptedModel, status: int, code: str | None, shown: str
+) -> None:
+    model.fail(status, code=code, message="not now", headers={"x-should-retry": "false"})
     made = await openai.responses.create(model="Front", input="hi")
     assert (made.status, made.output) == ("failed", [])
     assert made.error is not None
-    assert made.error.code == "rate_limit_exceeded"
-    assert "slow down" in made.error.message
+    assert made.error.code == shown
+    assert made.error.type == (code or ("provider_rate_limited" if status == 429 else "provider_bad_request"))
+    assert "not now" in made.error.message
 
 
 async def test_an_answer_that_is_given_by_a_call_is_a_message(sqlite_ready: str, model: ScriptedModel) -> None:

@@ -92,16 +92,30 @@ def to_param(pointer: str) -> str | None:
 
 
 # Failures of the provider, besides those whose codes begin with `provider_`.
-_PROVIDER_CODES = ("context_length_exceeded", "content_filter", "model_client_error", "summary_empty")
+_PROVIDER_CODES = ("model_client_error", "summary_empty")
 _TOO_MANY_CODES = ("provider_rate_limited", "provider_quota_exceeded", "quota_exceeded")
+# What was said cannot be answered: to say it again, or to another server, would change nothing.
+_INPUT_CODES = ("context_length_exceeded", "content_filter")
+
+
+def is_too_many(error: RunError) -> bool:
+    """Whether a limit of rate or quota was reached."""
+    return error.provider_status == 429 or error.code in _TOO_MANY_CODES
+
+
+def is_of_input(error: RunError) -> bool:
+    """Whether it is the conversation that the model does not take: too long, or filtered."""
+    return error.code in _INPUT_CODES
 
 
 def refuse_failure(error: RunError) -> Refused:
-    """A failure as an error of HTTP: 429 for limits of rate and quota, 502 for what else the provider did, 500 for the
-    rest.
+    """A failure as an error of HTTP: 429 for limits of rate and quota, 400 for a conversation that the model does not
+    take, 502 for what else the provider did, 500 for the rest.
     """
-    if error.provider_status == 429 or error.code in _TOO_MANY_CODES:
+    if is_too_many(error):
         status = 429
+    elif is_of_input(error):
+        status = 400
     else:
         from_provider = error.code.startswith("provider_") or error.code in _PROVIDER_CODES
         status = 502 if from_provider or error.provider_status is not None else 500

@@ -29,12 +29,18 @@ class ChatAnswer:
         self._spoke = False
         self._item_id: str | None = None
         self._calls = 0
+        self._told = 0
         self._held: list[Json] | None = None
 
     @property
     def error(self) -> RunError | None:
         """Why it failed, if it did."""
         return self._builder.outcome.error
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether its chunks have told more than that it begins."""
+        return self._told > 1
 
     def make_completion(self) -> Json:
         """All of it, once it has ended or waits."""
@@ -141,6 +147,7 @@ class ChatAnswer:
             yield {**self._frame("chat.completion.chunk"), "choices": [], "usage": self._builder.usage.to_chat()}
 
     def _make_chunk(self, delta: Json, finish_reason: str | None = None) -> Json:
+        self._told += 1
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         usage: Json = {"usage": None} if self._include_usage else {}
         return {**self._frame("chat.completion.chunk"), "choices": [choice], **usage}

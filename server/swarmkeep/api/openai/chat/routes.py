@@ -24,12 +24,16 @@ from swarmkeep.api.openai.progress.builder import ResponseBuilder
 from swarmkeep.api.openai.progress.frames import write_frames
 from swarmkeep.api.openai.submit import FollowedResponse, follow_response
 from swarmkeep.api.openai.unstored import begin_unstored, finish_unstored
-from swarmkeep.api.streams import make_event_stream
+from swarmkeep.api.sse import Instead
+from swarmkeep.api.streams import PING, make_event_stream
 from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.errors import SessionExists
 from swarmkeep.engine.idempotency import IdempotentRequest
 from swarmkeep.engine.loop import Item
 from swarmkeep.store.ports import SessionKey
+
+# The model was asked again already, and the run and its input are recorded: these clients would repeat both.
+_ONCE = {"X-Should-Retry": "false"}
 
 
 @post(
@@ -73,8 +77,7 @@ def _answer(answer: ChatAnswer, headers: dict[str, str]) -> Response[Any]:
     if answer.error is None:
         return JsonResponse(answer.make_completion(), headers=headers)
     status, error = describe_failure(answer.error)
-    # The model was asked again already, and the run and its input are recorded: these clients would repeat both.
-    return JsonResponse({"error": error}, status_code=status, headers={**headers, "X-Should-Retry": "false"})
+    return JsonResponse({"error": error}, status_code=status, headers={**headers, **_ONCE})
 
 
 async def _answer_unstored(principal: Principal, chat: ChatRequest, receive: Receive) -> Response[Any]:
@@ -99,7 +102,20 @@ def _make_stream(principal: Principal, followed: FollowedResponse, answer: ChatA
 
     frames = write_frames(principal, key, _end_with_response(followed.items, builder), translate)
     headers = {} if key is None else _name_session(key)
-    return make_event_stream(principal, frames, headers)
+    return make_event_stream(principal, frames, headers, begin=partial(_begin_stream, answer, headers))
+
+
+async def _begin_stream(answer: ChatAnswer, headers: dict[str, str], frames: AsyncGenerator[bytes]) -> bytes | Instead:
+    """The frames up to the first that says something, or to the first ping: who has failed by then has a status."""
+    first = b""
+    async for part in frames:
+        if answer.error is not None and not answer.has_spoken:
+            status, error = describe_failure(answer.error)
+            return Instead(status, encode({"error": error}), {**headers, **_ONCE})
+        first += part
+        if answer.has_spoken or part == PING:
+            break
+    return first
 
 
 async def _end_with_response(

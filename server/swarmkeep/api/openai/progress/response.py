@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from swarmkeep.api.openai.errors import is_of_input, is_too_many
 from swarmkeep.api.openai.items.ids import ResponseId
 from swarmkeep.api.openai.progress.usage import UsageSum
 from swarmkeep.domain.codec import Json
@@ -124,7 +125,7 @@ def _show_incomplete(outcome: Outcome) -> Json | None:
 
 def _show_error(error: RunError) -> Json:
     """An error in one of OpenAI's codes; its own code is the `type`."""
-    code = "rate_limit_exceeded" if error.provider_status == 429 else "server_error"
+    code = "rate_limit_exceeded" if is_too_many(error) else "invalid_prompt" if is_of_input(error) else "server_error"
     return {"code": code, "message": error.message, "type": error.code, "param": None}
 
 
