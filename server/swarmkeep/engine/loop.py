@@ -206,7 +206,9 @@ class Loop:
     async def _record_failure(self, turn: ModelTurn, failure: TurnFailed | RunTimedOut) -> list[RecordedEvent]:
         if isinstance(failure, TurnFailed):
             error, text, self.client_error = failure.error, failure.partial, failure.client_error
+            reported = failure.usage
         else:
+            reported = None
             error, text = RunError(code="run_timeout", message=str(failure), retryable=True), turn.text
         if turn.is_held:
             # Cut off before its guardrails could look at it.
@@ -216,7 +218,7 @@ class Loop:
         partial = turn.make_partial(await mask(self._policy, text, aside=aside))
 
         def decide(state: State, run: Run) -> list[SessionEvent]:
-            return end_run(state, run, RunFailed, "error", error, partial=partial)
+            return end_run(state, run, RunFailed, "error", error, partial=partial, reported=reported)
 
         return await self._commit(restrict_to_run(turn.run, decide), aside=aside)
 

@@ -259,8 +259,15 @@ async def test_an_answer_that_is_cut_short_says_so(
     model.say("It is", finish_reason=finish_reason)
     found = await openai.chat.completions.create(model="Front", messages=[user("hello")])
     assert (found.choices[0].finish_reason, found.choices[0].message.content) == (finish_reason, "It is")
-    stream = await openai.chat.completions.create(model="Front", messages=[user("hello")], stream=True)
-    assert [chunk async for chunk in stream][-1].choices[0].finish_reason == finish_reason
+    # What the filter stopped has cost as much as what it has not.
+    assert found.usage is not None
+    assert found.usage.total_tokens == 15
+    stream = await openai.chat.completions.create(
+        model="Front", messages=[user("hello")], stream=True, stream_options={"include_usage": True}
+    )
+    *_, last, counted = [chunk async for chunk in stream]
+    assert last.choices[0].finish_reason == finish_reason
+    assert counted.usage == found.usage
     response = await openai.responses.retrieve(found.id.replace("chatcmpl-", "resp_"))
     assert response.status == "incomplete"
     assert response.error is None

@@ -13,7 +13,7 @@ from swarmkeep.domain.events import RunError
 from swarmkeep.engine.models.model import ChatModel
 from tests.engine.models.provider import open_provider
 from tests.engine.models.test_transports import HELLO, expect_failure, make_request
-from tests.support.scripted import ScriptedModel
+from tests.support.scripted import USAGE, ScriptedModel
 
 
 @pytest.fixture
@@ -183,6 +183,7 @@ async def test_an_answer_that_the_filter_stopped(model: ScriptedModel, provider:
     failed = await expect_failure(ChatModel(provider), make_request(HELLO, stream=stream), stream=stream)
     assert (failed.error.code, failed.error.retryable) == ("content_filter", False)
     assert failed.partial == "This is how to"
+    assert failed.usage == USAGE
 
 
 async def test_half_a_stream_keeps_what_was_said(model: ScriptedModel, provider: AsyncOpenAI) -> None:

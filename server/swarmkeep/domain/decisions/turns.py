@@ -202,9 +202,10 @@ def end_run(
     error: RunError | None = None,
     *,
     partial: PartialReply = NOTHING_SAID,
+    reported: Json | None = None,
 ) -> list[SessionEvent]:
     """The end of an active run. What it produced stays, and so does what its model was saying (`partial`), marked,
-    unless that is recorded by now.
+    unless that is recorded by now, with the tokens that were `reported` for it.
 
     A handoff that was to be made with the last of its calls is made now; of one that was interrupted, and may go on, it
     is not. What answered calls change of the context is changed, whether those before them have ended or not.
@@ -217,8 +218,8 @@ def end_run(
     if not partial.is_current(state, run):
         return [ending(stop_reason=stop_reason, usage=run.usage, error=error)]
     message = {"role": "assistant", "content": partial.text, "sender": partial.agent or state.agent}
-    said = MessageAdded(message=message, completion=CompletionRecord(partial=True))
-    return [said, ending(stop_reason=stop_reason, usage=sum_usage(run.usage, read_usage(None)), error=error)]
+    said = MessageAdded(message=message, completion=CompletionRecord(partial=True, usage=reported))
+    return [said, ending(stop_reason=stop_reason, usage=sum_usage(run.usage, read_usage(reported)), error=error)]
 
 
 def restart_tool(run: Run, call: ToolCall) -> list[SessionEvent]:

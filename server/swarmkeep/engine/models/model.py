@@ -40,15 +40,24 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class TurnFailed(Exception):
-    """A turn gave no usable reply. `error` says why, as data; `partial` is what the model had said by then.
+    """A turn gave no usable reply. `error` says why, as data; `partial` is what the model had said by then, and `usage`
+    what the provider counts for that.
 
     `client_error` is what the model's client raised, if that was the reason.
     """
 
-    def __init__(self, error: RunError, partial: str = "", *, client_error: Exception | None = None) -> None:
+    def __init__(
+        self,
+        error: RunError,
+        partial: str = "",
+        *,
+        usage: Json | None = None,
+        client_error: Exception | None = None,
+    ) -> None:
         super().__init__(error.message)
         self.error = error
         self.partial = partial
+        self.usage = usage
         self.client_error = client_error
 
 
@@ -104,7 +113,7 @@ class ChatModel:
         # What was shown cannot be taken back, so it is kept, and the run ends here.
         pause = None if attempt.is_shown else self._retries.choose_pause(failure, retried)
         if pause is None:
-            raise TurnFailed(_make_run_error(failure), attempt.text, client_error=error) from error
+            raise TurnFailed(_make_run_error(failure), attempt.text, usage=attempt.usage, client_error=error) from error
         code, message = failure.error.code, failure.error.message
         described = {"model": model, "attempt": retried + 1}
         log.warning("a model call failed (%s); again in %.1f s: %s", code, pause, message, extra=described)
@@ -120,6 +129,7 @@ class _Attempt:
 
     def __init__(self, request: ModelRequest, limits: ReplyLimits) -> None:
         self.is_shown = False
+        self.usage: Json | None = None
         self._request = request
         self._limits = limits
         self._started = time.perf_counter()
@@ -167,6 +177,7 @@ class _Attempt:
         finish_reason = _text_or_none(choice.get("finish_reason"))
         if finish_reason == "content_filter":
             self._withheld_text = _text_or_none(message.get("content")) or ""
+            self.usage = _object_or_none(completion.get("usage"))
             raise FilteredReply("the provider's filter stopped the answer")
         return Reply(
             message,

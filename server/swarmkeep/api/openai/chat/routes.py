@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any
 
 from litestar import Request, Response, post
