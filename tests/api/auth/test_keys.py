@@ -193,6 +193,38 @@ async def test_the_database_is_asked_every_two_seconds_at_most(
     assert await ring.is_locked()
 
 
+async def test_those_who_ask_the_same_at_one_time_ask_once(plain: RunningServer) -> None:
+    keys = CountingKeys(cast(SqlStore, plain.engine.store).database)
+    ring = Keyring(keys)
+    assert await asyncio.gather(*(ring.is_locked() for _ in range(50))) == [False] * 50
+    assert keys.asked == 1
+    made, _ = await keys.create("acme")
+    keys.asked = 0
+    assert await asyncio.gather(*(ring.is_valid(made) for _ in range(50))) == [True] * 50
+    assert keys.asked == 1
+
+
+async def test_one_who_leaves_takes_nobody_s_answer_away(plain: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = key_store(plain)
+    ring = Keyring(keys)
+    first, second = (asyncio.create_task(ring.is_locked()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second is False
+    assert (await asyncio.gather(first, return_exceptions=True))[0].__class__ is asyncio.CancelledError
+
+    async def gone(*args: object) -> None:
+        raise StoreUnavailable("gone")
+
+    monkeypatch.setattr(keys, "has_keys", gone)
+    ring = Keyring(keys)
+    answers = await asyncio.gather(*(ring.is_locked() for _ in range(3)), return_exceptions=True)
+    assert [str(answer) for answer in answers] == ["gone"] * 3
+    monkeypatch.undo()
+    # A question that failed is asked again.
+    assert await ring.is_locked() is False
+
+
 # Rates.
 
 
@@ -242,9 +274,13 @@ async def test_an_open_server_counts_by_address(sqlite_ready: str) -> None:
 
 
 class CountingKeys(SqlApiKeys):
-    """Counts how often the database is asked for a key."""
+    """Counts how often the database is asked for a key, and whether there are any."""
 
     asked = 0
+
+    async def has_keys(self) -> bool:
+        self.asked += 1
+        return await super().has_keys()
 
     async def find(self, key_id: str) -> StoredApiKey | None:
         self.asked += 1

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
 
 from cachetools import TTLCache
 
@@ -15,6 +18,8 @@ from swarmkeep.store.ports import StoreUnavailable
 from swarmkeep.store.ports.api_keys import LAST_USED_PRECISION_SECONDS, ApiKey, ApiKeys, StoredApiKey, parse_key_id
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # For how long an answer of the database counts: a key that is revoked, or the first that is made, holds on every
 # server after so long.
@@ -31,6 +36,8 @@ class Keyring:
         self._now = now
         self._cached_keys: TTLCache[str, StoredApiKey | None] = TTLCache(_MAX_KEYS, CACHE_SECONDS, timer=clock)
         self._recently_used: TTLCache[str, bool] = TTLCache(_MAX_KEYS, LAST_USED_PRECISION_SECONDS, timer=clock)
+        self._asking: dict[str | None, asyncio.Task[Any]] = {}
+        """The questions under way: for a key by its id, and for None whether there are keys."""
         self._unlocked_until = float("-inf")
         self._has_keys = False
 
@@ -42,11 +49,14 @@ class Keyring:
     async def is_locked(self) -> bool:
         """Whether callers have to show a key, as of the last two seconds. Raises StoreUnavailable."""
         if not self._has_keys and self._clock() >= self._unlocked_until:
-            asked_at = self._clock()
-            if await self.keys.has_keys():
-                self._has_keys = True
-            self._unlocked_until = asked_at + CACHE_SECONDS
+            await self._ask_once(None, self._look_for_keys)
         return self._has_keys
+
+    async def _look_for_keys(self) -> None:
+        asked_at = self._clock()
+        if await self.keys.has_keys():
+            self._has_keys = True
+        self._unlocked_until = asked_at + CACHE_SECONDS
 
     async def find_key(self, secret: str) -> ApiKey | None:
         """The key that this is, if it is a valid one as of the last two seconds. Raises StoreUnavailable."""
@@ -70,8 +80,26 @@ class Keyring:
         # One look, because between two of them it may run out.
         with suppress(KeyError):
             return self._cached_keys[key_id]
+        return await self._ask_once(key_id, partial(self._read_key, key_id))
+
+    async def _read_key(self, key_id: str) -> StoredApiKey | None:
         found = self._cached_keys[key_id] = await self.keys.find(key_id)
         return found
+
+    async def _ask_once(self, key_id: str | None, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Ask the database, once for all who want to know the same: streams that began together all ask at one time."""
+        asking = self._asking.get(key_id)
+        if asking is None:
+            asking = self._asking[key_id] = asyncio.create_task(ask())
+            asking.add_done_callback(partial(self._end_question, key_id))
+        answer: T = await asyncio.shield(asking)
+        return answer
+
+    def _end_question(self, key_id: str | None, asking: asyncio.Task[Any]) -> None:
+        del self._asking[key_id]
+        if not asking.cancelled():
+            # Those who asked may all have gone: then it is nobody's failure.
+            asking.exception()
 
     async def _note_use(self, key_id: str) -> None:
         if key_id in self._recently_used:
