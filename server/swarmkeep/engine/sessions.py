@@ -122,8 +122,12 @@ class Sessions:
     async def _view_existing(self, key: SessionKey, facts: Sequence[SessionEvent]) -> SessionView:
         events = await self._store.read(key, upto=len(facts) + 1)
         made, after = events[: len(facts)], events[len(facts) :]
-        # JSON's objects have no order, and not every caller writes one twice in the same.
-        same = [encode_sorted(event.fact) for event in made] == [encode_sorted(fact) for fact in facts]
+
+        def are_same() -> bool:
+            # JSON's objects have no order, and not every caller writes one twice in the same.
+            return [encode_sorted(event.fact) for event in made] == [encode_sorted(fact) for fact in facts]
+
+        same = await asyncio.to_thread(are_same) if is_heavy(facts) else are_same()
         longer = bool(after) and isinstance(after[0].fact, MessageAdded) and after[0].run_id is None
         if not same or longer:
             raise SessionExists(key.id)
