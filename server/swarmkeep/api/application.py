@@ -16,7 +16,7 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 from litestar.routes import HTTPRoute
-from litestar.types import ASGIApp, ControllerRouterHandler
+from litestar.types import ASGIApp, ControllerRouterHandler, HTTPScope
 
 import swarmkeep
 from swarmkeep.api.access.asgi import Application, Message, Scope
@@ -58,6 +58,7 @@ from swarmkeep.api.routes import (
 from swarmkeep.api.security_headers import add_security_headers
 from swarmkeep.api.service import Service
 from swarmkeep.api.websocket import connection
+from swarmkeep.domain.errors import Draining
 
 Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
 
@@ -161,7 +162,8 @@ def build_api(
     )
     # Around all of it: middleware of the framework's own does not see what no route answers.
     within = Compression(HeadRequests(cast(Application, app.asgi_handler)))
-    app.asgi_handler = cast(ASGIApp, RequestLog(within, partial(_note_beginning, app), writes_lines=access_log))
+    log = RequestLog(within, partial(_note_beginning, app), partial(_refuse_cut_off, app), writes_lines=access_log)
+    app.asgi_handler = cast(ASGIApp, log)
     return app
 
 
@@ -190,6 +192,15 @@ def _note_beginning(app: Litestar, message: Message, scope: Scope) -> None:
     # An answer to a request has a status, and so has one that refuses a handshake.
     log_refusal(service.refusals, message.get("status"), scope)
     add_security_headers(message)
+
+
+def _refuse_cut_off(app: Litestar, scope: Scope) -> Application | None:
+    """The answer to a request whose work took longer than the server's end could wait for it."""
+    service: Service = app.state.service
+    if scope["type"] != "http" or not service.drained.is_set():
+        return None
+    request: Request[Any, Any, Any] = Request(cast(HTTPScope, scope))
+    return cast(Application, _error_response(request, Draining()).to_asgi_response(None, request))
 
 
 class _NoEventEmitter(BaseEventEmitterBackend):

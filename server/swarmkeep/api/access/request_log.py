@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ SEND_PART = "swarmkeep.send_part"
 """Where a scope has the server's own `send`, for parts of a body: all that is around it looks at beginnings only."""
 
 NoteBeginning = Callable[[Message, Scope], None]
+Refuse = Callable[[Scope], Application | None]
 
 _MAX_PATH_CHARACTERS = 200
 # What asks for these does so every few seconds.
@@ -29,11 +31,15 @@ class RequestLog:
     """An ASGI application around another. What is logged inside of a request has the request's id.
 
     `note_beginning` is shown the message that begins an answer, whoever sends it, and may add to its headers.
+    `refuse_cut_off` answers a request that is cancelled before its answer has begun; with none it is not answered.
     """
 
-    def __init__(self, app: Application, note_beginning: NoteBeginning, *, writes_lines: bool = True) -> None:
+    def __init__(
+        self, app: Application, note_beginning: NoteBeginning, refuse_cut_off: Refuse, *, writes_lines: bool = True
+    ) -> None:
         self._app = app
         self._note_beginning = note_beginning
+        self._refuse_cut_off = refuse_cut_off
         self._writes_lines = writes_lines
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -44,6 +50,11 @@ class RequestLog:
         with only_log_fields(request_id=request_id):
             try:
                 await self._app(scope, receive, answer.send)
+            except asyncio.CancelledError:
+                refusal = self._refuse_cut_off(scope) if answer.status is None else None
+                if refusal is None:
+                    raise
+                await refusal(scope, receive, answer.send)
             finally:
                 if self._writes_lines:
                     _log_request(scope, answer.status, time.perf_counter() - started)
