@@ -72,7 +72,7 @@ async def test_pieces_that_wait_are_sent_at_once_and_written_once_for_all_reader
         await wait_until(lambda: server.engine.hub.reader_count == 2)
         with count_calls() as counted:
             for number in range(50):
-                server.engine.hub.publish(key, MessageDelta("r", "A", 1, {"content": f"{number} "}))
+                server.engine.hub.show(key, MessageDelta("r", "A", 1, {"content": f"{number} "}))
             for stream in (one, other):
                 said = [(await stream.next()).data["content"] for _ in range(50)]
                 assert said == [f"{number} " for number in range(50)]

@@ -161,9 +161,9 @@ def post(server: ServerProcess, path: str, body: Any) -> Any:
 
 async def test_who_joins_late_gets_the_message_so_far_in_one_piece() -> None:
     hub, key = Hub(feed_size=10), SessionKey("t", "s")
-    hub.publish(key, MessageStarted("r", "A", 1))
+    hub.show(key, MessageStarted("r", "A", 1))
     for number in range(1000):
-        hub.publish(key, MessageDelta("r", "A", 1, {"content": f"{number} ", "tool_calls": None}))
+        hub.show(key, MessageDelta("r", "A", 1, {"content": f"{number} ", "tool_calls": None}))
     with closing(hub.open_feed(key)) as feed:
         assert isinstance(feed.take(), MessageStarted)
         piece = feed.take()

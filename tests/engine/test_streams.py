@@ -100,17 +100,28 @@ async def test_a_hub_forgets_readers_that_left() -> None:
     with closing(hub.open_feed(KEY)) as one, closing(hub.open_feed(KEY)) as other:
         assert hub.has_readers(KEY)
         assert hub.reader_count == 2
-        hub.publish(KEY, make_delta("a"))
+        hub.show(KEY, make_delta("a"))
         assert one.take() == other.take() == make_delta("a")
     assert not hub.has_readers(KEY)
     assert hub.reader_count == 0
 
 
+async def test_what_is_recorded_together_is_one_change() -> None:
+    hub = Hub()
+    changed: list[SessionKey] = []
+    hub.add_change_listener(changed.append)
+    events = [make_event(seq, ContextUpdated(patch={"a": seq})) for seq in range(1, 101)]
+    with closing(hub.open_feed(KEY)) as feed:
+        hub.publish(KEY, *events)
+        assert changed == [KEY]
+        assert [feed.take() for _ in events] == events
+
+
 async def test_who_joins_gets_the_message_in_progress() -> None:
     hub = Hub()
     begun = MessageStarted("r1", "A", 1)
-    for item in (begun, make_delta("a"), make_delta("b")):
-        hub.publish(KEY, item)
+    for piece in (begun, make_delta("a"), make_delta("b")):
+        hub.show(KEY, piece)
     assert hub.get_partial(KEY).text == "ab"
     assert hub.get_partial(KEY).run_id == "r1"
     with closing(hub.open_feed(KEY)) as feed:
@@ -120,18 +131,18 @@ async def test_who_joins_gets_the_message_in_progress() -> None:
 async def test_a_message_that_is_whole_is_not_in_progress() -> None:
     for end in (REPLY, RunCompleted(stop_reason="end_turn"), RunCancelled(stop_reason="cancelled")):
         hub = Hub()
-        hub.publish(KEY, make_delta("a"))
+        hub.show(KEY, make_delta("a"))
         hub.publish(KEY, make_event(2, end))
         assert hub.get_partial(KEY).text == ""
 
 
 async def test_what_else_happens_does_not_disturb_the_message_in_progress() -> None:
     hub = Hub()
-    hub.publish(KEY, make_delta("a"))
+    hub.show(KEY, make_delta("a"))
     hub.publish(KEY, make_event(2, ContextUpdated(patch={"a": 1})))
     hub.publish(KEY, make_event(3, ContextUpdated(patch={"a": 1}), run_id=None))
     hub.publish(KEY, make_event(4, RunCancelled(stop_reason="cancelled"), run_id="queued"))
-    hub.publish(KEY, make_delta("b"))
+    hub.show(KEY, make_delta("b"))
     assert hub.get_partial(KEY).text == "ab"
     hub.drop_partial(KEY)
     assert hub.get_partial(KEY).text == ""
@@ -202,7 +213,7 @@ async def test_a_reader_that_is_stirred_looks_into_the_log() -> None:
         hub.signal_log_change(KEY)
         # However much passes in between, the sign is not lost.
         for _ in range(10):
-            hub.publish(KEY, make_delta("a", seq=2))
+            hub.show(KEY, make_delta("a", seq=2))
         assert theirs in await take_items(items, 3)
 
 
@@ -224,8 +235,8 @@ async def test_pieces_of_a_message_that_was_given_whole_are_stale() -> None:
         whole = shelf.add(REPLY)
         later = shelf.add()
         hub.publish(KEY, later)
-        hub.publish(KEY, make_delta("stale", seq=1))
-        hub.publish(KEY, make_delta("fresh", seq=3))
+        hub.show(KEY, make_delta("stale", seq=1))
+        hub.show(KEY, make_delta("fresh", seq=3))
         assert await take_items(items, 3) == [whole, later, make_delta("fresh", seq=3)]
 
 
@@ -234,11 +245,11 @@ async def test_pieces_come_before_their_message_also_for_a_reader_who_was_sent_t
     async with aclosing(follow_shelf(shelf, hub)) as items:
         shelf.add(RunStarted(options=RunOptions()))
         await take_items(items, 1)
-        hub.publish(KEY, make_delta("a"))
-        hub.publish(KEY, make_delta("b"))
+        hub.show(KEY, make_delta("a"))
+        hub.show(KEY, make_delta("b"))
         hub.signal_log_change(KEY)
         hub.publish(KEY, whole := shelf.add(REPLY))
-        hub.publish(KEY, make_delta("c", seq=2))
+        hub.show(KEY, make_delta("c", seq=2))
         assert await take_items(items, 4) == [make_delta("a"), make_delta("b"), whole, make_delta("c", seq=2)]
 
 
@@ -247,12 +258,12 @@ async def test_a_patch_in_the_middle_of_a_message_does_not_silence_it() -> None:
     async with aclosing(follow_shelf(shelf, hub)) as items:
         shelf.add(RunStarted(options=RunOptions()))
         await take_items(items, 1)
-        hub.publish(KEY, make_delta("a"))
+        hub.show(KEY, make_delta("a"))
         patch = shelf.add()
         hub.publish(KEY, patch)
         cancelled = shelf.add(RunCancelled(stop_reason="cancelled"), run_id="queued")
         hub.publish(KEY, cancelled)
-        hub.publish(KEY, make_delta("b"))
+        hub.show(KEY, make_delta("b"))
         assert await take_items(items, 4) == [make_delta("a"), patch, cancelled, make_delta("b")]
 
 

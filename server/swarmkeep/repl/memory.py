@@ -165,8 +165,9 @@ class MemoryChatSession:
         run = self._log.state.run
         if run is not None:
             partial = self._hub.get_partial(self._key)
-            for event in run_blocking(self._log.commit(lambda state: cancel_run(state, run.id, partial))):
-                self._hub.publish(self._key, event)
+            self._hub.publish(
+                self._key, *run_blocking(self._log.commit(lambda state: cancel_run(state, run.id, partial)))
+            )
 
     def open_below(self, session_id: str) -> MemoryChatSession:
         """Raises LookupError: who is asked in memory waits for nobody."""
@@ -178,7 +179,10 @@ class MemoryChatSession:
     def _follow(self, run_id: str, decide: Decide) -> Iterator[client.StreamItem]:
         with closing(iterate_blocking(self._conversation.advance(decide))) as items:
             for item in items:
-                self._hub.publish(self._key, item)
+                if isinstance(item, RecordedEvent):
+                    self._hub.publish(self._key, item)
+                else:
+                    self._hub.show(self._key, item)
                 yield to_client_item(item)
         run = find_run(self._log.state, run_id)
         assert run is not None

@@ -70,24 +70,28 @@ class Hub:
         """Have each event that this process records shown to `observer`, whatever its session."""
         self._observers.append(observer)
 
-    def publish(self, key: SessionKey, item: Item) -> None:
-        if isinstance(item, MessageDelta):
-            self._partial_items.setdefault(key, []).append(item)
-        elif isinstance(item, MessageStarted):
-            self._partial_items[key] = [item]
-        else:
-            self._drop_ended_partial(key, item)
+    def publish(self, key: SessionKey, *events: RecordedEvent) -> None:
+        """Pass on what was recorded. A run may begin with thousands of messages."""
+        for event in events:
+            passing = self._partial_items.get(key)
+            if passing and passing[0].run_id == event.run_id and ends_message(event):
+                del self._partial_items[key]
             for observer in self._observers:
-                observer(item)
-            self.note_change(key)
-        passes = isinstance(item, MessageDelta | MessageStarted)
-        for known in self._feeds.get(key, ()):
-            if (feed := known()) is not None and not (passes and feed.is_quiet):
-                feed.put(item)
+                observer(event)
+        self.note_change(key)
+        for feed in self._list_feeds(key):
+            for event in events:
+                feed.put(event)
 
-    def _drop_ended_partial(self, key: SessionKey, item: RecordedEvent) -> None:
-        if ends_message(item) and (passing := self._partial_items.get(key)) and passing[0].run_id == item.run_id:
-            del self._partial_items[key]
+    def show(self, key: SessionKey, piece: MessageDelta | MessageStarted) -> None:
+        """Pass on what a model says, as it says it."""
+        if isinstance(piece, MessageStarted):
+            self._partial_items[key] = [piece]
+        else:
+            self._partial_items.setdefault(key, []).append(piece)
+        for known in self._feeds.get(key, ()):
+            if (feed := known()) is not None and not feed.is_quiet:
+                feed.put(piece)
 
     def get_partial(self, key: SessionKey) -> PartialReply:
         """What has come so far of the message in progress, as it may be recorded."""

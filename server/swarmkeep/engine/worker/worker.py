@@ -124,10 +124,11 @@ class Worker:
 
         `state` is the session's after them, where it is known.
         """
-        if events:
-            self.watcher.note_seen(key, events[-1])
+        if not events:
+            return
+        self.watcher.note_seen(key, events[-1])
+        self._hub.publish(key, *events)
         for event in events:
-            self._hub.publish(key, event)
             if isinstance(event.fact, RunEnded | RunWaiting):
                 self.waiters.wake(key, event.run_id, state)
                 log_trouble(key, event)
@@ -181,7 +182,7 @@ class Worker:
                     follow_run(item)
                     self.publish(session_log.key, [item], session_log.state)
                 else:
-                    self._hub.publish(session_log.key, item)
+                    self._hub.show(session_log.key, item)
 
     def _run_items(
         self, session_log: StoreSessionLog, policy: SessionPolicy, begun: list[RecordedEvent]
