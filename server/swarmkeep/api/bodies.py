@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any, ClassVar, NoReturn, TypeVar
 
@@ -39,23 +39,18 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class JsonRequest(Request[Any, Any, State]):
     """Decodes a body straight into the type that the handler asks for."""
 
-    _count_bytes: Callable[[int], None] = staticmethod(lambda count: None)
-
     async def body(self) -> bytes:
         if isinstance(self._body, bytes):
             return self._body or b"{}"
-        seconds = self._body_seconds
-        with self.app.state.body_limits.track_body() as self._count_bytes, _limit_time(seconds):
-            async with asyncio.timeout(seconds):
-                body = await super().body()
+        seconds, parts = self._body_seconds, []
+        with self.app.state.body_limits.track_body() as count_bytes, _limit_time(seconds):
+            async with asyncio.timeout(seconds), aclosing(self.stream()) as pieces:
+                async for piece in pieces:
+                    count_bytes(len(piece))
+                    parts.append(piece)
+        self._body = self._connection_state.body = b"".join(parts)
         # The framework asks no further where there is nothing; here an empty body has a meaning.
-        return body or b"{}"
-
-    async def stream(self) -> AsyncGenerator[bytes, None]:
-        async with aclosing(super().stream()) as pieces:
-            async for piece in pieces:
-                self._count_bytes(len(piece))
-                yield piece
+        return self._body or b"{}"
 
     async def stream_file(self) -> AsyncGenerator[bytes]:
         """The body piece by piece, for what is too large to be held. It may take longer, the more of it has come.
