@@ -34,7 +34,7 @@ LAYERS: dict[str, set[str]] = {
     "api": {"agent", "domain", "store", "engine", "audit", "logs", "processes", "__init__"},
     "evals": {"agent", "domain", "store", "engine", "audit"},
     # `serve` starts the composition root, and only then loads it: see test_the_start_is_light.
-    "cli": {"agent", "domain", "store", "engine", "audit", "evals", "server", "settings", "__init__"},
+    "cli": {"agent", "domain", "store", "engine", "audit", "evals", "processes", "server", "settings", "__init__"},
     "app": {"agent", "domain", "store", "engine", "audit", "api", "processes", "settings", "__init__"},
     "server": {"engine", "store", "app", "http_server", "logs", "processes", "settings", "workers"},
     "workers": {"engine", "store", "app", "http_server", "processes", "settings"},

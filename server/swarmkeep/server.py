@@ -21,6 +21,7 @@ from swarmkeep.http_server import (
     serve_app,
 )
 from swarmkeep.logs.formatters import JsonFormatter, TextFormatter
+from swarmkeep.processes.open_files import raise_open_files
 from swarmkeep.processes.supervisor import WorkersFailed
 from swarmkeep.settings import Settings
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
@@ -42,6 +43,7 @@ def serve(settings: Settings, notes: Iterable[str] = ()) -> None:
     """
     if settings.workers > 1:
         _refuse_workers(settings)
+    raise_open_files()
     _configure_logging(settings)
     for note in notes:
         log.info("%s", note)

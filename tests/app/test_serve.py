@@ -132,6 +132,19 @@ def test_the_collector_does_not_go_through_all_that_is_loaded(tmp_path: Path) ->
 
 
 @pytest.mark.long
+def test_a_shell_s_limit_of_open_files_is_none_of_its_runs(tmp_path: Path, model: ScriptedModel) -> None:
+    limited = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (100, 4096))\n"
+    for _ in range(120):
+        model.hang()
+    with ServeProcess(tmp_path, limited + PROGRAM, cold=True, **model_environment(model)) as server:
+        for number in range(120):
+            assert server.request("POST", "/v1/sessions", {"id": f"s{number}"})[0] == 201
+            assert server.request("POST", f"/v1/sessions/s{number}/runs", {"input": "hi", "background": True})[0] == 202
+        # Each has a connection of its own to its model.
+        model.wait_for_requests(120)
+
+
+@pytest.mark.long
 def test_it_warns_of_a_file_that_others_may_read(tmp_path: Path) -> None:
     (tmp_path / "swarmkeep.db").touch(0o644)
     (tmp_path / "swarmkeep.db").chmod(0o644)

@@ -20,6 +20,7 @@ from swarmkeep.cli.sources.opening import run_on_store
 from swarmkeep.cli.terminal import describe_os_error
 from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.agents.registry import AgentsError, Registry
+from swarmkeep.processes.open_files import raise_open_files
 from swarmkeep.settings import Settings
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore
@@ -57,6 +58,7 @@ def run_checks(settings: Settings, *, online: bool) -> Iterator[CheckResult]:
         yield from check_mcp_servers(registry)
     yield from _check_model(settings, registry, online=online)
     yield _check_port(settings)
+    yield _check_open_files(settings)
     yield _check_access(settings)
 
 
@@ -221,6 +223,16 @@ def _swarmkeep_answers(host: str, port: int) -> bool:
             return connection.getresponse().read() == b'{"status":"ok"}'
         except (OSError, http.client.HTTPException):
             return False
+
+
+def _check_open_files(settings: Settings) -> CheckResult:
+    """Whether there is room for as many runs as a tenant may have: each has its caller's connection and its model's."""
+    most = raise_open_files()
+    detail = f"{most} files and connections at once"
+    if most < 2 * settings.max_runs_per_tenant:
+        hint = "raise the limit (`ulimit -Hn`, `LimitNOFILE=`), or lower SWARMKEEP_MAX_RUNS_PER_TENANT"
+        return CheckResult("open files", "warning", f"{detail}, for about {most // 2} runs; {hint}")
+    return CheckResult("open files", "ok", detail)
 
 
 def _check_access(settings: Settings) -> CheckResult:

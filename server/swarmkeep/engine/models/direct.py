@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     import httpx2
     from openai import AsyncOpenAI
 
-# As many as the official client opens at most.
-_MAX_CONNECTIONS = 1000
 _SMALL_BODY_BYTES = 1_000_000
 
 
@@ -167,7 +165,8 @@ class DirectTransport:
             timeout = self._client.timeout
             assert isinstance(timeout, httpx2.Timeout)
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=_MAX_CONNECTIONS, ssl=context),
+                # No limit, as the official client is given none.
+                connector=aiohttp.TCPConnector(limit=0, ssl=context),
                 # Of one conversation nothing is kept for the next.
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,

@@ -51,7 +51,7 @@ def make_provider_client(
     settings: ModelSettings, *, timeout_seconds: float, limits: ReplyLimits | None = None
 ) -> AsyncOpenAI:
     """An asynchronous openai client, which asks once; the caller closes it. Servers of one's own often need no key."""
-    from httpx2 import Timeout
+    from httpx2 import Limits, Timeout
     from openai import AsyncOpenAI, DefaultAioHttpClient
 
     class ProviderClient(AsyncOpenAI):
@@ -71,6 +71,9 @@ def make_provider_client(
     timeout = Timeout(timeout_seconds, connect=min(timeout_seconds, _CONNECT_SECONDS))
     http_client = DefaultAioHttpClient(
         headers={"Accept-Encoding": ENCODINGS},
+        # As many connections as there are runs, which have limits of their own: one that waited for another's would
+        # seem to hang.
+        limits=Limits(max_connections=None, max_keepalive_connections=100),
         follow_redirects=False,
         event_hooks={"response": [partial(bound_response, limits=reply_limits)]},
     )
