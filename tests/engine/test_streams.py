@@ -23,7 +23,7 @@ from swarmkeep.domain.events import (
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
-from swarmkeep.engine.streams.feed import Feed
+from swarmkeep.engine.streams.feed import LOG_CHANGED, Feed
 from swarmkeep.engine.streams.following import flatten, follow_batches
 from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.store.opening import SqlStore
@@ -84,6 +84,20 @@ async def test_a_feed_wakes_its_reader() -> None:
     await asyncio.sleep(0)
     feed.put(make_delta("a"))
     assert await reader == make_delta("a")
+
+
+async def test_a_sign_of_life_is_kept_until_there_is_nothing_else_to_tell() -> None:
+    feed = Feed(10, 1000)
+    feed.wake()
+    feed.signal_log_change()
+    feed.put(make_delta("a"))
+    assert await feed.wait(SECONDS) is LOG_CHANGED
+    assert await get(feed, SECONDS) == make_delta("a")
+    for is_woken in (True, False):
+        waiting = asyncio.create_task(feed.wait(SECONDS))
+        await asyncio.sleep(0)
+        assert waiting.done() is is_woken
+        waiting.cancel()
 
 
 async def test_a_feed_is_bounded_and_loses_the_oldest() -> None:

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from swarmkeep import Agent, tool
 from swarmkeep.engine.engine import Engine
-from swarmkeep.store.ports import OutcomeUnknown, StoreUnavailable
+from swarmkeep.engine.worker.watcher import Watcher
+from swarmkeep.store.ports import OutcomeUnknown, SessionKey, StoreUnavailable
 from tests.engine.cluster import (
     KEY,
     LIMITS,
@@ -230,3 +231,23 @@ async def test_a_server_stops_although_its_database_is_gone(cluster: EngineClust
         await engine.drain()
     outage.before = lambda: None
     assert (await engine.reader.get_run(KEY, "r1")).status == "running"
+
+
+async def test_what_could_not_be_told_of_a_session_is_told_at_the_next_look(engine: Engine) -> None:
+    told: list[set[SessionKey]] = []
+    arrived = asyncio.Event()
+    fail = fail_times(1, StoreUnavailable)
+
+    async def tell(keys: set[SessionKey]) -> None:
+        told.append(keys)
+        if (error := fail()) is not None:
+            raise error
+        arrived.set()
+
+    watcher = Watcher(engine.store, lambda: {KEY}, lambda key: key == KEY, tell, poll_seconds=0.02)
+    watching = asyncio.create_task(watcher.run())
+    async with asyncio.timeout(SECONDS):
+        await arrived.wait()
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    assert told == [{KEY}, {KEY}]

@@ -66,7 +66,7 @@ class Feed:
         self._wake()
 
     def wake(self) -> None:
-        """End the reader's wait, or the next one if there is none."""
+        """End the reader's wait, or the next one if there is none, with nothing to take."""
         self._is_woken = True
         self._wake()
 
@@ -98,10 +98,11 @@ class Feed:
                 await self._waiter
             finally:
                 self._waiter = None
-        self._is_woken = False
         if self._log_has_changed:
             self._log_has_changed = False
             return LOG_CHANGED
+        # Kept until there is nothing else to tell: only then does the reader look at something else.
+        self._is_woken = self._is_woken and bool(self._items)
         return None
 
     def take(self) -> Item | None:

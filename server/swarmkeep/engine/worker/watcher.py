@@ -94,15 +94,18 @@ class Watcher:
     async def _check_heads(self, keys: set[SessionKey]) -> None:
         if not keys:
             return
+        moved: set[SessionKey] = set()
         try:
             heads = await self._store.read_heads(keys)
-            moved = {key for key, head in heads.items() if self._is_news(key, (head.seq, head.hash))}
+            moved |= {key for key, head in heads.items() if self._is_news(key, (head.seq, head.hash))}
             moved |= {key for key in keys.difference(heads) if self._is_news(key, _NOWHERE)}
             moved |= {key for key, head in heads.items() if head.is_partial_wanted}
             if moved:
                 await self._on_sessions_moved(moved)
         except Exception as error:
-            # Whoever needs the database notices by himself; here the next poll does.
+            # Whoever needs the database notices by himself; here the next poll does: what was not told is news again.
+            for key in moved:
+                self._seen_heads.pop(key, None)
             log.debug("could not look at %d sessions: %s", len(keys), error)
 
     def _is_news(self, key: SessionKey, head: _Head) -> bool:
