@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import AliasChoices, AliasPath, Field, ValidationError
 
 from swarmkeep.agent import Agent, Compaction, InvalidFunctionError, function_schema
 
@@ -70,6 +70,17 @@ def test_settings_of_a_subclass_are_its_own() -> None:
     desk = Desk(room=2)
     desk.room = 3
     assert desk.room == 3
+
+
+class AliasedDesk(Agent):
+    tone: str = Field("low", alias="voice")
+    kind: str = Field("plain", validation_alias=AliasChoices("sort", AliasPath("traits", 0)))
+
+
+@pytest.mark.filterwarnings("error")
+def test_settings_of_a_subclass_may_be_given_by_other_names() -> None:
+    desks = [AliasedDesk.model_validate(given) for given in ({"voice": "loud", "sort": "b"}, {"traits": ["c"], 1: 2})]
+    assert [(desk.tone, desk.kind) for desk in desks] == [("loud", "b"), ("low", "c")]
 
 
 def test_an_agent_has_swarms_fields_and_defaults_and_its_own() -> None:

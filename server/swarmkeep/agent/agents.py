@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from swarmkeep.agent.asked import make_asking_function
 from swarmkeep.agent.compaction import Compaction
@@ -100,11 +100,11 @@ class Agent(BaseModel):
     @classmethod
     def _warn_of_unknown_settings(cls, given: Any) -> Any:
         """As OpenAI Swarm's, an Agent takes any keyword; but `output_guardrail=[f]` must not go unnoticed."""
-        unknown = (
-            [] if not isinstance(given, dict) or cls.model_config.get("extra") else [*given.keys() - cls.model_fields]
-        )
-        for name in sorted(unknown):
-            close = get_close_matches(name, cls.model_fields, n=1)
+        if not isinstance(given, dict) or cls.model_config.get("extra"):
+            return given
+        known = _list_settings(cls)
+        for name in sorted(name for name in given if isinstance(name, str) and name not in known):
+            close = get_close_matches(name, known, n=1)
             meant = f"; did you mean {close[0]!r}?" if close else ""
             # The caller of __init__, which calls this.
             warnings.warn(f"an Agent has no setting {name!r}, so it is ignored{meant}", UserWarning, stacklevel=3)
@@ -214,6 +214,16 @@ class Agent(BaseModel):
         context = defaultdict(str, copy.deepcopy(context_variables))
         text = _call_with_context(self.instructions, context)
         return _await_text(text) if inspect.isawaitable(text) else str(text)
+
+
+def _list_settings(kind: type[BaseModel]) -> list[str]:
+    """The names by which agents of this kind are given their settings: a subclass may have others for its own."""
+    names: list[str] = []
+    for name, field in kind.model_fields.items():
+        alias = field.validation_alias
+        ways = alias.choices if isinstance(alias, AliasChoices) else [alias]
+        names += [name, *(way if isinstance(way, str) else str(way.path[0]) for way in ways if way is not None)]
+    return names
 
 
 def _make_tool(agent: str, function: AgentFunction) -> Tool:
