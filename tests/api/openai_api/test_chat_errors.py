@@ -11,8 +11,10 @@ import pytest
 from openai import APIError, APIStatusError, AsyncOpenAI, AsyncStream, RateLimitError
 from openai.types.chat import ChatCompletionChunk
 
+from swarmkeep.api.auth.keyring import Keyring
 from swarmkeep.api.limits import ServerLimits
 from swarmkeep.domain.codec import Json
+from swarmkeep.store.ports import StoreUnavailable
 from tests.api.openai_api.test_chat import user
 from tests.api.server import RunningServer, scripted, start_server
 from tests.support.scripted import Completion, ScriptedModel
@@ -257,6 +259,47 @@ async def test_a_stream_that_fails_before_it_speaks_is_refused_as_a_whole_answer
     assert (error.code, error.type) == ("provider_quota_exceeded", "rate_limit_error")
     assert error.response.headers.get("x-session-id") == ("bad" if store else None)
     assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("store", "cut", "status", "code", "retry"),
+    [
+        (False, "stopped", 503, "draining", None),
+        (True, "deleted", 404, "session_not_found", "false"),
+        (True, "without its database", 503, "store_unavailable", "false"),
+    ],
+)
+async def test_a_stream_that_is_cut_off_before_it_speaks_has_a_status(
+    sqlite_ready: str,
+    model: ScriptedModel,
+    monkeypatch: pytest.MonkeyPatch,
+    store: bool,
+    cut: str,
+    status: int,
+    code: str,
+    retry: str | None,
+) -> None:
+    async def find_nobody() -> bool:
+        raise StoreUnavailable("gone")
+
+    model.hang()
+    async with start_server(scripted(sqlite_ready, model), ServerLimits(gone_seconds=0.0)) as service:
+        named = {"X-Session-Id": "cut"} if store else {}
+        asked = asyncio.create_task(service.post(PATH, {**BODY, "stream": True, "store": store}, headers=named))
+        await model.wait_for_requests_async(1)
+        if cut == "stopped":
+            await service.service.drain()
+        elif cut == "deleted":
+            await service.delete("/v1/sessions/cut?force=true")
+        else:
+            keys = service.service.keyring.keys
+            monkeypatch.setattr(keys, "has_keys", find_nobody)
+            # One that has asked nothing yet.
+            service.service.keyring = Keyring(keys)
+        answer = await asked
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+        assert answer.headers.get("x-should-retry") == retry
+        model.release()
 
 
 async def test_a_stream_that_is_silent_for_long_begins_nevertheless(sqlite_ready: str, model: ScriptedModel) -> None:

@@ -38,6 +38,10 @@ class ChatAnswer:
         return self._builder.outcome.error
 
     @property
+    def session_id(self) -> str:
+        return self._builder.id.session_id
+
+    @property
     def has_spoken(self) -> bool:
         """Whether its chunks have told more than that it begins."""
         return self._told > 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from functools import partial
 from typing import Any
 
 from litestar import Request, Response, post
@@ -20,7 +19,7 @@ from swarmkeep.api.openai.chat.fields import CreateChatCompletion
 from swarmkeep.api.openai.chat.judging import judge_held
 from swarmkeep.api.openai.chat.request import SESSION_HEADER, ChatRequest, read_chat_request
 from swarmkeep.api.openai.chat.sessions import find_chat_target, find_unstored
-from swarmkeep.api.openai.errors import describe_failure
+from swarmkeep.api.openai.errors import Refused, describe_failure, make_error, refuse_failure
 from swarmkeep.api.openai.progress.builder import ResponseBuilder
 from swarmkeep.api.openai.progress.frames import write_frames
 from swarmkeep.api.openai.submit import FollowedResponse, follow_response
@@ -28,10 +27,10 @@ from swarmkeep.api.openai.unstored import begin_unstored, finish_unstored
 from swarmkeep.api.sse import Instead
 from swarmkeep.api.streams import PING, make_event_stream
 from swarmkeep.domain.codec import Json, encode
-from swarmkeep.domain.errors import SessionExists
+from swarmkeep.domain.errors import DomainError, Draining, SessionExists, SessionNotFound
 from swarmkeep.engine.idempotency import IdempotentRequest
 from swarmkeep.engine.loop import Item
-from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.ports import SessionKey, StoreUnavailable
 
 # The model was asked again already, and the run and its input are recorded: these clients would repeat both.
 _ONCE = {"X-Should-Retry": "false"}
@@ -103,20 +102,31 @@ def _make_stream(principal: Principal, followed: FollowedResponse, answer: ChatA
 
     frames = write_frames(principal, key, _end_with_response(followed.items, builder), translate)
     headers = {} if key is None else _name_session(key)
-    return make_event_stream(principal, frames, headers, begin=partial(_begin_stream, answer, headers))
+
+    async def begin(parts: AsyncGenerator[bytes]) -> bytes | Instead:
+        try:
+            return await _read_beginning(answer, parts)
+        except (Refused, DomainError, StoreUnavailable) as error:
+            is_leaving = isinstance(error, SessionNotFound) and principal.service.drained.is_set()
+            status, body, more = make_error(Draining() if is_leaving else error)
+            # What is kept nowhere, and was cut off, may be asked for again.
+            once = {} if key is None and answer.error is None else _ONCE
+            return Instead(status, encode({"error": body}), {**headers, **more, **once})
+
+    return make_event_stream(principal, frames, headers, begin=begin)
 
 
-async def _begin_stream(answer: ChatAnswer, headers: dict[str, str], frames: AsyncGenerator[bytes]) -> bytes | Instead:
-    """The frames up to the first that says something, or to the first ping: who has failed by then has a status."""
+async def _read_beginning(answer: ChatAnswer, parts: AsyncGenerator[bytes]) -> bytes:
+    """The frames up to the first that says something, or to the first ping. Raises Refused if it has failed by then,
+    and SessionNotFound if it was cut off."""
     first = b""
-    async for part in frames:
+    async for part in parts:
         if answer.error is not None and not answer.has_spoken:
-            status, error = describe_failure(answer.error)
-            return Instead(status, encode({"error": error}), {**headers, **_ONCE})
+            raise refuse_failure(answer.error)
         first += part
         if answer.has_spoken or part == PING:
-            break
-    return first
+            return first
+    raise SessionNotFound(answer.session_id)
 
 
 async def _end_with_response(
