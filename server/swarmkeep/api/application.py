@@ -168,8 +168,10 @@ def build_api(
 
 
 async def _before_request(request: Request[Any, Any, Any]) -> Response[None] | None:
+    if request.method == "OPTIONS":
+        return _name_methods(request)
     await refuse_unread_parameters(request)
-    return _name_methods(request) if request.method == "OPTIONS" else None
+    return None
 
 
 def _name_methods(request: Request[Any, Any, Any]) -> Response[None]:
@@ -220,7 +222,7 @@ class _NoEventEmitter(BaseEventEmitterBackend):
 def _cors_config(origins: Sequence[str]) -> CORSConfig:
     return CORSConfig(
         allow_origins=list(origins),
-        allow_methods=["GET", "POST", "PATCH", "DELETE"],
+        allow_methods=["GET", "HEAD", "POST", "PATCH", "DELETE"],
         allow_headers=[
             "Authorization",
             "Content-Type",

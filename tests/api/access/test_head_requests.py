@@ -21,6 +21,12 @@ async def test_head_has_the_status_and_headers_of_get(plain: RunningServer) -> N
             assert [answer.headers.get(name) for name in SAME] == [got.headers.get(name) for name in SAME]
 
 
+async def test_head_is_counted_for_its_route(plain: RunningServer) -> None:
+    await plain.client.head("/v1/sessions/none")
+    counted = 'swarmkeep_http_requests_total{method="HEAD",route="/v1/sessions/{session_id}",status="404"} 1.0'
+    assert counted in (await plain.get("/metrics")).text.splitlines()
+
+
 async def test_head_of_a_stream_ends_and_leaves_no_reader(plain: RunningServer) -> None:
     session = await plain.session()
     async with asyncio.timeout(PATIENCE_SECONDS):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from swarmkeep.api.access.asgi import Application, Message, Receive, Scope, Send
 from swarmkeep.api.access.request_log import SEND_PART
 
+# Where the framework writes which route it is: metrics and traces look there.
+_ROUTE = "path_template"
+
 
 class HeadRequests:
     """An ASGI application around another."""
@@ -18,9 +21,10 @@ class HeadRequests:
 
         async def send_start(message: Message) -> None:
             if message["type"] == "http.response.start":
+                scope[_ROUTE] = asked.get(_ROUTE)
                 await send(message)
                 # The answer is over: to a stream that is as if its reader had left, so it ends, too.
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-        asked = {name: value for name, value in scope.items() if name != SEND_PART}
-        return await self._app({**asked, "method": "GET"}, receive, send_start)
+        asked = {name: value for name, value in scope.items() if name != SEND_PART} | {"method": "GET"}
+        return await self._app(asked, receive, send_start)
