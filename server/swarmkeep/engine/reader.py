@@ -23,7 +23,7 @@ from swarmkeep.store.ports import EventStore, SessionHead, SessionKey, SessionPa
 from swarmkeep.store.ports.index import EndedRunStatus, SessionOrder
 
 _POLLS_PER_SILENCE = 4
-_LONGEST_SILENCE_SECONDS = 2.0
+LONGEST_SILENCE_SECONDS = 2.0
 
 
 class RunPosition(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class SessionReader:
         self._hub = hub
         self._poll_seconds = poll_seconds
         # The hub tells a reader what happens: of whatever else it looks at it need not be told as soon.
-        self._silent_seconds = min(_POLLS_PER_SILENCE * poll_seconds, _LONGEST_SILENCE_SECONDS)
+        self._silent_seconds = min(_POLLS_PER_SILENCE * poll_seconds, LONGEST_SILENCE_SECONDS)
         self._page_events = page_events
         self.page_bytes = page_bytes
 

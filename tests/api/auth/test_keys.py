@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
 import pytest
 
+from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.keyring import CACHE_SECONDS, Keyring
 from swarmkeep.api.auth.rate_limits import MAX_BUCKETS, RateLimiter
 from swarmkeep.api.http_errors import RateLimited
 from swarmkeep.api.limits import ServerLimits
+from swarmkeep.api.streams import StreamCheck
 from swarmkeep.domain.errors import Overloaded
+from swarmkeep.engine.reader import LONGEST_SILENCE_SECONDS
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import StoreUnavailable
 from swarmkeep.store.ports.api_keys import StoredApiKey
@@ -223,6 +227,39 @@ async def test_one_who_leaves_takes_nobody_s_answer_away(plain: RunningServer, m
     monkeypatch.undo()
     # A question that failed is asked again.
     assert await ring.is_locked() is False
+
+
+async def test_an_answer_counts_from_when_it_was_asked_for(
+    plain: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, clock = key_store(plain), Clock()
+    ring = Keyring(keys, clock=clock)
+    made, _ = await keys.create("acme")
+    find, asked, answered = keys.find, asyncio.Event(), asyncio.Event()
+
+    async def find_slowly(key_id: str) -> StoredApiKey | None:
+        found = await find(key_id)
+        asked.set()
+        await answered.wait()
+        return found
+
+    monkeypatch.setattr(keys, "find", find_slowly)
+    early = asyncio.create_task(ring.is_valid(made))
+    await asked.wait()
+    monkeypatch.undo()
+    await keys.revoke(made.id)
+    clock.now += CACHE_SECONDS
+    late = asyncio.create_task(ring.is_valid(made))
+    await asyncio.sleep(0)
+    answered.set()
+    assert (await early, await late) == (True, False)
+    assert not await ring.is_valid(made)
+
+
+async def test_a_stream_asks_in_time_whether_its_key_still_counts(plain: RunningServer) -> None:
+    check = StreamCheck(Principal(plain.service, None), None, leave=plain.service.drained)
+    # Of the five seconds there are those for which a key is known, and those of the silence that may follow.
+    assert check.is_due(time.monotonic() + 5 - CACHE_SECONDS - LONGEST_SILENCE_SECONDS)
 
 
 # Rates.

@@ -10,7 +10,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from cachetools import TTLCache
+import msgspec
+from cachetools import TLRUCache, TTLCache
 
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.store.clock import Clock, utc_now
@@ -27,6 +28,22 @@ CACHE_SECONDS = 2.0
 _MAX_KEYS = 10_000
 
 
+class _Known(msgspec.Struct, frozen=True):
+    """What the database has of a key, as of when it was asked."""
+
+    asked_at: float
+    found: StoredApiKey | None
+
+
+class _Question(msgspec.Struct, frozen=True):
+    asked_at: float
+    task: asyncio.Task[Any]
+
+
+def _find_end(key_id: str, known: _Known, now: float) -> float:
+    return known.asked_at + CACHE_SECONDS
+
+
 class Keyring:
     """A server's view of the API keys: digests here, too, and never a key. `now` says whether one has ended."""
 
@@ -34,9 +51,9 @@ class Keyring:
         self.keys = keys
         self._clock = clock
         self._now = now
-        self._cached_keys: TTLCache[str, StoredApiKey | None] = TTLCache(_MAX_KEYS, CACHE_SECONDS, timer=clock)
+        self._cached_keys: TLRUCache[str, _Known] = TLRUCache(_MAX_KEYS, _find_end, timer=clock)
         self._recently_used: TTLCache[str, bool] = TTLCache(_MAX_KEYS, LAST_USED_PRECISION_SECONDS, timer=clock)
-        self._asking: dict[str | None, asyncio.Task[Any]] = {}
+        self._asking: dict[str | None, _Question] = {}
         """The questions under way: for a key by its id, and for None whether there are keys."""
         self._unlocked_until = float("-inf")
         self._has_keys = False
@@ -79,27 +96,34 @@ class Keyring:
     async def _look_up(self, key_id: str) -> StoredApiKey | None:
         # One look, because between two of them it may run out.
         with suppress(KeyError):
-            return self._cached_keys[key_id]
+            return self._cached_keys[key_id].found
         return await self._ask_once(key_id, partial(self._read_key, key_id))
 
     async def _read_key(self, key_id: str) -> StoredApiKey | None:
-        found = self._cached_keys[key_id] = await self.keys.find(key_id)
+        asked_at = self._clock()
+        found = await self.keys.find(key_id)
+        self._cached_keys[key_id] = _Known(asked_at, found)
         return found
 
     async def _ask_once(self, key_id: str | None, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Ask the database, once for all who want to know the same: streams that began together all ask at one time."""
-        asking = self._asking.get(key_id)
-        if asking is None:
-            asking = self._asking[key_id] = asyncio.create_task(ask())
-            asking.add_done_callback(partial(self._end_question, key_id))
-        answer: T = await asyncio.shield(asking)
+        """Ask the database, once for all who want to know the same: streams that began together all ask at one time.
+
+        Nobody joins a question whose answer would not count any more: it may hang on a connection that is dead.
+        """
+        asking, now = self._asking.get(key_id), self._clock()
+        if asking is None or now - asking.asked_at >= CACHE_SECONDS:
+            asking = self._asking[key_id] = _Question(now, asyncio.create_task(ask()))
+            asking.task.add_done_callback(partial(self._end_question, key_id))
+        answer: T = await asyncio.shield(asking.task)
         return answer
 
-    def _end_question(self, key_id: str | None, asking: asyncio.Task[Any]) -> None:
-        del self._asking[key_id]
-        if not asking.cancelled():
+    def _end_question(self, key_id: str | None, task: asyncio.Task[Any]) -> None:
+        asking = self._asking.get(key_id)
+        if asking is not None and asking.task is task:
+            del self._asking[key_id]
+        if not task.cancelled():
             # Those who asked may all have gone: then it is nobody's failure.
-            asking.exception()
+            task.exception()
 
     async def _note_use(self, key_id: str) -> None:
         if key_id in self._recently_used:
