@@ -81,6 +81,18 @@ async def test_the_forms_that_a_chat_may_have(store: SqlStore, value: Any) -> No
     assert len((await read_state(store, report.sessions[0].id)).messages) == 2
 
 
+async def test_texts_in_the_form_of_responses_can_be_sent(store: SqlStore) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    asked = {"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, picture]}
+    said = {"role": "assistant", "content": [{"type": "output_text", "text": "A bear.", "annotations": []}]}
+    report = await import_value(store, [asked, said])
+    sent = build_sent_messages(await read_state(store, report.sessions[0].id))
+    assert [message["content"] for message in sent[1:]] == [
+        [{"type": "text", "text": "What is it?"}, picture],
+        [{"type": "text", "text": "A bear."}],
+    ]
+
+
 async def test_a_fine_tuning_file_is_a_session_in_each_line(store: SqlStore) -> None:
     lines = [{"messages": [{**USER, "content": str(number)}, HELLO], "tools": []} for number in range(3)]
     text = b"\n".join(encode_value(line) for line in lines)
@@ -222,6 +234,14 @@ async def test_a_thread_of_the_assistants_api_is_a_session(store: SqlStore) -> N
     # Put together in another way it is the same.
     lines = b"\n".join(encode_value(item) for item in (*reversed(MESSAGES), RUN, *STEPS, THREAD))
     assert (await import_value(store, lines, "assistants")).present == 1
+
+
+async def test_messages_of_a_thread_that_have_no_ids_all_count(store: SqlStore) -> None:
+    nameless = [make_message("", "user", at, make_text(said)) | {"id": None} for at, said in ((1, "One"), (2, "Two"))]
+    twice = [make_message("msg_1", "user", at, make_text(said)) for at, said in ((3, "Thre"), (3, "Three"))]
+    report = await import_value(store, [*nameless, *twice], "assistants")
+    state = await read_state(store, report.sessions[0].id)
+    assert [entry.message["content"] for entry in state.messages] == ["One", "Two", "Three"]
 
 
 async def test_a_run_that_waited_for_outputs_and_several_threads(store: SqlStore) -> None:

@@ -90,8 +90,9 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _keep_latest(items: list[Json]) -> list[Json]:
-    """Each object once, as it was seen last, in the order of their times."""
-    return sorted({str(item.get("id")): item for item in items}.values(), key=_read_time)
+    """Each object once, as it was seen last, in the order of their times. One without an id is like no other."""
+    named = {item["id"] if isinstance(item.get("id"), str) else place: item for place, item in enumerate(items)}
+    return sorted(named.values(), key=_read_time)
 
 
 def _read_time(item: Json) -> float:

@@ -65,7 +65,7 @@ def _convert_messages(messages: list[Any]) -> list[Json]:
     """The messages; calls of functions as they were before there were tools are told as calls of tools."""
     told: list[Any] = []
     last_call = ""
-    for number, message in enumerate(messages):
+    for number, message in enumerate(map(_convert_parts, messages)):
         if (
             isinstance(message, dict)
             and isinstance(message.get("function_call"), dict)
@@ -80,3 +80,20 @@ def _convert_messages(messages: list[Any]) -> list[Json]:
         else:
             told.append(message)
     return told
+
+
+def _convert_parts(message: Any) -> Any:
+    """The message, and texts in it that are named as Responses names them as Chat Completions does."""
+    parts = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(parts, list) or not any(map(_is_text_of_responses, parts)):
+        return message
+    content = [{"type": "text", "text": part["text"]} if _is_text_of_responses(part) else part for part in parts]
+    return {**message, "content": content}
+
+
+def _is_text_of_responses(part: Any) -> bool:
+    return (
+        isinstance(part, dict)
+        and part.get("type") in ("input_text", "output_text")
+        and isinstance(part.get("text"), str)
+    )
