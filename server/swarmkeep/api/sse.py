@@ -17,6 +17,7 @@ from swarmkeep.api.access.request_log import SEND_PART
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent, view_event
 from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
+from swarmkeep.store.ports import StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,9 @@ class StreamResponse(Response[Any]):
                     if count % _PARTS_IN_A_ROW == 0:
                         # As long as there is more at once, nothing here waits, and nobody else gets a turn.
                         await asyncio.sleep(0)
+            except StoreUnavailable as error:
+                log.warning("a stream was broken off: %s", error)
+                return
             except Exception:
                 # The status may be out. Without its end, the server closes the connection and the client can tell.
                 log.exception("a stream failed")

@@ -24,7 +24,7 @@ from swarmkeep.domain.events import ApprovalDecided, ApprovalRequested, MessageA
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.ports import SessionKey, StoreUnavailable
 from tests.golden.make import FORK, SHOP, fill_store
 
 pytestmark = pytest.mark.one_database
@@ -217,3 +217,15 @@ async def test_a_document_shows_the_past_and_refuses_what_is_not(store: SqlStore
             await open_transcript(store, key, "html", at=at)
     with pytest.raises(SessionNotFound):
         await open_transcript(store, SessionKey("other", "s"), "html")
+
+
+async def test_a_document_of_a_session_that_is_deleted_meanwhile_has_no_end(store: SqlStore) -> None:
+    key = SessionKey("default", "s")
+    facts = create_session("Ann", {}, {}, [{"role": "user", "content": str(number)} for number in range(80)])
+    await store.append(key, State(), draft_events("Ann", facts, None))
+    pieces = await open_transcript(store, key, "markdown")
+    begun = [await anext(pieces), await anext(pieces)]
+    assert b"event 50" in b"".join(begun)
+    await store.delete(key, by=None, reason=None)
+    with pytest.raises(StoreUnavailable, match="was deleted while its transcript was written"):
+        await anext(pieces)

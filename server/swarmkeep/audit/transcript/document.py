@@ -20,7 +20,7 @@ from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.state import State
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.aside import let_state_go_aside
-from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.ports import SessionKey, StoreUnavailable
 
 TranscriptFormat = Literal["markdown", "html"]
 MEDIA_TYPES: dict[TranscriptFormat, str] = {"markdown": "text/markdown", "html": "text/html"}
@@ -73,6 +73,9 @@ async def _write_document(
         # Messages may be long, and nobody else waits until they are written.
         page, state = await asyncio.to_thread(_write_page, writer, state, events)
         yield page
+    if state.seq < last:
+        # Nobody is to take what there is for all of it.
+        raise StoreUnavailable(f"session {key.id!r} was deleted while its transcript was written")
     yield _encode(writer.write_foot(key.id, state))
 
 
